@@ -1,0 +1,35 @@
+"""Time, as an argument.
+
+`now_ms` is wall-clock time and only ever stored or shown. Everything that waits, expires or renews
+counts in `monotonic_ms`, which goes on while the machine is suspended where the system can tell.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where time comes from."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since 1970, by the wall clock."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Return milliseconds that never go back."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def __init__(self) -> None:
+        self._clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.clock_gettime_ns(self._clock_id) // 1_000_000

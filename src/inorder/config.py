@@ -1,0 +1,134 @@
+"""Settings: frozen values, each with its unit in its name and RocketMQ's key beside it.
+
+Layers: defaults < file < environment < flags; see `inorder.settings`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MIB = 1024 * 1024
+
+
+def setting(default: Any, doc: str, *, rocketmq: str | None = None) -> Any:
+    """Declare a setting: default, one line of documentation, RocketMQ's name for it."""
+    return field(default=default, metadata={"doc": doc, "rocketmq": rocketmq})
+
+
+# Tables from here on: one setting a line.
+# fmt: off
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """The files of a broker."""
+
+    segment_bytes: int = setting(1024 * MIB, "size of a commit-log file", rocketmq="mappedFileSizeCommitLog")
+    queue_file_bytes: int = setting(6_000_000, "size of a consume-queue file", rocketmq="mappedFileSizeConsumeQueue")
+    index_slots: int = setting(5_000_000, "hash slots of an index file", rocketmq="maxHashSlotNum")
+    index_entries: int = setting(20_000_000, "entries of an index file", rocketmq="maxIndexNum")
+    index_enable: bool = setting(True, "build the key index", rocketmq="messageIndexEnable")
+    sync_flush: bool = setting(False, "acknowledge only what is on disk (SYNC_FLUSH)", rocketmq="flushDiskType")
+    flush_interval_ms: int = setting(500, "how often async flush writes to disk", rocketmq="flushIntervalCommitLog")
+    sync_flush_timeout_ms: int = setting(5000, "after this a sync flush is answered 10", rocketmq="syncFlushTimeout")
+    queue_write_interval_ms: int = setting(100, "how long consume-queue entries may wait in memory")
+    message_bytes_max: int = setting(4 * MIB, "largest message body", rocketmq="maxMessageSize")
+    retention_hours: int = setting(72, "age at which a commit-log file may go", rocketmq="fileReservedTime")
+    delete_when: str = setting("04", "hours of the day for deleting expired files", rocketmq="deleteWhen")
+    disk_used_ratio_max: float = setting(0.75, "above: expired files go at any hour", rocketmq="diskMaxUsedSpaceRatio")
+    disk_clean_forcibly_ratio: float = setting(0.85, "above: oldest files go, expired or not", rocketmq="diskSpaceCleanForciblyRatio")
+    disk_full_ratio: float = setting(0.90, "above: writes are refused", rocketmq="diskSpaceWarningLevelRatio")
+    clean_interval_ms: int = setting(10_000, "how often retention runs", rocketmq="cleanResourceInterval")
+    open_files_max: int = setting(512, "consume-queue files kept open")
+    cut_corrupt_log: bool = setting(False, "start on a log damaged in its middle and lose what follows the damage")
+    pending_bytes_max: int = setting(64 * MIB, "bytes that may wait for a write or a sync; above: SYSTEM_BUSY")
+
+
+@dataclass(frozen=True, slots=True)
+class NetConfig:
+    """Connections."""
+
+    frame_bytes_max: int = setting(16 * MIB, "largest frame, length field included")
+    connections_max: int = setting(20_000, "connections at a time; further ones are closed")
+    idle_timeout_ms: int = setting(120_000, "a silent connection is closed", rocketmq="serverChannelMaxIdleTimeSeconds")
+    frame_timeout_ms: int = setting(30_000, "a frame that does not complete in this time closes the connection")
+    write_buffer_bytes_max: int = setting(8 * MIB, "unsent bytes of a connection at which reading from it pauses")
+    outstanding_max: int = setting(4096, "requests of one connection that may wait for an answer")
+    tls_mode: str = setting("permissive", "disabled, permissive or enforcing", rocketmq="tls.server.mode")
+    tls_certificate: str = setting("", "PEM file of the certificate chain", rocketmq="tls.server.certPath")
+    tls_key: str = setting("", "PEM file of the private key", rocketmq="tls.server.keyPath")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """One broker."""
+
+    name: str = setting("broker-a", "broker name", rocketmq="brokerName")
+    cluster: str = setting("DefaultCluster", "cluster name", rocketmq="brokerClusterName")
+    broker_id: int = setting(0, "0 is the master", rocketmq="brokerId")
+    host: str = setting("127.0.0.1", "address to listen on", rocketmq="bindAddress")
+    port: int = setting(10911, "port to listen on; 0 = any", rocketmq="listenPort")
+    advertised_host: str = setting("", "address given to clients; default: host", rocketmq="brokerIP1")
+    namesrv: str = setting("", "name servers, host:port;host:port", rocketmq="namesrvAddr")
+    data: str = setting("./inorder-data", "data directory", rocketmq="storePathRootDir")
+    perm: int = setting(6, "4 read, 2 write", rocketmq="brokerPermission")
+    region: str = setting("DefaultRegion", "region id", rocketmq="regionId")
+    trace_on: bool = setting(True, "TRACE_ON of answers", rocketmq="traceOn")
+    auto_create_topics: bool = setting(True, "make unknown topics on send", rocketmq="autoCreateTopicEnable")
+    auto_create_groups: bool = setting(True, "make unknown groups on use", rocketmq="autoCreateSubscriptionGroup")
+    default_topic_queues: int = setting(8, "queues of the template TBW102", rocketmq="defaultTopicQueueNums")
+    topics_max: int = setting(100_000, "topics; further ones are refused")
+    groups_max: int = setting(100_000, "groups; further ones are refused")
+    long_polling: bool = setting(True, "hold pulls that find nothing", rocketmq="longPollingEnable")
+    short_polling_ms: int = setting(1000, "hold when long polling is off", rocketmq="shortPollingTimeMills")
+    waits_max: int = setting(200_000, "held pulls; further ones are answered at once")
+    transfer_bytes_max: int = setting(256 * 1024, "bytes of a pull answer", rocketmq="maxTransferBytesOnMessageInMemory")
+    transfer_count_max: int = setting(32, "messages of a pull answer", rocketmq="maxTransferCountOnMessageInMemory")
+    filter_scan_max: int = setting(800, "index entries that one pull may examine")
+    lock_expiry_ms: int = setting(60_000, "queue lock of a stock client")
+    register_interval_ms: int = setting(30_000, "how often to register with the name servers", rocketmq="registerNameServerPeriod")
+    register_timeout_ms: int = setting(24_000, "time for a registration", rocketmq="registerBrokerTimeoutMills")
+    offset_save_interval_ms: int = setting(5000, "how often consumer offsets are saved", rocketmq="flushConsumerOffsetInterval")
+    channel_expiry_ms: int = setting(120_000, "a client without heartbeat is dropped", rocketmq="channelExpiredTimeout")
+    shutdown_timeout_ms: int = setting(10_000, "time to drain when stopping")
+    remote_config: bool = setting(False, "allow UPDATE_BROKER_CONFIG for the settings that may change at run time")
+    store: StoreConfig = field(default_factory=StoreConfig)
+    net: NetConfig = field(default_factory=NetConfig)
+
+    @property
+    def data_path(self) -> Path:
+        """Return the data directory."""
+        return Path(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerConfig:
+    """One name server."""
+
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(9876, "port to listen on; 0 = any", rocketmq="listenPort")
+    data: str = setting("./inorder-data/namesrv", "directory of kvConfig.json")
+    broker_expiry_ms: int = setting(120_000, "a silent broker is dropped")
+    scan_interval_ms: int = setting(5000, "how often silent brokers are looked for", rocketmq="scanNotActiveBrokerInterval")
+    order_message_enable: bool = setting(False, "put orderTopicConf into routes", rocketmq="orderMessageEnable")
+    return_order_config: bool = setting(True, "tell brokers the order topics", rocketmq="returnOrderTopicConfigToBroker")
+    net: NetConfig = field(default_factory=NetConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """One client session: what its producers and consumers share."""
+
+    request_timeout_ms: int = setting(3000, "time for one request and its answer", rocketmq="mqClientApiTimeout")
+    send_timeout_ms: int = setting(10_000, "time for a send with all its retries")
+    retry_first_ms: int = setting(20, "pause before the first retry; it doubles with each")
+    retry_max_ms: int = setting(1000, "longest pause between retries")
+    route_refresh_ms: int = setting(30_000, "how often routes are asked for again", rocketmq="pollNameServerInterval")
+    heartbeat_interval_ms: int = setting(30_000, "how often brokers are told that we live", rocketmq="heartbeatBrokerInterval")
+    default_topic_queues: int = setting(4, "queues wanted when a send makes a topic", rocketmq="defaultTopicQueueNums")
+    message_bytes_max: int = setting(4 * MIB, "largest message body", rocketmq="maxMessageSize")
+    pull_suspend_ms: int = setting(20_000, "how long a broker may hold a pull that finds nothing", rocketmq="brokerSuspendMaxTimeMillis")
+    pull_messages_max: int = setting(32, "messages of one pull", rocketmq="pullBatchSize")
+    net: NetConfig = field(default_factory=NetConfig)

@@ -1,0 +1,252 @@
+"""Every error that inorder raises, and how each maps to RocketMQ's response codes.
+
+    InorderError
+    ├─ ConfigError                                      before anything starts
+    ├─ UsageError          NotStarted, AlreadyClosed    the caller's mistake
+    ├─ ProtocolError       LocalProtocolError, RemoteProtocolError
+    ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding
+    ├─ RouteError          TopicNotRouted, NoWritableQueue
+    ├─ BrokerError(code, remark)  one class per response code that callers tell apart
+    └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, StoreLocked, StoreFailed
+
+A message says what happened, to which object, and what to do next. `retriable` says whether the
+same call may succeed later without a change by the caller. A ProtocolError of the peer closes the
+connection; a BrokerError never does.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class InorderError(Exception):
+    """The root: everything that inorder raises on purpose."""
+
+    retriable: ClassVar[bool] = False
+
+
+class ConfigError(InorderError):
+    """A setting is unknown, malformed or contradicts another; nothing was started."""
+
+
+class UsageError(InorderError):
+    """The caller used an object in a way that it does not support."""
+
+
+class NotStarted(UsageError):
+    """The object must be started first."""
+
+
+class AlreadyClosed(UsageError):
+    """The object was closed; make a new one."""
+
+
+class ProtocolError(InorderError):
+    """Bytes or fields break the remoting protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were about to send something that the protocol cannot carry."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something that the protocol does not allow; the connection is closed."""
+
+
+class TransportError(InorderError):
+    """The network or the peer failed; the outcome of a request in flight is unknown."""
+
+    retriable = True
+
+
+class ConnectFailed(TransportError):
+    """No connection could be made."""
+
+
+class ConnectionLost(TransportError):
+    """The connection closed while requests were in flight."""
+
+
+class RequestTimeout(TransportError):
+    """No answer came in time; the request may or may not have been carried out."""
+
+
+class TooManyOutstanding(TransportError):
+    """More requests are in flight than the limit allows."""
+
+
+class RouteError(InorderError):
+    """The name server does not know where to go."""
+
+    retriable = True
+
+
+class TopicNotRouted(RouteError):
+    """No broker serves the topic."""
+
+
+class NoWritableQueue(RouteError):
+    """The topic has no queue that may be written to."""
+
+
+class BrokerError(InorderError):
+    """The broker or name server answered with an error code."""
+
+    code: int = 1
+
+    def __init__(self, remark: str = "", *, code: int | None = None) -> None:
+        if code is not None:
+            self.code = code
+        self.remark = remark
+        super().__init__(remark or f"response code {self.code}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(code={self.code}, remark={self.remark!r})"
+
+
+class SystemError_(BrokerError):
+    """SYSTEM_ERROR: anything unexpected, and many 'not found' answers."""
+
+    code = 1
+
+
+class SystemBusy(BrokerError):
+    """SYSTEM_BUSY: overload; try again later."""
+
+    code = 2
+    retriable = True
+
+
+class CodeNotSupported(BrokerError):
+    """REQUEST_CODE_NOT_SUPPORTED."""
+
+    code = 3
+
+
+class FlushTimeout(BrokerError):
+    """FLUSH_DISK_TIMEOUT: stored, but not yet known to be on disk."""
+
+    code = 10
+
+
+class MessageIllegal(BrokerError):
+    """MESSAGE_ILLEGAL: a size or property limit, or a kind of message not served here."""
+
+    code = 13
+
+
+class ServiceNotAvailable(BrokerError):
+    """SERVICE_NOT_AVAILABLE: the store takes no writes at the moment."""
+
+    code = 14
+    retriable = True
+
+
+class NoPermission(BrokerError):
+    """NO_PERMISSION."""
+
+    code = 16
+
+
+class TopicNotFound(BrokerError):
+    """TOPIC_NOT_EXIST."""
+
+    code = 17
+
+
+class OffsetOutOfRange(BrokerError):
+    """PULL_OFFSET_MOVED: the offset lies outside of what is stored."""
+
+    code = 21
+
+
+class NotFound(BrokerError):
+    """QUERY_NOT_FOUND: no offset, no key, no value."""
+
+    code = 22
+
+
+class SubscriptionParseFailed(BrokerError):
+    """SUBSCRIPTION_PARSE_FAILED."""
+
+    code = 23
+
+
+class SubscriptionNotFound(BrokerError):
+    """SUBSCRIPTION_NOT_EXIST: a pull before the heartbeat."""
+
+    code = 24
+    retriable = True
+
+
+class SubscriptionNotLatest(BrokerError):
+    """SUBSCRIPTION_NOT_LATEST: a pull with a newer subscription than the heartbeat's."""
+
+    code = 25
+    retriable = True
+
+
+class GroupNotFound(BrokerError):
+    """SUBSCRIPTION_GROUP_NOT_EXIST."""
+
+    code = 26
+
+
+class InvalidParameter(BrokerError):
+    """INVALID_PARAMETER."""
+
+    code = 29
+
+
+class ConsumerNotOnline(BrokerError):
+    """CONSUMER_NOT_ONLINE."""
+
+    code = 206
+
+
+BROKER_ERRORS: dict[int, type[BrokerError]] = {
+    cls.code: cls
+    for cls in (
+        SystemError_, SystemBusy, CodeNotSupported, FlushTimeout, MessageIllegal,
+        ServiceNotAvailable, NoPermission, TopicNotFound, OffsetOutOfRange, NotFound,
+        SubscriptionParseFailed, SubscriptionNotFound, SubscriptionNotLatest, GroupNotFound,
+        InvalidParameter, ConsumerNotOnline,
+    )
+}
+
+
+def broker_error(code: int, remark: str | None) -> BrokerError:
+    """Return the exception that stands for a response code."""
+    return BROKER_ERRORS.get(code, BrokerError)(remark or "", code=code)
+
+
+class StoreError(InorderError):
+    """The files of the store."""
+
+
+class CorruptRecord(StoreError):
+    """Bytes that should be a record are not; they are never served."""
+
+
+class RecordTooLarge(StoreError):
+    """A record exceeds the configured limit or the size of a segment."""
+
+
+class StoreBusy(StoreError):
+    """Too much waits to be written; try again later."""
+
+    retriable = True
+
+
+class DiskFull(StoreError):
+    """The disk has no room; nothing of the failed write is kept."""
+
+    retriable = True
+
+
+class StoreLocked(StoreError):
+    """Another process uses the directory."""
+
+
+class StoreFailed(StoreError):
+    """A write or sync failed in a way that cannot be taken back; the store takes no more writes."""

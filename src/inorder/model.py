@@ -1,0 +1,145 @@
+"""The nouns that every room shares: plain values, no behaviour beyond small rules of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+
+MASTER_ID: Final = 0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicQueue:
+    """One queue of a topic on one broker. Sorts as RocketMQ sorts: topic, broker, index."""
+
+    topic: str
+    broker: str
+    index: int
+
+
+@dataclass(slots=True)
+class DataVersion:
+    """RocketMQ's version of a table: equal only if all three are equal."""
+
+    state_version: int = 0
+    timestamp_ms: int = 0
+    counter: int = 0
+
+    def next(self, now_ms: int) -> None:
+        """Count one change."""
+        self.timestamp_ms = now_ms
+        self.counter += 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What a broker knows of a topic."""
+
+    name: str
+    read_queues: int = 8
+    write_queues: int = 8
+    perm: int = PERM_READ | PERM_WRITE
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & PERM_WRITE)
+
+    def with_perm(self, perm: int) -> TopicConfig:
+        """Return a copy with other permissions."""
+        return replace(self, perm=perm)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """What a broker knows of a consumer group; the defaults are those of an auto-created group."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queues: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_slow: int = 1
+    notify_ids_changed: bool = True
+    sys_flag: int = 0
+    consume_timeout_minutes: int = 15
+    retry_policy: dict[str, object] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of a topic. `tag_hashes` is empty for `*`."""
+
+    topic: str
+    expression: str = "*"
+    tags: tuple[str, ...] = ()
+    tag_hashes: frozenset[int] = frozenset()
+    version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+    @property
+    def matches_all(self) -> bool:
+        """Tell whether no filter applies."""
+        return self.expression_type == "TAG" and self.expression in ("*", "")
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """Where a message went."""
+
+    message_id: str
+    queue: TopicQueue
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a producer sends."""
+
+    topic: str
+    body: bytes
+    key: str | None = None
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage:
+    """What a consumer gets."""
+
+    topic: str
+    queue: TopicQueue
+    offset: int
+    body: bytes
+    properties: dict[str, str]
+    message_id: str
+    born_at_ms: int
+    stored_at_ms: int
+    redeliveries: int = 0
+    position: int = 0
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get("TAGS")
+
+    @property
+    def key(self) -> str | None:
+        return self.properties.get("__SHARDINGKEY")

@@ -1,0 +1,12 @@
+"""Loading settings: defaults < file < environment < flags, each value with its origin.
+
+The settings themselves are the dataclasses of `inorder.config`. A file is TOML with the tables
+`[broker]` and `[nameserver]`, or a RocketMQ properties file (`broker.conf`). Every name may be ours
+(`store.flush_interval_ms`) or RocketMQ's (`flushIntervalCommitLog`). The environment is an argument
+like the rest: only the command line reads the real one.
+"""
+
+from inorder.settings.catalog import Setting, catalog
+from inorder.settings.load import Loaded, Value, load, load_with_origins
+
+__all__ = ["Loaded", "Setting", "Value", "catalog", "load", "load_with_origins"]

@@ -1,0 +1,1 @@
+"""Bytes to values and back: frames, headers, requests, records. No I/O, no clock, no randomness."""

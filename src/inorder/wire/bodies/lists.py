@@ -1,0 +1,74 @@
+"""Small bodies of answers: lists of names, tables of texts, settings as properties text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec.json import encode as _encode_standard
+
+from inorder.wire import shapes
+from inorder.wire.fastjson import loads
+
+_ITEMS_MAX: Final = 2_000_000
+
+
+def encode_consumer_ids(client_ids: Iterable[str]) -> bytes:
+    """Return the answer's body of GET_CONSUMER_LIST_BY_GROUP."""
+    return _encode_standard({"consumerIdList": list(client_ids)})
+
+
+def decode_consumer_ids(data: bytes | memoryview) -> list[str]:
+    """Read the answer's body of GET_CONSUMER_LIST_BY_GROUP; malformed: RemoteProtocolError."""
+    return _names(data, "consumerIdList")
+
+
+def encode_topic_list(topics: Iterable[str], broker_address: str | None = None) -> bytes:
+    """Return a TopicList; the address is for GET_SYSTEM_TOPIC_LIST_FROM_NS."""
+    value: dict[str, object] = {} if broker_address is None else {"brokerAddr": broker_address}
+    value["topicList"] = list(topics)
+    return _encode_standard(value)
+
+
+def decode_topic_list(data: bytes | memoryview) -> list[str]:
+    """Read a TopicList; malformed: RemoteProtocolError."""
+    return _names(data, "topicList")
+
+
+def encode_group_list(groups: Iterable[str]) -> bytes:
+    """Return a GroupList."""
+    return _encode_standard({"groupList": list(groups)})
+
+
+def decode_group_list(data: bytes | memoryview) -> list[str]:
+    """Read a GroupList; malformed: RemoteProtocolError."""
+    return _names(data, "groupList")
+
+
+def encode_kv_table(table: Mapping[str, str]) -> bytes:
+    """Return a KVTable."""
+    return _encode_standard({"table": dict(table)})
+
+
+def decode_kv_table(data: bytes | memoryview) -> dict[str, str]:
+    """Read a KVTable; malformed: RemoteProtocolError."""
+    return shapes.text_map(shapes.as_object(loads(data, items_max=_ITEMS_MAX), "table"), "table")
+
+
+def encode_settings(settings: Mapping[str, str]) -> bytes:
+    """Return `key=value` lines, as GET_BROKER_CONFIG answers."""
+    return "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
+
+
+def decode_settings(data: bytes | memoryview) -> dict[str, str]:
+    """Read `key=value` lines; comments and what has no `=` are left out."""
+    settings = {}
+    for line in str(data, "utf-8", "replace").splitlines():
+        key, equals, value = line.partition("=")
+        if equals and key.strip() and key.lstrip()[0] not in "#!":
+            settings[key.strip()] = value.strip()
+    return settings
+
+
+def _names(data: bytes | memoryview, key: str) -> list[str]:
+    return shapes.texts(shapes.as_object(loads(data, items_max=_ITEMS_MAX), key), key)

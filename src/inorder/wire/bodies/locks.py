@@ -1,0 +1,76 @@
+"""The bodies of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ. Queues are echoed exactly: clients compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from inorder.model import TopicQueue
+from inorder.wire import shapes
+from inorder.wire.fastjson import dumps, loads
+
+_INT32_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatchBody:
+    """Which queues a client wants locked or unlocked."""
+
+    client_id: str
+    group: str
+    queues: tuple[TopicQueue, ...]
+    only_this_broker: bool = False
+
+    def encode(self) -> bytes:
+        """Return the JSON text."""
+        return dumps(
+            {
+                "clientId": self.client_id,
+                "consumerGroup": self.group,
+                "mqSet": [queue_to_json(queue) for queue in self.queues],
+                "onlyThisBroker": self.only_this_broker,
+            }
+        )
+
+    @classmethod
+    @shapes.request_body
+    def decode(cls, data: bytes | memoryview) -> LockBatchBody:
+        """Read the JSON text; malformed: SystemError_."""
+        value = shapes.as_object(loads(data), "lock request")
+        return cls(
+            shapes.text(value, "clientId"),
+            shapes.text(value, "consumerGroup"),
+            tuple(map(queue_from_json, shapes.objects(value, "mqSet"))),
+            shapes.boolean(value, "onlyThisBroker", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LockedQueues:
+    """Which of the queues are locked for the client now."""
+
+    queues: tuple[TopicQueue, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the JSON text; there must be one even if no queue is locked."""
+        return dumps({"lockOKMQSet": [queue_to_json(queue) for queue in self.queues]})
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> LockedQueues:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        value = shapes.as_object(loads(data), "lock answer")
+        return cls(tuple(map(queue_from_json, shapes.objects(value, "lockOKMQSet"))))
+
+
+def queue_to_json(queue: TopicQueue) -> dict[str, Any]:
+    """Return fastjson's MessageQueue."""
+    return {"brokerName": queue.broker, "queueId": queue.index, "topic": queue.topic}
+
+
+def queue_from_json(value: dict[Any, Any]) -> TopicQueue:
+    """Read a MessageQueue."""
+    return TopicQueue(
+        shapes.text(value, "topic"),
+        shapes.text(value, "brokerName", ""),
+        shapes.integer(value, "queueId", 0, _INT32_BITS),
+    )

@@ -1,0 +1,145 @@
+"""Topic configs: alone, in lists, and in the table that a broker keeps and registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from msgspec.json import encode as _encode_standard
+
+from inorder.model import DataVersion, TopicConfig
+from inorder.wire import shapes
+from inorder.wire.fastjson import loads
+
+TABLE_ITEMS_MAX: Final = 2_000_000
+"""A table of 100,000 topics has 1.2 million commas and brackets."""
+
+_INT32_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTable:
+    """All topics of a broker: the answer to GET_ALL_TOPIC_CONFIG."""
+
+    version: DataVersion
+    topics: dict[str, TopicConfig] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return TopicConfigAndMappingSerializeWrapper as 5.x writes it, without mappings."""
+        return {
+            "dataVersion": data_version_to_json(self.version),
+            "mappingDataVersion": data_version_to_json(
+                DataVersion(timestamp_ms=self.version.timestamp_ms)
+            ),
+            "topicConfigTable": {
+                name: topic_config_to_json(config) for name, config in self.topics.items()
+            },
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[Any, Any]) -> TopicTable:
+        """Read the wrapper of any version."""
+        table = shapes.as_object(value.get("topicConfigTable"), "topicConfigTable")
+        configs = [
+            topic_config_from_json(shapes.as_object(config, "topic config"), str(name))
+            for name, config in table.items()
+        ]
+        return cls(
+            data_version_from_json(shapes.as_object(value.get("dataVersion"), "dataVersion")),
+            {config.name: config for config in configs},
+        )
+
+    def encode(self) -> bytes:
+        """Return the JSON text."""
+        return _encode_standard(self.to_json())
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> TopicTable:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return cls.from_json(
+            shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "topic table")
+        )
+
+
+def data_version_to_json(version: DataVersion) -> dict[str, Any]:
+    """Return fastjson's DataVersion."""
+    return {
+        "counter": version.counter,
+        "stateVersion": version.state_version,
+        "timestamp": version.timestamp_ms,
+    }
+
+
+def data_version_from_json(value: dict[Any, Any]) -> DataVersion:
+    """Read a DataVersion; 4.9 has no stateVersion."""
+    return DataVersion(
+        shapes.integer(value, "stateVersion", 0),
+        shapes.integer(value, "timestamp", 0),
+        shapes.integer(value, "counter", 0),
+    )
+
+
+def encode_data_version(version: DataVersion) -> bytes:
+    """Return the body of QUERY_DATA_VERSION and of its answer."""
+    return _encode_standard(data_version_to_json(version))
+
+
+def decode_data_version(data: bytes | memoryview) -> DataVersion:
+    """Read the body of QUERY_DATA_VERSION; malformed: RemoteProtocolError."""
+    return data_version_from_json(shapes.as_object(loads(data), "data version"))
+
+
+decode_data_version_request = shapes.request_body(decode_data_version)
+"""The same for a request; malformed: SystemError_."""
+
+
+def topic_config_to_json(config: TopicConfig) -> dict[str, Any]:
+    """Return fastjson's TopicConfig."""
+    return {
+        "attributes": config.attributes,
+        "order": config.order,
+        "perm": config.perm,
+        "readQueueNums": config.read_queues,
+        "topicFilterType": config.filter_type,
+        "topicName": config.name,
+        "topicSysFlag": config.sys_flag,
+        "writeQueueNums": config.write_queues,
+    }
+
+
+def topic_config_from_json(value: dict[Any, Any], name: str | None = None) -> TopicConfig:
+    """Read a TopicConfig of any version; the name may come from the table's key."""
+    return TopicConfig(
+        shapes.text(value, "topicName", name),
+        shapes.integer(value, "readQueueNums", 16, _INT32_BITS),
+        shapes.integer(value, "writeQueueNums", 16, _INT32_BITS),
+        shapes.integer(value, "perm", 6, _INT32_BITS),
+        shapes.text(value, "topicFilterType", "SINGLE_TAG"),
+        shapes.integer(value, "topicSysFlag", 0, _INT32_BITS),
+        shapes.boolean(value, "order", False),
+        shapes.text_map(value, "attributes"),
+    )
+
+
+def encode_topic_config(config: TopicConfig) -> bytes:
+    """Return the answer's body of GET_TOPIC_CONFIG."""
+    return _encode_standard(topic_config_to_json(config))
+
+
+def decode_topic_config(data: bytes | memoryview) -> TopicConfig:
+    """Read the answer's body of GET_TOPIC_CONFIG; malformed: RemoteProtocolError."""
+    return topic_config_from_json(shapes.as_object(loads(data), "topic config"))
+
+
+def encode_topic_configs(configs: list[TopicConfig]) -> bytes:
+    """Return the body of UPDATE_AND_CREATE_TOPIC_LIST."""
+    return _encode_standard({"topicConfigList": [topic_config_to_json(item) for item in configs]})
+
+
+@shapes.request_body
+def decode_topic_configs(data: bytes | memoryview) -> list[TopicConfig]:
+    """Read the body of UPDATE_AND_CREATE_TOPIC_LIST; malformed: SystemError_."""
+    value = shapes.as_object(loads(data), "topic list")
+    return [topic_config_from_json(item) for item in shapes.objects(value, "topicConfigList")]

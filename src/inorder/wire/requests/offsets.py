@@ -1,0 +1,90 @@
+"""Offsets: how far a group is, and what a queue holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from inorder.wire.codes import RequestCode
+from inorder.wire.fields import Int32
+
+
+@dataclass(frozen=True, slots=True)
+class QueryConsumerOffset:
+    """Ask how far a group is."""
+
+    CODE: ClassVar = RequestCode.QUERY_CONSUMER_OFFSET
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateConsumerOffset:
+    """Say how far a group is. What is None here is refused with INVALID_PARAMETER."""
+
+    CODE: ClassVar = RequestCode.UPDATE_CONSUMER_OFFSET
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32 | None = None
+    commit_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOffset:
+    """Ask for the offset at a time."""
+
+    CODE: ClassVar = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+
+    topic: str
+    queue_id: Int32
+    timestamp_ms: int = field(metadata={"wire": "timestamp"})
+    boundary_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GetMaxOffset:
+    """Ask for the offset that the next message will get."""
+
+    CODE: ClassVar = RequestCode.GET_MAX_OFFSET
+
+    topic: str
+    queue_id: Int32
+    committed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GetMinOffset:
+    """Ask for the offset of the oldest message."""
+
+    CODE: ClassVar = RequestCode.GET_MIN_OFFSET
+
+    topic: str
+    queue_id: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class GetEarliest:
+    """Ask when the oldest message was stored."""
+
+    CODE: ClassVar = RequestCode.GET_EARLIEST_MSG_STORETIME
+
+    topic: str
+    queue_id: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReply:
+    """An offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampReply:
+    """A time; -1 is none."""
+
+    timestamp_ms: int = field(metadata={"wire": "timestamp"})

@@ -1,0 +1,119 @@
+"""Read values out of decoded JSON with fastjson's leniency, and say what is wrong with them.
+
+A malformed body of a request is answered (SystemError_, code 1); a malformed answer is the peer's
+breach of protocol (RemoteProtocolError).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+
+from inorder.errors import RemoteProtocolError, SystemError_
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_INT_CHARS_MAX: Final = 20
+
+
+def request_body(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Turn what is wrong with a request's body into an answer with code 1."""
+
+    @wraps(function)
+    def read(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except RemoteProtocolError as error:
+            raise SystemError_(f"the body cannot be read: {error}") from None
+
+    return read
+
+
+def as_object(value: Any, what: str) -> dict[Any, Any]:
+    """Take a JSON object; null is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RemoteProtocolError(f"{what} is not an object")
+    return value
+
+
+def as_list(value: Any, what: str) -> list[Any]:
+    """Take a JSON list; null is an empty one."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise RemoteProtocolError(f"{what} is not a list")
+    return value
+
+
+def as_text(value: Any, what: str) -> str:
+    """Take a text; numbers and booleans become text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return str(value)
+    raise RemoteProtocolError(f"{what} is not text")
+
+
+def as_integer(value: Any, what: str, bits: int = 64) -> int:
+    """Take a whole number, also as text."""
+    if isinstance(value, str) and len(value) <= _INT_CHARS_MAX:
+        try:
+            value = int(value)
+        except ValueError:
+            raise RemoteProtocolError(f"{what} is not a number") from None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RemoteProtocolError(f"{what} is not a number")
+    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise RemoteProtocolError(f"{what} is not a {bits}-bit number")
+    return value
+
+
+def text(fields: dict[Any, Any], key: str, default: str | None = None) -> str:
+    """Return a text of an object; without a default it must be there."""
+    value = fields.get(key)
+    if value is None:
+        if default is None:
+            raise RemoteProtocolError(f"{key} is missing")
+        return default
+    return as_text(value, key)
+
+
+def integer(fields: dict[Any, Any], key: str, default: int, bits: int = 64) -> int:
+    """Return a whole number of an object."""
+    value = fields.get(key)
+    return default if value is None else as_integer(value, key, bits)
+
+
+def boolean(fields: dict[Any, Any], key: str, default: bool) -> bool:
+    """Return a truth value of an object: true, 1, "true" or "1"."""
+    value = fields.get(key)
+    if value is None:
+        return default
+    if isinstance(value, (bool, int)):
+        return bool(value)
+    return as_text(value, key).lower() in ("true", "1")
+
+
+def objects(fields: dict[Any, Any], key: str) -> list[dict[Any, Any]]:
+    """Return a list of objects of an object."""
+    return [as_object(item, key) for item in as_list(fields.get(key), key)]
+
+
+def texts(fields: dict[Any, Any], key: str) -> list[str]:
+    """Return a list of texts of an object."""
+    return [as_text(item, key) for item in as_list(fields.get(key), key)]
+
+
+def text_map(fields: dict[Any, Any], key: str) -> dict[str, str]:
+    """Return a map of texts of an object; nulls are left out."""
+    return {
+        as_text(name, key): as_text(value, key)
+        for name, value in as_object(fields.get(key), key).items()
+        if value is not None
+    }
