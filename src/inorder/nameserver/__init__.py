@@ -1,0 +1,1 @@
+"""The name server: which broker serves which topic."""

@@ -1,0 +1,342 @@
+"""What a name server answers: one function per request code, and the table of them.
+
+Codes, fields, remarks and bodies are RocketMQ's, compared with the answers of a real one
+(tests/golden/nameserver). A BrokerError raised here becomes the answer.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from inorder.errors import BrokerError, CodeNotSupported, NoPermission, NotFound, SystemError_
+from inorder.model import DataVersion
+from inorder.nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
+from inorder.nameserver.routes import (
+    UNIT_FLAG,
+    UNIT_SUBSCRIPTION_FLAG,
+    Registration,
+    RouteTable,
+    only_zone,
+)
+from inorder.wire.bodies.lists import encode_kv_table, encode_settings, encode_topic_list
+from inorder.wire.bodies.register import RegisterBrokerBody
+from inorder.wire.bodies.topics import decode_data_version, encode_data_version
+from inorder.wire.codes import VERSION_STANDARD_ROUTE_JSON, RequestCode, ResponseCode
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests import names, routes
+from inorder.wire.routedata import TopicRoute
+
+if TYPE_CHECKING:
+    from inorder.config import NameServerConfig
+    from inorder.wire.command import Command
+
+TIMEOUT_MS_MIN: Final = 1000
+FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+ZONE_NAME: Final = "__ZONE_NAME"
+ZONE_MODE: Final = "__ZONE_MODE"
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What the handlers work with. `save` makes a changed KvTable durable, or raises OSError."""
+
+    config: NameServerConfig
+    routes: RouteTable
+    kv: KvTable
+    save: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: what was asked, over which connection, and when."""
+
+    request: Command
+    channel: object
+    now_ms: int
+
+
+Handler = Callable[[Desk, Call], "Command"]
+
+
+def answer(desk: Desk, call: Call) -> Command:
+    """Return the answer to a request. Raises nothing but bugs."""
+    handler = HANDLERS.get(call.request.code)
+    try:
+        if handler is None:
+            raise CodeNotSupported(f" request type {call.request.code} not supported")
+        return handler(desk, call)
+    except BrokerError as error:
+        # RocketMQ writes an empty extFields for codes whose answer has a header of its own.
+        fields: dict[str, str] | None = {} if call.request.code in _WITH_HEADER else None
+        return call.request.reply(error.code, error.remark, fields=fields)
+
+
+# Routes.
+
+
+def get_route(desk: Desk, call: Call) -> Command:
+    request = call.request
+    topic = request.fields.get("topic")
+    route = None if topic is None else desk.routes.route(topic)
+    if route is None or topic is None:
+        shown = "null" if topic is None else topic
+        return request.reply(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"No topic route info in name server for the topic: {shown}{FAQ}",
+        )
+    asked = decode_fields(routes.GetRoute, request.fields)
+    zone = request.fields.get(ZONE_NAME, "").strip()
+    if zone and request.fields.get(ZONE_MODE, "").lower() == "true":
+        route = only_zone(route, zone)
+    if desk.config.order_message_enable:
+        order_conf = desk.kv.get(ORDER_TOPIC_CONFIG, topic)
+        route = TopicRoute(route.brokers, route.queues, order_conf, route.filter_servers)
+    # Older clients may know number keys only bare.
+    standard = (
+        request.version >= VERSION_STANDARD_ROUTE_JSON or asked.accept_standard_json_only is True
+    )
+    return request.reply(body=route.encode(standard=standard))
+
+
+def get_cluster_info(desk: Desk, call: Call) -> Command:
+    return call.request.reply(body=desk.routes.cluster_info().encode())
+
+
+def get_member_group(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(routes.GetBrokerMemberGroup, call.request.fields)
+    group = desk.routes.members(asked.cluster_name, asked.broker_name)
+    return call.request.reply(0, "not set any response code", body=group.encode())
+
+
+# Brokers.
+
+
+def register_broker(desk: Desk, call: Call) -> Command:
+    request = call.request
+    asked = decode_fields(routes.RegisterBroker, request.fields)
+    if asked.body_crc32 and zlib.crc32(request.body) & 0x7FFFFFFF != asked.body_crc32:
+        raise SystemError_("crc32 not match")
+    if request.body:
+        body = RegisterBrokerBody.decode(
+            request.body, version=request.version, compressed=asked.compressed
+        )
+    else:
+        body = RegisterBrokerBody(DataVersion())
+    timeout_ms = asked.heartbeat_timeout_ms
+    if timeout_ms is None:
+        timeout_ms = desk.config.broker_expiry_ms
+    registered = desk.routes.register(
+        Registration(
+            cluster=asked.cluster_name,
+            broker_name=asked.broker_name,
+            address=asked.broker_address,
+            broker_id=asked.broker_id,
+            ha_address=asked.ha_server_address,
+            channel=call.channel,
+            version=body.version,
+            topics=body.topics,
+            timeout_ms=max(timeout_ms, TIMEOUT_MS_MIN),
+            acting_master=asked.enable_acting_master,
+            zone_name=request.fields.get(ZONE_NAME),
+            filter_servers=body.filter_servers,
+        ),
+        now_ms=call.now_ms,
+    )
+    reply = routes.RegisterBrokerReply(registered.ha_address, registered.master_address)
+    orders = desk.kv.namespace(ORDER_TOPIC_CONFIG) if desk.config.return_order_config else None
+    return request.reply(
+        fields=encode_fields(reply), body=b"" if orders is None else encode_kv_table(orders)
+    )
+
+
+def unregister_broker(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(routes.UnregisterBroker, call.request.fields)
+    desk.routes.unregister(asked.cluster_name, asked.broker_name, asked.broker_address)
+    return call.request.reply()
+
+
+def query_data_version(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(routes.QueryDataVersion, call.request.fields)
+    version = decode_data_version(call.request.body)
+    known = desk.routes.data_version(asked.cluster_name, asked.broker_address)
+    desk.routes.touch(asked.cluster_name, asked.broker_address, now_ms=call.now_ms)
+    reply = routes.QueryDataVersionReply(changed=known is None or known != version)
+    return call.request.reply(
+        fields=encode_fields(reply), body=b"" if known is None else encode_data_version(known)
+    )
+
+
+def broker_heartbeat(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(routes.BrokerHeartbeat, call.request.fields)
+    desk.routes.touch(asked.cluster_name, asked.broker_address, now_ms=call.now_ms)
+    return call.request.reply()
+
+
+def wipe_write_perm(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(routes.WipeWritePerm, call.request.fields)
+    count = desk.routes.set_writable(asked.broker_name, writable=False)
+    return call.request.reply(fields=encode_fields(routes.WipeWritePermReply(count)))
+
+
+def add_write_perm(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(routes.AddWritePerm, call.request.fields)
+    count = desk.routes.set_writable(asked.broker_name, writable=True)
+    return call.request.reply(fields=encode_fields(routes.AddWritePermReply(count)))
+
+
+# Topics.
+
+
+def get_all_topics(desk: Desk, call: Call) -> Command:
+    return call.request.reply(body=encode_topic_list(desk.routes.topics()))
+
+
+def get_topics_by_cluster(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(names.GetTopicsByCluster, call.request.fields)
+    return call.request.reply(body=encode_topic_list(desk.routes.topics_of_cluster(asked.cluster)))
+
+
+def get_system_topics(desk: Desk, call: Call) -> Command:
+    topics, address = desk.routes.system_topics()
+    return call.request.reply(body=encode_topic_list(topics, address))
+
+
+def get_unit_topics(desk: Desk, call: Call) -> Command:
+    return call.request.reply(body=encode_topic_list(desk.routes.topics_with_flags(UNIT_FLAG)))
+
+
+def get_unit_subscribed_topics(desk: Desk, call: Call) -> Command:
+    topics = desk.routes.topics_with_flags(UNIT_SUBSCRIPTION_FLAG)
+    return call.request.reply(body=encode_topic_list(topics))
+
+
+def get_unit_subscribed_plain_topics(desk: Desk, call: Call) -> Command:
+    topics = desk.routes.topics_with_flags(UNIT_SUBSCRIPTION_FLAG, unwanted=UNIT_FLAG)
+    return call.request.reply(body=encode_topic_list(topics))
+
+
+def delete_topic(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(names.DeleteTopicInNameServer, call.request.fields)
+    desk.routes.delete_topic(asked.topic, asked.cluster_name)
+    return call.request.reply()
+
+
+def register_topic(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(names.RegisterTopicInNameServer, call.request.fields)
+    if call.request.body:
+        desk.routes.add_topic(asked.topic, TopicRoute.decode_request(call.request.body).queues)
+    return call.request.reply()
+
+
+# Key-value config and settings.
+
+
+def put_kv(desk: Desk, call: Call) -> Command:
+    fields = call.request.fields
+    if fields.get("namespace") is None or fields.get("key") is None:
+        raise SystemError_("namespace or key is null")
+    asked = decode_fields(names.PutKv, fields)
+    before = desk.kv.get(asked.namespace, asked.key)
+    desk.kv.put(asked.namespace, asked.key, asked.value)
+    try:
+        desk.save()
+    except OSError as error:
+        if before is None:
+            desk.kv.delete(asked.namespace, asked.key)
+        else:
+            desk.kv.put(asked.namespace, asked.key, before)
+        raise SystemError_(f"the value was not kept: {error}") from error
+    return call.request.reply()
+
+
+def get_kv(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(names.GetKv, call.request.fields)
+    value = desk.kv.get(asked.namespace, asked.key)
+    if value is None:
+        raise NotFound(f"No config item, Namespace: {asked.namespace} Key: {asked.key}")
+    return call.request.reply(fields=encode_fields(names.GetKvReply(value)))
+
+
+def delete_kv(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(names.DeleteKv, call.request.fields)
+    before = desk.kv.get(asked.namespace, asked.key)
+    if desk.kv.delete(asked.namespace, asked.key):
+        try:
+            desk.save()
+        except OSError as error:
+            desk.kv.put(asked.namespace, asked.key, before or "")
+            raise SystemError_(f"the value was not deleted: {error}") from error
+    return call.request.reply()
+
+
+def get_kv_list(desk: Desk, call: Call) -> Command:
+    asked = decode_fields(names.GetKvList, call.request.fields)
+    values = desk.kv.namespace(asked.namespace)
+    if values is None:
+        raise NotFound(f"No config item, Namespace: {asked.namespace}")
+    return call.request.reply(body=encode_kv_table(values))
+
+
+def update_config(desk: Desk, call: Call) -> Command:
+    raise NoPermission(
+        "Can not update config: settings change in the configuration file, with a restart"
+    )
+
+
+def get_config(desk: Desk, call: Call) -> Command:
+    """Answer what RocketMQ's tools show; no path and nothing secret is among it."""
+    config = desk.config
+    settings = {
+        "bindAddress": config.host,
+        "clusterTest": "false",
+        "deleteTopicWithBrokerRegistration": "false",
+        "enableAllTopicList": "true",
+        "enableTopicList": "true",
+        "listenPort": str(config.port),
+        "needWaitForService": "false",
+        "notifyMinBrokerIdChanged": "false",
+        "orderMessageEnable": str(config.order_message_enable).lower(),
+        "returnOrderTopicConfigToBroker": str(config.return_order_config).lower(),
+        "scanNotActiveBrokerInterval": str(config.scan_interval_ms),
+        "serverChannelMaxIdleTimeSeconds": str(config.net.idle_timeout_ms // 1000),
+        "supportActingMaster": "false",
+    }
+    return call.request.reply(body=encode_settings(settings))
+
+
+HANDLERS: Final[dict[int, Handler]] = {
+    RequestCode.PUT_KV_CONFIG: put_kv,
+    RequestCode.GET_KV_CONFIG: get_kv,
+    RequestCode.DELETE_KV_CONFIG: delete_kv,
+    RequestCode.REGISTER_BROKER: register_broker,
+    RequestCode.UNREGISTER_BROKER: unregister_broker,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: get_route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: get_cluster_info,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: wipe_write_perm,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: get_all_topics,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: delete_topic,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: register_topic,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: get_kv_list,
+    RequestCode.GET_TOPICS_BY_CLUSTER: get_topics_by_cluster,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: get_system_topics,
+    RequestCode.GET_UNIT_TOPIC_LIST: get_unit_topics,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: get_unit_subscribed_topics,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: get_unit_subscribed_plain_topics,
+    RequestCode.UPDATE_NAMESRV_CONFIG: update_config,
+    RequestCode.GET_NAMESRV_CONFIG: get_config,
+    RequestCode.QUERY_DATA_VERSION: query_data_version,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: add_write_perm,
+    RequestCode.GET_BROKER_MEMBER_GROUP: get_member_group,
+    RequestCode.BROKER_HEARTBEAT: broker_heartbeat,
+}
+
+_WITH_HEADER: Final = frozenset({
+    RequestCode.GET_KV_CONFIG,
+    RequestCode.REGISTER_BROKER,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER,
+    RequestCode.QUERY_DATA_VERSION,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER,
+})  # fmt: skip

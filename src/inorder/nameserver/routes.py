@@ -1,0 +1,389 @@
+"""Which broker serves which topic: the tables of a name server, without clock or network.
+
+    topic -> broker name -> queues         what brokers registered
+    broker name -> broker id -> address    id 0 is the master
+    (cluster, address) -> life             last sign of life, data version, liveness channel
+
+Rules, all RocketMQ's:
+- Topics come from masters (or, 5.x, the slave with the lowest id), and an entry is written only if
+  the broker's data version changed or the entry is new. Registration adds and changes topics, it
+  never removes any: a broker that registers a part of its table loses nothing.
+- A broker is gone when it says so, when the connection that carried its registration closes, or
+  when it is silent for its timeout. With the last address of a broker name its topics go too.
+- An address has one id: registering it under another id moves it.
+- Of two addresses that claim one id the one with the higher state version stays.
+- An unknown broker id whose table has exactly one topic is refused: brokers register all their
+  topics first, single changes after.
+
+Not from RocketMQ: a refused registration leaves no trace, an address that comes back with another
+broker name leaves the old one, and the numbers of brokers and topic entries have limits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from inorder.errors import SystemError_
+from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from inorder.wire.routedata import BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRoute
+
+BROKERS_MAX: Final = 10_000
+TOPIC_ENTRIES_MAX: Final = 1_000_000
+TOPIC_CHARS_MAX: Final = 255
+
+UNIT_FLAG: Final = 1
+UNIT_SUBSCRIPTION_FLAG: Final = 2
+
+PermChange = Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says of itself. `channel` stands for its connection and is only compared."""
+
+    cluster: str
+    broker_name: str
+    address: str
+    broker_id: int
+    ha_address: str
+    channel: object
+    version: DataVersion
+    topics: dict[str, TopicConfig]
+    timeout_ms: int
+    acting_master: bool | None = None
+    zone_name: str | None = None
+    filter_servers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a slave learns of its master; both are None for a master."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """A broker that was dropped."""
+
+    cluster: str
+    broker_name: str
+    address: str
+    channel: object
+
+
+@dataclass(frozen=True, slots=True)
+class RouteStatistics:
+    """The size of the tables."""
+
+    clusters: int
+    brokers: int
+    addresses: int
+    topics: int
+    topic_entries: int
+
+
+@dataclass(slots=True)
+class _Broker:
+    """The addresses behind one broker name."""
+
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    acting_master: bool = False
+    zone_name: str | None = None
+
+
+@dataclass(slots=True)
+class _Life:
+    """Signs of life of one address."""
+
+    broker_name: str
+    seen_at_ms: int
+    timeout_ms: int
+    version: DataVersion
+    channel: object
+    ha_address: str
+    filter_servers: tuple[str, ...]
+
+
+class RouteTable:
+    """All routes of a name server."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._brokers: dict[str, _Broker] = {}
+        self._lives: dict[tuple[str, str], _Life] = {}
+        self._entries = 0
+
+    # Brokers.
+
+    def register(self, new: Registration, *, now_ms: int) -> Registered:
+        """Take a broker's registration. Raises SystemError_ if it is refused."""
+        broker = self._brokers.get(new.broker_name) or _Broker(new.cluster)
+        addresses = {
+            broker_id: address
+            for broker_id, address in broker.addresses.items()
+            if address != new.address or broker_id == new.broker_id
+        }
+        if self._outdated(new, addresses.get(new.broker_id)):
+            broker.addresses = addresses
+            self._lives.pop((new.cluster, new.address), None)
+            return Registered()
+        first = new.broker_id not in addresses
+        if first and len(new.topics) == 1:
+            raise SystemError_("register broker failed")
+        self._check_room(new)
+        self._leave_other_name(new)
+        broker.addresses = addresses
+        broker.addresses[new.broker_id] = new.address
+        broker.acting_master = bool(new.acting_master)
+        broker.zone_name = new.zone_name
+        self._brokers[new.broker_name] = broker
+        master = new.broker_id == MASTER_ID
+        prime_slave = new.acting_master is not None and new.broker_id == min(addresses)
+        if master or prime_slave:
+            wipe = not master and broker.acting_master
+            self._take_topics(new, first=first, wipe_write=wipe)
+        self._lives[new.cluster, new.address] = _Life(
+            new.broker_name,
+            now_ms,
+            new.timeout_ms,
+            dataclasses.replace(new.version),
+            new.channel,
+            new.ha_address,
+            new.filter_servers,
+        )
+        return Registered() if master else self._master_of(new.cluster, broker)
+
+    def unregister(self, cluster: str, broker_name: str, address: str) -> None:
+        """Forget a broker that leaves; unknown ones change nothing."""
+        self._lives.pop((cluster, address), None)
+        broker = self._brokers.get(broker_name)
+        if broker is None:
+            return
+        broker.addresses = {i: a for i, a in broker.addresses.items() if a != address}
+        if not broker.addresses:
+            del self._brokers[broker_name]
+            self._remove_topics_of(broker_name)
+        elif broker.acting_master and min(broker.addresses) != MASTER_ID:
+            self._set_perms(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def channel_lost(self, channel: object) -> list[Gone]:
+        """Drop the brokers that registered over a connection which is gone."""
+        return self._drop(key for key, life in self._lives.items() if life.channel is channel)
+
+    def expire(self, now_ms: int) -> list[Gone]:
+        """Drop the brokers that are silent for longer than their timeout."""
+        return self._drop(
+            key for key, life in self._lives.items() if life.seen_at_ms + life.timeout_ms < now_ms
+        )
+
+    def touch(self, cluster: str, address: str, *, now_ms: int) -> None:
+        """Note a sign of life; unknown brokers change nothing."""
+        life = self._lives.get((cluster, address))
+        if life is not None:
+            life.seen_at_ms = now_ms
+
+    def data_version(self, cluster: str, address: str) -> DataVersion | None:
+        """Return the version of the topics that a broker registered last."""
+        life = self._lives.get((cluster, address))
+        return None if life is None else life.version
+
+    def set_writable(self, broker_name: str, writable: bool) -> int:
+        """Give or take the write permission of all topics of a broker; return their number.
+
+        Giving it sets read and write, whatever was before.
+        """
+        if writable:
+            return self._set_perms(broker_name, lambda _: PERM_READ | PERM_WRITE)
+        return self._set_perms(broker_name, lambda perm: perm & ~PERM_WRITE)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers, and which cluster has which."""
+        clusters: dict[str, list[str]] = {}
+        for name, broker in sorted(self._brokers.items()):
+            clusters.setdefault(broker.cluster, []).append(name)
+        return ClusterInfo(
+            {name: self._broker_data(name) for name in sorted(self._brokers)},
+            {cluster: tuple(names) for cluster, names in sorted(clusters.items())},
+        )
+
+    def members(self, cluster: str, broker_name: str) -> BrokerMemberGroup:
+        """Return the addresses of a broker name; none if it is unknown."""
+        broker = self._brokers.get(broker_name)
+        return BrokerMemberGroup(cluster, broker_name, dict(broker.addresses) if broker else {})
+
+    # Topics.
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Return who serves a topic; None if nobody does."""
+        queues = self._topics.get(topic, {})
+        names = [name for name in sorted(queues) if name in self._brokers]
+        if not names:
+            return None
+        servers = {
+            address: list(life.filter_servers)
+            for (_, address), life in self._lives.items()
+            if life.filter_servers and life.broker_name in queues
+        }
+        return TopicRoute(
+            tuple(map(self._broker_data, names)),
+            tuple(queues[name] for name in sorted(queues)),
+            filter_servers=servers,
+        )
+
+    def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Add a topic by hand; nothing happens if one of its brokers is unknown."""
+        wanted = {queue.broker_name: queue for queue in queues}
+        if wanted and all(name in self._brokers for name in wanted):
+            for name, queue in wanted.items():
+                self._put(topic, name, queue)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, of one cluster or of all."""
+        for name in list(self._topics.get(topic, {})):
+            broker = self._brokers.get(name)
+            if not cluster or (broker is not None and broker.cluster == cluster):
+                self._remove(topic, name)
+
+    def topics(self) -> list[str]:
+        """Return all topics."""
+        return list(self._topics)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        """Return the topics that some broker of a cluster has."""
+        names = {name for name, broker in self._brokers.items() if broker.cluster == cluster}
+        return [topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)]
+
+    def topics_with_flags(self, wanted: int, unwanted: int = 0) -> list[str]:
+        """Return the topics whose first entry has one set of unit flags and lacks another."""
+        return [
+            topic
+            for topic, queues in self._topics.items()
+            for flags in [next(iter(queues.values())).sys_flag]
+            if flags & wanted == wanted and not flags & unwanted
+        ]
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """Return cluster and broker names, which are topics too, and the address of some broker."""
+        info = self.cluster_info()
+        names = [name for cluster, names in info.clusters.items() for name in (cluster, *names)]
+        addresses = (a for broker in info.brokers.values() for a in broker.addresses.values())
+        return names, next(addresses, None)
+
+    def statistics(self) -> RouteStatistics:
+        """Return the size of the tables."""
+        return RouteStatistics(
+            clusters=len({broker.cluster for broker in self._brokers.values()}),
+            brokers=len(self._brokers),
+            addresses=len(self._lives),
+            topics=len(self._topics),
+            topic_entries=self._entries,
+        )
+
+    def __repr__(self) -> str:
+        return f"RouteTable(brokers={len(self._brokers)}, topics={len(self._topics)})"
+
+    # Inside.
+
+    def _outdated(self, new: Registration, holder: str | None) -> bool:
+        """Tell whether another address holds the id with a higher state version."""
+        if holder is None or holder == new.address:
+            return False
+        life = self._lives.get((new.cluster, holder))
+        return life is not None and life.version.state_version > new.version.state_version
+
+    def _leave_other_name(self, new: Registration) -> None:
+        """Forget the name that the address had before: nothing else would ever remove it."""
+        life = self._lives.get((new.cluster, new.address))
+        if life is not None and life.broker_name != new.broker_name:
+            self.unregister(new.cluster, life.broker_name, new.address)
+
+    def _check_room(self, new: Registration) -> None:
+        if any(len(name) > TOPIC_CHARS_MAX for name in new.topics):
+            raise SystemError_(f"a topic name has more than {TOPIC_CHARS_MAX} characters")
+        known = (new.cluster, new.address) in self._lives
+        if not known and len(self._lives) >= BROKERS_MAX:
+            raise SystemError_(f"there are {BROKERS_MAX} brokers already")
+        if self._entries + len(new.topics) > TOPIC_ENTRIES_MAX:
+            added = sum(new.broker_name not in self._topics.get(t, {}) for t in new.topics)
+            if self._entries + added > TOPIC_ENTRIES_MAX:
+                raise SystemError_(f"there are {self._entries} topic entries already")
+
+    def _take_topics(self, new: Registration, *, first: bool, wipe_write: bool) -> None:
+        changed = first or self.data_version(new.cluster, new.address) != new.version
+        for config in new.topics.values():
+            if changed or new.broker_name not in self._topics.get(config.name, {}):
+                perm = config.perm & ~PERM_WRITE if wipe_write else config.perm
+                queue = QueueData(
+                    new.broker_name, config.read_queues, config.write_queues, perm, config.sys_flag
+                )
+                self._put(config.name, new.broker_name, queue)
+
+    def _master_of(self, cluster: str, broker: _Broker) -> Registered:
+        address = broker.addresses.get(MASTER_ID)
+        life = None if address is None else self._lives.get((cluster, address))
+        return Registered() if life is None else Registered(address, life.ha_address)
+
+    def _drop(self, keys: Iterable[tuple[str, str]]) -> list[Gone]:
+        gone = []
+        for cluster, address in list(keys):
+            life = self._lives[cluster, address]
+            gone.append(Gone(cluster, life.broker_name, address, life.channel))
+            self.unregister(cluster, life.broker_name, address)
+        return gone
+
+    def _broker_data(self, name: str) -> BrokerData:
+        broker = self._brokers[name]
+        return BrokerData(
+            broker.cluster, name, dict(broker.addresses), broker.acting_master, broker.zone_name
+        )
+
+    def _set_perms(self, broker_name: str, change: PermChange) -> int:
+        count = 0
+        for queues in self._topics.values():
+            queue = queues.get(broker_name)
+            if queue is not None:
+                queues[broker_name] = dataclasses.replace(queue, perm=change(queue.perm))
+                count += 1
+        return count
+
+    def _put(self, topic: str, broker_name: str, queue: QueueData) -> None:
+        queues = self._topics.setdefault(topic, {})
+        self._entries += broker_name not in queues
+        queues[broker_name] = queue
+
+    def _remove(self, topic: str, broker_name: str) -> None:
+        queues = self._topics[topic]
+        del queues[broker_name]
+        self._entries -= 1
+        if not queues:
+            del self._topics[topic]
+
+    def _remove_topics_of(self, broker_name: str) -> None:
+        for topic in [t for t, queues in self._topics.items() if broker_name in queues]:
+            self._remove(topic, broker_name)
+
+
+def only_zone(route: TopicRoute, zone_name: str) -> TopicRoute:
+    """Return the part of a route that lies in a zone; brokers without a master stay."""
+    kept = tuple(
+        broker
+        for broker in route.brokers
+        if MASTER_ID not in broker.addresses
+        or (broker.zone_name or "").lower() == zone_name.lower()
+    )
+    dropped = {broker.name for broker in route.brokers} - {broker.name for broker in kept}
+    lost = {
+        a for broker in route.brokers if broker.name in dropped for a in broker.addresses.values()
+    }
+    return dataclasses.replace(
+        route,
+        brokers=kept,
+        queues=tuple(queue for queue in route.queues if queue.broker_name not in dropped),
+        filter_servers={a: names for a, names in route.filter_servers.items() if a not in lost},
+    )

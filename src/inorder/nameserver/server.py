@@ -1,0 +1,186 @@
+"""The shell of the name server: sockets, the timer that looks for silent brokers, and the file.
+
+Everything it decides is decided in `routes.py`, `kv.py` and `handlers.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inorder.errors import AlreadyClosed, LocalProtocolError
+from inorder.nameserver import handlers
+from inorder.nameserver.kvfile import KvFile
+from inorder.nameserver.routes import Gone, RouteStatistics, RouteTable
+from inorder.net.quiet import QuietLog, printable
+from inorder.net.server import Server, ServerConnection, ServerStatistics
+from inorder.tasks.groups import Tasks
+from inorder.tasks.periodic import periodic
+from inorder.wire.codes import ResponseCode
+from inorder.wire.header import decode_command
+
+if TYPE_CHECKING:
+    from inorder.clock import Clock
+    from inorder.config import NameServerConfig
+    from inorder.disk import Files
+    from inorder.nameserver.kv import KvTable
+    from inorder.wire.command import Command
+    from inorder.wire.frame import RawFrame
+
+logger = logging.getLogger(__name__)
+
+DRAIN_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerStatistics:
+    """What a name server knows and did."""
+
+    server: ServerStatistics
+    routes: RouteStatistics
+    requests_total: int
+    kv_values: int
+
+
+class NameServer:
+    """A name server. Several may run in one process, each with its own port and directory."""
+
+    def __init__(self, config: NameServerConfig, clock: Clock, files: Files) -> None:
+        self.config = config
+        self._clock = clock
+        self._file = KvFile(files, Path(config.data))
+        self._server = Server(_Frames(self), config.net, clock, name="namesrv")
+        self._tasks = Tasks("namesrv")
+        self._quiet = QuietLog(logger)
+        self._desk: handlers.Desk | None = None
+        self._requests_total = 0
+        self._stopped = False
+
+    @property
+    def routes(self) -> RouteTable:
+        """Return the table of routes."""
+        return self.desk.routes
+
+    @property
+    def kv(self) -> KvTable:
+        """Return the key-value config."""
+        return self.desk.kv
+
+    @property
+    def desk(self) -> handlers.Desk:
+        """Return what the handlers work with."""
+        assert self._desk is not None, "the name server was not started"
+        return self._desk
+
+    async def start(self) -> tuple[str, int]:
+        """Load the key-value config, listen, and return the address that was bound."""
+        if self._stopped or self._desk is not None:
+            raise AlreadyClosed(f"{self!r} was started before; make a new one")
+        kv = self._file.load()
+        self._desk = handlers.Desk(self.config, RouteTable(), kv, lambda: self._file.save(kv))
+        address = await self._server.start(self.config.host, self.config.port)
+        self._tasks.start(
+            periodic(
+                self.drop_silent_brokers,
+                interval_ms=self.config.scan_interval_ms,
+                clock=self._clock,
+                name="scan for silent brokers",
+            ),
+            name="scan",
+        )
+        logger.info("namesrv=%s:%d started", *address)
+        return address
+
+    async def stop(self) -> None:
+        """Close all connections and stop; twice is fine."""
+        self._stopped = True
+        await self._tasks.stop()
+        await self._server.close(DRAIN_MS)
+
+    def drop_silent_brokers(self) -> None:
+        """Drop brokers that were silent for too long, and close their connections."""
+        for gone in self.routes.expire(self._clock.monotonic_ms()):
+            _log_gone(gone, "was silent for too long")
+            assert isinstance(gone.channel, ServerConnection)
+            gone.channel.close("the broker was silent for too long")
+
+    def receive(self, connection: ServerConnection, request: Command) -> None:
+        """Answer one request; a one-way request is carried out without an answer."""
+        if request.is_response:
+            connection.take_response(request)
+            return
+        self._requests_total += 1
+        now_ms = self._clock.monotonic_ms()
+        try:
+            reply = handlers.answer(self.desk, handlers.Call(request, connection, now_ms))
+        except Exception as error:
+            # The root of every request: a bug costs its answer, not the connection.
+            logger.exception("peer=%s code=%d failed", connection.peer, request.code)
+            reply = request.reply(ResponseCode.SYSTEM_ERROR, type(error).__name__)
+        if reply.code not in _ORDINARY:
+            self._quiet.warning(
+                now_ms,
+                "peer=%s code=%d answered=%d remark=%s",
+                connection.peer, request.code, reply.code, reply.remark or "",
+            )  # fmt: skip
+        if request.is_oneway:
+            return
+        try:
+            connection.send(reply)
+        except LocalProtocolError as error:
+            connection.send(request.reply(ResponseCode.SYSTEM_ERROR, str(error)))
+
+    def forget(self, connection: ServerConnection) -> None:
+        """Drop the brokers of a connection that is gone."""
+        if not self._stopped:
+            for gone in self.routes.channel_lost(connection):
+                _log_gone(gone, "lost its connection")
+
+    def statistics(self) -> NameServerStatistics:
+        """Return a snapshot of tables and counters."""
+        return NameServerStatistics(
+            server=self._server.statistics(),
+            routes=self.routes.statistics(),
+            requests_total=self._requests_total,
+            kv_values=len(self.kv),
+        )
+
+    def __repr__(self) -> str:
+        if self._desk is None:
+            return "NameServer(not started)"
+        state = "stopped" if self._stopped else self._server.statistics().address
+        return f"NameServer({state}, {self.routes!r}, {self.kv!r})"
+
+
+_ORDINARY = frozenset({
+    ResponseCode.SUCCESS,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.QUERY_NOT_FOUND,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+})  # fmt: skip
+
+
+class _Frames:
+    """The frame handler of a name server."""
+
+    def __init__(self, owner: NameServer) -> None:
+        self._owner = owner
+
+    def connection_made(self, connection: ServerConnection) -> None:
+        """Nothing to do before it says who it is."""
+
+    def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
+        for frame in frames:
+            self._owner.receive(connection, decode_command(frame))
+
+    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
+        self._owner.forget(connection)
+
+
+def _log_gone(gone: Gone, why: str) -> None:
+    logger.warning(
+        "broker=%s address=%s cluster=%s %s; it is out of the routes until it registers again",
+        printable(gone.broker_name), printable(gone.address), printable(gone.cluster), why,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Connections: the only room that knows sockets, TLS and event-loop transports."""

@@ -1,0 +1,389 @@
+"""One accepted connection: bytes to frames, answers to bytes, and what its peer may cost.
+
+`net/server.py` has the limits and their reasons; this file applies them to one connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from inorder.errors import (
+    ConfigError,
+    ConnectionLost,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+)
+from inorder.net.calls import Calls
+from inorder.net.output import Buffer, write_out
+from inorder.net.quiet import printable
+from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
+from inorder.wire.hosts import pack_host
+
+if TYPE_CHECKING:
+    from inorder.net.server import Server
+    from inorder.net.tls import TlsSession
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+OUTPUT_FACTOR_MAX = 16
+"""Unread answers of a connection may reach this many times `write_buffer_bytes_max`."""
+NO_HOST = bytes(8)
+TLS_HANDSHAKE = 0x16
+"""First byte of a TLS connection; a frame starts with 0 or 1."""
+
+
+class FrameHandler(Protocol):
+    """What a server does with its connections. All calls are synchronous and on the loop."""
+
+    def connection_made(self, connection: ServerConnection) -> None:
+        """Take note of a new connection; it has sent nothing yet."""
+        ...
+
+    def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
+        """Handle all frames of one read, in order.
+
+        Responses among them (flag bit 0) belong to `connection.take_response`. A ProtocolError
+        raised here closes the connection.
+        """
+        ...
+
+    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
+        """Forget a connection. Called once for each `connection_made`."""
+        ...
+
+
+class ServerConnection(asyncio.Protocol):
+    """One accepted connection.
+
+    `state` is free for the handler. Decoder, calls and TLS are made when first needed: most
+    connections are idle most of the time, and an idle one should cost next to nothing.
+    """
+
+    __slots__ = (
+        "_active", "_active_at_ms", "_calls", "_decoder", "_partial_since_ms", "_parts",
+        "_reading_paused", "_reason", "_server", "_stalled_since_ms", "_started", "_taken_bytes",
+        "_tls", "_transport", "_writing_paused", "_written_bytes", "closed", "id", "peer",
+        "peer_host", "state",
+    )  # fmt: skip
+
+    def __init__(self, server: Server) -> None:
+        self.id = 0
+        self.peer = "?"
+        self.peer_host = b""
+        self.closed = False
+        self.state: Any = None
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._tls: TlsSession | None = None
+        self._decoder: FrameDecoder | None = None
+        self._calls: Calls | None = None
+        self._parts: list[Buffer] = []
+        self._started = False
+        self._active = True
+        self._active_at_ms = -1
+        self._partial_since_ms = -1
+        self._stalled_since_ms = -1
+        self._taken_bytes = 0
+        self._written_bytes = 0
+        self._reading_paused = False
+        self._writing_paused = False
+        self._reason = ""
+
+    # What the handler uses.
+
+    @property
+    def congested(self) -> bool:
+        """Return whether the peer has too many unread answers; it is not read from meanwhile."""
+        return self._writing_paused
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Return how many bytes of output the peer has not taken yet."""
+        waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return waiting + sum(map(len, self._parts))
+
+    def write(self, data: Buffer) -> None:
+        """Queue bytes; they leave at the end of this tick. Nothing happens once closed."""
+        # hot: every answer passes here.
+        if self.closed:
+            return
+        if not self._parts:
+            self._server.mark_dirty(self)
+        self._parts.append(data)
+
+    def write_parts(self, parts: Iterable[Buffer]) -> None:
+        """Queue several buffers, which need not be joined first."""
+        if self.closed:
+            return
+        if not self._parts:
+            self._server.mark_dirty(self)
+        self._parts.extend(parts)
+
+    def send(self, command: Command) -> None:
+        """Queue a command."""
+        self.write(encode_frame(command))
+
+    def flush(self) -> None:
+        """Write what is queued now, without waiting for the end of the tick."""
+        parts = self._parts
+        if not parts:
+            return
+        self._parts = []
+        transport = self._transport
+        if transport is None:
+            return
+        self._active = True
+        if self._tls is not None:
+            parts = [self._tls.encrypt(parts)]
+        size = sum(map(len, parts))
+        self._written_bytes += size
+        self._server.bytes_sent += size
+        write_out(transport, parts)
+        limit = OUTPUT_FACTOR_MAX * self._server.config.write_buffer_bytes_max
+        if self._writing_paused and transport.get_write_buffer_size() > limit:
+            self._server.closed_for_slowness += 1
+            self._complain("does not read its answers", "let it read, or pull less at a time")
+            self.abort("the peer does not read its answers")
+
+    async def request(self, command: Command, timeout_ms: int) -> Command:
+        """Ask the peer and return its answer. Raises RequestTimeout or ConnectionLost."""
+        if self.closed:
+            raise ConnectionLost(f"the connection to {self.peer} is closed: {self._reason}")
+        calls = self._require_calls()
+        answer = calls.open(command, timeout_ms)
+        self.send(command)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            calls.forget(command.request_id)
+            raise
+
+    def notify(self, command: Command) -> None:
+        """Tell the peer something that it does not answer."""
+        if not self.closed:
+            self._require_calls().number(command)
+            self.send(command)
+
+    def take_response(self, response: Command) -> bool:
+        """Hand over a response of the peer; False if nobody waits for it (it is dropped)."""
+        return self._calls is not None and self._calls.take(response)
+
+    def close(self, reason: str) -> None:
+        """Send what is queued and close."""
+        if not self.closed:
+            self.flush()
+            self._close(reason)
+            if self._transport is not None:
+                self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once; what is queued is lost."""
+        self._close(reason)
+        self._parts = []
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Read nothing more from this connection, for good."""
+        self._reading_paused = True
+        self._apply_reading()
+
+    def __repr__(self) -> str:
+        state = f"closed: {self._reason}" if self.closed else "open"
+        tls = ", tls" if self._tls is not None else ""
+        return f"ServerConnection({self.id}, {self.peer}, {state}{tls}, unsent={self.unsent_bytes})"
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # whatever the loop calls its class
+        server = self._server
+        self._transport = transport
+        self.peer, self.peer_host = peer_names(transport.get_extra_info("peername"))
+        number = server.add(self)
+        if number is None:
+            self._close("too many connections")
+            self._complain(
+                f"refused: {server.config.connections_max} connections are open",
+                "raise connections_max, or find who opens so many",
+            )
+            transport.abort()
+            return
+        self.id = number
+        limit = server.config.write_buffer_bytes_max
+        transport.set_write_buffer_limits(high=limit, low=limit // 4)
+        server.handler.connection_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        # hot: once per read of the socket.
+        if self.closed:
+            return
+        server = self._server
+        self._active = True
+        server.bytes_received += len(data)
+        try:
+            if not self._started:
+                self._start(data)
+            if self._tls is not None:
+                data = self._decrypt(self._tls, data)
+            if self._decoder is None:
+                self._decoder = FrameDecoder(server.config.frame_bytes_max)
+            frames = self._decoder.receive_data(data)
+            if frames:
+                self._partial_since_ms = -1
+                server.frames_received += len(frames)
+                server.handler.frames_received(self, frames)
+        except ProtocolError as error:
+            self._protocol_failed(error)
+        except Exception:
+            # The root of everything that input can cause: a bug must not take other peers along.
+            logger.exception("peer=%s a handler failed; its connection is closed", self.peer)
+            self.close("a handler failed")
+
+    def eof_received(self) -> bool:
+        self.flush()
+        self._close("the peer closed")
+        return False
+
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        self._apply_reading()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._stalled_since_ms = -1
+        self._apply_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._close("the peer closed" if exc is None else f"{type(exc).__name__}: {exc}")
+        self._transport = None
+        self._decoder = None
+        self._parts = []
+        if self.id == 0:
+            return  # it was one too many and never was a connection
+        self._server.remove(self)
+        if self._calls is not None:
+            self._calls.fail(ConnectionLost(f"lost the connection to {self.peer}: {self._reason}"))
+        self._server.handler.connection_lost(self, self._reason)
+
+    def sweep(self, now_ms: int) -> None:
+        """Close the connection if it is silent, dribbles or does not read; `Server` calls this."""
+        config = self._server.config
+        if self._writing_paused or self.closed:
+            if self._stalls(now_ms, config.frame_timeout_ms):
+                self._server.closed_for_slowness += 1
+                self.abort(self._reason or "the peer does not read its answers")
+            return
+        decoder = self._decoder
+        if (decoder is not None and not decoder.idle) or self._handshaking:
+            if self._partial_since_ms < 0:
+                self._partial_since_ms = now_ms
+            elif now_ms - self._partial_since_ms >= config.frame_timeout_ms:
+                self._server.closed_for_slowness += 1
+                self._complain(
+                    f"sent an incomplete frame for {config.frame_timeout_ms} ms",
+                    "check the network, or raise frame_timeout_ms",
+                )
+                self.abort("a frame did not complete in time")
+                return
+        if self._active:
+            self._active = False
+            self._active_at_ms = now_ms
+        elif now_ms - self._active_at_ms >= config.idle_timeout_ms:
+            self._server.closed_for_silence += 1
+            self.close("silent for too long")
+        elif decoder is not None and decoder.idle:
+            self._decoder = None  # made again when the peer speaks
+
+    # Inside.
+
+    @property
+    def _handshaking(self) -> bool:
+        return self._tls is not None and not self._tls.established
+
+    def _start(self, data: bytes) -> None:
+        """Decide by the first byte whether this is TLS."""
+        self._started = True
+        mode = self._server.config.tls_mode
+        if data[0] != TLS_HANDSHAKE:
+            if mode == "enforcing":
+                raise RemoteProtocolError("plain text where tls_mode=enforcing asks for TLS")
+            return
+        if mode == "disabled":
+            raise RemoteProtocolError("TLS, which tls_mode=disabled does not allow")
+        try:
+            self._tls = self._server.tls.session(self._server.clock.now_ms())
+        except ConfigError as error:
+            raise RemoteProtocolError(f"TLS, and there is no certificate: {error}") from error
+        self._server.tls_connections_total += 1
+
+    def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
+        plain = tls.receive(data)
+        answer = tls.outgoing()
+        if answer and self._transport is not None:
+            self._transport.write(answer)
+        return plain
+
+    def _protocol_failed(self, error: ProtocolError) -> None:
+        if self._tls is not None and self._transport is not None:
+            self._transport.write(self._tls.outgoing())  # the alert says why
+        self._server.closed_for_protocol += 1
+        self._complain(f"sent {error}", "check that it is a RocketMQ client of this address")
+        self.close(f"protocol error: {printable(str(error))}")
+
+    def _complain(self, what: str, advice: str) -> None:
+        self._server.quiet.warning(
+            self._server.clock.monotonic_ms(),
+            "server=%s peer=%s closed: %s; %s",
+            self._server.name, self.peer, what, advice,
+        )  # fmt: skip
+
+    def _require_calls(self) -> Calls:
+        if self._calls is None:
+            self._calls = Calls(
+                self._server.loop,
+                outstanding_max=self._server.config.outstanding_max,
+                peer=self.peer,
+            )
+        return self._calls
+
+    def _close(self, reason: str) -> None:
+        if not self.closed:
+            self.closed = True
+            self._reason = reason
+
+    def _apply_reading(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._reading_paused or self._writing_paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _stalls(self, now_ms: int, limit_ms: int) -> bool:
+        """Return whether the peer took no byte of its output for `limit_ms`."""
+        unsent = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        taken = self._written_bytes - unsent
+        if self._stalled_since_ms < 0 or taken != self._taken_bytes:
+            self._stalled_since_ms = now_ms
+            self._taken_bytes = taken
+            return False
+        return now_ms - self._stalled_since_ms >= limit_ms
+
+
+def peer_names(peername: Any) -> tuple[str, bytes]:
+    """Return a peer's address as "ip:port" and as the packed form of records."""
+    if not isinstance(peername, tuple) or len(peername) < 2:
+        return "?:0", NO_HOST
+    host = str(peername[0]).partition("%")[0].removeprefix("::ffff:")
+    port = int(peername[1])
+    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        return shown, pack_host(host, port)
+    except LocalProtocolError:
+        return shown, NO_HOST  # a network in memory may have names instead of addresses

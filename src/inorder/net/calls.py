@@ -1,0 +1,93 @@
+"""Requests that we send and wait for: futures over an Exchange, one timer for all deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from inorder.errors import RequestTimeout
+from inorder.wire.exchange import Exchange
+
+if TYPE_CHECKING:
+    from inorder.wire.command import Command
+
+
+class _Call(asyncio.Future["Command"]):
+    """The future of one answer; it remembers what was asked, for the error message."""
+
+    code: int = 0
+    timeout_ms: int = 0
+
+
+class Calls:
+    """The requests in flight on one connection. Deadlines are in the loop's own time."""
+
+    __slots__ = ("_exchange", "_loop", "_peer", "_timer", "_timer_at_ms")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, outstanding_max: int, peer: str) -> None:
+        self._loop = loop
+        self._peer = peer
+        self._exchange: Exchange[_Call] = Exchange(outstanding_max)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+
+    def open(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
+        """Number the request and return the future of its answer; the caller sends it."""
+        call = _Call(loop=self._loop)
+        call.code = command.code
+        call.timeout_ms = timeout_ms
+        deadline_ms = int(self._loop.time() * 1000) + timeout_ms
+        command.request_id = self._exchange.open(call, deadline_ms)
+        if self._timer is None or deadline_ms < self._timer_at_ms:
+            self._arm(deadline_ms)
+        return call
+
+    def number(self, command: Command) -> None:
+        """Give a one-way request an id of its own."""
+        command.request_id = self._exchange.next_id()
+
+    def take(self, response: Command) -> bool:
+        """Hand a response to whoever waits for it; False for a stray, which is dropped."""
+        call = self._exchange.take(response.request_id)
+        if call is None or call.done():
+            return False
+        call.set_result(response)
+        return True
+
+    def forget(self, request_id: int) -> None:
+        """Drop a request whose caller stopped waiting."""
+        self._exchange.take(request_id)
+
+    def fail(self, error: Exception) -> None:
+        """End all requests: the connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for call in self._exchange.drain():
+            if not call.done():
+                call.set_exception(error)
+                call.exception()  # a caller that stopped waiting is no reason for a warning
+
+    def _arm(self, deadline_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = deadline_ms
+        # One millisecond later than the deadline, as times are rounded down.
+        delay = (deadline_ms + 1) / 1000 - self._loop.time()
+        self._timer = self._loop.call_later(max(delay, 0.0), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for call in self._exchange.expire(int(self._loop.time() * 1000)):
+            if not call.done():
+                call.set_exception(
+                    RequestTimeout(
+                        f"{self._peer} did not answer request {call.code} in {call.timeout_ms} ms; "
+                        "it may or may not have been carried out"
+                    )
+                )
+        if self._exchange.next_deadline_ms is not None:
+            self._arm(self._exchange.next_deadline_ms)
+
+    def __len__(self) -> int:
+        return len(self._exchange)

@@ -1,0 +1,349 @@
+"""The asking side: one connection to a broker or a name server.
+
+Requests are numbered, queued and written once per tick; answers come back in any order. The server
+may also send requests of its own over the same connection: `on_request` gets them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from inorder.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    ProtocolError,
+    TooManyOutstanding,
+)
+from inorder.net.calls import Calls
+from inorder.net.output import Buffer, write_out
+from inorder.net.quiet import printable
+from inorder.net.tls import TlsSession
+from inorder.wire.codes import ResponseCode
+from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
+from inorder.wire.header import decode_command
+
+if TYPE_CHECKING:
+    from inorder.config import NetConfig
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_MS = 3000
+
+OnRequest = Callable[["Connection", "Command"], None]
+OnLost = Callable[["Connection", str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    """What a connection did so far."""
+
+    address: str
+    outstanding: int
+    requests_sent: int
+    responses_received: int
+    strays_received: int
+    bytes_sent: int
+    bytes_received: int
+    closed: str | None
+
+
+class Connection(asyncio.Protocol):
+    """A connection that we opened. Make one with `Connection.open`."""
+
+    def __init__(
+        self,
+        address: str,
+        config: NetConfig,
+        *,
+        on_request: OnRequest | None = None,
+        on_lost: OnLost | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.address = address
+        self.local_address = ""
+        self.closed = False
+        self._config = config
+        self._on_request = on_request or refuse_request
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._calls = Calls(self._loop, outstanding_max=config.outstanding_max, peer=address)
+        self._decoder = FrameDecoder(config.frame_bytes_max)
+        self._tls: TlsSession | None = None
+        if tls is not None:
+            host, _ = parse_address(address)
+            self._tls = TlsSession(tls, server_side=False, server_hostname=host)
+        self._parts: list[Buffer] = []
+        self._reason: str | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._requests_sent = 0
+        self._responses_received = 0
+        self._strays_received = 0
+        self._bytes_sent = 0
+        self._bytes_received = 0
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        config: NetConfig,
+        *,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        on_request: OnRequest | None = None,
+        on_lost: OnLost | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> Connection:
+        """Connect to "host:port", including the TLS handshake. Raises ConnectFailed."""
+        host, port = parse_address(address)
+        connection = cls(address, config, on_request=on_request, on_lost=on_lost, tls=tls)
+        try:
+            async with asyncio.timeout(connect_timeout_ms / 1000):
+                await connection._loop.create_connection(lambda: connection, host, port)
+                await connection._ready
+        except TimeoutError as error:
+            connection.close("it took too long to connect")
+            raise ConnectFailed(
+                f"no connection to {address} in {connect_timeout_ms} ms; is it up and reachable?"
+            ) from error
+        except OSError as error:
+            raise ConnectFailed(f"no connection to {address}: {error}") from error
+        except ConnectionLost as error:
+            raise ConnectFailed(f"no connection to {address}: {error}") from error
+        except BaseException:
+            connection.close("the caller gave up")
+            raise
+        return connection
+
+    @property
+    def peer(self) -> str:
+        """Return the address of the other side."""
+        return self.address
+
+    async def request(self, command: Command, timeout_ms: int) -> Command:
+        """Send a request and return its answer, whatever its code.
+
+        Raises RequestTimeout, ConnectionLost, or TooManyOutstanding.
+        """
+        if self._writable is not None:
+            await self._wait_writable(timeout_ms)
+        answer = self.call(command, timeout_ms)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._calls.forget(command.request_id)
+            raise
+
+    def call(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
+        """Send a request and return the future of its answer; for callers that send many."""
+        self._check_open()
+        answer = self._calls.open(command, timeout_ms)
+        try:
+            self.send(command)
+        except BaseException:
+            self._calls.forget(command.request_id)
+            raise
+        self._requests_sent += 1
+        return answer
+
+    def notify(self, command: Command) -> None:
+        """Send a request that is not answered. Raises ConnectionLost or TooManyOutstanding."""
+        self._check_open()
+        self._calls.number(command)
+        self.send(command)
+
+    def send(self, command: Command) -> None:
+        """Queue a command as it is; for answers to the server's requests."""
+        self.write(encode_frame(command))
+
+    def write(self, data: Buffer) -> None:
+        """Queue bytes; they leave at the end of this tick. Nothing happens once closed."""
+        if self.closed:
+            return
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+
+    def flush(self) -> None:
+        """Write what is queued now."""
+        parts = self._parts
+        if not parts or self._transport is None:
+            return
+        self._parts = []
+        if self._tls is not None:
+            parts = [self._tls.encrypt(parts)]
+        self._bytes_sent += sum(map(len, parts))
+        write_out(self._transport, parts)
+
+    def close(self, reason: str = "closed by us") -> None:
+        """Send what is queued and close; requests in flight fail with ConnectionLost."""
+        if self.closed:
+            return
+        self.flush()
+        self._close(reason)
+        if self._transport is None:
+            self._finish()
+        else:
+            self._transport.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone, by whichever side."""
+        await asyncio.shield(self._lost)
+
+    def statistics(self) -> ConnectionStatistics:
+        """Return a snapshot of the counters."""
+        return ConnectionStatistics(
+            address=self.address,
+            outstanding=len(self._calls),
+            requests_sent=self._requests_sent,
+            responses_received=self._responses_received,
+            strays_received=self._strays_received,
+            bytes_sent=self._bytes_sent,
+            bytes_received=self._bytes_received,
+            closed=self._reason,
+        )
+
+    def __repr__(self) -> str:
+        state = "open" if self._reason is None else f"closed: {self._reason}"
+        return f"Connection({self.address}, {state}, outstanding={len(self._calls)})"
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # whatever the loop calls its class
+        self._transport = transport
+        local = transport.get_extra_info("sockname")
+        if isinstance(local, tuple):
+            self.local_address = f"{local[0]}:{local[1]}"
+        limit = self._config.write_buffer_bytes_max
+        transport.set_write_buffer_limits(high=limit, low=limit // 4)
+        if self.closed:
+            transport.abort()
+        elif self._tls is None:
+            self._set_ready()
+        else:
+            transport.write(self._tls.start())
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed:
+            return
+        self._bytes_received += len(data)
+        try:
+            if self._tls is not None:
+                data = self._decrypt(self._tls, data)
+            for frame in self._decoder.receive_data(data):
+                self._receive(frame)
+        except ProtocolError as error:
+            logger.warning(
+                "server=%s closed: it sent %s; check that it is a RocketMQ server",
+                self.address, printable(str(error)),
+            )  # fmt: skip
+            self.close(f"protocol error: {printable(str(error))}")
+
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        waiting, self._writable = self._writable, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._close("the server closed" if exc is None else f"{type(exc).__name__}: {exc}")
+        self._transport = None
+        self._finish()
+
+    # Inside.
+
+    def _receive(self, frame: RawFrame) -> None:
+        command = decode_command(frame)
+        if command.is_response:
+            self._responses_received += 1
+            if not self._calls.take(command):
+                self._strays_received += 1
+            return
+        try:
+            self._on_request(self, command)
+        except Exception:
+            # The root of what a server's request can cause; answers to others must go on.
+            logger.exception("server=%s code=%d handler failed", self.address, command.code)
+            if not command.is_oneway:
+                self.send(command.reply(ResponseCode.SYSTEM_ERROR, "the handler failed"))
+
+    def _decrypt(self, tls: TlsSession, data: bytes) -> bytes:
+        assert self._transport is not None
+        try:
+            return tls.receive(data)
+        finally:
+            answer = tls.outgoing()
+            if answer:
+                self._transport.write(answer)
+            if tls.established:
+                self._set_ready()
+
+    def _set_ready(self) -> None:
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ConnectionLost(f"the connection to {self.address} is closed: {self._reason}")
+        if self._writable is not None:
+            raise TooManyOutstanding(
+                f"{self.address} does not read: {self._config.write_buffer_bytes_max} bytes wait"
+            )
+
+    async def _wait_writable(self, timeout_ms: int) -> None:
+        with contextlib.suppress(TimeoutError):  # then _check_open says what is the matter
+            async with asyncio.timeout(timeout_ms / 1000):
+                while self._writable is not None and not self.closed:
+                    await asyncio.shield(self._writable)
+
+    def _close(self, reason: str) -> None:
+        if not self.closed:
+            self.closed = True
+            self._reason = reason
+
+    def _finish(self) -> None:
+        """Tell everybody who waits; once."""
+        if self._lost.done():
+            return
+        self.resume_writing()
+        self._parts = []
+        lost = ConnectionLost(f"lost the connection to {self.address}: {self._reason}")
+        self._calls.fail(lost)
+        if not self._ready.done():
+            self._ready.set_exception(lost)
+            self._ready.exception()  # nobody need be waiting
+        self._lost.set_result(None)
+        if self._on_lost is not None:
+            self._on_lost(self, self._reason or "")
+
+
+def refuse_request(connection: Connection, command: Command) -> None:
+    """Answer a server's request as one that we do not know."""
+    if not command.is_oneway:
+        connection.send(unsupported(command))
+
+
+def unsupported(command: Command) -> Command:
+    """Return the answer that RocketMQ gives to a code without a handler."""
+    return command.reply(
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
+    )
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of "host:port" or "[v6]:port". Raises ConnectFailed if it is neither."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
+        raise ConnectFailed(f"{printable(address)!r} is not an address of the form host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,216 @@
+"""The listening side: many connections, one handler, one timer.
+
+A connection cuts its input into frames and gives the handler *all* frames of one `data_received`
+in one synchronous call. Output is queued and written once per tick of the loop, for all
+connections of the server together. What a peer can cost is bounded:
+
+- memory: the bytes it sent (up to one frame), and the answers it did not read. Above
+  `write_buffer_bytes_max` nothing more is read from it; above OUTPUT_FACTOR_MAX times that, or if
+  it reads nothing for `frame_timeout_ms`, it is closed;
+- time: silence for `idle_timeout_ms`, or one frame that takes longer than `frame_timeout_ms`,
+  closes. One timer of the server looks after that, so an idle connection costs no timer;
+- number: above `connections_max` a new connection is closed at once.
+
+A peer may speak TLS on the same port: the first byte tells (`net/tls.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inorder.errors import AlreadyClosed
+from inorder.net.accepted import FrameHandler, ServerConnection
+from inorder.net.quiet import QuietLog
+from inorder.net.tls import ServerTls
+
+if TYPE_CHECKING:
+    from inorder.clock import Clock
+    from inorder.config import NetConfig
+
+__all__ = ["FrameHandler", "Server", "ServerConnection", "ServerStatistics"]
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1024
+SWEEP_INTERVAL_MS_MAX = 5000
+SWEEP_INTERVAL_MS_MIN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """What a server did so far."""
+
+    name: str
+    address: str
+    connections: int
+    connections_total: int
+    connections_refused: int
+    tls_connections_total: int
+    closed_for_protocol: int
+    closed_for_silence: int
+    closed_for_slowness: int
+    frames_received: int
+    bytes_received: int
+    bytes_sent: int
+
+
+class Server:
+    """A listening address whose connections share a handler."""
+
+    def __init__(
+        self,
+        handler: FrameHandler,
+        config: NetConfig,
+        clock: Clock,
+        *,
+        tls: ServerTls | None = None,
+        name: str = "server",
+    ) -> None:
+        self.handler = handler
+        self.config = config
+        self.clock = clock
+        self.name = name
+        self.tls = tls if tls is not None else ServerTls.from_config(config)
+        self.address: tuple[str, int] | None = None
+        self.quiet = QuietLog(logger)
+        self.connections_refused = 0
+        self.tls_connections_total = 0
+        self.closed_for_protocol = 0
+        self.closed_for_silence = 0
+        self.closed_for_slowness = 0
+        self.frames_received = 0
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self._connections: dict[int, ServerConnection] = {}
+        self._last_connection_id = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: asyncio.Server | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._dirty: list[ServerConnection] = []
+        self._flush_scheduled = False
+        self._closed = False
+        self._empty: asyncio.Future[None] | None = None
+        limit_ms = min(config.idle_timeout_ms, config.frame_timeout_ms)
+        self._sweep_ms = max(SWEEP_INTERVAL_MS_MIN, min(limit_ms // 4, SWEEP_INTERVAL_MS_MAX))
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that the server runs on."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    @property
+    def connections(self) -> Iterable[ServerConnection]:
+        """Return the open connections, oldest first."""
+        return self._connections.values()
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen, and return the address that was bound (port 0 means any)."""
+        if self._closed:
+            raise AlreadyClosed(f"{self!r} was closed; make a new one")
+        self._listener = await self.loop.create_server(
+            lambda: ServerConnection(self), host, port, backlog=BACKLOG
+        )
+        bound = self._listener.sockets[0].getsockname()
+        self.address = (str(bound[0]), int(bound[1]))
+        self._arm_sweep()
+        return self.address
+
+    def stop_accepting(self) -> None:
+        """Take no new connections; those that are open go on."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def pause_reading(self) -> None:
+        """Read nothing more from any connection: the first step of a shutdown."""
+        for connection in self._connections.values():
+            connection.pause_reading()
+
+    async def close(self, drain_ms: int = 0) -> None:
+        """Stop: send what is queued within `drain_ms`, then close every connection."""
+        self._closed = True
+        self.stop_accepting()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        for connection in list(self._connections.values()):
+            connection.close("the server stops")
+        if self._connections:
+            self._empty = self.loop.create_future()
+            if drain_ms > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(drain_ms / 1000):
+                        await asyncio.shield(self._empty)
+            for connection in list(self._connections.values()):
+                connection.abort("the server stops")
+            await self._empty
+
+    def flush(self) -> None:
+        """Write out what the connections have queued, one write each."""
+        self._flush_scheduled = False
+        dirty = self._dirty
+        self._dirty = []
+        for connection in dirty:
+            connection.flush()
+
+    def statistics(self) -> ServerStatistics:
+        """Return a snapshot of the counters."""
+        return ServerStatistics(
+            name=self.name,
+            address="" if self.address is None else f"{self.address[0]}:{self.address[1]}",
+            connections=len(self._connections),
+            connections_total=self._last_connection_id - self.connections_refused,
+            connections_refused=self.connections_refused,
+            tls_connections_total=self.tls_connections_total,
+            closed_for_protocol=self.closed_for_protocol,
+            closed_for_silence=self.closed_for_silence,
+            closed_for_slowness=self.closed_for_slowness,
+            frames_received=self.frames_received,
+            bytes_received=self.bytes_received,
+            bytes_sent=self.bytes_sent,
+        )
+
+    def __repr__(self) -> str:
+        where = "not started" if self.address is None else f"{self.address[0]}:{self.address[1]}"
+        state = ", closed" if self._closed else ""
+        return f"Server({self.name!r}, {where}, connections={len(self._connections)}{state})"
+
+    # What connections need of their server.
+
+    def add(self, connection: ServerConnection) -> int | None:
+        """Number a new connection; None if it is one too many."""
+        self._last_connection_id += 1
+        if self._closed or len(self._connections) >= self.config.connections_max:
+            self.connections_refused += 1
+            return None
+        self._connections[self._last_connection_id] = connection
+        return self._last_connection_id
+
+    def remove(self, connection: ServerConnection) -> None:
+        """Forget a connection that is gone."""
+        self._connections.pop(connection.id, None)
+        if not self._connections and self._empty is not None and not self._empty.done():
+            self._empty.set_result(None)
+
+    def mark_dirty(self, connection: ServerConnection) -> None:
+        """Remember that a connection has output; it is written at the end of this tick."""
+        self._dirty.append(connection)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self.flush)
+
+    def _arm_sweep(self) -> None:
+        self._sweep_timer = self.loop.call_later(self._sweep_ms / 1000, self._sweep)
+
+    def _sweep(self) -> None:
+        now_ms = self.clock.monotonic_ms()
+        for connection in list(self._connections.values()):
+            connection.sweep(now_ms)
+        self._arm_sweep()

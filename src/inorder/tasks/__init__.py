@@ -1,0 +1,1 @@
+"""Small tools for tasks: named groups, periodic work, waiting for a mark, backing off."""

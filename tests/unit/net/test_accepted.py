@@ -1,0 +1,433 @@
+"""One accepted connection, on a transport in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inorder.config import NetConfig
+from inorder.errors import ConnectionLost, RemoteProtocolError, RequestTimeout
+from inorder.net.server import Server, ServerConnection
+from inorder.wire.command import Command
+from inorder.wire.frame import FrameDecoder, RawFrame
+from inorder.wire.header import decode_command
+from tests.unit.net.fakes import FakeTransport, ManualClock, Recorder, frame_of, tick
+
+Scene = tuple[Server, ServerConnection, FakeTransport, Recorder, ManualClock]
+
+
+def connect(server: Server) -> tuple[ServerConnection, FakeTransport]:
+    """Return a new connection of a server."""
+    transport = FakeTransport()
+    connection = ServerConnection(server)
+    transport.protocol = connection
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def play(story: Callable[..., Awaitable[None]], **settings: Any) -> None:
+    """Run a story with one fresh connection."""
+
+    async def run() -> None:
+        clock, recorder = ManualClock(), Recorder()
+        server = Server(recorder, replace(NetConfig(), **settings), clock, name="test")
+        connection, transport = connect(server)
+        await story(server, connection, transport, recorder, clock)
+
+    asyncio.run(run())
+
+
+def test_all_frames_of_one_read_come_in_one_call() -> None:
+    """The handler sees a read as one list, and half a frame not at all."""
+
+    async def story(server: Server, connection: Any, t: Any, recorder: Recorder, c: Any) -> None:
+        data = frame_of(request_id=1) + frame_of(request_id=2) + frame_of(request_id=3)
+        connection.data_received(data[:-5])
+        connection.data_received(data[-5:])
+        ids = [[decode_command(f).request_id for f in call] for call in recorder.calls]
+        assert ids == [[1, 2], [3]]
+        assert server.statistics().frames_received == 3
+        assert server.statistics().bytes_received == len(data)
+
+    play(story)
+
+
+def test_a_stream_cut_into_single_bytes_gives_the_same_frames() -> None:
+    """How the network cuts the stream does not matter."""
+
+    async def story(s: Any, connection: Any, t: Any, recorder: Recorder, c: Any) -> None:
+        data = frame_of(body=b"x" * 50) + frame_of()
+        for at in range(len(data)):
+            connection.data_received(data[at : at + 1])
+        assert [len(call) for call in recorder.calls] == [1, 1]
+        assert recorder.calls[0][0][2] == b"x" * 50
+
+    play(story)
+
+
+def test_output_of_a_tick_is_one_write() -> None:
+    """However many answers a tick gives, the transport is written to once."""
+
+    async def story(s: Any, connection: Any, transport: FakeTransport, r: Any, c: Any) -> None:
+        connection.write(b"one ")
+        connection.write_parts([b"two ", memoryview(b"three")])
+        assert transport.writes == []
+        await tick()
+        assert transport.writes == [b"one two three"]
+        connection.write(b"!")
+        connection.flush()
+        assert transport.writes[-1] == b"!"
+        await tick()
+        assert len(transport.writes) == 2
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 8,
+        b"\x00\x00\x00\x00\x00\x00\x00\x00",
+        b"\x7f\xff\xff\xff",
+    ],
+)
+def test_garbage_closes_with_one_escaped_line(
+    garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bytes that are no frame close the connection and are counted; the log says what to do."""
+
+    async def story(server: Any, connection: Any, transport: Any, recorder: Any, c: Any) -> None:
+        connection.data_received(garbage)
+        await tick()
+        assert transport.closing
+        assert recorder.calls == []
+        assert recorder.lost[0][1].startswith("protocol error")
+        assert server.statistics().closed_for_protocol == 1
+        assert server.statistics().connections == 0
+
+    play(story)
+    assert "peer=10.0.0.9:4711" in caplog.text
+    assert "check that it is a RocketMQ client" in caplog.text
+
+
+def test_many_bad_peers_make_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    """The log does not grow with the number of bad peers."""
+
+    async def story(server: Server, *_: Any) -> None:
+        for _i in range(100):
+            connection, _transport = connect(server)
+            connection.data_received(b"\xff" * 8)
+        assert server.statistics().closed_for_protocol == 100
+
+    play(story)
+    assert len(caplog.records) == 10
+
+
+def test_an_error_of_the_handler_closes_that_connection_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A bug behind one connection does not reach the others."""
+
+    class Broken(Recorder):
+        def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
+            if connection.id == 1:
+                raise KeyError("a bug")
+            super().frames_received(connection, frames)
+
+    async def story(server: Server, connection: Any, transport: Any, r: Any, c: Any) -> None:
+        server.handler = broken = Broken()
+        other, other_transport = connect(server)
+        connection.data_received(frame_of())
+        other.data_received(frame_of())
+        assert transport.closing
+        assert not other_transport.closing
+        assert len(broken.calls) == 1
+
+    with caplog.at_level(logging.ERROR):
+        play(story)
+    assert "a handler failed" in caplog.text
+
+
+def test_silence_closes_after_the_idle_timeout_and_not_before() -> None:
+    """Neither read nor write for idle_timeout_ms closes; any of both starts the time again."""
+
+    async def story(server: Any, connection: Any, transport: Any, r: Any, clock: Any) -> None:
+        connection.sweep(clock.ms)
+        clock.ms += 999
+        connection.sweep(clock.ms)
+        connection.data_received(frame_of())
+        clock.ms += 999
+        connection.sweep(clock.ms)
+        connection.write(b"x")
+        await tick()
+        clock.ms += 999
+        connection.sweep(clock.ms)
+        clock.ms += 999
+        connection.sweep(clock.ms)
+        assert not connection.closed
+        clock.ms += 1
+        connection.sweep(clock.ms)
+        assert transport.closing
+        assert server.statistics().closed_for_silence == 1
+
+    play(story, idle_timeout_ms=1000)
+
+
+def test_a_dribbled_frame_closes_although_bytes_keep_coming() -> None:
+    """Slow loris: a byte now and then does not keep an incomplete frame alive."""
+
+    async def story(server: Any, connection: Any, transport: Any, r: Any, clock: Any) -> None:
+        data = frame_of(body=b"x" * 100)
+        for at in range(10):
+            connection.data_received(data[at : at + 1])
+            connection.sweep(clock.ms)
+            clock.ms += 100
+        assert not transport.closing
+        connection.data_received(data[10:11])
+        connection.sweep(clock.ms)
+        assert transport.aborted
+        assert server.statistics().closed_for_slowness == 1
+
+    play(story, frame_timeout_ms=1000)
+
+
+def test_progress_frame_by_frame_is_not_slow() -> None:
+    """A busy stream whose reads always end inside a frame is fine."""
+
+    async def story(s: Any, connection: Any, transport: FakeTransport, r: Any, clock: Any) -> None:
+        data = frame_of()
+        connection.data_received(data[:20])
+        for _ in range(50):
+            connection.data_received(data[20:] + data[:20])
+            connection.sweep(clock.ms)
+            clock.ms += 900
+        assert not transport.closing
+
+    play(story, frame_timeout_ms=1000)
+
+
+def test_a_peer_that_does_not_read_is_not_read_from() -> None:
+    """Back-pressure: above the write limit reading pauses, below it goes on."""
+
+    async def story(s: Any, connection: Any, transport: FakeTransport, r: Any, c: Any) -> None:
+        assert transport.limits == (1000, 250)
+        connection.pause_writing()
+        assert connection.congested
+        assert not transport.reading
+        connection.resume_writing()
+        assert transport.reading
+        connection.pause_reading()
+        connection.pause_writing()
+        connection.resume_writing()
+        assert not transport.reading
+
+    play(story, write_buffer_bytes_max=1000)
+
+
+def test_a_peer_that_takes_nothing_for_long_is_closed() -> None:
+    """Stalled output closes; output that moves does not."""
+
+    async def story(server: Any, connection: Any, transport: Any, r: Any, clock: Any) -> None:
+        transport.unsent = 5000
+        connection.write(b"x" * 5000)
+        connection.pause_writing()
+        await tick()
+        for _ in range(5):
+            connection.sweep(clock.ms)
+            clock.ms += 900
+            transport.unsent -= 1
+        assert not transport.closing
+        connection.sweep(clock.ms)
+        clock.ms += 1000
+        connection.sweep(clock.ms)
+        assert transport.aborted
+        assert server.statistics().closed_for_slowness == 1
+
+    play(story, frame_timeout_ms=1000, write_buffer_bytes_max=1000)
+
+
+def test_unread_answers_have_a_hard_limit() -> None:
+    """Sixteen times the write limit is the most that a connection may owe its peer."""
+
+    async def story(server: Any, connection: Any, transport: Any, r: Any, c: Any) -> None:
+        connection.pause_writing()
+        transport.unsent = 16_000
+        connection.write(b"x")
+        await tick()
+        assert not transport.aborted
+        transport.unsent = 16_001
+        connection.write(b"x")
+        await tick()
+        assert transport.aborted
+
+    play(story, write_buffer_bytes_max=1000)
+
+
+def test_one_connection_too_many_is_refused() -> None:
+    """At connections_max a new one is closed at once and the handler never hears of it."""
+
+    async def story(server: Server, first: Any, t: Any, recorder: Recorder, c: Any) -> None:
+        _second, transport = connect(server)
+        assert transport.aborted
+        await tick()
+        assert recorder.made == [first]
+        assert recorder.lost == []
+        assert server.statistics().connections_refused == 1
+        first.close("enough")
+        await tick()
+        _third, transport = connect(server)
+        assert not transport.aborted
+
+    play(story, connections_max=1)
+
+
+def test_a_request_to_the_peer_is_answered_or_times_out() -> None:
+    """Responses find their request; late ones are strays."""
+
+    async def story(s: Any, connection: Any, transport: FakeTransport, r: Any, c: Any) -> None:
+        asked = asyncio.ensure_future(connection.request(Command.request(307), 1000))
+        await tick()
+        (raw,) = FrameDecoder().receive_data(transport.written)
+        sent = decode_command(raw)
+        assert connection.take_response(sent.reply(0, "fine"))
+        assert (await asked).remark == "fine"
+        assert not connection.take_response(sent.reply(0))
+        with pytest.raises(RequestTimeout, match="request 307 in 1 ms"):
+            await connection.request(Command.request(307), 1)
+
+    play(story)
+
+
+def test_a_lost_connection_fails_its_requests() -> None:
+    """Nobody waits for an answer that cannot come, and the reason is in the error."""
+
+    async def story(s: Any, connection: Any, transport: Any, recorder: Recorder, c: Any) -> None:
+        asked = asyncio.ensure_future(connection.request(Command.request(307), 60_000))
+        await tick()
+        connection.connection_lost(OSError("cable cut"))
+        with pytest.raises(ConnectionLost, match="cable cut"):
+            await asked
+        with pytest.raises(ConnectionLost):
+            await connection.request(Command.request(307), 60_000)
+        connection.notify(Command.request(40, oneway=True))
+        connection.write(b"into the void")
+        await tick()
+        assert recorder.lost == [(connection, "OSError: cable cut")]
+
+    play(story)
+
+
+def test_notifications_have_ids_of_their_own() -> None:
+    """Each one-way request is numbered, none is waited for."""
+
+    async def story(s: Any, connection: Any, transport: FakeTransport, r: Any, c: Any) -> None:
+        connection.notify(Command.request(40, {"consumerGroup": "g"}, oneway=True))
+        connection.notify(Command.request(40, {"consumerGroup": "g"}, oneway=True))
+        await tick()
+        frames = FrameDecoder().receive_data(transport.written)
+        assert [decode_command(f).request_id for f in frames] == [1, 2]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("mode", "first", "accepted"),
+    [
+        ("disabled", b"\x16\x03\x01\x02\x00", False),
+        ("permissive", b"\x16\x03\x01\x02\x00", True),
+        ("enforcing", b"\x16\x03\x01\x02\x00", True),
+        ("disabled", b"\x00", True),
+        ("permissive", b"\x00", True),
+        ("enforcing", b"\x00", False),
+    ],
+)
+def test_the_first_byte_and_the_mode_decide_about_tls(
+    mode: str, first: bytes, accepted: bool
+) -> None:
+    """TLS is told by its first byte; tls_mode says which of both may go on."""
+
+    async def story(s: Any, connection: Any, transport: FakeTransport, r: Any, c: Any) -> None:
+        connection.data_received(first)
+        assert transport.closing is not accepted
+
+    play(story, tls_mode=mode)
+
+
+def test_a_half_finished_tls_handshake_is_slow_too() -> None:
+    """A handshake that does not go on falls under the frame timeout."""
+
+    async def story(s: Any, connection: Any, transport: FakeTransport, r: Any, clock: Any) -> None:
+        connection.data_received(b"\x16\x03\x01")
+        connection.sweep(clock.ms)
+        clock.ms += 1000
+        connection.sweep(clock.ms)
+        assert transport.aborted
+
+    play(story, frame_timeout_ms=1000)
+
+
+def test_a_protocol_error_of_the_handler_closes() -> None:
+    """A header that does not parse closes the connection like a bad frame does."""
+
+    class Strict(Recorder):
+        def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
+            raise RemoteProtocolError("a bad header")
+
+    async def story(server: Server, connection: Any, transport: Any, r: Any, c: Any) -> None:
+        server.handler = Strict()
+        connection.data_received(frame_of())
+        assert transport.closing
+        assert "a bad header" in repr(connection)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("peername", "shown", "packed"),
+    [
+        (("10.0.0.9", 4711), "10.0.0.9:4711", bytes([10, 0, 0, 9, 0, 0, 0x12, 0x67])),
+        (("::ffff:10.0.0.9", 1, 0, 0), "10.0.0.9:1", bytes([10, 0, 0, 9, 0, 0, 0, 1])),
+        (("::1", 2, 0, 0), "[::1]:2", bytes(15) + b"\x01" + b"\x00\x00\x00\x02"),
+        (
+            ("fe80::1%eth0", 2, 0, 2),
+            "[fe80::1]:2",
+            b"\xfe\x80" + bytes(13) + b"\x01\x00\x00\x00\x02",
+        ),
+        (("broker-a", 3), "broker-a:3", bytes(8)),
+        (None, "?:0", bytes(8)),
+    ],
+)
+def test_the_peer_has_a_name_and_a_packed_address(peername: Any, shown: str, packed: bytes) -> None:
+    """The address of the peer serves logs and the born host of records."""
+
+    async def run() -> None:
+        server = Server(Recorder(), NetConfig(), ManualClock())
+        connection = ServerConnection(server)
+        connection.connection_made(FakeTransport(peername))
+        assert (connection.peer, connection.peer_host) == (shown, packed)
+
+    asyncio.run(run())
+
+
+def test_an_idle_connection_is_small() -> None:
+    """What was needed for frames is given back when the connection is idle."""
+
+    async def story(s: Any, connection: Any, transport: Any, r: Any, clock: Any) -> None:
+        connection.data_received(frame_of())
+        connection.sweep(clock.ms)
+        assert connection._decoder is not None
+        connection.sweep(clock.ms + 1)
+        assert connection._decoder is None
+        connection.data_received(frame_of())
+        parts = (connection, connection.peer, connection.peer_host, connection._parts)
+        assert sum(map(sys.getsizeof, parts)) < 600
+        assert not hasattr(connection, "__dict__")
+
+    play(story)
