@@ -1,0 +1,283 @@
+"""The log: records are packed into one buffer and reach the files by one pwrite a tick.
+
+    reserve(size) -> index into `pending`      the record's position is pending_base + index
+    write()                                    everything pending goes to the files, or nothing does
+    sync()                                     from another thread: what is written becomes durable
+
+A record never spans two segments. When the next one does not fit (with 8 bytes to spare) a blank
+record ends the segment and the buffer is sealed: files are touched by `write` alone, so that
+`reserve` cannot fail for reasons of the disk, and a failed write leaves nothing half done.
+
+If a write fails, the bytes that may have reached the file are zeroed (and, if there were any, that
+is synced), so that a refused record cannot come back at the next start. If that fails too, or a
+sync fails, the log is failed for good: nothing is known any more about what the disk holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from typing import Final
+
+from inorder.disk import Buffer
+from inorder.errors import DiskFull, RecordTooLarge, StoreBusy, StoreFailed
+from inorder.store.layout import BLANK, BLANK_BYTES
+from inorder.store.segment import Segment
+from inorder.store.segments import Segments
+from inorder.wire.record import MAGIC_BLANK
+
+PENDING_BYTES: Final = 1024 * 1024
+PENDING_BYTES_KEPT: Final = 8 * 1024 * 1024
+PAGE_BYTES: Final = 4096
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_SYS_FLAG: Final = struct.Struct(">i")
+_TIME: Final = struct.Struct(">q")
+_SYS_FLAG_AT: Final = 36
+_STORED_AT: Final = 56
+_BORN_HOST_V6: Final = 0x10
+_V6_EXTRA: Final = 12
+
+
+class CommitLog:
+    """All records, in the order of their arrival."""
+
+    __slots__ = (
+        "_dirs_synced", "_last_at", "_pending_bytes_max", "_pending_ms", "_room", "_sealed",
+        "_sealed_bytes", "_segment_end", "_used", "durable_position", "end_position", "failed",
+        "pending", "pending_base", "segments", "stored_at_ms",
+    )  # fmt: skip
+
+    def __init__(self, segments: Segments, pending_bytes_max: int) -> None:
+        self.segments = segments
+        self._pending_bytes_max = pending_bytes_max
+        self.pending = bytearray(PENDING_BYTES)  # this object never changes, only its length
+        self.pending_base = 0
+        self._used = 0
+        self._room = 0
+        self._last_at = -1
+        self._pending_ms = 0
+        self._sealed: list[tuple[int, bytes]] = []
+        self._sealed_bytes = 0
+        self._segment_end = 0
+        self._dirs_synced = 0
+        self.end_position = 0
+        self.durable_position = 0
+        self.stored_at_ms = 0
+        self.failed: str | None = None
+
+    def start_at(self, position: int, stored_at_ms: int) -> None:
+        """Continue at `position`: recovery found the end of the log there."""
+        self.end_position = position
+        self.durable_position = position
+        self.stored_at_ms = stored_at_ms
+        self._reset_pending()
+
+    def forget_synced(self, position: int) -> None:
+        """Nothing is known to be on disk from `position` on, nor any file's name."""
+        self.durable_position = position
+        self._dirs_synced = -1
+
+    @property
+    def min_position(self) -> int:
+        """Return the position of the oldest byte kept."""
+        return self.segments.min_position
+
+    # hot: 0.20 µs
+    def reserve(self, size: int) -> int:
+        """Return where in `pending` a record (or the records of a batch) of `size` bytes goes.
+
+        Raises:
+            RecordTooLarge: no segment can hold it.
+            StoreBusy: too much is waiting for a write.
+            StoreFailed: the log takes no more.
+        """
+        at = self._used
+        used = at + size
+        if used > self._room:
+            at = self._make_room(size)
+            used = at + size
+        self._used = used
+        self._last_at = at
+        return at
+
+    def _make_room(self, size: int) -> int:
+        if self.failed is not None:
+            raise StoreFailed(self.failed)
+        if size + BLANK_BYTES > self.segments.size:
+            raise RecordTooLarge(
+                f"{size} bytes do not fit into a commit-log file of {self.segments.size}"
+            )
+        if self._sealed_bytes + self._used + size + BLANK_BYTES > self._pending_bytes_max:
+            raise StoreBusy(f"{self._sealed_bytes + self._used} bytes wait to be written")
+        if self._used + size > self._segment_end - self.pending_base - BLANK_BYTES:
+            self._roll()
+        need = self._used + size + BLANK_BYTES
+        if need > len(self.pending):
+            self.pending.extend(bytes(max(need - len(self.pending), len(self.pending))))
+        self._set_room()
+        return self._used
+
+    def _roll(self) -> None:
+        """End the segment with a blank record and go on in the next one."""
+        at = self._used
+        left = self._segment_end - self.pending_base - at
+        if left:
+            if at + BLANK_BYTES > len(self.pending):
+                self.pending.extend(bytes(BLANK_BYTES))
+            BLANK.pack_into(self.pending, at, left, MAGIC_BLANK)
+            sealed = bytes(self.pending[: at + BLANK_BYTES])
+            self._sealed.append((self.pending_base, sealed))
+            self._sealed_bytes += len(sealed)
+        self._note_time()
+        self.pending_base = self._segment_end
+        self._segment_end += self.segments.size
+        self._used = 0
+
+    def _set_room(self) -> None:
+        in_segment = self._segment_end - self.pending_base - BLANK_BYTES
+        self._room = -1 if self.failed is not None else min(in_segment, len(self.pending))
+
+    def _note_time(self) -> None:
+        """Remember the store time of the last record reserved."""
+        at = self._last_at
+        if at >= 0:
+            (sys_flag,) = _SYS_FLAG.unpack_from(self.pending, at + _SYS_FLAG_AT)
+            at += _STORED_AT + (_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0)
+            (self._pending_ms,) = _TIME.unpack_from(self.pending, at)
+            self._last_at = -1
+
+    def _reset_pending(self) -> None:
+        size = self.segments.size
+        self.pending_base = self.end_position
+        self._used = 0
+        self._last_at = -1
+        self._sealed.clear()
+        self._sealed_bytes = 0
+        self._segment_end = -(-self.end_position // size) * size
+        if len(self.pending) > PENDING_BYTES_KEPT:
+            del self.pending[PENDING_BYTES:]
+        self._set_room()
+
+    # hot: 1.6 µs and the pwrite
+    def write(self) -> bool:
+        """Write what is pending; tell whether there was anything.
+
+        Raises:
+            DiskFull: nothing was kept; the next write may succeed.
+            StoreFailed: nothing was kept and no write will succeed.
+        """
+        if self.failed is not None:
+            self._reset_pending()
+            raise StoreFailed(self.failed)
+        if not self._used and not self._sealed:
+            return False
+        self._note_time()
+        failure: OSError | None = None
+        with memoryview(self.pending) as whole, whole[: self._used] as last:
+            try:
+                for base, data in self._sealed:
+                    self._write_at(base, data)
+                self._write_at(self.pending_base, last)
+            except OSError as error:
+                failure = error
+        if failure is not None:
+            self._take_back(failure)
+        self.end_position = self.pending_base + self._used
+        self.stored_at_ms = self._pending_ms
+        self._reset_pending()
+        return True
+
+    def _write_at(self, position: int, data: Buffer) -> None:
+        self.segments.extend_to(position).write(data, position)
+
+    def _take_back(self, error: OSError) -> None:
+        """Undo a failed write and raise what it means."""
+        ranges = [(base, len(data)) for base, data in self._sealed]
+        ranges.append((self.pending_base, self._used))
+        reason = f"writing the commit log at position {self.end_position} failed: {error}"
+        try:
+            for base, length in ranges:
+                segment = self.segments.find(base)
+                if segment is not None and _clear(segment, base, length):
+                    segment.file().fdatasync()
+        except OSError as second:
+            self.failed = f"{reason}; taking the bytes back failed too: {second}"
+        else:
+            if error.errno not in NO_ROOM:
+                self.failed = reason
+        self._reset_pending()
+        if self.failed is not None:
+            raise StoreFailed(self.failed) from error
+        raise DiskFull(reason) from error
+
+    def sync(self) -> int:
+        """Make what is written durable; return the position up to which it is. For any one thread.
+
+        Raises:
+            StoreFailed: the sync failed, now or before. It is never tried again: the kernel may
+                have dropped the pages and would report success.
+        """
+        if self.failed is not None:
+            raise StoreFailed(self.failed)
+        target = self.end_position
+        created = self.segments.created
+        try:
+            done = self.durable_position
+            for segment in self.segments.after(done):
+                if segment.position < target and done < target:
+                    segment.file().fdatasync()
+            if created != self._dirs_synced:
+                self.segments.sync_directory()
+                self._dirs_synced = created
+        except OSError as error:
+            self.fail(f"syncing the commit log failed: {error}; restart to recover")
+            raise StoreFailed(self.failed) from error
+        self.durable_position = max(self.durable_position, target)
+        return target
+
+    def fail(self, reason: str) -> None:
+        """Take no more writes: nothing is known any more about what the disk holds."""
+        self.failed = reason
+        self._room = -1
+
+    def view_at(self, position: int, size: int) -> memoryview | None:
+        """Return `size` written bytes, None if they are not (or no longer) there."""
+        segment = self.segments.find(position)
+        if segment is None or position < 0 or position + size > self.end_position:
+            return None
+        start = position - segment.position
+        view = segment.view()[start : start + size]
+        return view if len(view) == size else None
+
+    def read_at(self, position: int, size: int) -> bytes | None:
+        """Return a copy of written bytes by pread: for cold data, from any thread."""
+        segment = self.segments.find(position)
+        if segment is None or position < 0 or position + size > self.end_position:
+            return None
+        data = segment.read_apart(size, position)
+        return data if data is not None and len(data) == size else None
+
+    def close(self) -> None:
+        """Close the files."""
+        self.segments.close()
+
+    def __repr__(self) -> str:
+        span = f"{self.min_position}..{self.end_position}"
+        return f"CommitLog({span}, durable={self.durable_position})"
+
+
+def _clear(segment: Segment, position: int, length: int) -> bool:
+    """Zero the pages of a range that are not zero; tell whether there were any.
+
+    Pages that were never written stay holes: zeroing them could need room that is not there.
+    """
+    dirty = False
+    end = position + length
+    while position < end:
+        step = min(PAGE_BYTES - position % PAGE_BYTES, end - position)
+        if segment.read(step, position).count(0) != step:
+            segment.write(bytes(step), position)
+            dirty = True
+        position += step
+    return dirty

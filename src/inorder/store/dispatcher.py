@@ -1,0 +1,102 @@
+"""From a record of the log to its queue entry and its keys: how recovery makes the derived files.
+
+The hot path does the same by hand. Under `strict` the queue files are believed to hold everything
+before the records dispatched: an offset that does not continue its queue then means that they do
+not, and `Mismatch` asks for a start further back. When the whole log is read (not strict), the log
+is right by definition: a queue may begin late (older records expired) or begin again (its topic was
+deleted and made anew); a hole is filled with entries that no reader is given, and reported.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from inorder.store.keyindex import KeyIndex
+from inorder.store.layout import SCHEDULE_TOPIC
+from inorder.store.queueindex import QueueIndex
+from inorder.store.queuetable import QueueTable
+from inorder.wire.properties import get
+from inorder.wire.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    ScannedRecord,
+)
+
+_SECOND: Final = 1000
+_MINUTE: Final = 60 * _SECOND
+_HOUR: Final = 60 * _MINUTE
+DELAYS_MS: Final[tuple[int, ...]] = (
+    *(seconds * _SECOND for seconds in (1, 5, 10, 30)),
+    *(minutes * _MINUTE for minutes in (*range(1, 11), 20, 30)),
+    _HOUR,
+    2 * _HOUR,
+)
+PROBLEMS_MAX: Final = 100
+
+
+class Mismatch(Exception):
+    """A record does not continue its queue."""
+
+
+class Dispatcher:
+    """Feeds queues and key index from scanned records."""
+
+    __slots__ = ("_keys", "_queues", "problems", "strict")
+
+    def __init__(self, queues: QueueTable, keys: KeyIndex) -> None:
+        self._queues = queues
+        self._keys = keys
+        self.strict = True
+        self.problems: list[str] = []
+
+    def to_queue(self, record: ScannedRecord) -> None:
+        """Append the record's queue entry, unless it is half of a transaction."""
+        if record.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
+            return
+        queue = self._queues.get(record.topic, record.queue_id)
+        if record.queue_offset != queue.next_offset:
+            self._align(queue, record)
+        queue.append(record.position, record.size, tag_code(record))
+
+    def to_keys(self, record: ScannedRecord) -> None:
+        """Note the record's keys, unless it is the end of a transaction that failed."""
+        if record.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+            self._keys.note(record.topic, record.properties, record.position, record.stored_at_ms)
+
+    def _align(self, queue: QueueIndex, record: ScannedRecord) -> None:
+        what = (
+            f"{queue.topic}/{queue.queue_id}: the record at position {record.position} has queue "
+            f"offset {record.queue_offset}, expected {queue.next_offset}"
+        )
+        if self.strict:
+            raise Mismatch(what)
+        self._queues.settle()
+        if record.queue_offset < queue.next_offset:
+            self._report(f"{what}; the queue starts again there")
+            self._queues.restart(queue)
+        if queue.next_offset == 0:
+            if record.queue_offset:
+                queue.start_with_filler(record.queue_offset)
+            return
+        self._report(f"{what}; the messages between are not in the log")
+        queue.fill_to(record.queue_offset)
+        self._queues.unwritten.pop(queue, None)
+
+    def _report(self, problem: str) -> None:
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(problem)
+
+
+def tag_code(record: ScannedRecord) -> int:
+    """Return the tag code of a queue entry: the tag's hash, or when a delayed message is due."""
+    if record.topic == SCHEDULE_TOPIC:
+        level = get(record.properties, b"DELAY")
+        if level is not None and level.isdigit() and int(level) > 0:
+            return record.stored_at_ms + delay_ms(int(level))
+    return record.tag_hash
+
+
+def delay_ms(level: int) -> int:
+    """Return the delay of a level; above the highest it is that one's."""
+    return DELAYS_MS[min(level, len(DELAYS_MS)) - 1]

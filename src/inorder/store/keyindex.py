@@ -1,0 +1,336 @@
+"""Finding messages by key: RocketMQ's chain of index files, fed in batches.
+
+`note` costs a list append per record; `build` turns what the log has taken into entries, a batch at
+a time, off the hot path. Keys are the message id (UNIQ_KEY) and each word of KEYS.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from inorder.disk import Files
+from inorder.errors import StoreError
+from inorder.store.indexfile import IndexFile, IndexRow
+from inorder.store.keyhash import hash_pure, numpy_for, prefix_hash
+from inorder.store.keywords import keys_of
+from inorder.store.layout import Layout
+from inorder.store.positions import IndexState
+
+log = logging.getLogger(__name__)
+
+Noted = tuple[str, bytes, int, int]
+
+BATCH_RECORDS: Final = 1024
+SLOTS_WAITING_MAX: Final = 32_768
+SLOT_INTERVAL_MS: Final = 3000
+QUERY_COUNT_MAX: Final = 64
+WRITE_ALL: Final = 1 << 30
+
+
+class KeyIndex:
+    """The index files and what waits to go into them."""
+
+    __slots__ = (
+        "_added", "_entries", "_files", "_freezing_at", "_layout", "_settled", "_settled_at",
+        "_slots", "_slots_written_ms", "enabled", "files", "full_ms", "unsynced", "waiting",
+        "written_position",
+    )  # fmt: skip
+
+    def __init__(
+        self, files: Files, layout: Layout, *, slots: int, entries: int, enabled: bool
+    ) -> None:
+        self._files = files
+        self._layout = layout
+        self._slots = slots
+        self._entries = entries
+        self.enabled = enabled
+        self.files: list[IndexFile] = []
+        self.waiting: list[Noted] = []
+        self._settled = 0  # so many of those waiting are in the log
+        self._settled_at = 0  # which then ends here
+        self._added = 0  # keys of records below this are in entries
+        self._freezing_at = 0
+        self._slots_written_ms = 0
+        self.written_position = 0  # and below this in slots and header too
+        self.full_ms = 0  # the end of the newest full file that is on disk
+        self.unsynced: dict[Path, None] = {}
+
+    def load(self, *, short_allowed: bool) -> None:
+        """Open the files."""
+        size = IndexFile.size_of(self._slots, self._entries)
+        names = self._files.listdir(self._layout.index)
+        for name in names:
+            path = self._layout.index / name
+            if not (name.isascii() and name.isdigit()):
+                raise StoreError(f"{path} does not belong here; move it away")
+        for name in sorted(names, key=int):
+            path = self._layout.index / name
+            found = self._files.info(path).size
+            if found != size:
+                if not (short_allowed and found < size):
+                    raise StoreError(
+                        f"{path} has {found} bytes, not the {size} of maxHashSlotNum={self._slots} "
+                        f"and maxIndexNum={self._entries}: start with the settings that it was "
+                        "written with, or remove the directory index to have it rebuilt"
+                    )
+                self._files.open(path, create=True, size=size).close()
+            self.files.append(
+                IndexFile.open(self._files, path, slots=self._slots, entries=self._entries)
+            )
+
+    def start_at(self, position: int) -> None:
+        """Everything below `position` is in the files."""
+        self.waiting.clear()
+        self._settled = 0
+        self._settled_at = self._added = self.written_position = position
+
+    @property
+    def end_position(self) -> int:
+        """Return the position of the last record with a key, -1 if there is none."""
+        for file in reversed(self.files):
+            if file.header.next_entry > 1:
+                return file.header.end_position
+        return -1
+
+    @property
+    def added_position(self) -> int:
+        """Return the position below which all keys are in entries."""
+        return self._added
+
+    @property
+    def state(self) -> IndexState:
+        """Return where the last file stands."""
+        if not self.files:
+            return IndexState()
+        last = self.files[-1]
+        return IndexState(int(last.path.name), last.header.end_ms, last.header.next_entry)
+
+    # hot: 0.15 µs
+    def note(self, topic: str, properties: bytes, position: int, stored_at_ms: int) -> None:
+        """Remember a record whose keys are to be added."""
+        self.waiting.append((topic, properties, position, stored_at_ms))
+
+    def settle(self, end_position: int) -> None:
+        """The log has taken everything noted and ends at `end_position`."""
+        self._settled = len(self.waiting)
+        self._settled_at = end_position
+        if not self._settled and self.enabled:
+            self._added = end_position
+
+    def roll_back(self) -> None:
+        """The log has taken nothing of this tick."""
+        del self.waiting[self._settled :]
+
+    @property
+    def settled_count(self) -> int:
+        """Return how many records in the log wait for their keys to be added."""
+        return self._settled
+
+    def build(self, records_max: int, now_ms: int) -> None:
+        """Add the keys of up to `records_max` records; raise OSError and keep the rest if not."""
+        if not self.enabled:
+            del self.waiting[: self._settled]
+            self._settled = 0
+            return
+        while records_max > 0 and self._settled:
+            count = min(BATCH_RECORDS, records_max, self._settled)
+            self._add_batch(self.waiting[:count], now_ms)
+            records_max -= count
+
+    def _add_batch(self, batch: list[Noted], now_ms: int) -> None:
+        if numpy_for(len(batch)) and self._add_arrays(batch, now_ms):
+            return
+        prefixes: list[int] = []
+        keys: list[bytes] = []
+        owners: list[int] = []
+        places: list[tuple[int, int]] = []
+        for index, (topic, properties, position, stored_at_ms) in enumerate(batch):
+            prefix = prefix_hash(topic)
+            place = (position, stored_at_ms)
+            for key in keys_of(properties):
+                keys.append(key)
+                prefixes.append(prefix)
+                owners.append(index)
+                places.append(place)
+        rows = [
+            (key_hash, position, stored_at_ms)
+            for key_hash, (position, stored_at_ms) in zip(
+                hash_pure(prefixes, keys), places, strict=True
+            )
+        ]
+        done = removed = 0
+        while done < len(rows):
+            file = self._file_for(rows, owners, done, now_ms)
+            until = _last_owner_end(owners, done, file.room)
+            file.add(rows[done:until])
+            self.unsynced[file.path] = None
+            done = until
+            if done < len(rows) and owners[done] != owners[done - 1]:
+                self._forget(owners[done] - removed)
+                removed = owners[done]
+        self._forget(len(batch) - removed)
+
+    # hot: 1.2 µs a record with two keys
+    def _add_arrays(self, batch: list[Noted], now_ms: int) -> bool:
+        """Add a batch by arrays; False if it does not fit the file: then it goes row by row."""
+        import numpy as np
+
+        from inorder.store.keybatch import key_rows
+
+        topics, properties, positions, times = zip(*batch, strict=True)
+        rows = key_rows(topics, properties)
+        count = len(rows.owners)
+        if count:
+            if (self.files[-1].room if self.files else self._entries - 1) < count:
+                return False
+            file = self.files[-1] if self.files else self._new_file(now_ms)
+            file.add_arrays(
+                rows.hashes, np.array(positions)[rows.owners], np.array(times)[rows.owners]
+            )
+            self.unsynced[file.path] = None
+        self._forget(len(batch))
+        return True
+
+    def _forget(self, count: int) -> None:
+        """The keys of the first `count` records waiting are in entries."""
+        del self.waiting[:count]
+        self._settled -= count
+        self._added = self.waiting[0][2] if self._settled else self._settled_at
+
+    def _file_for(
+        self, rows: list[IndexRow], owners: list[int], done: int, now_ms: int
+    ) -> IndexFile:
+        """Return the file for the next record's keys; a new one if they do not all fit."""
+        if self.files:
+            last = self.files[-1]
+            need = 1
+            while done + need < len(rows) and owners[done + need] == owners[done]:
+                need += 1
+            if last.room >= min(need, last.entries_max - 1):
+                return last
+            while not last.write_slots(WRITE_ALL):
+                pass
+        return self._new_file(now_ms)
+
+    def _new_file(self, now_ms: int) -> IndexFile:
+        self._files.makedirs(self._layout.index)
+        stamp = datetime.fromtimestamp(now_ms / 1000).astimezone()
+        number = int(f"{stamp:%Y%m%d%H%M%S}{now_ms % 1000:03d}")
+        before = None
+        if self.files:
+            number = max(number, int(self.files[-1].path.name) + 1)
+            before = self.files[-1].header
+        file = IndexFile.create(
+            self._files, self._layout.index / str(number), slots=self._slots,
+            entries=self._entries, before=before,
+        )  # fmt: skip
+        self.files.append(file)
+        return file
+
+    def write(self, now_ms: int, *, regions_max: int) -> None:
+        """Bring slots and header up to the entries when it is time: bounded work."""
+        last = self.files[-1] if self.files else None
+        if last is None or last.settled:
+            self.written_position = self._added
+            return
+        if not last.freezing:
+            waited = now_ms - self._slots_written_ms
+            if last.dirty_slots < SLOTS_WAITING_MAX and 0 <= waited < SLOT_INTERVAL_MS:
+                return
+            self._slots_written_ms = now_ms
+            self._freezing_at = self._added
+        self.unsynced[last.path] = None
+        last.write_slots(regions_max)
+        if not last.freezing:
+            self.written_position = self._freezing_at
+
+    def rest(self) -> None:
+        """Give back memory that only a busy index needs."""
+        if self.files and not self._settled:
+            self.files[-1].drop_array()
+
+    def write_all(self, now_ms: int) -> None:
+        """Add everything settled and write slots and header."""
+        self.build(WRITE_ALL, now_ms)
+        if self.files:
+            while not self.files[-1].write_slots(WRITE_ALL):
+                pass
+            self.unsynced[self.files[-1].path] = None
+        self.written_position = self._added
+
+    def find(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+    ) -> list[int]:
+        """Return positions of records whose key has the same hash, newest first."""
+        (key_hash,) = hash_pure([prefix_hash(topic)], [key.encode()])
+        count_max = min(count_max, QUERY_COUNT_MAX)
+        found: dict[int, None] = {}
+        for file in reversed(self.files):
+            if len(found) >= count_max:
+                break
+            if file.overlaps(begin_ms, end_ms):
+                hits = file.find(
+                    key_hash, begin_ms=begin_ms, end_ms=end_ms, count_max=count_max - len(found)
+                )
+                found.update(dict.fromkeys(hits))
+            if file.header.next_entry > 1 and file.header.begin_ms < begin_ms:
+                break
+        return list(found)
+
+    @property
+    def last_update(self) -> tuple[int, int]:
+        """Return (store time, position) of the newest entry."""
+        if not self.files:
+            return 0, 0
+        header = self.files[-1].header
+        return header.end_ms, header.end_position
+
+    def drop_before(self, position: int) -> int:
+        """Unlink files that only hold older records, never the last; return how many."""
+        dropped = 0
+        while len(self.files) > 1 and self.files[0].header.end_position < position:
+            self._remove(self.files.pop(0))
+            dropped += 1
+        return dropped
+
+    def remove_after(self, count: int) -> None:
+        """Unlink all files but the first `count`."""
+        while len(self.files) > count:
+            self._remove(self.files.pop())
+
+    def restore(self, state: IndexState) -> bool:
+        """Go back to a synced state after a power cut; tell whether that was possible."""
+        numbers = [int(file.path.name) for file in self.files]
+        if state.file_number == 0:
+            self.remove_after(0)
+            return True
+        if state.file_number not in numbers:
+            return False
+        self.remove_after(numbers.index(state.file_number) + 1)
+        self.files[-1].rebuild(state.count, state.end_ms)
+        return True
+
+    def _remove(self, file: IndexFile) -> None:
+        file.close()
+        self.unsynced.pop(file.path, None)
+        self._files.remove(file.path)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+
+def _last_owner_end(owners: list[int], done: int, room: int) -> int:
+    """Return up to where rows go into the room, not parting a record that could go whole."""
+    until = min(len(owners), done + room)
+    if until == len(owners):
+        return until
+    aligned = until
+    while aligned > done and owners[aligned] == owners[aligned - 1]:
+        aligned -= 1
+    return aligned if aligned > done else until

@@ -1,0 +1,141 @@
+"""Our own note of how far the derived files go; RocketMQ ignores it.
+
+RocketMQ knows only a time (`checkpoint`) and must read whole segments after a crash. We keep two
+slots in `inorder/positions`, each with a checksum:
+
+    written  updated often, not synced: below these positions queues and index are written. Good
+             while the operating system has not restarted, since the page cache survived.
+    synced   updated after a flush, synced: below these positions they are on disk. Good always.
+
+A slot counts only if its `token` is the content of the file `abort`, which whoever runs a broker on
+the directory writes anew: so a run of another broker in between makes the slots void. After a clean
+stop there is no `abort`; then `clean` is set and `checkpoint_crc` must fit the checkpoint, which
+another broker's run would have changed, and `queue_count` the queues that there are. The sizes
+tell a broken-off cut of ours (a short file) from a directory opened with wrong settings.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from inorder.disk import File, Files
+from inorder.store.layout import Layout
+
+MAGIC: Final = b"inorder1"
+SLOT: Final = struct.Struct(">8s64s64s?IqqqqqiqqqqI")
+WRITTEN_AT: Final = 0
+SYNCED_AT: Final = 4096
+FILE_BYTES: Final = 8192
+FILE_NAME: Final = "positions"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """Where the last key-index file stood."""
+
+    file_number: int = 0
+    end_ms: int = 0
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """One slot."""
+
+    token: str = ""
+    boot_id: str = ""
+    clean: bool = False
+    checkpoint_crc: int = 0
+    segment_bytes: int = 0
+    queue_file_bytes: int = 0
+    queues: int = 0
+    index: int = 0
+    log: int = 0
+    index_state: IndexState = field(default_factory=IndexState)
+    queue_count: int = 0
+    stored_at_ms: int = 0
+
+    def pack(self) -> bytes:
+        """Return the slot's bytes."""
+        state = self.index_state
+        body = SLOT.pack(
+            MAGIC, self.token.encode()[:64], self.boot_id.encode()[:64], self.clean,
+            self.checkpoint_crc, self.segment_bytes, self.queue_file_bytes, self.queues,
+            self.index, self.log, state.count, state.file_number, state.end_ms, self.queue_count,
+            self.stored_at_ms, 0,
+        )  # fmt: skip
+        return body[:-4] + zlib.crc32(body[:-4]).to_bytes(4, "big")
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Positions | None:
+        """Return the slot in `data`, None if it is void."""
+        if len(data) != SLOT.size or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
+            return None
+        (
+            magic, token, boot_id, clean, checkpoint_crc, segment_bytes, queue_file_bytes, queues,
+            index, log, count, number, end_ms, queue_count, stored_at_ms, _,
+        ) = SLOT.unpack(data)  # fmt: skip
+        if magic != MAGIC:
+            return None
+        return cls(
+            token.rstrip(b"\0").decode("ascii", "replace"),
+            boot_id.rstrip(b"\0").decode("ascii", "replace"),
+            clean, checkpoint_crc, segment_bytes, queue_file_bytes, queues, index, log,
+            IndexState(number, end_ms, count), queue_count, stored_at_ms,
+        )  # fmt: skip
+
+    def moved(self, **changes: object) -> Positions:
+        """Return a copy with other values."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+
+class PositionsFile:
+    """The file with its two slots."""
+
+    __slots__ = ("_file", "_files", "_layout")
+
+    def __init__(self, files: Files, layout: Layout) -> None:
+        self._files = files
+        self._layout = layout
+        self._file: File | None = None
+
+    def _open(self) -> File:
+        if self._file is None:
+            self._files.makedirs(self._layout.own)
+            path = self._layout.own / FILE_NAME
+            self._file = self._files.open(path, create=True, size=FILE_BYTES)
+        return self._file
+
+    def load(self) -> tuple[Positions | None, Positions | None]:
+        """Return the slots (written, synced)."""
+        if not self._files.exists(self._layout.own / FILE_NAME):
+            return None, None
+        file = self._open()
+        return (
+            Positions.unpack(file.pread(SLOT.size, WRITTEN_AT)),
+            Positions.unpack(file.pread(SLOT.size, SYNCED_AT)),
+        )
+
+    def write(self, positions: Positions) -> None:
+        """Replace the written slot."""
+        self._open().pwrite(positions.pack(), WRITTEN_AT)
+
+    def write_synced(self, positions: Positions) -> None:
+        """Replace the synced slot and sync the file; may run in another thread."""
+        file = self._open()
+        file.pwrite(positions.pack(), SYNCED_AT)
+        file.fdatasync()
+
+    def sync_directory(self) -> None:
+        """Make the file's name durable."""
+        self._files.fsync_dir(self._layout.own)
+        self._files.fsync_dir(self._layout.root)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,305 @@
+"""All topic queues: found at start by their directories, loaded when first asked for.
+
+`limit` is the position below which every entry is known to be in the files; loading a queue takes
+the entries below it and, with `cutting`, clears what follows: after a crash those entries are made
+again from the log. `thorough` is for what may have holes, after a crash of the machine or of
+another broker. In a directory that we closed ourselves nothing follows, and no file is opened
+before somebody asks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from inorder.disk import Files
+from inorder.errors import StoreError
+from inorder.store.commitlog import CommitLog
+from inorder.store.layout import (
+    ENTRY,
+    ENTRY_BYTES,
+    Layout,
+    check_topic,
+    file_name,
+    parse_name,
+)
+from inorder.store.queuefiles import QueueFiles
+from inorder.store.queueindex import QueueIndex
+from inorder.store.recordview import record_matches
+
+log = logging.getLogger(__name__)
+
+NOTHING_CUT: Final = 1 << 62
+NEW_FILE_COST: Final = 16
+
+
+class QueueTable:
+    """Queues by topic and id."""
+
+    __slots__ = (
+        "_files", "_layout", "_log", "_topics", "cutting", "dirty", "limit", "queue_files",
+        "short_allowed", "thorough", "unwritten", "verifying",
+    )  # fmt: skip
+
+    def __init__(
+        self, files: Files, layout: Layout, queue_files: QueueFiles, commit_log: CommitLog
+    ) -> None:
+        self._files = files
+        self._layout = layout
+        self._log = commit_log
+        self.queue_files = queue_files
+        self._topics: dict[str, dict[int, QueueIndex | None]] = {}
+        self.dirty: list[QueueIndex] = []  # given offsets in this tick
+        self.unwritten: dict[QueueIndex, None] = {}  # with settled entries in memory, oldest first
+        self.limit = NOTHING_CUT
+        self.cutting = False
+        self.thorough = False
+        self.verifying = False
+        self.short_allowed = False
+
+    def discover(self) -> None:
+        """Find the queues on disk by name; open nothing."""
+        self._topics.clear()
+        self.dirty.clear()
+        self.unwritten.clear()
+        root = self._layout.consumequeue
+        for topic in self._files.listdir(root):
+            if not self._files.is_dir(root / topic):
+                raise StoreError(f"{root / topic} does not belong here; move it away")
+            ids: dict[int, QueueIndex | None] = {}
+            for name in self._files.listdir(root / topic):
+                if not (name.isascii() and name.isdigit()):
+                    raise StoreError(f"{root / topic / name} does not belong here; move it away")
+                ids[int(name)] = None
+            self._topics[topic] = ids
+
+    def get(self, topic: str, queue_id: int) -> QueueIndex:
+        """Return a queue, new if it does not exist."""
+        found = self.find(topic, queue_id)
+        if found is None:
+            if queue_id < 0:
+                raise StoreError(f"queue id {queue_id} of topic {topic} is negative")
+            check_topic(topic)
+            found = QueueIndex(topic, queue_id, self.queue_files, self.dirty)
+            self._topics.setdefault(topic, {})[queue_id] = found
+        return found
+
+    def find(self, topic: str, queue_id: int) -> QueueIndex | None:
+        """Return a queue that exists."""
+        ids = self._topics.get(topic)
+        if ids is None or queue_id not in ids:
+            return None
+        queue = ids[queue_id]
+        if queue is None:
+            queue = ids[queue_id] = self._load(topic, queue_id)
+        return queue
+
+    def of_topic(self, topic: str) -> list[QueueIndex]:
+        """Return the queues of a topic, by id."""
+        found = (self.find(topic, queue_id) for queue_id in sorted(self._topics.get(topic, ())))
+        return [queue for queue in found if queue is not None]
+
+    def topics(self) -> list[str]:
+        """Return the topics that have queues."""
+        return list(self._topics)
+
+    @property
+    def count(self) -> int:
+        """Return how many queues there are."""
+        return sum(map(len, self._topics.values()))
+
+    def count_on_disk(self) -> int:
+        """Return how many queues have a directory: one without messages has none."""
+        root = self._layout.consumequeue
+        return sum(len(self._files.listdir(root / topic)) for topic in self._files.listdir(root))
+
+    def load_all(self) -> list[QueueIndex]:
+        """Load and return every queue."""
+        return [queue for topic in list(self._topics) for queue in self.of_topic(topic)]
+
+    def loaded(self) -> Iterator[QueueIndex]:
+        """Return the queues in memory."""
+        for ids in self._topics.values():
+            for queue in ids.values():
+                if queue is not None:
+                    yield queue
+
+    # hot: 0.5 µs a queue
+    def settle(self) -> list[tuple[QueueIndex, int]]:
+        """The log has taken everything: return the queues touched with their next offsets."""
+        touched = []
+        for queue in self.dirty:
+            if queue.settled_offset == queue.tail_offset:
+                self.unwritten[queue] = None
+            queue.settled_offset = offset = queue.next_offset
+            touched.append((queue, offset))
+        self.dirty.clear()
+        return touched
+
+    def roll_back(self) -> None:
+        """The log has taken nothing of this tick."""
+        for queue in self.dirty:
+            queue.roll_back()
+        self.dirty.clear()
+
+    def write_out(self, budget: int) -> None:
+        """Write the entries of up to `budget` queues, those waiting longest first.
+
+        One that needs a new file counts as `NEW_FILE_COST`.
+        """
+        unwritten = self.unwritten
+        for queue in list(unwritten)[:budget] if budget < len(unwritten) else list(unwritten):
+            if budget <= 0:
+                break
+            budget -= NEW_FILE_COST if queue.needs_file else 1
+            queue.write_out()
+            del unwritten[queue]
+
+    @property
+    def written_position(self) -> int:
+        """Return the position below which all entries are in the files."""
+        for queue in self.unwritten:
+            position: int = ENTRY.unpack_from(queue.tail)[0]
+            return position
+        return self._log.end_position
+
+    def drop_topic(self, topic: str) -> None:
+        """Forget a topic's queues and unlink their files."""
+        ids = self._topics.pop(topic, {})
+        for queue in ids.values():
+            if queue is not None:
+                self.unwritten.pop(queue, None)
+                if queue in self.dirty:
+                    self.dirty.remove(queue)
+        self.queue_files.remove_topic(topic)
+
+    def restart(self, queue: QueueIndex) -> None:
+        """Empty a queue whose numbering starts again."""
+        size = self.queue_files.size
+        self.unwritten.pop(queue, None)
+        for base in range(queue.first_file, queue.next_offset * ENTRY_BYTES + 1, size):
+            self.queue_files.remove((queue.topic, queue.queue_id, base))
+        queue.start_at(first_file=0, next_offset=0)
+        queue.min_offset = 0
+        queue.first_position = -1
+
+    def _load(self, topic: str, queue_id: int) -> QueueIndex:
+        """Read a queue's files: its numbering goes on behind the last entry below the limit."""
+        queue = QueueIndex(topic, queue_id, self.queue_files, self.dirty)
+        bases = self._file_bases(topic, queue_id)
+        if not bases:
+            return queue
+        size = self.queue_files.size
+        first = bases[0]
+        last = len(bases) - 1
+        while last > 0 and not self._is_below(queue, bases[last] // ENTRY_BYTES):
+            last -= 1
+        low, high = bases[last] // ENTRY_BYTES, (bases[last] + size) // ENTRY_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_below(queue, middle):
+                low = middle + 1
+            else:
+                high = middle
+        queue.start_at(first_file=first, next_offset=low)
+        if self.verifying:
+            self._drop_stale_entries(queue)
+        if self.cutting:
+            self._clear_behind(queue, bases)
+        self.set_min_offset(queue)
+        return queue
+
+    def _file_bases(self, topic: str, queue_id: int) -> list[int]:
+        directory = self._layout.queue(topic, queue_id)
+        size = self.queue_files.size
+        bases: list[int] = []
+        names = self._files.listdir(directory)
+        for name in names:
+            path = directory / name
+            base = parse_name(name)
+            if base is None or base % size or (bases and base != bases[-1] + size):
+                raise StoreError(
+                    f"{path} does not continue its queue: check mappedFileSizeConsumeQueue={size}, "
+                    "or remove the directory consumequeue to have it rebuilt"
+                )
+            found = self._files.info(path).size
+            if found == 0 and name == names[-1]:
+                self._files.remove(path)
+                continue
+            if found != size:
+                if not (self.short_allowed and found < size):
+                    raise StoreError(
+                        f"{path} has {found} bytes but mappedFileSizeConsumeQueue={size}: "
+                        "start with the size that the directory was written with"
+                    )
+                log.warning("completing short file=%s size=%d", path, found)
+                self._files.open(path, create=True, size=size).close()
+            bases.append(base)
+        return bases
+
+    def _is_below(self, queue: QueueIndex, offset: int) -> bool:
+        """Tell whether the entry in the file is real and its record lies below the limit."""
+        at = offset * ENTRY_BYTES
+        inside = at % self.queue_files.size
+        file = self.queue_files.get((queue.topic, queue.queue_id, at - inside))
+        position, size, _ = ENTRY.unpack(file.pread(ENTRY_BYTES, inside))
+        return bool(size > 0 and 0 <= position < self.limit)
+
+    def _drop_stale_entries(self, queue: QueueIndex) -> None:
+        """Step back over entries whose record is not there: another broker's cut left them."""
+        offset = queue.next_offset
+        oldest = self._log.min_position
+        first = queue.first_file // ENTRY_BYTES
+        while offset > first:
+            entry = queue.entry(offset - 1)
+            if entry is None or entry[0] < oldest:  # a filler, or its record has expired
+                break
+            if record_matches(
+                self._log, entry[0], entry[1], topic=queue.topic, queue_id=queue.queue_id,
+                queue_offset=offset - 1,
+            ):  # fmt: skip
+                break
+            offset -= 1
+        if offset != queue.next_offset:
+            log.warning(
+                "dropping stale entries queue=%s/%d from=%d to=%d",
+                queue.topic, queue.queue_id, offset, queue.next_offset,
+            )  # fmt: skip
+            queue.start_at(first_file=queue.first_file, next_offset=offset)
+
+    def _clear_behind(self, queue: QueueIndex, bases: list[int]) -> None:
+        """Zero what follows the last entry; files that begin after it go."""
+        end = queue.next_offset * ENTRY_BYTES
+        size = self.queue_files.size
+        if not self.thorough and end < bases[-1] + size and end >= bases[-1]:
+            file = self.queue_files.get((queue.topic, queue.queue_id, bases[-1]))
+            if file.pread(ENTRY_BYTES, end - bases[-1]) == bytes(ENTRY_BYTES):
+                return
+        for base in reversed(bases):
+            key = (queue.topic, queue.queue_id, base)
+            if base >= end and base > bases[0]:
+                self.queue_files.remove(key)
+                continue
+            self.queue_files.unsynced[key] = None
+            if base + size > end:
+                file = self.queue_files.get(key)
+                file.truncate(max(end - base, 0))
+                file.truncate(size)
+
+    def set_min_offset(self, queue: QueueIndex) -> None:
+        """Let a queue begin at the first entry whose record the log still has; drop older files."""
+        oldest = self._log.min_position
+        if queue.first_position >= oldest:
+            return
+        low = max(queue.min_offset, queue.first_file // ENTRY_BYTES)
+        queue.min_offset = queue.find_first(oldest, low)
+        first = queue.entry(queue.min_offset)
+        queue.first_position = -1 if first is None else first[0]
+        queue.drop_files_before(queue.min_offset)
+
+    def file_names(self, queue: QueueIndex) -> list[str]:
+        """Return the names of a queue's files, oldest first."""
+        size = self.queue_files.size
+        end = max(queue.tail_offset * ENTRY_BYTES, queue.first_file + 1)
+        return [file_name(base) for base in range(queue.first_file, end, size)]

@@ -1,0 +1,239 @@
+"""Reading a queue: entries in one unpack, records as views of the log, neighbours as one view.
+
+The loop is RocketMQ's: the first record always fits; then the limits on messages, bytes and
+examined entries hold; at most one consume-queue file is read per call. `cold` says that the bytes
+lie so far behind the end of the log that they are probably not in memory: touching the views could
+then stop the caller, and `load` reads them by pread from another thread instead.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from enum import Enum
+from typing import Final
+
+from inorder.store.commitlog import CommitLog
+from inorder.store.layout import ENTRY_BYTES, FILLER_SIZE
+from inorder.store.queueindex import QueueIndex
+
+MEMORY_RATIO: Final = 0.4
+UNPACK_MAX: Final = 64
+_ENTRY: Final = "qi4xi"  # the low half of the tag code: filters compare 32 bits
+_ENTRIES: Final = [struct.Struct(">" + _ENTRY * count) for count in range(UNPACK_MAX + 1)]
+_EACH: Final = _ENTRIES[1]
+
+
+class ReadStatus(Enum):
+    """RocketMQ's outcomes of a read."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+class ReadResult:
+    """What a read found. `ranges` are the (position, size) of `views`."""
+
+    __slots__ = (
+        "cold", "count", "max_offset", "min_offset", "next_offset", "ranges", "size", "status",
+        "views",
+    )  # fmt: skip
+
+    def __init__(
+        self, status: ReadStatus, next_offset: int, min_offset: int, max_offset: int
+    ) -> None:
+        self.status = status
+        self.next_offset = next_offset
+        self.min_offset = min_offset
+        self.max_offset = max_offset
+        self.views: list[memoryview] = []
+        self.ranges: list[tuple[int, int]] = []
+        self.count = 0
+        self.size = 0
+        self.cold = False
+
+    def __repr__(self) -> str:
+        return (
+            f"ReadResult({self.status.name}, next={self.next_offset}, "
+            f"{self.min_offset}..{self.max_offset}, count={self.count}, size={self.size})"
+        )
+
+
+class Reader:
+    """Reads what is visible."""
+
+    __slots__ = ("_log", "hot_bytes")
+
+    def __init__(self, log: CommitLog, hot_bytes: int | None = None) -> None:
+        self._log = log
+        self.hot_bytes = _memory_bytes() if hot_bytes is None else hot_bytes
+
+    # hot: 32 contiguous records 6 µs, 32 scattered ones 17 µs
+    def get(
+        self,
+        queue: QueueIndex,
+        offset: int,
+        *,
+        max_messages: int,
+        max_bytes: int,
+        scan_max: int,
+        wanted: frozenset[int] | None,
+    ) -> ReadResult:
+        """Return the records from `offset` on whose tag hash is wanted (None: all)."""
+        max_offset = queue.visible_offset
+        min_offset = queue.min_offset
+        if not min_offset <= offset < max_offset:
+            return _outside(offset, min_offset, max_offset)
+        available = max_offset - offset
+        count = max(max_messages, 1) if wanted is None else max(scan_max, 1)
+        data = queue.read(offset, count if count < available else available)
+        found = len(data) // ENTRY_BYTES
+        if not found:
+            return self._missing_file(queue, offset, min_offset, max_offset)
+        if wanted is None and found <= UNPACK_MAX:
+            values = _ENTRIES[found].unpack(data)
+            sizes = values[1::3]
+            size = sum(sizes)
+            if size <= max_bytes and min(sizes) > 0:
+                result = ReadResult(ReadStatus.FOUND, offset + found, min_offset, max_offset)
+                if self._whole(result, values[::3], sizes, size):
+                    return result
+        result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, min_offset, max_offset)
+        self._collect(result, data, max_messages=max_messages, max_bytes=max_bytes, wanted=wanted)
+        return result
+
+    def _whole(
+        self, result: ReadResult, positions: tuple[int, ...], sizes: tuple[int, ...], size: int
+    ) -> bool:
+        """Take all entries if their records lie in one segment; tell whether they do."""
+        log = self._log
+        first = positions[0]
+        end = positions[-1] + sizes[-1]
+        segment = log.segments.find(first)
+        if segment is None or end > segment.end or end > log.end_position or end <= first:
+            return False
+        base, view = segment.position, segment.view()
+        # Records lie side by side exactly when the span holds nothing but them.
+        if end - first == size:
+            result.views = [view[first - base : end - base]]
+            result.ranges = [(first, size)]
+        else:
+            result.views = [
+                view[position - base : position - base + length]
+                for position, length in zip(positions, sizes, strict=True)
+            ]
+            result.ranges = list(zip(positions, sizes, strict=True))
+            if sum(map(len, result.views)) != size:
+                return False
+        result.count = len(sizes)
+        result.size = size
+        result.cold = log.end_position - first > self.hot_bytes
+        return True
+
+    def _collect(
+        self,
+        result: ReadResult,
+        data: bytes | bytearray,
+        *,
+        max_messages: int,
+        max_bytes: int,
+        wanted: frozenset[int] | None,
+    ) -> None:
+        """Examine entries one by one until a limit is met."""
+        ranges: list[tuple[int, int]] = []
+        count = total = 0
+        start = end = -1
+        oldest = self._log.min_position
+        removed = False
+        examined = 0
+        for position, size, tag in _EACH.iter_unpack(data):
+            if count and (count >= max_messages or total + size > max_bytes):
+                break
+            examined += 1
+            if size == FILLER_SIZE or size <= 0 or (wanted is not None and tag not in wanted):
+                continue
+            if position < oldest:
+                removed = True
+                continue
+            if position != end:
+                if end > start:
+                    ranges.append((start, end - start))
+                start = position
+            end = position + size
+            count += 1
+            total += size
+        if end > start:
+            ranges.append((start, end - start))
+        result.next_offset += examined
+        if removed and not count:
+            result.status = ReadStatus.MESSAGE_WAS_REMOVING
+        if not count:
+            return
+        views = self._views(ranges)
+        if views is None:  # an entry beyond the log: never serve a part
+            result.status = ReadStatus.MESSAGE_WAS_REMOVING
+            return
+        result.status = ReadStatus.FOUND
+        result.views = views
+        result.ranges = ranges
+        result.count = count
+        result.size = total
+        result.cold = self._log.end_position - ranges[0][0] > self.hot_bytes
+
+    def _views(self, ranges: list[tuple[int, int]]) -> list[memoryview] | None:
+        """Return the ranges as views, None if one is not in the log."""
+        views = []
+        start = limit = 0
+        whole = memoryview(b"")
+        end_position = self._log.end_position
+        for position, size in ranges:
+            end = position + size
+            if not start <= position < limit:
+                segment = self._log.segments.find(position)
+                if segment is None:
+                    return None
+                start, limit, whole = segment.position, segment.end, segment.view()
+            if end > limit or end > end_position:
+                return None
+            views.append(whole[position - start : end - start])
+        return views
+
+    def _missing_file(
+        self, queue: QueueIndex, offset: int, min_offset: int, max_offset: int
+    ) -> ReadResult:
+        """Skip to the next file, as RocketMQ does when one is gone."""
+        per_file = queue.entries_per_file
+        following = min((offset // per_file + 1) * per_file, max_offset)
+        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, following, min_offset, max_offset)
+
+    def load(self, ranges: list[tuple[int, int]]) -> list[bytes] | None:
+        """Return copies of ranges by pread, None if some are gone. May run in any thread."""
+        loaded = []
+        for position, size in ranges:
+            data = self._log.read_at(position, size)
+            if data is None:
+                return None
+            loaded.append(data)
+        return loaded
+
+
+def _outside(offset: int, min_offset: int, max_offset: int) -> ReadResult:
+    if max_offset == 0:
+        return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset)
+    if offset < min_offset:
+        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset)
+    if offset == max_offset:
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset)
+    return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)
+
+
+def _memory_bytes() -> int:
+    """Return RocketMQ's accessMessageInMemoryMaxRatio of the machine's memory."""
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_RATIO)

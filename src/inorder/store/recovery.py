@@ -1,0 +1,425 @@
+"""Opening a directory: find the end of the log, and bring queues and index to it.
+
+Where the reading of the log starts, best first:
+
+    closed      we closed the directory and nobody else used it: at the end; nothing is opened
+    written     we were killed, the operating system runs on: behind the last entry written
+    synced      the machine went down: behind the last entry synced
+    foreign     another broker stopped cleanly: behind the last entry of any queue. (If our notes
+                say that we had not stopped, someone may just have removed `abort`: whole.)
+    checkpoint  another broker crashed: at RocketMQ's choice, the segment that began before the
+                time in `checkpoint`
+    whole       nothing else fits, or a record did not continue its queue: the whole log
+
+The log ends before the first bytes that are no valid record (size, magic, checksum, own position).
+If nothing valid follows, that is the torn end of the last write, and it is cleared: stale bytes
+must not come back later. If valid records follow, then it depends. A crash of the machine may lose
+any unsynced page, so behind the synced part a hole is nobody's fault: the log is cut there, and the
+report says what was cut. Anywhere else the file is damaged, the records behind may have been
+acknowledged, and the directory is refused unless `cut_corrupt_log` says to go on without them.
+
+Everything here may be killed at any write and started again: the notes of `positions.py` move only
+when all is done, and what is written before is what would be written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from inorder.clock import Clock
+from inorder.config import StoreConfig
+from inorder.disk import Files
+from inorder.errors import StoreError
+from inorder.store.checkpoint import Checkpoint
+from inorder.store.commitlog import CommitLog
+from inorder.store.dispatcher import Dispatcher, Mismatch
+from inorder.store.keyindex import WRITE_ALL, KeyIndex
+from inorder.store.layout import Layout
+from inorder.store.logscan import Behind, LogScan, is_boundary
+from inorder.store.positions import IndexState, Positions, PositionsFile
+from inorder.store.queuetable import NOTHING_CUT, QueueTable
+from inorder.wire.record import ScannedRecord, scan
+
+log = logging.getLogger(__name__)
+
+WRITE_OUT_RECORDS: Final = 8192
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening found and did."""
+
+    clean: bool = True
+    method: str = ""
+    started_at_position: int = 0
+    end_position: int = 0
+    scanned_records: int = 0
+    truncated_bytes: int = 0
+    duration_ms: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One way to begin."""
+
+    method: str
+    queues_from: int
+    index_from: int
+    index_state: IndexState = field(default_factory=IndexState)
+    log_synced: int = 0
+    stored_at_ms: int = 0
+    keys_after: int = -1  # the index has the keys up to this record, even if it was not noted
+    queues_synced: int = 0
+
+
+class Recovery:
+    """One opening of a directory."""
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        config: StoreConfig,
+        clock: Clock,
+        *,
+        log: CommitLog,
+        queues: QueueTable,
+        keys: KeyIndex,
+        positions_file: PositionsFile,
+    ) -> None:
+        self._files = files
+        self._layout = layout
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._queues = queues
+        self._keys = keys
+        self._positions_file = positions_file
+        self._abort = _read_text(files, layout)
+        self.checkpoint = Checkpoint.load(files, layout)
+        self.unsynced_from: int | None = None  # entries of records behind may not be on disk
+        self.report = RecoveryReport(clean=self._abort is None)
+        self.positions = Positions(
+            boot_id=files.boot_id(),
+            segment_bytes=config.segment_bytes,
+            queue_file_bytes=config.queue_file_bytes,
+        )
+
+    def run(self, dispatcher: Dispatcher) -> RecoveryReport:
+        """Recover; afterwards log, queues and index are ready and `positions` describes them.
+
+        Raises:
+            StoreError: the files do not fit the settings, or are damaged.
+        """
+        began_ms = self._clock.monotonic_ms()
+        written, synced = self._positions_file.load()
+        unfinished = any(
+            slot is not None
+            and self._sizes_fit(slot)
+            and (self._abort is not None or not slot.clean)
+            for slot in (written, synced)
+        )
+        self._log.segments.load(short_allowed=unfinished)
+        self._queues.short_allowed = unfinished
+        if not self._log.segments.items:
+            self._refuse_queues_without_log()
+        for start in self._starts(written, synced):
+            try:
+                self._try(start, dispatcher, short_allowed=unfinished)
+            except Mismatch as mismatch:
+                log.warning("recovery goes back method=%s reason=%s", start.method, mismatch)
+                continue
+            break
+        self.report.duration_ms = self._clock.monotonic_ms() - began_ms
+        self.report.problems += dispatcher.problems
+        self._say()
+        return self.report
+
+    def _sizes_fit(self, noted: Positions) -> bool:
+        return (noted.segment_bytes, noted.queue_file_bytes) == (
+            self._config.segment_bytes,
+            self._config.queue_file_bytes,
+        )
+
+    def _refuse_queues_without_log(self) -> None:
+        for topic in self._files.listdir(self._layout.consumequeue):
+            if self._files.listdir(self._layout.consumequeue / topic):
+                raise StoreError(
+                    f"{self._layout.commitlog} is empty but there are queues: restore the log, or "
+                    "remove consumequeue and index to begin with nothing"
+                )
+
+    def _starts(
+        self, written: Positions | None, synced: Positions | None
+    ) -> Iterator[Start]:
+        """Give the ways to begin, best first."""
+        segments = self._log.segments
+        low = segments.min_position
+        if self._abort is None:
+            if (
+                written is not None
+                and written.clean
+                and self._sizes_fit(written)
+                and written.checkpoint_crc == self.checkpoint.crc()
+                and is_boundary(segments, written.queues)
+            ):
+                ours = self.positions
+                self.positions = written.moved(token="", boot_id=ours.boot_id)
+                yield self._from_slot("closed", written, synced)
+                self.positions = ours  # the queues are not those that we left
+            elif written is None or not written.token or written.clean:
+                yield Start("foreign", low, low)
+        else:
+            for slot, method in ((written, "written"), (synced, "synced")):
+                if slot is None or slot.token != self._abort or not self._sizes_fit(slot):
+                    continue
+                boot_id = self._files.boot_id()
+                if method == "written" and (not boot_id or slot.boot_id != boot_id):
+                    continue
+                if low <= slot.queues and is_boundary(segments, slot.queues):
+                    self.positions = self.positions.moved(token=slot.token)
+                    yield self._from_slot(method, slot, synced)
+            yield self._by_checkpoint()
+        self.positions = self.positions.moved(token="")
+        yield Start("whole", low, low)
+
+    def _from_slot(self, method: str, slot: Positions, synced: Positions | None) -> Start:
+        if synced is None or synced.token != slot.token:
+            low = self._log.min_position
+            synced = Positions(queues=low, log=low)
+        return Start(
+            method, slot.queues, slot.index, slot.index_state, synced.log, slot.stored_at_ms,
+            queues_synced=max(synced.queues, self._log.min_position),
+        )  # fmt: skip
+
+    def _by_checkpoint(self) -> Start:
+        """Choose as RocketMQ: the last segment whose first record is older than the checkpoint."""
+        self.positions = self.positions.moved(token="")
+        for segment in reversed(self._log.segments.items):
+            found = scan(segment.view(), 0, segment.size, position_of_at=segment.position)
+            first = next(found, None)
+            if first is not None and 0 < first.stored_at_ms <= self.checkpoint.min_ms:
+                return Start("checkpoint", segment.position, segment.position)
+        low = self._log.min_position
+        return Start("whole", low, low)
+
+    def _try(self, start: Start, dispatcher: Dispatcher, *, short_allowed: bool) -> None:
+        """Recover from one start."""
+        if start.method != "closed" and not self.positions.token:
+            self._positions_file.write(self.positions)  # with the sizes, before anything is cut
+        segments = self._log.segments
+        self._log.end_position = segments.items[-1].end if segments.items else 0
+        start = self._prepare_queues(start)
+        if start.method == "closed" and self._queues.count != self.positions.queue_count:
+            raise Mismatch(f"{self._queues.count} queues, not {self.positions.queue_count}")
+        start = self._prepare_index(start, short_allowed=short_allowed)
+        dispatcher.strict = start.method != "whole"
+        dispatcher.problems.clear()
+        report = self.report
+        report.method = start.method
+        report.started_at_position = start.queues_from
+        report.scanned_records = 0
+        report.problems.clear()
+        first = start.queues_from
+        if self._keys.enabled:
+            first = min(first, start.index_from)
+        last, end = self._dispatch(first, start, dispatcher)
+        self._judge_end(start, end)
+        self._finish(start, end, last)
+
+    def _prepare_queues(self, start: Start) -> Start:
+        queues = self._queues
+        queues.queue_files.close()
+        queues.verifying = queues.cutting = queues.thorough = False
+        queues.limit = NOTHING_CUT
+        queues.discover()
+        if start.method == "foreign":
+            queues.verifying = True
+            queues.limit = self._log.end_position
+            ends = [queue.end_position for queue in queues.load_all()]
+            position = max([self._log.min_position, *ends])
+            queues.discover()
+            start = Start("foreign", position, position)
+        queues.limit = start.queues_from
+        queues.cutting = start.method != "closed"
+        queues.thorough = queues.cutting and start.method != "written"
+        if queues.thorough:
+            queues.load_all()
+        return start
+
+    def _prepare_index(self, start: Start, *, short_allowed: bool) -> Start:
+        """Bring the index files to a state that can be continued; say from where."""
+        keys = self._keys
+        keys.close()
+        if not keys.enabled:
+            keys.start_at(start.index_from)
+            return start
+        keys.load(short_allowed=short_allowed)
+        index_from = start.index_from
+        keys_after = -1
+        whole = self._log.min_position
+        names = [int(file.path.name) for file in keys.files]
+        if start.method in ("closed", "written"):
+            number = start.index_state.file_number
+            if number and number not in names:
+                index_from = whole
+            else:
+                index_from = max(index_from, keys.end_position)  # both are starts of records
+                keys_after = keys.end_position
+        elif start.method == "synced":
+            if not keys.restore(start.index_state):
+                index_from = whole
+        elif start.method == "foreign":
+            if not names:
+                index_from = whole
+        else:
+            index_from = self._keep_safe_index_files()
+        if index_from == whole:
+            keys.remove_after(0)
+        keys.start_at(index_from)
+        return Start(
+            start.method, start.queues_from, index_from, start.index_state, start.log_synced,
+            start.stored_at_ms, keys_after, start.queues_synced,
+        )  # fmt: skip
+
+    def _keep_safe_index_files(self) -> int:
+        """Keep files that another broker had completed and synced; go on behind the last."""
+        keys = self._keys
+        kept = 0
+        while kept < len(keys.files):
+            header = keys.files[kept].header
+            if header.next_entry <= 1 or header.end_ms > self.checkpoint.index_ms:
+                break
+            kept += 1
+        keys.remove_after(kept)
+        return max(keys.end_position, self._log.min_position)
+
+    def _dispatch(
+        self, first: int, start: Start, dispatcher: Dispatcher
+    ) -> tuple[ScannedRecord | None, int]:
+        """Feed queues and index with the records from `first` on; return the last, and the end."""
+        found = LogScan(self._log.segments, first)
+        last: ScannedRecord | None = None
+        for record in found:
+            if record.position >= start.queues_from:
+                dispatcher.to_queue(record)
+            if record.position >= start.index_from and record.position > start.keys_after:
+                dispatcher.to_keys(record)
+            last = record
+            self.report.scanned_records += 1
+            if self.report.scanned_records % WRITE_OUT_RECORDS == 0:
+                self._write_out(found.end)
+        self._write_out(found.end)
+        return last, found.end
+
+    def _write_out(self, end: int) -> None:
+        self._log.end_position = end
+        self._queues.settle()
+        self._queues.write_out(WRITE_ALL)
+        self._keys.settle(end)
+        self._keys.build(WRITE_ALL, self._clock.now_ms())
+
+    def _judge_end(self, start: Start, end: int) -> None:
+        """Tell a torn end from damage."""
+        if start.method == "closed":
+            return
+        behind = Behind(self._log.segments, end)
+        report = self.report
+        report.truncated_bytes = behind.last_byte - end
+        first = behind.first
+        if first is not None:
+            segment = self._log.segments.find(end)
+            where = "the log" if segment is None else str(segment.path)
+            what = (
+                f"{where} is damaged at position {end}, but valid records follow at position "
+                f"{first.position}"
+            )
+            if self._is_damage(start, end, first) and not self._config.cut_corrupt_log:
+                raise StoreError(
+                    f"{what}: restore the file from a copy, or start once with "
+                    "cut_corrupt_log=true to end the log there and lose what follows"
+                )
+            report.problems.append(f"{what}; {report.truncated_bytes} bytes were cut")
+        elif end < start.log_synced:
+            report.problems.append(
+                f"the log ends at position {end} although it was synced up to {start.log_synced}"
+            )
+
+    def _is_damage(self, start: Start, end: int, first: ScannedRecord) -> bool:
+        if start.method == "written":
+            return True
+        if start.method == "foreign":  # that broker does not clear what it cuts
+            return False
+        if start.log_synced:
+            return end < start.log_synced
+        return first.stored_at_ms <= self.checkpoint.log_ms
+
+    def _finish(self, start: Start, end: int, last: ScannedRecord | None) -> None:
+        commit_log, queues, keys = self._log, self._queues, self._keys
+        stored_at_ms = start.stored_at_ms or self.checkpoint.log_ms
+        if last is not None:
+            stored_at_ms = last.stored_at_ms
+            self.checkpoint.confirm_position = last.position
+        if start.method != "closed":
+            self._cut_log(end)
+        commit_log.start_at(end, stored_at_ms)
+        self.unsynced_from = None
+        if start.method != "closed":
+            commit_log.forget_synced(min(start.log_synced, start.queues_from, end))
+        if start.method == "written":
+            self.unsynced_from = start.queues_synced
+            keys.unsynced.update(dict.fromkeys(file.path for file in keys.files))
+        if keys.enabled and keys.end_position >= end:
+            self._reindex(end)
+        for queue in queues.loaded():
+            queue.visible_offset = queue.settled_offset
+            if start.method != "closed":
+                queues.set_min_offset(queue)
+        keys.write_all(self._clock.now_ms())
+        self.report.end_position = end
+
+    def _cut_log(self, end: int) -> None:
+        """Clear everything behind the end."""
+        segments = self._log.segments
+        segments.drop_after(max(end, 1))
+        segment = segments.find(end)
+        if segment is not None and end < segment.end:
+            segment.clear_from(end)
+
+    def _reindex(self, end: int) -> None:
+        """Make the whole index again: it knew records that the log has no more."""
+        self._keys.remove_after(0)
+        self._keys.start_at(self._log.min_position)
+        for record in LogScan(self._log.segments, self._log.min_position):
+            self._keys.note(record.topic, record.properties, record.position, record.stored_at_ms)
+        self._keys.settle(end)
+        self._keys.build(WRITE_ALL, self._clock.now_ms())
+
+    def _say(self) -> None:
+        report = self.report
+        for problem in report.problems:
+            log.error("recovery problem=%s", problem)
+        log.info(
+            "opened root=%s clean=%s method=%s from=%d end=%d records=%d cut_bytes=%d ms=%d",
+            self._layout.root, report.clean, report.method, report.started_at_position,
+            report.end_position, report.scanned_records, report.truncated_bytes,
+            report.duration_ms,
+        )  # fmt: skip
+
+
+def _read_text(files: Files, layout: Layout) -> str | None:
+    """Return the content of `abort`, None if there is none."""
+    try:
+        file = files.open(layout.abort)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(256, 0).rstrip(b"\0").decode("ascii", "replace")
+    finally:
+        file.close()
+
+

@@ -1,0 +1,118 @@
+"""What may go: a pure decision over ages and the disk's room, and the hand that carries it out.
+
+RocketMQ's rules: segments go oldest first, never the last, at most ten a run. In the hours of
+`delete_when`, or when the disk is fuller than `disk_used_ratio_max`, those that expired (by the
+time of their last change) go; above `disk_clean_forcibly_ratio` they go expired or not; above
+`disk_full_ratio` writes are refused until it is below the forcible ratio again.
+One rule is ours: a segment stays until its records' queue entries are on disk. They are all that
+is left of the numbering of a queue whose records have gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from inorder.config import StoreConfig
+from inorder.disk import DiskUsage
+
+if TYPE_CHECKING:
+    from inorder.store.store import Store
+
+log = logging.getLogger(__name__)
+
+SEGMENTS_PER_RUN: Final = 10
+HOUR_MS: Final = 3_600_000
+FULL_RATIO_RANGE: Final = (0.35, 0.90)
+FORCIBLY_RATIO_RANGE: Final = (0.30, 0.85)
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """What a run removed, and whether the disk is too full for writes."""
+
+    segments: int = 0
+    queue_files: int = 0
+    index_files: int = 0
+    disk_full: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How many of the oldest segments go, and why no writes are taken, if none are."""
+
+    segments: int
+    disk_full: str | None
+
+
+def decide(
+    ages_ms: Sequence[int],
+    *,
+    config: StoreConfig,
+    local_hour: int,
+    used_ratio: float,
+    full_before: str | None,
+) -> Decision:
+    """Decide by the ages of the segments that may go, oldest first (the last is not among them)."""
+    full_ratio = _clamp(config.disk_full_ratio, FULL_RATIO_RANGE)
+    forcibly_ratio = _clamp(config.disk_clean_forcibly_ratio, FORCIBLY_RATIO_RANGE)
+    full = full_before
+    if used_ratio > full_ratio:
+        full = f"the disk is {used_ratio:.0%} full, above diskSpaceWarningLevelRatio={full_ratio}"
+    elif used_ratio <= forcibly_ratio:
+        full = None
+    at_once = used_ratio > forcibly_ratio
+    due = at_once or used_ratio > config.disk_used_ratio_max or local_hour in _hours(config)
+    count = 0
+    if due:
+        for age_ms in ages_ms[:SEGMENTS_PER_RUN]:
+            if not at_once and age_ms < config.retention_hours * HOUR_MS:
+                break
+            count += 1
+    return Decision(count, full)
+
+
+def _clamp(value: float, bounds: tuple[float, float]) -> float:
+    return min(max(value, bounds[0]), bounds[1])
+
+
+def _hours(config: StoreConfig) -> set[int]:
+    return {int(hour) for hour in config.delete_when.split(";") if hour.strip().isdigit()}
+
+
+def clean(store: Store, now_ms: int, local_hour: int, usage: DiskUsage) -> CleanReport:
+    """Decide and remove segments, then queue files and index files that only point below them."""
+    segments = store.log.segments
+    candidates = [
+        segment for segment in segments.items[:-1] if segment.end <= store.flushed_position
+    ]
+    decision = decide(
+        [now_ms - store.modified_ms(segment.path) for segment in candidates[:SEGMENTS_PER_RUN]],
+        config=store.config,
+        local_hour=local_hour,
+        used_ratio=usage.used_ratio,
+        full_before=store.disk_trouble,
+    )
+    for _ in range(decision.segments):
+        dropped = segments.drop_first()
+        log.info("dropped segment=%s", dropped.path.name)
+    if not decision.segments:
+        return CleanReport(disk_full=decision.disk_full)
+    segments.sync_directory()
+    queue_files, index_files = follow_log(store)
+    return CleanReport(decision.segments, queue_files, index_files, decision.disk_full)
+
+
+def follow_log(store: Store) -> tuple[int, int]:
+    """Let queues and index begin where the log begins; return how many files of each went.
+
+    Queues that nobody asked for since the start follow when somebody does.
+    """
+    queue_files = 0
+    for queue in store.queues.loaded():
+        before = queue.first_file
+        store.queues.set_min_offset(queue)
+        queue_files += (queue.first_file - before) // store.config.queue_file_bytes
+    return queue_files, store.keys.drop_before(store.log.min_position)

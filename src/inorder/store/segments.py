@@ -1,0 +1,125 @@
+"""The chain of commit-log files: load, find, extend, drop.
+
+The list is replaced, never changed: a sync or a cold read in another thread sees a whole one.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from inorder.disk import Files
+from inorder.errors import StoreError
+from inorder.store.layout import Layout, file_name, parse_name
+from inorder.store.segment import Segment
+
+log = logging.getLogger(__name__)
+
+
+class Segments:
+    """Neighbouring segments of one size, oldest first."""
+
+    __slots__ = ("_directory", "_files", "created", "items", "size")
+
+    def __init__(self, files: Files, layout: Layout, size: int) -> None:
+        self._files = files
+        self._directory = layout.commitlog
+        self.size = size
+        self.items: list[Segment] = []
+        self.created = 0  # counts files made, so that a sync knows when the directory needs one
+
+    def load(self, *, short_allowed: bool) -> None:
+        """Find the files; complete a short last one if `short_allowed` (our own broken-off cut).
+
+        Raises:
+            StoreError: a stray file, a wrong size, or a missing one in between.
+        """
+        names = self._files.listdir(self._directory)
+        for index, name in enumerate(names):
+            path = self._directory / name
+            position = parse_name(name)
+            if position is None or position % self.size:
+                raise StoreError(
+                    f"{path} does not belong here: a commit-log file is named by a multiple of "
+                    f"mappedFileSizeCommitLog={self.size}; move it away or correct the setting"
+                )
+            last = index == len(names) - 1
+            size = self._files.info(path).size
+            if size == 0 and last:
+                self._files.remove(path)
+                continue
+            if size != self.size:
+                if not (last and short_allowed and size < self.size):
+                    raise StoreError(
+                        f"{path} has {size} bytes but mappedFileSizeCommitLog={self.size}: "
+                        "start with the size that the directory was written with"
+                    )
+                log.warning("completing short file=%s size=%d", path, size)
+            segment = Segment(self._files, path, position, self.size)
+            if size != self.size:
+                segment.create()
+            self.items = [*self.items, segment]
+        for before, after in zip(self.items, self.items[1:], strict=False):
+            if before.end != after.position:
+                raise StoreError(
+                    f"commit-log file {file_name(before.end)} is missing between "
+                    f"{before.path.name} and {after.path.name}: restore it, or move the older away"
+                )
+
+    @property
+    def min_position(self) -> int:
+        """Return the position of the oldest byte."""
+        return self.items[0].position if self.items else 0
+
+    def find(self, position: int) -> Segment | None:
+        """Return the segment that holds `position`."""
+        items = self.items
+        if not items:
+            return None
+        index = (position - items[0].position) // self.size
+        return items[index] if 0 <= index < len(items) else None
+
+    def extend_to(self, position: int) -> Segment:
+        """Return the segment that holds `position`, made if it is the next one."""
+        found = self.find(position)
+        if found is not None:
+            return found
+        start = position - position % self.size
+        if self.items and self.items[-1].end != start:
+            raise StoreError(f"position {position} does not continue {self.items[-1]!r}")
+        self._files.makedirs(self._directory)
+        segment = Segment(self._files, self._directory / file_name(start), start, self.size)
+        segment.create()
+        self.items = [*self.items, segment]
+        self.created += 1
+        return segment
+
+    def after(self, position: int) -> list[Segment]:
+        """Return the segments that hold bytes at or after `position`."""
+        return [segment for segment in self.items if segment.end > position]
+
+    def drop_after(self, position: int) -> None:
+        """Remove segments that begin at or after `position`, the last first."""
+        while self.items and self.items[-1].position >= position:
+            segment = self.items[-1]
+            self.items = self.items[:-1]
+            self._remove(segment)
+
+    def drop_first(self) -> Segment:
+        """Remove the oldest segment; the file is unlinked, views of it stay good."""
+        segment = self.items[0]
+        self.items = self.items[1:]
+        self._remove(segment)
+        return segment
+
+    def _remove(self, segment: Segment) -> None:
+        self._files.remove(segment.path)
+        segment.close()
+
+    def sync_directory(self) -> None:
+        """Make new and removed names durable."""
+        self._files.fsync_dir(self._directory)
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self.items:
+            segment.close()

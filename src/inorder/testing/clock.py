@@ -1,0 +1,49 @@
+"""Clocks for tests: one that is moved by hand, one that follows a simulated loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+EPOCH_MS = 1_700_000_000_000
+"""Wall-clock time at which tests begin."""
+
+
+class FakeClock:
+    """Time stands still until it is moved."""
+
+    def __init__(self, now_ms: int = EPOCH_MS, monotonic_ms: int = 0) -> None:
+        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass."""
+        assert duration_ms >= 0, "monotonic time does not go back; see set_wall_clock"
+        self._now_ms += duration_ms
+        self._monotonic_ms += duration_ms
+
+    def set_wall_clock(self, now_ms: int) -> None:
+        """Let someone set the clock of the machine: monotonic time does not notice."""
+        self._now_ms = now_ms
+
+
+class SimClock:
+    """The clock of a machine on a simulated loop, `skew_ms` off and drifting if told to."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, skew_ms: int = 0, drift: float = 0.0
+    ) -> None:
+        self._loop = loop
+        self.skew_ms = skew_ms
+        self._drift = 1.0 + drift
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.skew_ms + int(self._loop.time() * 1000)
+
+    def monotonic_ms(self) -> int:
+        return int(self._loop.time() * self._drift * 1000)

@@ -1,0 +1,99 @@
+"""The key index built by arrays and built row by row: the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inorder.store import keyhash
+from inorder.store.keybatch import key_rows
+from inorder.store.keyindex import KeyIndex
+from inorder.store.keywords import keys_of
+from inorder.store.layout import Layout
+from inorder.testing.disk import FakeFiles
+
+SLOTS = 37
+ENTRIES = 400
+
+WORDS = st.sampled_from(["a", "b", "order-1", "order-22", "中文", "k" * 40, "Aa", "BB"])
+RECORDS = st.lists(
+    st.tuples(st.sampled_from(["T", "Other"]), st.lists(WORDS, max_size=3), st.booleans()),
+    min_size=1,
+    max_size=120,
+)
+
+
+def properties(number: int, words: list[str], unique: bool) -> bytes:
+    text = f"UNIQ_KEY\x01C0000202{number:08X}\x02" if unique else ""
+    if words:
+        text += f"KEYS\x01{' '.join(words)}\x02"
+    return text.encode()
+
+
+def built(
+    batches: list[list[tuple[str, list[str], bool]]], monkeypatch: pytest.MonkeyPatch, arrays: bool
+) -> dict[str, bytes]:
+    """Index all batches; return the content of every file by its place in the chain."""
+    monkeypatch.setattr(keyhash, "NUMPY_BATCH_MIN", 1 if arrays else 1 << 30)
+    files = FakeFiles()
+    layout = Layout(Path("/store"))
+    index = KeyIndex(files, layout, slots=SLOTS, entries=ENTRIES, enabled=True)
+    position = number = 0
+    for batch in batches:
+        for topic, words, unique in batch:
+            number += 1
+            index.note(topic, properties(number, words, unique), position, 1_000_000 + number * 700)
+            position += 100
+        index.settle(position)
+        index.build(1 << 30, 1_700_000_000_000)
+    index.write_all(1_700_000_000_000)
+    contents = {str(n): files.read(file.path) for n, file in enumerate(index.files)}
+    index.close()
+    return contents
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches=st.lists(RECORDS, min_size=1, max_size=4))
+def test_arrays_and_rows_write_the_same_files(
+    batches: list[list[tuple[str, list[str], bool]]],
+) -> None:
+    """Header, slots and entries are equal byte for byte, over batches and full files."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert built(batches, monkeypatch, arrays=True) == built(batches, monkeypatch, arrays=False)
+
+
+PIECES = st.sampled_from(
+    [
+        "UNIQ_KEY\x01",
+        "KEYS\x01",
+        "\x02",
+        "\x01",
+        "a",
+        "b c",
+        "é",
+        "MYKEYS\x01",
+        "UNIQ_KEY",
+        " ",
+        "x" * 300,
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(records=st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=20))
+def test_keys_found_by_arrays_are_those_found_one_by_one(records: list[str]) -> None:
+    """Any text that may stand in properties: the same rows in the same order."""
+    raw = [text.encode() for text in records]
+    topics = [f"T{number % 3}" for number in range(len(raw))]
+    rows = key_rows(topics, raw)
+    expected = [
+        (number, key_hash)
+        for number, text in enumerate(raw)
+        for key_hash in keyhash.hash_pure(
+            [keyhash.prefix_hash(topics[number])] * len(keys_of(text)), keys_of(text)
+        )
+    ]
+    assert list(zip(rows.owners.tolist(), rows.hashes.tolist(), strict=True)) == expected

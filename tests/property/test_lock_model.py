@@ -1,0 +1,116 @@
+"""QueueLocks against the shortest description of its rules."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from inorder.broker.state.locks import LockKey, QueueLocks
+from inorder.model import TopicQueue
+
+GROUPS = st.sampled_from(["g1", "g2"])
+CLIENTS = st.sampled_from(["a", "b", "c"])
+QUEUES = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(
+    lambda ids: [TopicQueue("t", "broker", i) for i in ids]
+)
+
+
+class LockModel(RuleBasedStateMachine):
+    """The model: who renewed when, and until when it counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0
+        self.locks = QueueLocks(lease_ms=60, client_view_ms=30)
+        self.model: dict[LockKey, tuple[str, int, int]] = {}  # owner, renewed, until
+        self.epochs: dict[LockKey, int] = {}
+
+    def _valid(self, key: LockKey) -> tuple[str, int, int] | None:
+        found = self.model.get(key)
+        return found if found is not None and found[2] > self.now else None
+
+    @rule(ms=st.integers(1, 40))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+
+    @rule(group=GROUPS, queues=QUEUES, client=CLIENTS)
+    def lock(self, group: str, queues: list[TopicQueue], client: str) -> None:
+        granted = self.locks.lock_batch(group, queues, client, self.now)
+        for queue in set(queues):
+            key = LockKey(group, queue)
+            owner = self._valid(key)
+            free = owner is None or owner[0] == client
+            assert (queue in granted) == free
+            if free:
+                lock = self.locks.get(group, queue)
+                assert lock is not None
+                last = self.epochs.get(key, 0)
+                assert lock.epoch == last if owner is not None else lock.epoch > last
+                self.epochs[key] = lock.epoch
+                self.model[key] = (client, self.now, self.now + 60)
+
+    @rule(group=GROUPS, queues=QUEUES, client=CLIENTS)
+    def unlock(self, group: str, queues: list[TopicQueue], client: str) -> None:
+        released = self.locks.unlock_batch(group, queues, client)
+        for queue in set(queues):
+            owner = self._valid(LockKey(group, queue))
+            if owner is not None:
+                assert (queue in released) == (owner[0] == client)
+            if self.model.get(LockKey(group, queue), ("",))[0] == client:
+                self.model.pop(LockKey(group, queue), None)
+
+    @rule(group=GROUPS, client=CLIENTS)
+    def unregister(self, group: str, client: str) -> None:
+        released = set(self.locks.release_client(group, client))
+        for key in [k for k in self.model if k.group == group and self.model[k][0] == client]:
+            if self._valid(key) is not None:
+                assert key.queue in released
+            del self.model[key]
+
+    @rule(group=GROUPS, client=CLIENTS)
+    def connection_closes(self, group: str, client: str) -> None:
+        self.locks.client_lost(group, client, self.now)
+        for key, (owner, renewed, until) in list(self.model.items()):
+            if key.group == group and owner == client:
+                self.model[key] = (owner, renewed, min(until, renewed + 30))
+
+    @rule(group=GROUPS, client=CLIENTS)
+    def client_comes_back(self, group: str, client: str) -> None:
+        self.locks.expire(self.now)
+        self.locks.client_back(group, client)
+        for key, (owner, renewed, _until) in list(self.model.items()):
+            if key.group == group and owner == client and self._valid(key) is not None:
+                self.model[key] = (owner, renewed, renewed + 60)
+
+    @rule()
+    def expire(self) -> None:
+        for key in self.locks.expire(self.now):
+            assert self._valid(key) is None
+        for key in [k for k in self.model if self._valid(k) is None]:
+            assert self.locks.get(key.group, key.queue) is None
+            del self.model[key]
+
+    @invariant()
+    def same_owners(self) -> None:
+        for group in ("g1", "g2"):
+            valid = {
+                queue: lock.client_id
+                for queue, lock in self.locks.held(group).items()
+                if lock.expires_ms > self.now
+            }
+            expected = {
+                key.queue: found[0]
+                for key in self.model
+                if key.group == group and (found := self._valid(key)) is not None
+            }
+            assert valid == expected
+            assert self.locks.all_expired(group, self.now) == (not expected)
+
+    @invariant()
+    def deadlines_stay_bounded(self) -> None:
+        assert len(self.locks._deadlines) <= 2 * len(self.locks) + 64
+
+
+LockModel.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestLocksFollowTheirRules = LockModel.TestCase
