@@ -116,6 +116,10 @@ class Files(Protocol):
         """Make creates, renames and unlinks in a directory durable."""
         ...
 
+    def write_back(self) -> None:
+        """Write everything dirty to disk: makes many single syncs cheap; only those tell errors."""
+        ...
+
     def usage(self, path: Path) -> DiskUsage: ...
 
     def lock(self, path: Path, content: bytes) -> contextlib.AbstractContextManager[None]:
@@ -226,6 +230,9 @@ class OsFiles:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def write_back(self) -> None:
+        os.sync()
 
     def usage(self, path: Path) -> DiskUsage:
         found = os.statvfs(path)

@@ -168,7 +168,7 @@ def test_number_keys_may_be_quoted() -> None:
         "\ud800",
         {"\ud800": 1},
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_json_has_not_is_refused(value: Any) -> None:
     """A mistake of ours is found here, not by a peer."""

@@ -1,0 +1,125 @@
+# `make` alone lists the targets. Everything runs in .venv, which `make setup` makes by itself.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+PYTEST := $(PY) -m pytest
+WORKERS ?= 2
+SEED ?= 1
+ARGS ?=
+
+.PHONY: help setup lock fmt lint types imports house unit property check test crash sim fuzz \
+        interop bench curves garbage soak proof proof-crash proof-power proof-faults proof-garbage \
+        proof-fuzz proof-interop proof-bench docs demo clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+## setting up
+
+setup: $(STAMP) ## make .venv with the locked versions and inorder itself (only when they changed)
+
+$(STAMP): requirements/dev.txt pyproject.toml tools/make_venv.sh
+	@bash tools/make_venv.sh $(VENV) requirements/dev.txt
+	@touch $@
+
+lock: ## renew requirements/dev.txt from pyproject.toml
+	@bash tools/lock.sh requirements/dev.txt
+
+## looking at the code
+
+fmt: $(STAMP) ## format the code
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix-only --quiet .
+
+lint: $(STAMP) ## verify format and lint rules
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+
+types: $(STAMP) ## check types (mypy, strict)
+	$(PY) -m mypy
+
+imports: $(STAMP) ## check who imports whom
+	$(VENV)/bin/lint-imports --no-logo
+
+house: $(STAMP) ## check the rules of the house
+	$(PYTEST) -q tests/house
+
+unit: $(STAMP) ## unit tests
+	$(PYTEST) -q -n $(WORKERS) tests/unit
+
+property: $(STAMP) ## property tests
+	$(PYTEST) -q -n $(WORKERS) tests/property
+
+check: lint types imports ## format, lint, types, imports, house, unit, property
+	$(PYTEST) -q -n $(WORKERS) tests/house tests/unit tests/property
+
+## running it
+
+test: $(STAMP) ## every test that needs nothing but Python, with samples of the long ones
+	$(PYTEST) -q -n $(WORKERS) tests
+
+crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
+	$(PYTEST) -q -n $(WORKERS) tests/crash
+
+sim: $(STAMP) ## one simulated cluster from SEED=
+	INORDER_SEED=$(SEED) $(PYTEST) -q -s tests/simulation
+
+fuzz: $(STAMP) ## fuzz the decoders, guided by coverage; ARGS="--seconds 60"
+	@$(PY) -c 'import atheris' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/fuzz.txt
+	$(PY) -m tests.fuzz $(ARGS)
+
+garbage: $(STAMP) ## throw garbage at a running broker
+	$(PYTEST) -q tests/garbage
+
+interop: $(STAMP) ## against Apache RocketMQ; needs java and mvn
+	$(PYTEST) -q -m interop tests/interop
+
+bench: $(STAMP) ## measure a real broker process; ARGS="--against rocketmq" to compare
+	$(PY) -m bench $(ARGS)
+
+curves: $(STAMP) ## how the cost grows with what is stored, known and connected
+	$(PY) -m bench --curves $(ARGS)
+
+soak: $(STAMP) ## ten minutes at half load: memory, descriptors and latency stay flat
+	$(PY) -m bench soak $(ARGS)
+
+demo: $(STAMP) ## the story so far: orders sent, stored, pulled back, checked
+	$(VENV)/bin/inorder demo $(ARGS)
+
+docs: $(STAMP) ## renew the generated pages and verify all links
+	$(PY) tools/make_reference.py
+	$(PY) -m tests.golden.replay
+	$(PYTEST) -q tests/house/test_docs.py tests/house/test_compatibility_page.py
+
+## full counts, as the claims in the documentation need them
+
+proof: proof-crash proof-power proof-faults proof-garbage proof-fuzz proof-interop proof-bench ## all of them
+
+proof-crash: $(STAMP) ## kill -9 under load, 100 rounds
+	INORDER_ROUNDS=100 $(PYTEST) -q tests/crash -k kill
+
+proof-power: $(STAMP) ## power cut under sync flush, 30 rounds
+	INORDER_ROUNDS=30 $(PYTEST) -q tests/crash -k power
+
+proof-faults: $(STAMP) ## disk full and fsync errors at every write point
+	INORDER_ROUNDS=0 $(PYTEST) -q tests/crash -k fault
+
+proof-garbage: garbage ## garbage, 10,000 idle connections
+
+proof-fuzz: ## each decoder for five minutes
+	$(MAKE) fuzz ARGS="--seconds 300"
+
+proof-interop: interop ## both directions with Apache RocketMQ
+
+proof-bench: ## one interleaved run against Apache RocketMQ, and the curves
+	$(MAKE) bench ARGS="--against rocketmq"
+	$(MAKE) curves
+
+clean: ## remove everything that was made here, the .venv too
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,190 @@
+"""`python -m bench`: choose cells, run them, print a table, write JSON.
+
+python -m bench                          every cell, ours alone: CPU per message
+python -m bench --against rocketmq       the same beside Apache RocketMQ, with ratios and targets
+python -m bench send-8x32 e2e-2k         some cells
+python -m bench --curves [stored topics] how the cost grows with what is stored, known, connected
+python -m bench --smoke                  under a minute: nothing may be bad
+python -m bench soak --minutes 10        half load for long: everything stays flat
+python -m bench ceiling                  what the load generator itself can do
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from bench import curves, loadgen, report, rocketmq, soak
+from bench.cells import ALL_NAMES, CELLS, DEFAULT_NAMES
+from bench.compare import Plan, run_cells
+from bench.loadgen import Load
+from bench.process import StartFailed, free_ports
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SMOKE_CELLS = tuple(CELLS)
+SMOKE_PLAN = Plan(units=1, seconds=1.0, warm_s=1.0)
+NOISY_CORES = 0.25
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for; 1 if anything was bad or not flat."""
+    options = _parse(arguments)
+    if options.against and (lacking := rocketmq.missing()):
+        say(f"{lacking}: nothing can be compared, measuring ours alone")
+        options.against = None
+    try:
+        if options.cells == ["soak"]:
+            return _soak(options)
+        if options.cells == ["ceiling"]:
+            return _ceiling()
+        if options.curves:
+            return _curves(options)
+        return _cells(options)
+    except StartFailed as error:
+        say(f"failed: {error}")
+        return 1
+
+
+def say(line: str) -> None:
+    """Print a line of progress."""
+    print(line, flush=True)
+
+
+def _cells(options: argparse.Namespace) -> int:
+    names = options.cells or list(SMOKE_CELLS if options.smoke else DEFAULT_NAMES)
+    plan = SMOKE_PLAN
+    if not options.smoke:
+        plan = Plan(
+            units=options.units,
+            seconds=options.seconds,
+            warm_s=options.warm,
+            against=options.against == "rocketmq",
+        )
+    if plan.against:
+        say(f"fetching Apache RocketMQ {rocketmq.VERSION} unless it is there")
+        rocketmq.fetch()
+    results = run_cells(names, plan, say)
+    say("")
+    table = report.table(results, accelerated=options.accelerated)
+    say(table)
+    if options.page:
+        report.put_in_page(options.page, "cells", table)
+    compared = any(result.ratios(target.metric) for result in results for target in result.targets)
+    if not compared:
+        say("\nnothing was compared: ours alone; --against rocketmq (java, mvn) gives the ratios")
+    noisy = sum(
+        unit.get("others_cores", 0) > NOISY_CORES
+        for result in results
+        for units in result.units.values()
+        for unit in units
+    )
+    if noisy:
+        say(f"\n{noisy} units were disturbed: other processes used more than {NOISY_CORES} core")
+    if refused := sum(
+        unit.get("busy", 0) for result in results for unit in result.units.get("rocketmq", [])
+    ):
+        say(f"\nRocketMQ refused {refused:,.0f} sends as busy (its flow control); not counted")
+    document: dict[str, object] = {
+        "machine": report.machine(),
+        "rocketmq": rocketmq.VERSION if compared else None,
+        "plan": asdict(plan),
+        "cells": report.as_json(results),
+    }
+    _write(options, "cells", document)
+    bad = report.bad_lines(results)
+    for line in bad:
+        say(f"BAD {line}")
+    return 1 if bad else 0
+
+
+def _curves(options: argparse.Namespace) -> int:
+    unknown = sorted(set(options.cells) - set(curves.CURVES))
+    if unknown:
+        say(f"no such curve: {', '.join(unknown)}; there are {', '.join(curves.CURVES)}")
+        return 2
+    effort = curves.Effort(
+        stored_max=options.stored_max, many_max=options.many_max, units=min(options.units, 3)
+    )
+    points = curves.run_curves(options.cells, effort, say)
+    table = curves.table(points)
+    say("\n" + table)
+    if options.page:
+        report.put_in_page(options.page, "curves", table)
+    rows = [asdict(point) for point in points]
+    _write(options, "curves", {"machine": report.machine(), "points": rows})
+    return 1 if any(point.bad for point in points) else 0
+
+
+def _soak(options: argparse.Namespace) -> int:
+    samples = soak.run_soak(options.minutes, say, rate=options.rate)
+    rows = soak.as_json(samples)
+    _write(options, "soak", {"machine": report.machine(), "samples": rows})
+    problems = soak.verdicts(samples)
+    if options.page:
+        report.put_in_page(options.page, "soak", soak.table(samples))
+    for problem in problems:
+        say(f"NOT FLAT: {problem}")
+    if not problems:
+        say("flat: memory, file descriptors and latency")
+    return 1 if problems else 0
+
+
+def _ceiling() -> int:
+    """Drive a server that does no work: the generator must be faster than any broker."""
+    port = free_ports(1)[0]
+    with subprocess.Popen(
+        [loadgen.build("nullserver"), str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdout.readline()
+        for connections, window in ((1, 1), (1, 256), (8, 32), (64, 4)):
+            load = Load("send", connections, window)
+            outcome = loadgen.run(("127.0.0.1", port), load, seconds=1.0)
+            say(f"  {connections}x{window}: {outcome.messages_per_s:,.0f}/s, bad {outcome.bad}")
+        server.stdin.close()
+    return 0
+
+
+def _write(options: argparse.Namespace, kind: str, document: dict[str, object]) -> None:
+    path = options.json or RESULTS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    report.write(path, document)
+    say(f"\nwritten {path}")
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cells", nargs="*", help=f"{', '.join(ALL_NAMES)}; or soak, or ceiling")
+    parser.add_argument("--against", choices=["rocketmq"], help="compare, interleaved")
+    parser.add_argument("--units", type=int, default=5, help="units a cell (5)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds a unit (3)")
+    parser.add_argument("--warm", type=float, default=30.0, help="seconds to warm RocketMQ (30)")
+    parser.add_argument("--accelerated", action="store_true", help="bounds of the compiled module")
+    parser.add_argument("--curves", action="store_true", help=f"curves: {', '.join(curves.CURVES)}")
+    parser.add_argument("--stored-max", type=int, default=10_000_000, help="curves: messages")
+    parser.add_argument("--many-max", type=int, default=10_000, help="curves: topics and the like")
+    parser.add_argument("--smoke", action="store_true", help="a second a cell, ours alone")
+    parser.add_argument("--minutes", type=float, default=10.0, help="soak: how long (10)")
+    parser.add_argument(
+        "--rate", type=float, help="soak: messages/s; default: what half a core does"
+    )
+    parser.add_argument("--json", type=Path, help="result file; default: under bench/results")
+    parser.add_argument(
+        "--page", type=Path, help="put the table into this page, where it is marked"
+    )
+    options = parser.parse_args(arguments)
+    if not options.curves and options.cells not in (["soak"], ["ceiling"]):
+        unknown = sorted(set(options.cells) - set(ALL_NAMES))
+        if unknown:
+            parser.error(f"no such cell: {', '.join(unknown)}; there are {', '.join(ALL_NAMES)}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

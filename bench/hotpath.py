@@ -1,0 +1,137 @@
+"""What one send, one batched message and one pull cost inside of the broker, without sockets.
+
+Run: python -m bench.hotpath. Prints µs per message, the best of several rounds: this is the number
+to hold against when `broker/hot.py` or the store's append changes.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from inorder.broker.hot import HotPath
+from inorder.broker.ticks import Answers
+from inorder.clock import SystemClock
+from inorder.config import BrokerConfig, StoreConfig
+from inorder.disk import OsFiles
+from inorder.store.store import Store
+from inorder.wire.ids import UniqueIds
+from inorder.wire.record import pack_host
+
+ROUNDS = 15
+MESSAGES = 4096
+PER_TICK = 112
+BODY = b"x" * 200
+
+
+def send_header(number: int, queue_id: int) -> bytes:
+    """Return the JSON header that a Java client sends."""
+    properties = (
+        f"KEYS\x01k{number}\x02UNIQ_KEY\x01C000020242844E0E2F2A48FB{number:08X}\x02"
+        "WAIT\x01true\x02TAGS\x01TagA\x02"
+    )
+    fields = {
+        "a": "PG", "b": "Bench", "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
+        "g": "1794715657242", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
+        "n": "broker-a",
+    }  # fmt: skip
+    header = {
+        "code": 310, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": number,
+        "serializeTypeCurrentRPC": "JSON", "version": 479,
+    }  # fmt: skip
+    return json.dumps(header, separators=(",", ":")).encode()
+
+
+def batch_body(first: int, count: int = 32) -> bytes:
+    """Return a batch of messages."""
+    items = []
+    for number in range(first, first + count):
+        properties = f"KEYS\x01k{number}\x02UNIQ_KEY\x01C000020242844E0E2F2A48FB{number:08X}\x02"
+        raw = (properties + "WAIT\x01true\x02TAGS\x01TagA\x02").encode()
+        head = struct.pack(">iiiii", 22 + len(BODY) + len(raw), 0, 0, 0, len(BODY))
+        items.append(head + BODY + struct.pack(">h", len(raw)) + raw)
+    return b"".join(items)
+
+
+def rig(folder: Path) -> tuple[Any, HotPath]:
+    """Return a store and a hot path over it, without a network."""
+    clock = SystemClock()
+    config = BrokerConfig(data=str(folder), store=StoreConfig())
+    store = Store.open(folder, config.store, OsFiles(), clock)
+    broker: Any = SimpleNamespace(
+        store=store, clock=clock, config=config, store_host=pack_host("127.0.0.1", 10911),
+        unique_ids=UniqueIds("127.0.0.1", 1, 2),
+    )  # fmt: skip
+    hot = HotPath(broker)
+    for queue_id in range(8):
+        hot.target("Bench", queue_id)
+    return store, hot
+
+
+def measure(folder: Path) -> dict[str, float]:
+    """Return the best µs per message of each path."""
+    store, hot = rig(folder)
+    connection: Any = SimpleNamespace(peer_host=pack_host("127.0.0.1", 5000), closed=False)
+    best = {"send": 9e9, "batch": 9e9, "housekeep": 9e9, "pull": 9e9}
+    number = 0
+    for _ in range(ROUNDS):
+        headers = [send_header(number + i, i % 8) for i in range(MESSAGES)]
+        started = time.perf_counter()
+        for at in range(0, MESSAGES, PER_TICK):
+            answers = Answers(connection, 1794715657300)
+            for header in headers[at : at + PER_TICK]:
+                if not hot.send_v2(connection, header, BODY, answers):
+                    raise SystemExit("the hot path refused a plain send")
+            tick = store.write_tick()
+            assert tick is not None
+            store.publish(tick)
+        best["send"] = min(best["send"], (time.perf_counter() - started) / MESSAGES)
+        number += MESSAGES
+        best["housekeep"] = min(best["housekeep"], _housekeep(store, MESSAGES))
+        header = send_header(number, 3).replace(b'"code":310', b'"code":320')
+        header = header.replace(b'"m":"false"', b'"m":"true"')
+        bodies = [batch_body(number + i * 32) for i in range(MESSAGES // 32)]
+        started = time.perf_counter()
+        for at in range(0, len(bodies), 4):
+            answers = Answers(connection, 1794715657300)
+            for body in bodies[at : at + 4]:
+                if not hot.send_v2(connection, header, body, answers):
+                    raise SystemExit("the hot path refused a plain batch")
+            tick = store.write_tick()
+            assert tick is not None
+            store.publish(tick)
+        best["batch"] = min(best["batch"], (time.perf_counter() - started) / MESSAGES)
+        number += MESSAGES
+        _housekeep(store, MESSAGES)
+        queue = store.queue("Bench", 3)
+        started = time.perf_counter()
+        for offset in range(queue.visible_offset - MESSAGES, queue.visible_offset, 32):
+            store.reader.get(
+                queue, offset, max_messages=32, max_bytes=262144, scan_max=800, wanted=None
+            )
+        best["pull"] = min(best["pull"], (time.perf_counter() - started) / MESSAGES)
+    store.close()
+    return {name: seconds * 1e6 for name, seconds in best.items()}
+
+
+def _housekeep(store: Any, messages: int) -> float:
+    started = time.perf_counter()
+    while store.housekeep(0):
+        pass
+    return (time.perf_counter() - started) / messages
+
+
+def main() -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, cost in measure(Path(folder)).items():
+            print(f"{name:10} {cost:6.2f} µs/message")
+
+
+if __name__ == "__main__":
+    main()

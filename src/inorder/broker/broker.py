@@ -1,0 +1,374 @@
+"""The broker: wiring, start, stop, and the few verbs that its parts share.
+
+start   lock and recover the store, load the tables, listen, register, say ready
+stop    take no more requests, finish the tick and what is being served, tell the name servers,
+        save the tables, close the store: in that order
+abandon stop as a kill would: nothing is finished and nothing is saved (simulations)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+from typing import TYPE_CHECKING
+
+from inorder.broker.hot import HotPath
+from inorder.broker.keeping import Keeping
+from inorder.broker.offload import Offload
+from inorder.broker.pulls import Pull, Pulls
+from inorder.broker.registration import Registration
+from inorder.broker.router import Router
+from inorder.broker.snapshots import Snapshot
+from inorder.broker.state.groups import GroupTable
+from inorder.broker.state.locks import QueueLocks
+from inorder.broker.state.members import Departure, Members
+from inorder.broker.state.offsets import OffsetTable
+from inorder.broker.state.stats import BrokerStats
+from inorder.broker.state.topics import TopicTable
+from inorder.broker.state.waits import PullWaits
+from inorder.broker.ticks import Ticks
+from inorder.errors import StoreFailed
+from inorder.net.server import Server, ServerConnection
+from inorder.store.store import Store
+from inorder.wire.codes import RequestCode
+from inorder.wire.command import Command
+from inorder.wire.ids import UniqueIds
+from inorder.wire.record import pack_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from inorder.clock import Clock
+    from inorder.config import BrokerConfig
+    from inorder.disk import Files
+    from inorder.errors import StoreError
+    from inorder.model import GroupConfig, TopicConfig
+    from inorder.store.reader import ReadResult
+    from inorder.wire.frame import RawFrame
+
+log = logging.getLogger(__name__)
+
+
+class Broker:
+    """One broker process."""
+
+    store: Store
+    hot: HotPath
+    pulls: Pulls
+    ticks: Ticks
+    router: Router
+    registration: Registration
+    offload: Offload
+    keeping: Keeping
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        files: Files,
+        *,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.files = files
+        self.random = randomness or random.Random()  # picks queues, not secrets
+        now_ms = clock.now_ms()
+        self.topics = TopicTable(
+            cluster=config.cluster,
+            broker=config.name,
+            now_ms=now_ms,
+            default_queues=config.default_topic_queues,
+            auto_create=config.auto_create_topics,
+            topics_max=config.topics_max,
+        )
+        self.groups = GroupTable(now_ms=now_ms, groups_max=config.groups_max)
+        self.offsets = OffsetTable(now_ms=now_ms)
+        self.members: Members[ServerConnection] = Members()
+        self.locks = QueueLocks(lease_ms=config.lock_expiry_ms)
+        self.waits: PullWaits[ServerConnection, Pull] = PullWaits(waits_max=config.waits_max)
+        self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
+        self.server = Server(self, config.net, clock, name=f"broker {config.name}")
+        self.address = ""
+        self.store_host = b""
+        self.started_ms = now_ms
+        self.writable = False
+        self._ready = False
+        folder = config.data_path / "config"
+        self._topics_file = Snapshot(files, folder / "topics.json")
+        self._groups_file = Snapshot(files, folder / "subscriptionGroup.json")
+        self._unsaved: dict[Snapshot, TopicTable | GroupTable] = {}
+        self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
+        self.offsets_saved = 0  # the revision that the file holds
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> tuple[str, int]:
+        """Recover, listen, register; return the bound address."""
+        config = self.config
+        loop = asyncio.get_running_loop()
+        self.store = Store.open(config.data_path, config.store, self.files, self.clock)
+        try:
+            self._load()
+            host, port = await self.server.start(config.host, config.port)
+        except BaseException:
+            self.store.abandon()
+            raise
+        shown = config.advertised_host or _reachable(host)
+        self.address = f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"
+        self.store_host = pack_host(shown, port)
+        self.unique_ids = UniqueIds(shown, os.getpid(), self.random.getrandbits(32))
+        self.offload = Offload(loop)
+        self.hot = HotPath(self)
+        self.pulls = Pulls(self)
+        self.ticks = Ticks(self, loop)
+        self.router = Router(self)
+        self.keeping = Keeping(self, loop)
+        self.registration = Registration(self)
+        self.writable = self.store.unwritable_reason is None
+        self._ready = True
+        self.keeping.start()
+        await self.registration.start()
+        log.info(
+            "broker started name=%s address=%s data=%s recovery=%s",
+            config.name,
+            self.address,
+            config.data,
+            self.store.recovery,
+        )
+        return host, port
+
+    def _load(self) -> None:
+        self._topics_file.load(self.topics.decode)
+        self._groups_file.load(self.groups.decode)
+        self.offsets_file.load(self.offsets.decode)
+        self.offsets_saved = self.offsets.revision
+        cuts = self.offsets.clamp(self._max_offset)
+        for cut in cuts:
+            log.warning(
+                "committed offset lay beyond the recovered log and was cut back topic=%s group=%s "
+                "queue=%d was=%d now=%d",
+                cut.topic,
+                cut.group,
+                cut.queue_id,
+                cut.was,
+                cut.now,
+            )
+        if cuts:
+            self._save_cut_offsets()
+
+    def _save_cut_offsets(self) -> None:
+        """Make the cut durable before anybody can send: or new messages would be skipped by it."""
+        try:
+            self.offsets_file.save(self.offsets.encode())
+        except OSError as error:
+            # No room for this is no room for messages either: it is saved before they are taken.
+            log.error("cut offsets not saved yet, will be tried again error=%s", error)
+        else:
+            self.offsets_saved = self.offsets.revision
+
+    def _max_offset(self, topic: str, queue_id: int) -> int:
+        queue = self.store.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.visible_offset
+
+    async def stop(self) -> None:
+        """Stop cleanly; what was acknowledged is stored and the directory is as after no crash."""
+        if not self._ready:
+            return
+        self._ready = False
+        timeout = self.config.shutdown_timeout_ms / 1000
+        self.server.stop_accepting()
+        self.server.pause_reading()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.registration.stop()
+                await self.router.drain()
+                await self.ticks.drain()
+        self.router.cancel()
+        await self.keeping.stop()
+        await self.server.close(drain_ms=1000)
+        await self.offload.drain()
+        self.offload.close()
+        self._topics_file.save(self.topics.encode())
+        self._groups_file.save(self.groups.encode())
+        self.offsets_file.save(self.offsets.encode())
+        self.store.close()
+        log.info("broker stopped name=%s", self.config.name)
+
+    def abandon(self) -> None:
+        """Drop everything as a kill would."""
+        self._ready = False
+        self.keeping.cancel()
+        self.registration.abandon()
+        self.router.cancel()
+        self.server.stop_accepting()
+        for connection in list(self.server.connections):
+            connection.abort("the broker was killed")
+        self.store.abandon()
+
+    # -- connections -----------------------------------------------------------------------------
+
+    def connection_made(self, connection: ServerConnection) -> None:
+        """Nothing to do before it speaks."""
+
+    def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
+        """Serve all frames of one read."""
+        if self._ready:
+            self.router.frames_received(connection, frames)
+        else:
+            connection.close("the broker is not serving")
+
+    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
+        """Forget a client: its waiting pulls, its memberships; shorten its locks."""
+        self.waits.drop_connection(connection)
+        if self._ready:
+            self.apply_departure(self.members.close(connection))
+
+    def apply_departure(self, departure: Departure[ServerConnection]) -> None:
+        """Shorten or free the locks of clients that went and tell the groups."""
+        now_ms = self.clock.monotonic_ms()
+        freed = set()
+        for gone in departure.departed:
+            if self.locks.client_lost(gone.group, gone.client_id, now_ms):
+                freed.add(gone.group)
+        for notice in departure.notices:
+            freed.discard(notice.group)
+            self.notify_ids_changed(notice.group, notice.connections)
+        for group in sorted(freed):
+            self.notify_ids_changed(group)
+        self.keeping.lock_deadline_changed()
+
+    def notify_ids_changed(
+        self, group: str, connections: Iterable[ServerConnection] | None = None
+    ) -> None:
+        """Send NOTIFY_CONSUMER_IDS_CHANGED to the members of a group."""
+        targets = self.members.connections(group) if connections is None else connections
+        for connection in targets:
+            connection.notify(
+                Command.request(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, oneway=True
+                )
+            )
+
+    # -- topics and groups -----------------------------------------------------------------------
+
+    def create_topic_on_send(self, name: str, template: str, queues: int) -> TopicConfig | None:
+        """Make the topic of a send: from its template, or a retry topic by its name."""
+        now_ms = self.clock.now_ms()
+        made = self.topics.create_on_send(name, template, queues, now_ms)
+        if made is None and name.startswith("%RETRY%"):
+            made = self.topics.create_internal(name, 1, now_ms)
+        if made is not None:
+            self.save_topics()
+            self.registration.topic_changed(made)
+        return made
+
+    def ensure_topic(self, name: str, *, queues: int) -> TopicConfig:
+        """Return a topic that the broker needs itself, made if it is not there."""
+        found = self.topics.get(name)
+        if found is None:
+            found = self.topics.create_internal(name, queues, self.clock.now_ms())
+            assert found is not None, "it was not there a moment ago"
+            self.save_topics()
+            self.registration.topic_changed(found)
+        return found
+
+    def find_group(self, name: str) -> GroupConfig | None:
+        """Return a group, made if the settings allow it."""
+        found = self.groups.get(name)
+        if found is None:
+            found = self.groups.find_or_create(
+                name, auto_create=self.config.auto_create_groups, now_ms=self.clock.now_ms()
+            )
+            if found is not None:
+                self.save_groups()
+        return found
+
+    def save_topics(self) -> None:
+        """Persist the topics after a change, and let the hot path look them up again."""
+        self.hot.forget_targets()
+        self._save(self._topics_file, self.topics)
+
+    def save_groups(self) -> None:
+        """Persist the groups after a change."""
+        self._save(self._groups_file, self.groups)
+
+    def _save(self, file: Snapshot, table: TopicTable | GroupTable) -> None:
+        """Save a table; while the disk takes nothing it stays in memory and is tried again."""
+        try:
+            file.save(table.encode())
+        except OSError as error:
+            self._unsaved[file] = table
+            log.error("not saved yet, will be tried again file=%s error=%s", file.path, error)
+        else:
+            self._unsaved.pop(file, None)
+
+    def save_again(self) -> None:
+        """Save what the disk did not take."""
+        for file, table in list(self._unsaved.items()):
+            self._save(file, table)
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store a group's progress."""
+        self.offsets.commit(group, topic, queue_id, offset, self.clock.now_ms())
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Go on with other settings, of which only those that may change at run time differ."""
+        self.config = config
+        self.pulls.configure(config)
+
+    def count(self) -> None:
+        """Bring the statistics up to date with what the hot paths counted."""
+        stats = self.stats
+        stats.put_messages, stats.put_bytes = self.hot.messages, self.hot.bytes
+        stats.get_messages, stats.get_bytes = self.pulls.messages, self.pulls.bytes
+        stats.pulls_found, stats.pulls_missed = self.pulls.found, self.pulls.missed
+
+    # -- what ticks and pulls ask ----------------------------------------------------------------
+
+    def wake(self, topic: str, queue_id: int) -> None:
+        """Look again at the pulls held for a queue."""
+        queue = self.store.find_queue(topic, queue_id)
+        if queue is not None:
+            self.pulls.wake([(queue, queue.visible_offset)])
+
+    def topic_gone(self, topic: str) -> None:
+        """Answer the pulls held for a deleted topic, which finds that it does not exist."""
+        for wait in self.waits.drop_topic(topic):
+            self.pulls.finish(wait.request)
+
+    def send_cold(self, connection: ServerConnection, head: bytes, result: ReadResult) -> None:
+        """Read a cold answer in a thread, then send it."""
+        ranges, reader = result.ranges, self.store.reader
+
+        def send(parts: list[bytes] | None) -> None:
+            if parts is None:  # removed meanwhile: the client asks again and is told
+                connection.close("the messages were removed while they were read")
+            else:
+                connection.write_parts([head, *parts])
+
+        self.offload.run(
+            lambda: reader.load(ranges),
+            send,
+            lambda error: connection.close(f"reading failed: {error}"),
+        )
+
+    def write_failed(self, error: StoreError) -> None:
+        """Stop taking writes; a full disk is looked at again, a failed one is final."""
+        self.writable = False
+        if isinstance(error, StoreFailed):
+            log.critical(
+                "the store failed and takes no more writes; reads go on. Free or replace the disk, "
+                "then restart the broker: it recovers what is really on disk. data=%s error=%s",
+                self.config.data,
+                error,
+            )
+        else:
+            self.keeping.disk_was_full()
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104

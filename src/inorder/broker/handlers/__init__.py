@@ -1,0 +1,46 @@
+"""The control plane: what the broker answers to everything but sends and pulls.
+
+HANDLERS is the table of contents. A code that is not in it is answered with 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from inorder.broker.handlers import groups, locks, members, offsets, query, runtime, topics
+from inorder.broker.handlers.context import BrokerLike, Handler
+from inorder.wire.codes import RequestCode
+
+__all__ = ["HANDLERS", "BrokerLike", "Handler"]
+
+HANDLERS: Final[Mapping[int, Handler]] = {
+    RequestCode.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
+    RequestCode.GET_MAX_OFFSET: offsets.get_max_offset,
+    RequestCode.GET_MIN_OFFSET: offsets.get_min_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.get_earliest,
+    RequestCode.HEART_BEAT: members.heart_beat,
+    RequestCode.UNREGISTER_CLIENT: members.unregister_client,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: members.get_consumer_list,
+    RequestCode.CHECK_CLIENT_CONFIG: members.check_client_config,
+    RequestCode.LOCK_BATCH_MQ: locks.lock_batch,
+    RequestCode.UNLOCK_BATCH_MQ: locks.unlock_batch,
+    RequestCode.VIEW_MESSAGE_BY_ID: query.view_message,
+    RequestCode.QUERY_MESSAGE: query.query_message,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: topics.create_topic,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.create_topic_list,
+    RequestCode.GET_ALL_TOPIC_CONFIG: topics.get_all_topics,
+    RequestCode.GET_TOPIC_CONFIG: topics.get_topic,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.get_system_topics,
+    RequestCode.DELETE_TOPIC_IN_BROKER: topics.delete_topic,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.update_group,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.update_group_list,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.get_all_groups,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.get_group,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.delete_group,
+    RequestCode.GET_BROKER_RUNTIME_INFO: runtime.get_runtime_info,
+    RequestCode.GET_BROKER_CONFIG: runtime.get_broker_config,
+    RequestCode.UPDATE_BROKER_CONFIG: runtime.update_broker_config,
+}

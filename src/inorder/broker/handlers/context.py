@@ -1,0 +1,124 @@
+"""What a handler may use of the broker.
+
+A handler is a plain function of (broker, connection, command). It returns the answer, None if there
+is none (or not yet), or a coroutine that the router runs when it has to wait for something. A
+BrokerError that it raises becomes the answer. `BrokerLike` is the whole of what handlers rely on,
+so that their tests can do with a small fake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from inorder.broker.state.groups import GroupTable
+    from inorder.broker.state.locks import QueueLocks
+    from inorder.broker.state.members import Departure, Members
+    from inorder.broker.state.offsets import OffsetTable
+    from inorder.broker.state.stats import BrokerStats
+    from inorder.broker.state.topics import TopicTable
+    from inorder.clock import Clock
+    from inorder.config import BrokerConfig
+    from inorder.disk import Files
+    from inorder.model import GroupConfig, TopicConfig
+    from inorder.net.server import ServerConnection
+    from inorder.store.store import Store
+    from inorder.wire.command import Command
+
+
+class RegistrationLike(Protocol):
+    """The broker's standing with the name servers."""
+
+    def topic_changed(self, config: TopicConfig) -> None:
+        """Tell the name servers of a topic soon."""
+        ...
+
+    def refresh(self) -> None:
+        """Tell the name servers everything again soon."""
+        ...
+
+    async def register_now(self) -> None:
+        """Return when the name servers that are up know the present topics, or after a while."""
+        ...
+
+
+class KeepingLike(Protocol):
+    """The broker's timers."""
+
+    def lock_deadline_changed(self) -> None:
+        """Look at the earliest lock deadline again."""
+        ...
+
+
+class BrokerLike(Protocol):
+    """The broker as handlers see it."""
+
+    config: BrokerConfig
+
+    @property
+    def started_ms(self) -> int: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def files(self) -> Files: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def store(self) -> Store: ...
+    @property
+    def topics(self) -> TopicTable: ...
+    @property
+    def groups(self) -> GroupTable: ...
+    @property
+    def offsets(self) -> OffsetTable: ...
+    @property
+    def members(self) -> Members[ServerConnection]: ...
+    @property
+    def locks(self) -> QueueLocks: ...
+    @property
+    def stats(self) -> BrokerStats: ...
+    @property
+    def registration(self) -> RegistrationLike: ...
+    @property
+    def keeping(self) -> KeepingLike: ...
+
+    def count(self) -> None:
+        """Bring the statistics up to date."""
+        ...
+
+    def find_group(self, name: str) -> GroupConfig | None:
+        """Return a group, made and saved if the settings allow it."""
+        ...
+
+    def save_topics(self) -> None:
+        """Persist the topics after a change."""
+        ...
+
+    def save_groups(self) -> None:
+        """Persist the groups after a change."""
+        ...
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store a group's progress."""
+        ...
+
+    def notify_ids_changed(
+        self, group: str, connections: Iterable[ServerConnection] | None = None
+    ) -> None:
+        """Send NOTIFY_CONSUMER_IDS_CHANGED to connections, by default all of the group."""
+        ...
+
+    def apply_departure(self, departure: Departure[ServerConnection]) -> None:
+        """Shorten the locks of clients that went, and tell the groups."""
+        ...
+
+    def topic_gone(self, topic: str) -> None:
+        """Answer the pulls held for a deleted topic."""
+        ...
+
+
+Handler = Callable[
+    [BrokerLike, "ServerConnection", "Command"],
+    "Command | Coroutine[Any, Any, Command | None] | None",
+]

@@ -1,0 +1,71 @@
+"""Consumer groups: create and change (200, 225), list (201), show (352), delete (207)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.names import validate_group
+from inorder.errors import InvalidParameter
+from inorder.model import GroupConfig
+from inorder.wire import bodies
+from inorder.wire.codes import ResponseCode
+from inorder.wire.fields import decode_fields
+from inorder.wire.requests.groups import DeleteGroup, GetGroupConfig
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+
+def update_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Create or change a group."""
+    _apply(broker, [bodies.decode_group_config_request(command.body)], connection.peer)
+    return command.reply()
+
+
+def update_group_list(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Create or change several groups; none if one has an illegal name."""
+    _apply(broker, bodies.decode_group_configs(command.body), connection.peer)
+    return command.reply()
+
+
+def _apply(broker: BrokerLike, configs: list[GroupConfig], peer: str) -> None:
+    for config in configs:
+        invalid = validate_group(config.name)
+        if invalid is not None:
+            raise InvalidParameter(invalid)
+    for config in configs:
+        broker.groups.put(config, broker.clock.now_ms())
+        logger.info("group=%s created or changed peer=%s", config.name, peer)
+    broker.save_groups()
+
+
+def get_all_groups(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer all groups; the paging that newer clients ask for is optional and not used."""
+    return command.reply(body=broker.groups.encode(pretty=False))
+
+
+def get_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer one group, which is made by this if the settings allow it."""
+    name = decode_fields(GetGroupConfig, command.fields).group
+    config = broker.find_group(name)
+    if config is None:
+        return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+    return command.reply(body=bodies.encode_group_config(config))
+
+
+def delete_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Forget a group, with its offsets if asked to; an unknown one is no error."""
+    request = decode_fields(DeleteGroup, command.fields)
+    if broker.groups.delete(request.group, broker.clock.now_ms()) is not None:
+        broker.save_groups()
+        logger.info("group=%s deleted peer=%s", request.group, connection.peer)
+    if request.clean_offset:
+        broker.offsets.remove_group(request.group)
+    return command.reply()

@@ -1,0 +1,171 @@
+"""Clients: heartbeat (34), unregister (35), members of a group (38), subscription check (46)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.members import Member
+from inorder.errors import SystemError_
+from inorder.model import TopicConfig
+from inorder.wire.bodies import (
+    ClientConfigCheck,
+    ClientHeartbeat,
+    ConsumerData,
+    encode_consumer_ids,
+)
+from inorder.wire.codes import ResponseCode
+from inorder.wire.fields import decode_fields
+from inorder.wire.requests.groups import GetConsumerList, UnregisterClient
+from inorder.wire.subscription import TAG
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+RETRY_QUEUES_MAX = 65_536
+UNIT_SUBSCRIBED = 2
+"""The flag of a retry topic whose group consumes in unit mode."""
+
+
+def heart_beat(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
+    """Apply a heartbeat: groups and retry topics are made, members and subscriptions noted.
+
+    Everything is applied before the answer. A retry topic that is new is registered with the name
+    servers before it, too: the client asks for its route next.
+    """
+    beat = ClientHeartbeat.decode(command.body)
+    member = Member(
+        connection, beat.client_id, command.language, command.version, broker.clock.monotonic_ms()
+    )
+    resend = beat.fingerprint == 0
+    groups_before, retry_topics = broker.groups.data_version.counter, []
+    for data in beat.consumers:
+        group = broker.groups.find_or_create(
+            data.group,
+            auto_create=broker.config.auto_create_groups,
+            now_ms=broker.clock.now_ms(),
+        )
+        if group is None:
+            continue  # as RocketMQ: the others of this heartbeat count
+        retry_topics.append(_make_retry_topic(broker, data, group.retry_queues))
+        resend |= _register(broker, member, data, beat, notify=group.notify_ids_changed)
+    if broker.groups.data_version.counter != groups_before:
+        broker.save_groups()
+    made = [config for config in retry_topics if config is not None]
+    if made:
+        broker.save_topics()
+    for config in made:
+        broker.registration.topic_changed(config)
+    for name in beat.producers:
+        if not broker.members.register_producer(name, member):
+            logger.warning("too many producer groups peer=%s group=%s", connection.peer, name)
+    answer = command.reply(
+        fields={
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": "true" if resend else "false",
+        }
+    )
+    return _after_registration(broker, answer) if made else answer
+
+
+async def _after_registration(broker: BrokerLike, answer: Command) -> Command:
+    await broker.registration.register_now()
+    return answer
+
+
+def _make_retry_topic(broker: BrokerLike, data: ConsumerData, queues: int) -> TopicConfig | None:
+    """Make the retry topic of a group; return it if it is new or changed."""
+    order = any(
+        (config := broker.topics.get(subscription.topic)) is not None and config.order
+        for subscription in data.subscriptions
+    )
+    try:
+        return broker.topics.create_retry(
+            data.group,
+            max(0, min(queues, RETRY_QUEUES_MAX)),
+            broker.clock.now_ms(),
+            order=order,
+            sys_flag=UNIT_SUBSCRIBED if data.unit_mode else 0,
+        )
+    except SystemError_ as error:
+        logger.warning("group=%s has no retry topic: %s", data.group, error)
+        return None
+
+
+def _register(
+    broker: BrokerLike,
+    member: Member[ServerConnection],
+    data: ConsumerData,
+    beat: ClientHeartbeat,
+    *,
+    notify: bool,
+) -> bool:
+    """Note one group of a heartbeat; tell whether the client should send it in full again."""
+    members = broker.members
+    online = members.group(data.group)
+    if online is None or member.connection not in online.members:
+        broker.locks.client_back(data.group, member.client_id)
+    notice = members.register_consumer(
+        data.group,
+        member,
+        consume_type=data.consume_type,
+        message_model=data.message_model,
+        consume_from=data.consume_from_where,
+        subscriptions=None if beat.without_sub else data.subscriptions,
+        notify=notify,
+    )
+    if notice is not None:
+        broker.notify_ids_changed(notice.group, notice.connections)
+    return members.note_fingerprint(data.group, beat.fingerprint, full=not beat.without_sub)
+
+
+def unregister_client(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Take a client out of its groups, free what locks it left behind, and tell the others."""
+    request = decode_fields(UnregisterClient, command.fields)
+    if request.producer_group:
+        broker.members.unregister_producer(request.producer_group, connection)
+    group = request.consumer_group
+    if group:
+        departure = broker.members.unregister_consumer(group, connection)
+        if request.client_id not in broker.members.client_ids(group):
+            released = broker.locks.release_client(group, request.client_id)
+            if released and not departure.notices:
+                broker.notify_ids_changed(group)
+        broker.apply_departure(departure)
+    return command.reply(fields={})
+
+
+def get_consumer_list(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the client ids of a group, each once; code 1 if there is none, never an empty list."""
+    group = decode_fields(GetConsumerList, command.fields).consumer_group
+    client_ids = broker.members.client_ids(group)
+    if not client_ids:
+        return command.reply(
+            ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}", fields={}
+        )
+    return command.reply(fields={}, body=encode_consumer_ids(client_ids))
+
+
+def check_client_config(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Say whether a subscription can be served: tags can, other filters cannot."""
+    check = ClientConfigCheck.decode(command.body)
+    if check is not None and check.subscription.expression_type != TAG:
+        kind = check.subscription.expression_type
+        return command.reply(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {kind}",
+        )
+    return command.reply()

@@ -1,0 +1,126 @@
+"""Offsets: what a group has consumed (14, 15), what a queue holds (29 to 32)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.wire.codes import ResponseCode
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests.offsets import (
+    GetEarliest,
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetReply,
+    QueryConsumerOffset,
+    SearchOffset,
+    TimestampReply,
+    UpdateConsumerOffset,
+)
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+
+def query_consumer_offset(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the stored offset of a group, or where a group without one starts.
+
+    - A queue that holds nothing: its end. RocketMQ answers "not found" and the client then asks for
+      the maximum; a message stored between the two would never be handled (O28).
+    - A young queue, whose first message is still there and in memory: 0, as RocketMQ.
+    - Otherwise not found; the client decides by its own setting.
+    """
+    request = decode_fields(QueryConsumerOffset, command.fields)
+    topic, queue_id = request.topic, request.queue_id
+    offset = broker.offsets.query(request.consumer_group, topic, queue_id)
+    if offset < 0:
+        if request.set_zero_if_not_found is False:
+            return command.reply(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, do not set to zero, maybe this group boot first",
+                fields={},
+            )
+        start = _first_offset(broker, topic, queue_id)
+        if start is None:
+            return command.reply(
+                ResponseCode.QUERY_NOT_FOUND,
+                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                fields={},
+            )
+        offset = start
+    return command.reply(fields=encode_fields(OffsetReply(offset)))
+
+
+def _first_offset(broker: BrokerLike, topic: str, queue_id: int) -> int | None:
+    config = broker.topics.get(topic)
+    if config is None or not 0 <= queue_id < config.read_queues:
+        return None
+    store = broker.store
+    queue = store.find_queue(topic, queue_id)
+    if queue is None:
+        return 0
+    if queue.min_offset >= queue.visible_offset:
+        return queue.visible_offset
+    first = queue.entry(0) if queue.min_offset <= 0 else None
+    if first is not None and store.log.end_position - first[0] <= store.reader.hot_bytes:
+        return 0
+    return None
+
+
+def update_consumer_offset(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Store what a group says of its progress; backwards is allowed, below zero says nothing."""
+    request = decode_fields(UpdateConsumerOffset, command.fields)
+    group, topic = request.consumer_group, request.topic
+    if group not in broker.groups:
+        return command.reply(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!", fields={}
+        )
+    if topic not in broker.topics:
+        return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", fields={})
+    missing = "QueueId" if request.queue_id is None else "Offset"
+    if request.queue_id is None or request.commit_offset is None:
+        return command.reply(
+            ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {topic}", fields={}
+        )
+    broker.commit_offset(group, topic, request.queue_id, request.commit_offset)
+    return command.reply(fields={})
+
+
+def get_max_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer the offset that the next message will get; 0 for an unknown queue."""
+    request = decode_fields(GetMaxOffset, command.fields)
+    queue = broker.store.find_queue(request.topic, request.queue_id)
+    offset = 0 if queue is None else queue.visible_offset
+    return command.reply(fields=encode_fields(OffsetReply(offset)))
+
+
+def get_min_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer the offset of the oldest message; 0 for an unknown queue."""
+    request = decode_fields(GetMinOffset, command.fields)
+    queue = broker.store.find_queue(request.topic, request.queue_id)
+    offset = 0 if queue is None else queue.min_offset
+    return command.reply(fields=encode_fields(OffsetReply(offset)))
+
+
+def search_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer the first offset stored at or after a time; with UPPER the last at or before it."""
+    request = decode_fields(SearchOffset, command.fields)
+    offset = broker.store.offset_by_time(
+        request.topic,
+        request.queue_id,
+        request.timestamp_ms,
+        "UPPER" if (request.boundary_type or "").upper() == "UPPER" else "LOWER",
+    )
+    return command.reply(fields=encode_fields(OffsetReply(offset)))
+
+
+def get_earliest(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer when the oldest message of a queue was stored; -1 if there is none."""
+    request = decode_fields(GetEarliest, command.fields)
+    stored_at_ms = broker.store.earliest_time(request.topic, request.queue_id)
+    return command.reply(fields=encode_fields(TimestampReply(stored_at_ms)))

@@ -1,0 +1,227 @@
+"""The running broker: its numbers (28), its settings (26), changing settings (25)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.config import BrokerConfig, NetConfig, StoreConfig
+from inorder.errors import NoPermission, SystemError_
+from inorder.model import DataVersion
+from inorder.wire import bodies
+from inorder.wire.codes import VERSION
+from inorder.wire.record import decode
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+VERSION_NAME: Final = "V5_3_3"
+"""The RocketMQ release whose protocol version our answers carry."""
+
+HIDDEN: Final = frozenset({"data", "tls_certificate", "tls_key"})
+"""Settings that name files are not shown to clients."""
+
+NO_BUFFER_LIMIT: Final = 2**31 - 1
+
+
+def get_runtime_info(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer counters and rates under RocketMQ's names."""
+    broker.count()
+    table = {**_totals(broker), **_rates(broker), **_disk(broker), **_queues()}
+    return command.reply(body=bodies.encode_kv_table(table))
+
+
+def _totals(broker: BrokerLike) -> dict[str, str]:
+    stats, now_ms = broker.stats, broker.clock.now_ms()
+    minutes, seconds = divmod(max(0, now_ms - broker.started_ms) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    average = stats.put_bytes / stats.put_messages if stats.put_messages else 0.0
+    return {
+        "brokerActive": "true",
+        "brokerVersion": str(VERSION),
+        "brokerVersionDesc": VERSION_NAME,
+        "bootTimestamp": str(broker.started_ms),
+        "startAcceptSendRequestTimeStamp": "0",
+        "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]",
+        "putMessageTimesTotal": str(stats.put_messages),
+        "putMessageSizeTotal": str(stats.put_bytes),
+        "putMessageAverageSize": str(average),
+        "putMessageFailedTimes": str(stats.put_failed),
+        **{name: str(total) for name, total in stats.day_totals().items()},
+    }
+
+
+def _rates(broker: BrokerLike) -> dict[str, str]:
+    stats, now_ms = broker.stats, broker.clock.monotonic_ms()
+    found, missed = stats.found_rates(now_ms), stats.missed_rates(now_ms)
+    return {
+        "putTps": str(stats.put_rates(now_ms)),
+        "getFoundTps": str(found),
+        "getMissTps": str(missed),
+        "getTotalTps": str(found + missed),
+        "getTransferredTps": str(stats.transferred_rates(now_ms)),
+        "timerReadBehind": "0",
+        "timerOffsetBehind": "0",
+        "timerCongestNum": "0",
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+    }
+
+
+def _disk(broker: BrokerLike) -> dict[str, str]:
+    log = broker.store.log
+    usage = broker.files.usage(broker.config.data_path)
+    ratio = f"{usage.used_ratio:.2f}"
+    first = broker.store.record_at(log.min_position)
+    earliest_ms = -1 if first is None else decode(first, check_crc=False).stored_at_ms
+    return {
+        "commitLogMinOffset": str(log.min_position),
+        "commitLogMaxOffset": str(log.end_position),
+        "commitLogDiskRatio": ratio,
+        "consumeQueueDiskRatio": ratio,
+        "commitLogDirCapacity": f"Total : {_size(usage.total)}, Free : {_size(usage.free)}.",
+        "earliestMessageTimeStamp": str(earliest_ms),
+        "dispatchBehindBytes": "0",
+        "dispatchMaxBuffer": "0",
+        "pageCacheLockTimeMills": "0",
+        "remainHowManyDataToFlush": _size(max(0, log.end_position - log.durable_position)),
+        "remainTransientStoreBufferNumbs": str(NO_BUFFER_LIMIT),
+    }
+
+
+def _queues() -> dict[str, str]:
+    """Return RocketMQ's thread-pool numbers: here requests do not queue for threads."""
+    table = {}
+    for pool in ("send", "pull", "query", "litePull", "ack"):
+        table[f"{pool}ThreadPoolQueueSize"] = "0"
+        table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        table[f"{pool}ThreadPoolQueueCapacity"] = "0"
+    table["EndTransactionQueueSize"] = "0"
+    table["EndTransactionThreadPoolQueueCapacity"] = "0"
+    return table
+
+
+def _size(count: int) -> str:
+    """Write a number of bytes as RocketMQ does: `235.3 GiB`."""
+    if count < 1024:
+        return f"{count} B"
+    amount = float(count)
+    for unit in "KMGTPE":
+        amount /= 1024
+        if amount < 1024 or unit == "E":
+            return f"{amount:.1f} {unit}iB"
+    raise AssertionError("the last unit always fits")
+
+
+def get_broker_config(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the settings that RocketMQ has too, under its names."""
+    version = bodies.encode_data_version(DataVersion(timestamp_ms=broker.started_ms))
+    return command.reply(
+        fields={"version": version.decode()}, body=bodies.encode_settings(settings(broker.config))
+    )
+
+
+def settings(config: BrokerConfig) -> dict[str, str]:
+    """Return RocketMQ's name and text of each setting that has one, sorted by name."""
+    shown: dict[str, str] = {}
+    parts: tuple[BrokerConfig | StoreConfig | NetConfig, ...] = (config, config.store, config.net)
+    for part in parts:
+        for field in fields(part):
+            name = field.metadata.get("rocketmq")
+            if name and field.name not in HIDDEN:
+                shown[name] = _text(field.name, getattr(part, field.name))
+    return dict(sorted(shown.items()))
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "sync_flush":
+        return "SYNC_FLUSH" if value else "ASYNC_FLUSH"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and name.endswith(("ratio", "ratio_max")):
+        return str(round(value * 100))
+    return str(value)
+
+
+def update_broker_config(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Change settings that may change at run time, if the broker allows it at all.
+
+    All or nothing. A name that nobody knows is ignored, as in RocketMQ; one that is known and may
+    not change is refused.
+    """
+    wanted = bodies.decode_settings(command.body)
+    if not wanted:
+        return command.reply()
+    if not broker.config.remote_config:
+        raise NoPermission(
+            "Can not update config: this broker takes settings from its own command line and file "
+            "only; start it with remote_config=true to allow it"
+        )
+    changes: dict[str, Any] = {}
+    for name, text in wanted.items():
+        change = CHANGEABLE.get(name)
+        if change is not None:
+            changes[change[0]] = change[1](name, text)
+        elif name in FIXED:
+            raise NoPermission(f"Can not update config in black list: {name}")
+    if changes:
+        _apply(broker, changes)
+        logger.warning("settings changed peer=%s %s", connection.peer, changes)
+    return command.reply()
+
+
+def _apply(broker: BrokerLike, changes: Mapping[str, Any]) -> None:
+    config = replace(broker.config, **changes)
+    perm_changed = config.perm != broker.config.perm
+    broker.config = config
+    broker.topics.auto_create = config.auto_create_topics
+    if perm_changed:
+        broker.topics.data_version.next(broker.clock.now_ms())
+        broker.registration.refresh()
+
+
+def _flag(name: str, text: str) -> bool:
+    if text not in ("true", "false"):
+        raise SystemError_(f"{name}={text} is neither true nor false")
+    return text == "true"
+
+
+def _between(low: int, high: int) -> Callable[[str, str], int]:
+    def read(name: str, text: str) -> int:
+        if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
+            raise SystemError_(f"{name}={text} is not a number from {low} to {high}")
+        return int(text)
+
+    return read
+
+
+CHANGEABLE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
+    "brokerPermission": ("perm", _between(0, 7)),
+    "autoCreateTopicEnable": ("auto_create_topics", _flag),
+    "autoCreateSubscriptionGroup": ("auto_create_groups", _flag),
+    "longPollingEnable": ("long_polling", _flag),
+    "shortPollingTimeMills": ("short_polling_ms", _between(1, 600_000)),
+}
+"""RocketMQ's name: ours, and how to read the text. Everything here is looked up at each use."""
+
+FIXED: Final = frozenset(
+    {"brokerConfigPath", "rocketmqHome", "configBlackList", "storePathCommitLog"}
+    | {
+        field.metadata["rocketmq"]
+        for part in (BrokerConfig, StoreConfig, NetConfig)
+        for field in fields(part)
+        if field.metadata.get("rocketmq")
+    }
+).difference(CHANGEABLE)
+"""Names that are known and stay as they are."""

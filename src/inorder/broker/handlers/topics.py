@@ -1,0 +1,148 @@
+"""Topics: create and change (17, 18), list (21, 305), show (351), delete (215)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.attributes import parse_changes
+from inorder.broker.state.names import validate_topic
+from inorder.errors import InvalidParameter, SystemError_
+from inorder.model import TopicConfig
+from inorder.wire import bodies
+from inorder.wire.codes import ResponseCode
+from inorder.wire.fields import decode_fields
+from inorder.wire.requests.admin import CreateTopic, DeleteTopic, GetTopicConfig
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+QUEUES_MAX = 65_536
+PERM_MAX = 15
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+NOTHING_SET = "not set any response code"
+"""The remark with which RocketMQ's broker says that it made a topic."""
+
+
+def create_topic(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Coroutine[Any, Any, Command]:
+    """Create or change a topic; registered with the name servers when answered."""
+    request = decode_fields(CreateTopic, command.fields)
+    config = TopicConfig(
+        request.topic,
+        read_queues=request.read_queues,
+        write_queues=request.write_queues,
+        perm=request.perm,
+        filter_type=request.filter_type,
+        sys_flag=request.sys_flag or 0,
+        order=request.order,
+    )
+    _check(broker, config)
+    _apply(broker, [broker.topics.altered(config, parse_changes(request.attributes or ""))])
+    logger.info("topic=%s created or changed peer=%s", request.topic, connection.peer)
+    return _answer_registered(broker, command.reply(remark=NOTHING_SET))
+
+
+def create_topic_list(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Coroutine[Any, Any, Command]:
+    """Create or change several topics, all or none."""
+    configs = bodies.decode_topic_configs(command.body)
+    for config in configs:
+        _check(broker, config)
+    _apply(broker, [broker.topics.altered(config, config.attributes) for config in configs])
+    logger.info("topics=%d created or changed peer=%s", len(configs), connection.peer)
+    return _answer_registered(broker, command.reply(remark=NOTHING_SET))
+
+
+def _check(broker: BrokerLike, config: TopicConfig) -> None:
+    invalid = validate_topic(config.name)
+    if invalid is not None:
+        raise InvalidParameter(invalid)
+    _check_not_system(broker, config.name)
+    if config.filter_type not in FILTER_TYPES:
+        raise SystemError_(f"topicFilterType = [{config.filter_type}] value invalid")
+    for count in (config.read_queues, config.write_queues):
+        if not 0 <= count <= QUEUES_MAX:
+            raise InvalidParameter(f"{count} queues: a topic has 0 to {QUEUES_MAX}")
+    if not 0 <= config.perm <= PERM_MAX:
+        raise InvalidParameter(
+            f"perm {config.perm} is not made of 4 (read), 2 (write), 1 (inherit)"
+        )
+    if config.attributes.get("+message.type") == "MIXED":
+        raise InvalidParameter("MIXED message type is not supported.")
+
+
+def _check_not_system(broker: BrokerLike, name: str) -> None:
+    if broker.topics.is_system(name):
+        raise InvalidParameter(f"The topic[{name}] is conflict with system topic.")
+
+
+def _apply(broker: BrokerLike, configs: list[TopicConfig]) -> None:
+    changed = [config for config in configs if broker.topics.get(config.name) != config]
+    for config in changed:
+        broker.topics.put(config, broker.clock.now_ms())
+    if changed:
+        broker.save_topics()
+    for config in changed:
+        broker.registration.topic_changed(config)
+
+
+async def _answer_registered(broker: BrokerLike, answer: Command) -> Command:
+    await broker.registration.register_now()
+    return answer
+
+
+def delete_topic(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Delete a topic with its queues and offsets; name servers forget it by their own request."""
+    name = decode_fields(DeleteTopic, command.fields).topic
+    if not name.strip():
+        raise InvalidParameter("The specified topic is blank.")
+    _check_not_system(broker, name)
+    gone = [name]
+    for group in broker.offsets.groups_of(name):
+        retries = (f"%RETRY%{group}_{name}", f"%RETRY%{group}+{name}")
+        gone.extend(topic for topic in retries if topic in broker.topics)
+    for topic in gone:
+        known = broker.topics.delete(topic, broker.clock.now_ms()) is not None
+        if known:
+            broker.save_topics()
+        broker.offsets.remove_topic(topic)
+        if broker.store.queues_of(topic):  # to drop them costs a sync
+            broker.store.drop_topic(topic)
+        if known:
+            broker.topic_gone(topic)
+    logger.info("topic=%s deleted peer=%s", name, connection.peer)
+    return command.reply()
+
+
+def get_all_topics(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer all topics; the paging that newer clients ask for is optional and not used."""
+    table = bodies.TopicTable(
+        broker.topics.data_version, {config.name: config for config in broker.topics}
+    )
+    return command.reply(fields={}, body=table.encode())
+
+
+def get_topic(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer one topic."""
+    name = decode_fields(GetTopicConfig, command.fields).topic
+    config = broker.topics.get(name)
+    if config is None:
+        return command.reply(
+            ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
+        )
+    return command.reply(body=bodies.encode_topic_config(config))
+
+
+def get_system_topics(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the names that belong to the system."""
+    return command.reply(body=bodies.encode_topic_list(broker.topics.system_names()))

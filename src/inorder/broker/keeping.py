@@ -1,0 +1,261 @@
+"""What the broker does by the clock: deadlines of held pulls and locks, saving, flushing, cleaning.
+
+Timers that have nothing to do are not armed: an idle broker wakes up about once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.pulls import Pull
+from inorder.broker.state.waits import Wait
+from inorder.errors import StoreError, StoreFailed
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.state.waits import Key
+
+log = logging.getLogger(__name__)
+
+MEMBERS_SCAN_MS: Final = 10_000
+FLUSH_ALL_MS: Final = 10_000
+INDEX_STEP_MS: Final = 2
+FLUSH_CHECK_MS: Final = 250
+DISK_FULL_RETRY_MS: Final = 1000
+
+
+class _Alarm:
+    """A timer that is always set to the earliest time asked for."""
+
+    def __init__(
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, ring: Callable[[], int | None]
+    ) -> None:
+        self._clock = broker.clock
+        self._loop = loop
+        self._ring = ring
+        self._at_ms: int | None = None
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set(self, at_ms: int | None) -> None:
+        """Ring at `at_ms` (monotonic) unless it will ring before."""
+        if at_ms is None or (self._at_ms is not None and self._at_ms <= at_ms):
+            return
+        self.cancel()
+        self._at_ms = at_ms
+        delay_ms = max(1, at_ms - self._clock.monotonic_ms())
+        self._handle = self._loop.call_later(delay_ms / 1000, self._fire)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+        self._at_ms = self._handle = None
+
+    def _fire(self) -> None:
+        self._at_ms = self._handle = None
+        self.set(self._ring())
+
+
+class Keeping:
+    """The broker's timers."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._loop = loop
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._waits = _Alarm(broker, loop, self._expire_waits)
+        self._locks = _Alarm(broker, loop, self._expire_locks)
+        self._syncing = False
+        self._saving = False
+        self._indexing = False
+        self._flushed_all_to = -1
+        self._stopped = False
+
+    def start(self) -> None:
+        """Arm what runs all the time."""
+        config = self._broker.config
+        store = config.store
+        self._every("stats", 1000, self._sample)
+        self._every("members", MEMBERS_SCAN_MS, self._expire_members)
+        self._every("offsets", config.offset_save_interval_ms, self._save_offsets)
+        self._every("clean", store.clean_interval_ms, self._clean)
+        self._every("flush all", FLUSH_ALL_MS, self._flush_all)
+        if store.sync_flush:
+            self._every("flush timeout", FLUSH_CHECK_MS, self._expire_syncs)
+        else:
+            self._every("flush", store.flush_interval_ms, self._flush)
+
+    def cancel(self) -> None:
+        """Stop all timers at once."""
+        self._stopped = True
+        for handle in self._timers.values():
+            handle.cancel()
+        self._timers.clear()
+        self._waits.cancel()
+        self._locks.cancel()
+
+    async def stop(self) -> None:
+        """Stop all timers and answer the pulls that wait."""
+        self.cancel()
+        for wait in self._broker.waits.take_all():
+            self._broker.pulls.finish(wait.request)
+
+    def _every(self, name: str, interval_ms: int, function: Callable[[], None]) -> None:
+        def fire() -> None:
+            try:
+                function()
+            except Exception:  # a timer's root: one failure must not end the others
+                log.exception("a periodic task failed name=%s", name)
+            if not self._stopped:
+                self._timers[name] = self._loop.call_later(interval_ms / 1000, fire)
+
+        self._timers[name] = self._loop.call_later(interval_ms / 1000, fire)
+
+    # -- held pulls and locks --------------------------------------------------------------------
+
+    def hold(self, key: Key, pull: Pull, deadline_ms: int) -> bool:
+        """Let a pull wait until its deadline; False if too many wait."""
+        held = self._broker.waits.hold(key, Wait(pull.connection, pull), deadline_ms)
+        if held:
+            self._waits.set(deadline_ms)
+        return held
+
+    def _expire_waits(self) -> int | None:
+        waits = self._broker.waits
+        for wait in waits.expire(self._broker.clock.monotonic_ms()):
+            self._broker.pulls.finish(wait.request)
+        return waits.next_deadline_ms()
+
+    def lock_deadline_changed(self) -> None:
+        """Look at the earliest lock deadline again."""
+        self._locks.set(self._broker.locks.next_deadline_ms())
+
+    def _expire_locks(self) -> int | None:
+        locks = self._broker.locks
+        groups = {key.group for key in locks.expire(self._broker.clock.monotonic_ms())}
+        for group in sorted(groups):
+            self._broker.notify_ids_changed(group)
+        return locks.next_deadline_ms()
+
+    def _expire_members(self) -> None:
+        broker = self._broker
+        departure = broker.members.expire(
+            broker.clock.monotonic_ms(), broker.config.channel_expiry_ms
+        )
+        broker.apply_departure(departure)
+        for connection in departure.connections:
+            connection.close("no heartbeat for too long")
+
+    def _sample(self) -> None:
+        broker = self._broker
+        broker.count()
+        broker.stats.sample(broker.clock.monotonic_ms(), broker.clock.now_ms())
+
+    # -- the store -------------------------------------------------------------------------------
+
+    def indexing_needed(self, *, soon: bool = False) -> None:
+        """Write queue entries and the key index out a little later; `soon`: in small steps."""
+        if not self._indexing and not self._stopped:
+            self._indexing = True
+            delay_ms = INDEX_STEP_MS if soon else self._broker.config.store.queue_write_interval_ms
+            self._timers["index"] = self._loop.call_later(delay_ms / 1000, self._index)
+
+    def _index(self) -> None:
+        self._indexing = False
+        broker = self._broker
+        more = broker.store.housekeep(broker.clock.now_ms())
+        if broker.writable and not broker.store.writable:
+            self._look_at_disk()
+            self.disk_was_full()
+        elif more:
+            self.indexing_needed(soon=True)
+
+    def _flush(self) -> None:
+        store = self._broker.store
+        if self._syncing or store.log.durable_position >= store.log.end_position:
+            return
+        self._syncing = True
+        self._broker.offload.run(store.sync, self._flushed, self._flush_failed)
+
+    def _flush_all(self) -> None:
+        """Make queues and index durable too, so that a recovery has little to read."""
+        store = self._broker.store
+        if store.log.end_position == self._flushed_all_to:
+            store.rest()
+            return
+        if self._syncing:
+            return
+        self._syncing = True
+        self._flushed_all_to = store.log.end_position
+        self._broker.offload.run(store.plan_flush().run, self._flushed, self._flush_failed)
+
+    def _flushed(self, _result: object) -> None:
+        self._syncing = False
+
+    def _flush_failed(self, error: BaseException) -> None:
+        self._syncing = False
+        failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
+        self._broker.write_failed(failure)
+
+    def _expire_syncs(self) -> None:
+        self._broker.ticks.expire(self._broker.clock.monotonic_ms())
+
+    def _clean(self) -> None:
+        broker = self._broker
+        hour = datetime.fromtimestamp(broker.clock.now_ms() / 1000).astimezone().hour
+        report = broker.store.clean(
+            broker.clock.now_ms(), hour, broker.files.usage(broker.config.data_path)
+        )
+        if report.segments:
+            log.info("removed commit-log files report=%s", report)
+        self._look_at_disk()
+
+    def disk_was_full(self) -> None:
+        """Look again soon whether there is room."""
+        if "disk" not in self._timers and not self._stopped:
+            self._timers["disk"] = self._loop.call_later(
+                DISK_FULL_RETRY_MS / 1000, self._look_again
+            )
+
+    def _look_again(self) -> None:
+        self._timers.pop("disk", None)
+        self._look_at_disk()
+
+    def _look_at_disk(self) -> None:
+        broker = self._broker
+        store = broker.store
+        if store.log.failed is None and not broker.writable:
+            store.housekeep(broker.clock.now_ms())
+        writable, reason = store.writable, store.unwritable_reason
+        if writable != broker.writable:
+            broker.writable = writable
+            if writable:
+                log.warning("the store takes writes again data=%s", broker.config.data)
+            else:
+                log.error("writes are refused data=%s: %s", broker.config.data, reason)
+        if not writable and store.log.failed is None:
+            self.disk_was_full()
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def _save_offsets(self) -> None:
+        broker = self._broker
+        broker.save_again()
+        revision = broker.offsets.revision
+        if self._saving or revision == broker.offsets_saved:
+            return
+        content = broker.offsets.encode()
+        self._saving = True
+
+        def saved(_: None) -> None:
+            self._saving = False
+            broker.offsets_saved = revision
+
+        def failed(error: BaseException) -> None:
+            self._saving = False
+            log.error("consumer offsets were not saved, the old file is kept error=%s", error)
+
+        broker.offload.run(lambda: broker.offsets_file.save(content), saved, failed)

@@ -1,0 +1,310 @@
+"""The broker's standing with the name servers.
+
+A broker registers with every name server, over a connection of its own to each that stays open: the
+name server drops the broker when that connection closes. One task per name server, so that one
+which is down holds up nobody.
+
+    connected again, every 30 s, or after `refresh`     all topics
+    a topic is made or changed                          that topic, with the table's version; all
+                                                        topics if an earlier change may be missing
+
+A name server takes over a topic only with a version that it does not know yet, so a change that got
+lost must not be followed by a later one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from inorder.errors import BrokerError, InorderError, broker_error
+from inorder.model import PERM_READ, PERM_WRITE, TopicConfig
+from inorder.net.connection import Connection
+from inorder.tasks.backoff import Backoff
+from inorder.tasks.groups import Tasks
+from inorder.wire.bodies import RegisterBrokerBody, decode_kv_table
+from inorder.wire.command import Command
+from inorder.wire.fields import encode_fields
+from inorder.wire.record import body_crc
+from inorder.wire.requests.routes import RegisterBroker, UnregisterBroker
+
+if TYPE_CHECKING:
+    from inorder.broker.state.topics import TopicTable
+    from inorder.clock import Clock
+    from inorder.config import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+START_WAIT_MS: Final = 1000
+REGISTER_WAIT_MS: Final = 1000
+STOP_WAIT_MS: Final = 1000
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 5000
+READ_WRITE: Final = PERM_READ | PERM_WRITE
+
+
+class Registrant(Protocol):
+    """The broker as its name servers see it."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def topics(self) -> TopicTable: ...
+
+    def save_topics(self) -> None:
+        """Persist the topics after a change."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Link:
+    """One name server. `up` is None until the first attempt has ended."""
+
+    address: str
+    up: bool | None = None
+    connection: Connection | None = None
+    task: asyncio.Task[None] | None = None
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    pending: dict[str, TopicConfig] = field(default_factory=dict)
+    all_due: bool = True
+    known_counter: int = -1
+    waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+    order_topics: frozenset[str] | None = None
+
+    def release(self, *, all_: bool) -> None:
+        """Let go on who waits for what the name server knows now; all if it is down."""
+        rest = []
+        for counter, future in self.waiting:
+            if all_ or counter <= self.known_counter:
+                if not future.done():
+                    future.set_result(None)
+            else:
+                rest.append((counter, future))
+        self.waiting = rest
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationStatistics:
+    """Which name servers know this broker."""
+
+    up: tuple[str, ...]
+    down: tuple[str, ...]
+
+
+class Registration:
+    """Keeps the name servers informed."""
+
+    def __init__(self, broker: Registrant) -> None:
+        self._broker = broker
+        config = broker.config
+        addresses = [part.strip() for part in config.namesrv.replace(",", ";").split(";")]
+        self._links = [_Link(address) for address in dict.fromkeys(filter(None, addresses))]
+        self._tasks = Tasks(f"registration of {config.name}")
+        self._body: tuple[int, int, bytes] | None = None
+
+    def __repr__(self) -> str:
+        up = sum(link.up is True for link in self._links)
+        return f"Registration({up} of {len(self._links)} name servers)"
+
+    def statistics(self) -> RegistrationStatistics:
+        """Return the addresses by state."""
+        return RegistrationStatistics(
+            tuple(link.address for link in self._links if link.up),
+            tuple(link.address for link in self._links if not link.up),
+        )
+
+    async def start(self) -> None:
+        """Register with all name servers; return when each has answered or failed, or after 1 s."""
+        for link in self._links:
+            link.task = self._tasks.start(self._run(link), name=link.address)
+        await self._wait(START_WAIT_MS)
+
+    async def stop(self) -> None:
+        """Take leave of the name servers that are up, within a second."""
+        await self._tasks.stop()
+        open_links = [link for link in self._links if link.connection is not None]
+        results = await asyncio.gather(
+            *(self._unregister(link) for link in open_links), return_exceptions=True
+        )
+        for link, result in zip(open_links, results, strict=True):
+            if isinstance(result, BaseException):
+                logger.warning("namesrv=%s was not told goodbye: %s", link.address, result)
+        self._close("the broker stops")
+
+    def abandon(self) -> None:
+        """Drop the connections as a kill would."""
+        for link in self._links:
+            if link.task is not None:
+                link.task.cancel()
+        self._close("the broker was killed")
+
+    def topic_changed(self, config: TopicConfig) -> None:
+        """Tell the name servers of a topic soon."""
+        for link in self._links:
+            link.pending[config.name] = config
+            link.wake.set()
+
+    def refresh(self) -> None:
+        """Tell the name servers everything again soon."""
+        self._body = None
+        for link in self._links:
+            link.all_due = True
+            link.wake.set()
+
+    async def register_now(self, timeout_ms: int = REGISTER_WAIT_MS) -> None:
+        """Return when the name servers that are up know the present topics, or after a while."""
+        await self._wait(timeout_ms)
+
+    async def _wait(self, timeout_ms: int) -> None:
+        counter = self._broker.topics.data_version.counter
+        futures = []
+        for link in self._links:
+            if link.up is not False and link.known_counter < counter:
+                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                link.waiting.append((counter, future))
+                link.wake.set()
+                futures.append(future)
+        if futures:
+            _, late = await asyncio.wait(futures, timeout=timeout_ms / 1000)
+            for future in late:
+                future.cancel()
+
+    async def _run(self, link: _Link) -> None:
+        retry = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS)
+        while True:
+            link.wake.clear()
+            try:
+                await self._register(link)
+            except (InorderError, OSError) as error:
+                self._failed(link, error)
+                await asyncio.sleep(retry.next_ms() / 1000)
+                continue
+            retry.reset()
+            self._succeeded(link)
+            with contextlib.suppress(TimeoutError):  # then nothing is pending: all topics again
+                async with asyncio.timeout(self._broker.config.register_interval_ms / 1000):
+                    await link.wake.wait()
+
+    async def _register(self, link: _Link) -> None:
+        connection = await self._connect(link)
+        counter = self._broker.topics.data_version.counter
+        if link.all_due or not link.pending:
+            body = self._full_body()
+        else:
+            body = self._encode(link.pending)
+        # What changes while the name server answers belongs to the next turn.
+        link.pending = {}
+        link.all_due = False
+        try:
+            answer = await connection.request(
+                self._command(body), self._broker.config.register_timeout_ms
+            )
+            if answer.code != 0:
+                raise broker_error(answer.code, answer.remark)
+        except BaseException:
+            link.all_due = True
+            raise
+        link.known_counter = counter
+        if answer.body:
+            link.order_topics = frozenset(decode_kv_table(answer.body))
+            self._apply_order_topics()
+
+    async def _connect(self, link: _Link) -> Connection:
+        if link.connection is None or link.connection.closed:
+            link.all_due = True
+            link.connection = await Connection.open(
+                link.address,
+                self._broker.config.net,
+                on_lost=lambda connection, _reason: self._lost(link, connection),
+            )
+        return link.connection
+
+    def _lost(self, link: _Link, connection: Connection) -> None:
+        if link.connection is not connection:
+            return  # one that we had closed ourselves
+        link.all_due = True
+        link.known_counter = -1
+        link.wake.set()
+
+    def _succeeded(self, link: _Link) -> None:
+        if not link.up:
+            logger.info("registered namesrv=%s address=%s", link.address, self._broker.address)
+        link.up = True
+        link.release(all_=False)
+
+    def _failed(self, link: _Link, error: Exception) -> None:
+        if link.up is not False:
+            logger.warning("not registered namesrv=%s: %s; trying again", link.address, error)
+        link.up = False
+        link.known_counter = -1
+        link.pending = {}  # all topics come next
+        link.release(all_=True)
+        if link.connection is not None and not isinstance(error, BrokerError):
+            link.connection.close("registration failed")
+            link.connection = None
+
+    def _apply_order_topics(self) -> None:
+        known = [link.order_topics for link in self._links if link.order_topics is not None]
+        changed = self._broker.topics.set_order(
+            frozenset().union(*known), self._broker.clock.now_ms()
+        )
+        if changed:
+            self._broker.save_topics()
+        for config in changed:
+            self.topic_changed(config)
+
+    def _full_body(self) -> bytes:
+        """Return the registration of all topics, made anew only when they have changed."""
+        version = self._broker.topics.data_version
+        kept = self._body
+        if kept is None or kept[:2] != (version.counter, version.timestamp_ms):
+            body = self._encode({config.name: config for config in self._broker.topics})
+            kept = self._body = (version.counter, version.timestamp_ms, body)
+        return kept[2]
+
+    def _encode(self, topics: dict[str, TopicConfig]) -> bytes:
+        perm = self._broker.config.perm
+        if perm & READ_WRITE != READ_WRITE:
+            topics = {name: config.with_perm(config.perm & perm) for name, config in topics.items()}
+        return RegisterBrokerBody(self._broker.topics.data_version, topics).encode()
+
+    def _command(self, body: bytes) -> Command:
+        config = self._broker.config
+        host, _, port = self._broker.address.rpartition(":")
+        header = RegisterBroker(
+            broker_name=config.name,
+            broker_address=self._broker.address,
+            cluster_name=config.cluster,
+            ha_server_address=f"{host}:{int(port) + 1}",
+            broker_id=config.broker_id,
+            enable_acting_master=False,
+            compressed=False,
+            body_crc32=body_crc(body),
+        )
+        return Command.request(RegisterBroker.CODE, encode_fields(header), body)
+
+    async def _unregister(self, link: _Link) -> None:
+        assert link.connection is not None
+        config = self._broker.config
+        header = UnregisterBroker(
+            broker_name=config.name,
+            broker_address=self._broker.address,
+            cluster_name=config.cluster,
+            broker_id=config.broker_id,
+        )
+        command = Command.request(UnregisterBroker.CODE, encode_fields(header))
+        await link.connection.request(command, STOP_WAIT_MS)
+
+    def _close(self, reason: str) -> None:
+        for link in self._links:
+            link.release(all_=True)
+            if link.connection is not None:
+                link.connection.close(reason)
+                link.connection = None

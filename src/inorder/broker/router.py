@@ -1,0 +1,205 @@
+"""From a frame to the code that answers it, and from an exception to an answer.
+
+Sends and pulls in their usual JSON form go straight to `hot.py` and `pulls.py` from the first bytes
+of the header. Everything else becomes a Command and finds its handler in the table of
+`handlers/`. Unknown codes are answered 3 at once. This is the one place that turns an exception
+into a response code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from inorder.broker.handlers import HANDLERS
+from inorder.broker.hot import SEND_CODES
+from inorder.broker.sendrules import require_writable
+from inorder.broker.ticks import Answers
+from inorder.errors import BrokerError, InorderError, ProtocolError, StoreBusy, StoreError
+from inorder.net.quiet import printable
+from inorder.wire.codes import RequestCode, ResponseCode
+from inorder.wire.command import Command
+from inorder.wire.header import decode_command
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.net.server import ServerConnection
+    from inorder.wire.frame import RawFrame
+
+log = logging.getLogger(__name__)
+
+PULL_CODES: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+
+_SEND_V2: Final = b'{"code":310,'
+_SEND_BATCH: Final = b'{"code":320,'
+_PULL: Final = b'{"code":11,'
+_SEND: Final = b'{"code":10,'
+_REFUSALS_WITH_REGION: Final = frozenset((2, 13, 14, 16, 17, 29))
+
+
+class Router:
+    """Hand frames to their handlers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outstanding: dict[int, int] = {}
+        self._unsettled_max = broker.config.store.pending_bytes_max
+        self._outstanding_max = broker.config.net.outstanding_max
+        self._region = {
+            "TRACE_ON": "true" if broker.config.trace_on else "false",
+            "MSG_REGION": broker.config.region,
+        }
+        self.unknown_codes: dict[int, int] = {}
+
+    def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
+        """Serve all frames of one read, in order; their appends become one tick."""
+        broker = self._broker
+        hot, pulls = broker.hot, broker.pulls
+        answers = Answers(connection, broker.clock.now_ms())
+        writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
+        try:
+            for frame in frames:
+                serializer, header, body = frame
+                if serializer == 0:
+                    start = header[:12]
+                    if start in (_SEND_V2, _SEND_BATCH):
+                        if writable and hot.send_v2(connection, header, body, answers):
+                            continue
+                    elif start[:11] == _PULL:
+                        if pulls.pull_raw(connection, header):
+                            continue
+                    elif (
+                        start[:11] == _SEND
+                        and writable
+                        and hot.send_long(connection, header, body, answers)
+                    ):
+                        continue
+                self._general(connection, frame, answers)
+        finally:
+            # Also when a later frame is garbage: what was appended is written and answered.
+            broker.ticks.take(answers)
+
+    def _general(self, connection: ServerConnection, frame: RawFrame, answers: Answers) -> None:
+        command = decode_command(frame)
+        if command.is_response:
+            connection.take_response(command)
+            return
+        try:
+            if command.code in SEND_CODES:
+                require_writable(self._broker)
+                self._broker.hot.send_command(connection, command, answers)
+            elif command.code in PULL_CODES:
+                self._broker.pulls.pull_command(connection, command)
+            else:
+                self._control(connection, command)
+        except ProtocolError:
+            raise
+        except Exception as error:  # the root of every request: nothing may escape unanswered
+            self._failed(connection, command, error)
+
+    def _control(self, connection: ServerConnection, command: Command) -> None:
+        handler = HANDLERS.get(command.code)
+        if handler is None:
+            if len(self.unknown_codes) < 1024 or command.code in self.unknown_codes:
+                self.unknown_codes[command.code] = self.unknown_codes.get(command.code, 0) + 1
+            self._reply(
+                connection,
+                command,
+                command.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                ),
+            )
+            return
+        result = handler(self._broker, connection, command)
+        if isinstance(result, Command):
+            self._reply(connection, command, result)
+        elif result is not None:
+            self._spawn(connection, command, result)
+
+    def _spawn(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        work: Coroutine[Any, Any, Command | None],
+    ) -> None:
+        waiting = self._outstanding.get(connection.id, 0)
+        if waiting >= self._outstanding_max:
+            work.close()
+            self._reply(
+                connection,
+                command,
+                command.reply(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD]{waiting} requests of this connection wait for an answer",
+                ),
+            )
+            return
+        self._outstanding[connection.id] = waiting + 1
+        task = asyncio.get_running_loop().create_task(
+            self._finish(connection, command, work), name=f"request-{command.code}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        work: Coroutine[Any, Any, Command | None],
+    ) -> None:
+        try:
+            reply = await work
+            if reply is not None:
+                self._reply(connection, command, reply)
+        except Exception as error:  # a task root: the answer says what the log says
+            self._failed(connection, command, error)
+        finally:
+            left = self._outstanding.get(connection.id, 1) - 1
+            if left > 0:
+                self._outstanding[connection.id] = left
+            else:
+                self._outstanding.pop(connection.id, None)
+
+    def _failed(self, connection: ServerConnection, command: Command, error: Exception) -> None:
+        fields = None
+        if isinstance(error, BrokerError):
+            code, remark = error.code, error.remark
+            fields = getattr(error, "fields", None)
+        elif isinstance(error, StoreBusy):
+            code, remark = int(ResponseCode.SYSTEM_BUSY), f"[OVERLOAD]{error}"
+        elif isinstance(error, StoreError):
+            code, remark = int(ResponseCode.SERVICE_NOT_AVAILABLE), str(error)
+        elif isinstance(error, InorderError):
+            code, remark = int(ResponseCode.SYSTEM_ERROR), str(error)
+        else:
+            code = int(ResponseCode.SYSTEM_ERROR)
+            remark = f"{type(error).__name__}: {error}"
+            log.error(
+                "request failed code=%d id=%d peer=%s",
+                command.code,
+                command.request_id,
+                printable(connection.peer),
+                exc_info=error,
+            )
+        if fields is None and command.code in SEND_CODES and code in _REFUSALS_WITH_REGION:
+            fields = self._region
+        self._reply(connection, command, command.reply(code, remark, fields=fields))
+
+    @staticmethod
+    def _reply(connection: ServerConnection, command: Command, reply: Command) -> None:
+        if not command.is_oneway and not connection.closed:
+            connection.send(reply)
+
+    async def drain(self) -> None:
+        """Wait for the requests that are being served."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    def cancel(self) -> None:
+        """Give up the requests that are being served."""
+        for task in self._tasks:
+            task.cancel()

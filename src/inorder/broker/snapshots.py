@@ -1,0 +1,112 @@
+"""Small JSON files that hold a whole table: topics, groups, offsets.
+
+A save leaves the new content under the name and the previous one under `<name>.bak`, as RocketMQ's
+ConfigManager does, and is on disk when it returns. The new file is complete before it gets its
+name, so that a crash at any point leaves one readable file at least:
+
+    write <name>.tmp, sync      <name> old    .bak older
+    rename <name> to .bak       <name> -      .bak old
+    rename .tmp to <name>       <name> new    .bak old      sync the directory
+
+A load takes the file, or, if it is missing, empty or unreadable, the `.bak`. An unreadable file is
+kept as `<name>.corrupt` for people to look at. If the file and the `.bak` are both there and both
+unreadable, the load fails: to start with an empty table would forget topics or progress.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from inorder.disk import Files
+from inorder.errors import RemoteProtocolError, StoreError
+
+logger = logging.getLogger(__name__)
+
+CONFIG_BYTES_MAX = 1 << 30
+
+
+class Snapshot:
+    """One such file."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self.path = path
+        self._backup = path.with_name(path.name + ".bak")
+        self._draft = path.with_name(path.name + ".tmp")
+        self._directory_is_durable = False
+
+    def __repr__(self) -> str:
+        return f"Snapshot({str(self.path)!r})"
+
+    def save(self, content: bytes) -> None:
+        """Replace the content; return when it is on disk. OSError leaves the old one in place."""
+        files = self._files
+        if not self._directory_is_durable:  # also one that a killed run has just made
+            files.makedirs(self.path.parent)
+            files.fsync_dir(self.path.parent.parent)
+            self._directory_is_durable = True
+        try:
+            self._write_draft(content)
+        except OSError:
+            files.remove(self._draft)  # it may hold the last of the disk's room
+            raise
+        if files.exists(self.path):
+            files.rename(self.path, self._backup)
+        files.rename(self._draft, self.path)
+        files.fsync_dir(self.path.parent)
+
+    def _write_draft(self, content: bytes) -> None:
+        file = self._files.open(self._draft, create=True)
+        try:
+            file.truncate(len(content))
+            file.pwrite(content, 0)
+            file.fdatasync()
+        finally:
+            file.close()
+
+    def load(self, decode: Callable[[bytes], None]) -> bool:
+        """Give the content to `decode`; False if nothing was ever saved."""
+        failures: list[str] = []
+        for path in (self.path, self._backup):
+            content = self._read(path)
+            if not content:
+                continue
+            try:
+                decode(content)
+            except RemoteProtocolError as error:
+                logger.warning("unreadable file=%s error=%s", path, error)
+                failures.append(f"{path}: {error}")
+                continue
+            if failures:
+                self._set_aside()
+                logger.warning("took the previous content file=%s", path)
+            return True
+        if len(failures) > 1:
+            raise StoreError(
+                f"{failures[0]}; {failures[1]}: repair one of them, or move both away to start "
+                "without what they held"
+            )
+        if failures:
+            self._set_aside()
+            logger.warning("starting without file=%s: there is no readable copy", self.path)
+        return False
+
+    def _read(self, path: Path) -> bytes:
+        files = self._files
+        if not files.exists(path):
+            return b""
+        file = files.open(path)
+        try:
+            size = file.size()
+            if size > CONFIG_BYTES_MAX:
+                raise StoreError(f"{path} has {size} bytes; at most {CONFIG_BYTES_MAX} are read")
+            return file.pread(size, 0)
+        finally:
+            file.close()
+
+    def _set_aside(self) -> None:
+        corrupt = self.path.with_name(self.path.name + ".corrupt")
+        if self._files.exists(self.path):
+            self._files.rename(self.path, corrupt)

@@ -1,0 +1,106 @@
+"""The consumer groups that a broker knows, and what each may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from inorder.broker.state import attributes
+from inorder.broker.state.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, validate_group
+from inorder.errors import SystemError_
+from inorder.model import DataVersion, GroupConfig
+from inorder.wire import bodies, fastjson
+
+__all__ = ["FORBID_READ", "GroupTable", "validate_group"]
+
+FORBID_READ = 1 << 2
+
+
+class GroupTable:
+    """Group name to configuration."""
+
+    def __init__(self, *, now_ms: int, groups_max: int = 100_000) -> None:
+        self.data_version = DataVersion(timestamp_ms=now_ms)
+        self.groups_max = groups_max
+        self._table = {name: GroupConfig(name) for name in SYSTEM_GROUPS}
+        self._forbidden: dict[str, dict[str, int]] = {}
+
+    def __repr__(self) -> str:
+        return f"GroupTable({len(self._table)} groups, version {self.data_version.counter})"
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+    def __iter__(self) -> Iterator[GroupConfig]:
+        return iter(self._table.values())
+
+    def get(self, name: str) -> GroupConfig | None:
+        """Return a group's configuration, or None."""
+        return self._table.get(name)
+
+    def names(self) -> list[str]:
+        """Return all group names."""
+        return list(self._table)
+
+    def find_or_create(self, name: str, *, auto_create: bool, now_ms: int) -> GroupConfig | None:
+        """Return a group, made with default settings if allowed; None if it cannot be.
+
+        What is new counts in `data_version`; the caller saves it. With `groups_max` groups no
+        further one is made.
+        """
+        found = self._table.get(name)
+        if found is not None:
+            return found
+        if not auto_create and not name.startswith(SYSTEM_GROUP_PREFIX):
+            return None
+        if validate_group(name) is not None or len(self._table) >= self.groups_max:
+            return None
+        config = GroupConfig(name)
+        self._table[name] = config
+        self.data_version.next(now_ms)
+        return config
+
+    def put(self, config: GroupConfig, now_ms: int) -> None:
+        """Add or replace a group, its attributes being changes (`+name`) to the stored ones."""
+        old = self._table.get(config.name)
+        if old is None and len(self._table) >= self.groups_max:
+            raise SystemError_(
+                f"group {config.name} was not created: this broker holds {self.groups_max} groups "
+                "(groups_max); delete some or raise the limit"
+            )
+        result = attributes.alter(
+            {} if old is None else old.attributes,
+            config.attributes,
+            create=old is None,
+            known=attributes.GROUP_ATTRIBUTES,
+        )
+        self._table[config.name] = replace(config, attributes=result)
+        self.data_version.next(now_ms)
+
+    def delete(self, name: str, now_ms: int) -> GroupConfig | None:
+        """Remove a group and what it is forbidden; return what it was."""
+        self._forbidden.pop(name, None)
+        old = self._table.pop(name, None)
+        if old is not None:
+            self.data_version.next(now_ms)
+        return old
+
+    def is_forbidden(self, group: str, topic: str, mask: int = FORBID_READ) -> bool:
+        """Tell whether the forbidden table denies a group something on a topic."""
+        topics = self._forbidden.get(group)
+        return topics is not None and bool(topics.get(topic, 0) & mask)
+
+    def encode(self, *, pretty: bool = True) -> bytes:
+        """Return the content of `subscriptionGroup.json`, which is also the answer to code 201."""
+        table = bodies.GroupTable(self.data_version, self._table, self._forbidden)
+        return fastjson.dumps(table.to_json(), pretty=True) if pretty else table.encode()
+
+    def decode(self, data: bytes) -> None:
+        """Take over the content of `subscriptionGroup.json`; RemoteProtocolError if it is not."""
+        loaded = bodies.GroupTable.decode(data)
+        self.data_version = loaded.version
+        self._table.update(loaded.groups)
+        self._forbidden.update(loaded.forbidden)

@@ -1,0 +1,100 @@
+"""Which names a topic or a group may have, and which belong to the system.
+
+The texts are those of RocketMQ 5.3.3: tools show them to people, and some compare them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TOPIC_CHARS_MAX: Final = 127
+RETRY_TOPIC_CHARS_MAX: Final = 255
+GROUP_CHARS_MAX: Final = 120
+
+RETRY_PREFIX: Final = "%RETRY%"
+DEAD_LETTER_PREFIX: Final = "%DLQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+
+FIXED_SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        HALF_TOPIC,
+        TRACE_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+NOT_SENDABLE_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+"""Topics that a client may not send to."""
+
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+"""Groups that every broker has from the start."""
+
+_ALLOWED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|_-")
+_ALLOWED_TEXT: Final = "allowing only ^[%|a-zA-Z0-9_-]+$"
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic that holds the messages a group will try again."""
+    return RETRY_PREFIX + group
+
+
+def validate_topic(name: str) -> str | None:
+    """Return what is wrong with a topic name, or None."""
+    if not name or name.isspace():
+        return "The specified topic is blank."
+    if not _ALLOWED.issuperset(name):
+        return f"The specified topic contains illegal characters, {_ALLOWED_TEXT}"
+    if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if len(name) > RETRY_TOPIC_CHARS_MAX:
+            return "The specified topic is longer than topic max length."
+    elif len(name) > TOPIC_CHARS_MAX:
+        return "The specified topic is longer than topic max length."
+    return None
+
+
+def validate_group(name: str) -> str | None:
+    """Return what is wrong with a group name, or None."""
+    if not name or name.isspace():
+        return "The specified group is blank."
+    if not _ALLOWED.issuperset(name):
+        return f"The specified group contains illegal characters, {_ALLOWED_TEXT}"
+    if len(name) > GROUP_CHARS_MAX:
+        return "The specified group is longer than group max length."
+    return None

@@ -1,0 +1,247 @@
+"""The topics of a broker, and the rules by which they come into being.
+
+A send to an unknown topic makes it from a template that carries the inherit bit: `TBW102`, or the
+topics named after the cluster and the broker. A heartbeat makes the retry topic of its group. An
+admin makes any other. Every change counts in `data_version`, by which name servers notice it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from inorder.broker.state import attributes
+from inorder.broker.state.names import (
+    AUTO_CREATE_TOPIC,
+    BENCHMARK_TOPIC,
+    FIXED_SYSTEM_TOPICS,
+    HALF_TOPIC,
+    NOT_SENDABLE_TOPICS,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    TIMER_TOPIC,
+    retry_topic,
+    validate_topic,
+)
+from inorder.errors import SystemError_
+from inorder.model import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from inorder.wire import bodies, fastjson
+
+__all__ = ["NOT_SENDABLE_TOPICS", "TopicTable", "validate_topic"]
+
+READ_WRITE = PERM_READ | PERM_WRITE
+DELAY_LEVELS = 18
+
+
+class TopicTable:
+    """Topic name to configuration."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        broker: str,
+        now_ms: int,
+        default_queues: int = 8,
+        auto_create: bool = True,
+        topics_max: int = 100_000,
+    ) -> None:
+        self.data_version = DataVersion(timestamp_ms=now_ms)
+        self.auto_create = auto_create
+        self.topics_max = topics_max
+        self._table: dict[str, TopicConfig] = {}
+        self._texts: dict[str, bytes] = {}
+        for config in _system_topics(cluster, broker, default_queues, auto_create):
+            self._table[config.name] = config
+        self._system = FIXED_SYSTEM_TOPICS | self._table.keys()
+
+    def __repr__(self) -> str:
+        return f"TopicTable({len(self._table)} topics, version {self.data_version.counter})"
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._table.values())
+
+    def get(self, name: str) -> TopicConfig | None:
+        """Return a topic's configuration, or None."""
+        return self._table.get(name)
+
+    def names(self) -> list[str]:
+        """Return all topic names."""
+        return list(self._table)
+
+    def is_system(self, name: str) -> bool:
+        """Tell whether a topic is the system's: nobody may create, change or delete it."""
+        return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
+
+    def system_names(self) -> list[str]:
+        """Return the names that are reserved on this broker, whether the topic exists or not."""
+        return sorted(self._system)
+
+    def create_on_send(
+        self, topic: str, default_topic: str, queues: int, now_ms: int, *, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """Make the topic of a send from its template; None if the template does not allow it.
+
+        An existing topic is returned as it is. The caller checks the name first, and saves and
+        registers what is new. Raises SystemError_ when the broker holds `topics_max` topics.
+        """
+        found = self._table.get(topic)
+        if found is not None:
+            return found
+        template = self._table.get(default_topic)
+        if template is None or not template.perm & PERM_INHERIT:
+            return None
+        if default_topic == AUTO_CREATE_TOPIC and not self.auto_create:
+            return None
+        count = max(0, min(queues, template.write_queues))
+        config = TopicConfig(
+            topic,
+            read_queues=count,
+            write_queues=count,
+            perm=template.perm & ~PERM_INHERIT,
+            filter_type=template.filter_type,
+            sys_flag=sys_flag,
+        )
+        self.put(config, now_ms)
+        return config
+
+    def create_retry(
+        self, group: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """Make the retry topic of a group; return it if it is new or changed, else None."""
+        return self.create_internal(
+            retry_topic(group), queues, now_ms, order=order, sys_flag=sys_flag
+        )
+
+    def create_internal(
+        self,
+        name: str,
+        queues: int,
+        now_ms: int,
+        *,
+        perm: int = READ_WRITE,
+        order: bool = False,
+        sys_flag: int = 0,
+    ) -> TopicConfig | None:
+        """Make a topic that the broker needs itself; return it if it is new or changed."""
+        found = self._table.get(name)
+        if found is None:
+            config = TopicConfig(
+                name,
+                read_queues=queues,
+                write_queues=queues,
+                perm=perm,
+                sys_flag=sys_flag,
+                order=order,
+            )
+        elif found.order != order:
+            config = replace(found, order=order)
+        else:
+            return None
+        self.put(config, now_ms)
+        return config
+
+    def put(self, config: TopicConfig, now_ms: int) -> None:
+        """Add or replace a topic; raises SystemError_ when there is no room for a new one."""
+        if config.name not in self._table and len(self._table) >= self.topics_max:
+            raise SystemError_(
+                f"topic {config.name} was not created: this broker holds {self.topics_max} topics "
+                "(topics_max); delete some or raise the limit"
+            )
+        self._table[config.name] = config
+        self._texts.pop(config.name, None)
+        self.data_version.next(now_ms)
+
+    def altered(self, config: TopicConfig, changes: dict[str, str]) -> TopicConfig:
+        """Return `config` with the attributes that result from `changes` to those stored now."""
+        old = self._table.get(config.name)
+        current = {} if old is None else old.attributes
+        return replace(config, attributes=attributes.alter(current, changes, create=old is None))
+
+    def set_order(self, names: Collection[str], now_ms: int) -> list[TopicConfig]:
+        """Take over which topics are ordered, as the name servers say; return what changed."""
+        changed = [
+            replace(config, order=config.name in names)
+            for config in self._table.values()
+            if config.order != (config.name in names)
+        ]
+        for config in changed:
+            self.put(config, now_ms)
+        return changed
+
+    def delete(self, name: str, now_ms: int) -> TopicConfig | None:
+        """Remove a topic; return what it was."""
+        old = self._table.pop(name, None)
+        if old is not None:
+            self._texts.pop(name, None)
+            self.data_version.next(now_ms)
+        return old
+
+    def encode(self) -> bytes:
+        """Return the content of `topics.json`.
+
+        It is written with every new topic, so the text of each is kept: the table is joined from
+        them and not written out anew.
+        """
+        for name, config in self._table.items():
+            if name not in self._texts:
+                self._texts[name] = _text(name, config)
+        version = fastjson.dumps(bodies.data_version_to_json(self.data_version), pretty=True)
+        return b"".join(
+            (
+                b'{\n\t"dataVersion":',
+                version.replace(b"\n", b"\n\t"),
+                b',\n\t"topicConfigTable":{',
+                b",".join(self._texts[name] for name in self._table),
+                b"\n\t}\n}",
+            )
+        )
+
+    def decode(self, data: bytes) -> None:
+        """Take over the content of `topics.json`; RemoteProtocolError if it is not that."""
+        loaded = bodies.TopicTable.decode(data)
+        self.data_version = loaded.version
+        self._table.update(loaded.topics)
+        self._texts.clear()
+        template = self._table.get(AUTO_CREATE_TOPIC)
+        if template is not None and not self.auto_create:
+            self._table[AUTO_CREATE_TOPIC] = template.with_perm(READ_WRITE)
+
+
+def _text(name: str, config: TopicConfig) -> bytes:
+    """Write one entry of `topics.json`, indented as it stands there."""
+    entry = fastjson.dumps({name: bodies.topic_config_to_json(config)}, pretty=True)
+    return entry[1:-2].replace(b"\n", b"\n\t")
+
+
+def _system_topics(
+    cluster: str, broker: str, default_queues: int, auto_create: bool
+) -> Iterator[TopicConfig]:
+    inherited = READ_WRITE | PERM_INHERIT
+    yield _topic(SELF_TEST_TOPIC, 1)
+    if auto_create:
+        yield _topic(AUTO_CREATE_TOPIC, default_queues, inherited)
+    yield _topic(BENCHMARK_TOPIC, 1024)
+    yield _topic(cluster, 16, inherited)
+    yield _topic(broker, 1, inherited)
+    yield _topic(OFFSET_MOVED_TOPIC, 1)
+    yield _topic(SCHEDULE_TOPIC, DELAY_LEVELS)
+    yield _topic(f"{cluster}_REPLY_TOPIC", 1)
+    yield _topic(f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", 8)
+    yield _topic(f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT)
+    yield _topic(HALF_TOPIC, 1)
+    yield _topic(OP_HALF_TOPIC, 1)
+    yield _topic(TIMER_TOPIC, 1)
+
+
+def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:
+    return TopicConfig(name, read_queues=queues, write_queues=queues, perm=perm)

@@ -1,0 +1,232 @@
+"""The tick: what one turn of the loop took in, and the answers that wait for it to be safe.
+
+    data_received …   records go into the log's buffer, answers into an `Answers` per connection
+    end of the turn   ONE write of the log (`Ticks.end`), then by the flush mode
+                        async: shown to consumers, answered, waiting pulls served, in this turn
+                        sync:  the same when the fdatasync that covers it has come back
+
+Nothing is acknowledged or shown before that. If the write fails, the store takes everything of the
+tick back and every request of it is refused; a sync that fails is final: its requests are told that
+their outcome is unknown, and no further write is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from inorder.errors import DiskFull, StoreError, StoreFailed
+from inorder.wire.codes import ResponseCode
+from inorder.wire.command import Command
+from inorder.wire.frame import FrameDecoder, encode_frame
+from inorder.wire.header import decode_command
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from inorder.broker.broker import Broker
+    from inorder.net.server import ServerConnection
+    from inorder.store.store import WrittenTick
+
+log = logging.getLogger(__name__)
+
+_RESPONSE_FLAG: Final = 1
+
+
+class Answers:
+    """The send answers that one connection is owed for one tick."""
+
+    __slots__ = ("connection", "count", "frames", "now_ms", "requests")
+
+    def __init__(self, connection: ServerConnection, now_ms: int) -> None:
+        self.connection = connection
+        self.now_ms = now_ms
+        self.frames: list[bytes] = []
+        self.requests: list[tuple[int, int]] = []
+        self.count = 0
+
+    def add(self, request_id: int, frame: bytes, count: int = 1, serializer: int = 0) -> None:
+        """Owe a frame for `count` stored messages."""
+        self.frames.append(frame)
+        self.requests.append((request_id, serializer))
+        self.count += count
+
+    def add_oneway(self, count: int = 1) -> None:
+        """Count messages that nobody waits for."""
+        self.count += count
+
+    def write(self) -> None:
+        """Hand the frames to the connection."""
+        if self.frames:
+            self.connection.write_parts(self.frames)
+
+    def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
+        """Answer every request with an error instead."""
+        if self.connection.closed:
+            return
+        for request_id, serializer in self.requests:
+            reply = Command(
+                code=code,
+                request_id=request_id,
+                flag=_RESPONSE_FLAG,
+                fields=fields,
+                remark=remark,
+                serializer=serializer,
+            )
+            self.connection.write(encode_frame(reply))
+
+    def write_late(self) -> None:
+        """Answer FLUSH_DISK_TIMEOUT with the same fields: stored, not yet known to be on disk."""
+        if self.connection.closed:
+            return
+        for frame in self.frames:
+            reply = decode_command(FrameDecoder().receive_data(frame)[0])
+            reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            self.connection.write(encode_frame(reply))
+
+
+class _Waiting:
+    """A written tick that waits for its sync."""
+
+    __slots__ = ("answered", "answers", "deadline_ms", "written")
+
+    def __init__(self, written: WrittenTick, answers: list[Answers], deadline_ms: int) -> None:
+        self.written = written
+        self.answers = answers
+        self.deadline_ms = deadline_ms
+        self.answered = False
+
+
+class Ticks:
+    """Collect a turn's appends, write them once, answer when the flush mode says so."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._loop = loop
+        self._open: list[Answers] = []
+        self._scheduled = False
+        self._waiting: deque[_Waiting] = deque()
+        self._syncing = False
+        self._drained: asyncio.Future[None] | None = None
+        self._sync_flush = broker.config.store.sync_flush
+        self._refusal_fields = {
+            "TRACE_ON": "true" if broker.config.trace_on else "false",
+            "MSG_REGION": broker.config.region,
+        }
+        self.ticks = 0
+
+    @property
+    def unsettled_bytes(self) -> int:
+        """Return the bytes that are written and not yet durable, in sync mode."""
+        if not self._waiting:
+            return 0
+        store = self._broker.store
+        return store.log.end_position - store.log.durable_position
+
+    def take(self, answers: Answers) -> None:
+        """Adopt what a connection's frames appended; the write comes at the end of the turn."""
+        if not answers.count:
+            return
+        self._open.append(answers)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.end)
+
+    def end(self) -> None:
+        """Write the turn's records, then acknowledge or queue them for the sync."""
+        self._scheduled = False
+        answers, self._open = self._open, []
+        if not answers:
+            return
+        self.ticks += 1
+        store = self._broker.store
+        try:
+            written = store.write_tick()
+        except StoreError as error:
+            self._refuse(answers, error)
+            self._tell_drained()
+            return
+        assert written is not None, "answers are owed, so there were records"
+        if not self._sync_flush:
+            self._settle(written, answers)
+            self._tell_drained()
+            return
+        timeout_ms = self._broker.config.store.sync_flush_timeout_ms
+        deadline = self._broker.clock.monotonic_ms() + timeout_ms
+        self._waiting.append(_Waiting(written, answers, deadline))
+        self._start_sync()
+
+    def _settle(self, written: WrittenTick, answers: list[Answers]) -> None:
+        broker = self._broker
+        broker.store.publish(written)
+        for owed in answers:
+            owed.write()
+        broker.pulls.wake(written.queues)
+        broker.keeping.indexing_needed()
+        broker.server.flush()
+
+    def _refuse(self, answers: list[Answers], error: StoreError) -> None:
+        code = ResponseCode.SERVICE_NOT_AVAILABLE
+        if isinstance(error, DiskFull):
+            remark = f"the broker's disk is full, nothing was stored: {error}"
+        else:
+            remark = f"the store takes no writes: {error}"
+        log.error("write refused requests=%d error=%s", sum(map(_count, answers)), error)
+        for owed in answers:
+            owed.refuse(code, remark, self._refusal_fields)
+        self._broker.write_failed(error)
+
+    # -- sync flush ------------------------------------------------------------------------------
+
+    def _start_sync(self) -> None:
+        if self._syncing or not self._waiting:
+            return
+        self._syncing = True
+        self._broker.offload.run(self._broker.store.sync, self._synced, self._sync_failed)
+
+    def _synced(self, durable_position: int) -> None:
+        self._syncing = False
+        waiting = self._waiting
+        while waiting and waiting[0].written.end_position <= durable_position:
+            done = waiting.popleft()
+            self._settle(done.written, [] if done.answered else done.answers)
+        self._start_sync()
+        self._tell_drained()
+
+    def _sync_failed(self, error: BaseException) -> None:
+        self._syncing = False
+        failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
+        remark = f"the outcome is unknown, the disk failed while it was made durable: {failure}"
+        while self._waiting:
+            lost = self._waiting.popleft()
+            for owed in lost.answers:
+                owed.refuse(ResponseCode.SYSTEM_ERROR, remark, {})
+        self._broker.write_failed(failure)
+        self._tell_drained()
+
+    def expire(self, now_ms: int) -> None:
+        """Answer 10 (FLUSH_DISK_TIMEOUT) for ticks whose sync takes too long."""
+        for late in self._waiting:
+            if late.deadline_ms > now_ms:
+                break
+            if not late.answered:
+                late.answered = True
+                for owed in late.answers:
+                    owed.write_late()
+
+    async def drain(self) -> None:
+        """Return when nothing waits to be written or synced."""
+        if self._open or self._waiting:
+            self._drained = self._loop.create_future()
+            await self._drained
+
+    def _tell_drained(self) -> None:
+        if self._drained is not None and not self._open and not self._waiting:
+            if not self._drained.done():
+                self._drained.set_result(None)
+            self._drained = None
+
+
+def _count(answers: Answers) -> int:
+    return answers.count

@@ -1,0 +1,36 @@
+"""The order checker: give it what was sent, stored and handled, and it names what went wrong.
+
+Pure: it takes events and returns a report. It serves the simulation, the tests, the demo, and
+anyone who writes such events to a log of their own (`inorder.testing.history` reads JSON lines).
+"""
+
+from inorder.checker.check import check
+from inorder.checker.events import (
+    Committed,
+    Event,
+    Handled,
+    HandledResult,
+    Sent,
+    SentResult,
+    Stored,
+    queue_name,
+)
+from inorder.checker.report import Finding, Kind, Report
+from inorder.checker.rules import Handling, Rules
+
+__all__ = [
+    "Committed",
+    "Event",
+    "Finding",
+    "Handled",
+    "HandledResult",
+    "Handling",
+    "Kind",
+    "Report",
+    "Rules",
+    "Sent",
+    "SentResult",
+    "Stored",
+    "check",
+    "queue_name",
+]

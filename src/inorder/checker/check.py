@@ -1,0 +1,63 @@
+"""The one entry: events in, report out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from inorder.checker.commits import judge_commits
+from inorder.checker.events import Committed, Event, Handled, Sent, Stored
+from inorder.checker.handled import HandledView
+from inorder.checker.ledger import Ledger
+from inorder.checker.report import Findings, Report
+from inorder.checker.rules import Rules
+from inorder.checker.stored import StoredView
+
+_WHOLE_CONTRACT = Rules()
+
+
+def _settle(rules: Rules, *, stored: bool, handled: bool) -> Rules:
+    """Decide what a history that does not say so is complete in: what it holds any event of."""
+    return replace(
+        rules,
+        complete_stored=stored if rules.complete_stored is None else rules.complete_stored,
+        complete_handled=handled if rules.complete_handled is None else rules.complete_handled,
+    )
+
+
+def check(events: Iterable[Event], *, rules: Rules = _WHOLE_CONTRACT) -> Report:
+    """Judge a history. The events are read once, in any order; time is O(n log n)."""
+    sends: list[Sent] = []
+    records: list[Stored] = []
+    runs: list[Handled] = []
+    commits: list[Committed] = []
+    for event in events:
+        match event:
+            case Sent():
+                sends.append(event)
+            case Stored():
+                records.append(event)
+            case Handled():
+                runs.append(event)
+            case Committed():
+                commits.append(event)
+    rules = _settle(rules, stored=bool(records), handled=bool(runs))
+    if not records:  # what was handled must have been stored: judge the order of that
+        records = [Stored(run.queue, run.offset, run.id, run.key) for run in runs]
+    findings = Findings(rules.findings_max)
+    ledger = Ledger(sends, findings)
+    stored = StoredView(records, ledger, rules, findings)
+    stored.judge()
+    HandledView(runs, ledger, stored, rules, findings).judge()
+    judge_commits(commits, runs, stored, findings)
+    acknowledged = sum(1 for _ in ledger.acknowledged())
+    counts = {
+        "sent": len(ledger),
+        "acknowledged": acknowledged,
+        "stored": sum(len(queue) for queue in stored.by_queue.values()),
+        "handled": len(runs),
+        "commits": len(commits),
+        "queues": len(stored.by_queue.keys() | {run.queue for run in runs}),
+        "keys": len({sent.key for sent in sends if sent.key is not None}),
+    }
+    return findings.report(counts, vacuous=acknowledged < rules.acknowledged_min)

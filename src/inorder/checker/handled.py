@@ -1,0 +1,211 @@
+"""Judge the handlers: everything handled, in order, by one client at a time, fenced.
+
+First deliveries and first effects of a line (a queue, or a key of it) come in the order of offsets;
+a rewind repeats old ones and is no inversion. The C-numbers are those of the properties that every
+broker test checks: C3 first deliveries, C4 effects, C5 exclusion, C5' fencing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+
+from inorder.checker.events import Handled, HandledResult
+from inorder.checker.ledger import Ledger
+from inorder.checker.report import Findings, Kind
+from inorder.checker.rules import Handling, Rules
+from inorder.checker.stored import StoredView
+
+Line = tuple[str, str | None]
+
+
+class HandledView:
+    """The handler runs of a history."""
+
+    __slots__ = ("_findings", "_ledger", "_rules", "_runs", "_stored")
+
+    def __init__(
+        self,
+        runs: Iterable[Handled],
+        ledger: Ledger,
+        stored: StoredView,
+        rules: Rules,
+        findings: Findings,
+    ) -> None:
+        self._runs = sorted(runs, key=attrgetter("start_ns"))
+        self._ledger = ledger
+        self._stored = stored
+        self._rules = rules
+        self._findings = findings
+
+    def judge(self) -> None:
+        """Find everything that is wrong with what was handled."""
+        self._judge_identity()
+        self._judge_effects_once()
+        if self._rules.complete_handled:
+            self._judge_lost()
+        if self._rules.handling == Handling.CONCURRENT:
+            return
+        self._judge_order(self._runs, "first deliveries")
+        ended = (run for run in self._runs if run.result == HandledResult.DONE)
+        self._judge_order(sorted(ended, key=attrgetter("until_ns")), "effects")
+        self._judge_overlaps()
+        self._judge_zombies()
+
+    def _judge_identity(self) -> None:
+        """C2: what was handled is what was sent, and (queue, offset) names one message."""
+        names: dict[tuple[str, int], str] = {}
+        for run in self._runs:
+            place = (run.queue, run.offset)
+            if place not in names:
+                record = self._stored.by_queue.get(run.queue, {}).get(run.offset)
+                names[place] = run.id if record is None else record.id
+                if record is None or record.id != run.id:
+                    self._ledger.verify(run, self._findings)
+            if names[place] != run.id:
+                self._findings.add(
+                    Kind.OFFSET_CONFLICT,
+                    f"{run.queue}/{run.offset} named id {names[place]} and was handled as {run.id}",
+                    queue=run.queue,
+                    key=run.key,
+                    id=run.id,
+                    offset=run.offset,
+                )
+
+    def _judge_effects_once(self) -> None:
+        effects: dict[str, Handled] = {}
+        for run in self._runs:
+            if run.result != HandledResult.DONE:
+                continue
+            first = effects.setdefault(run.id, run)
+            if first is run:
+                continue
+            if not self._rules.handled_once:
+                self._findings.notes["repeated_effects"] += 1
+                continue
+            self._findings.add(
+                Kind.DOUBLED,
+                f"id {run.id} at {run.queue}/{run.offset} took effect twice, "
+                f"by {first.client} and by {run.client}",
+                queue=run.queue,
+                key=run.key,
+                id=run.id,
+                where="handled",
+            )
+
+    def _judge_lost(self) -> None:
+        """C1: what was acknowledged or is stored ends in an effect, or is visibly set aside."""
+        settled = {run.id for run in self._runs if run.settled}
+        started = {run.id for run in self._runs}
+        for id_ in self._expected():
+            if id_ in settled:
+                continue
+            how = "never succeeded" if id_ in started else "was never handled"
+            sent = self._ledger.get(id_)
+            copies = self._stored.by_id.get(id_)
+            self._findings.add(
+                Kind.LOST,
+                f"id {id_} {how}",
+                queue=copies[0].queue if copies else sent.queue if sent else None,
+                key=sent.key if sent else copies[0].key if copies else None,
+                id=id_,
+                where="handled",
+            )
+
+    def _expected(self) -> Iterator[str]:
+        for sent in self._ledger.acknowledged():
+            yield sent.id
+        for id_ in self._stored.by_id:
+            known = self._ledger.get(id_)
+            if known is None or known.result != "ok":
+                yield id_
+
+    def _judge_order(self, runs: Iterable[Handled], what: str) -> None:
+        """C3, C4: a running maximum per line; only the first run of each message counts."""
+        tops: dict[Line, Handled] = {}
+        seen: set[str] = set()
+        for run in runs:
+            line = self._line(run)
+            if run.id in seen or line is None:
+                continue
+            seen.add(run.id)
+            top = tops.get(line)
+            if top is None or run.offset > top.offset:
+                tops[line] = run
+                continue
+            self._findings.add(
+                Kind.INVERTED,
+                f"{what} of {run.queue}: offset {run.offset} (key {run.key}) by {run.client} "
+                f"came after offset {top.offset} by {top.client}",
+                queue=run.queue,
+                key=run.key,
+                id=run.id,
+                after_id=top.id,
+                where=what,
+            )
+
+    def _judge_overlaps(self) -> None:
+        """C5: one client per queue; within it, one handler per line."""
+
+        def same_run(a: Handled, b: Handled) -> bool:
+            batch = (a.start_ns, a.end_ns) == (b.start_ns, b.end_ns)
+            return a.client == b.client and (batch or self._line(a) != self._line(b))
+
+        by_queue: dict[str, list[Handled]] = {}
+        by_line: dict[Line, list[Handled]] = {}
+        for run in self._runs:
+            by_queue.setdefault(run.queue, []).append(run)
+            line = self._line(run)
+            if line is not None:
+                by_line.setdefault(line, []).append(run)
+        for runs in by_queue.values():
+            self._sweep(runs, lambda a, b: a.client == b.client)
+        for runs in by_line.values():
+            self._sweep(runs, lambda a, b: a.client != b.client or same_run(a, b))
+
+    def _sweep(self, runs: list[Handled], compatible: Callable[[Handled, Handled], bool]) -> None:
+        """Report each run that starts while an earlier one, not compatible with it, goes on."""
+        active: list[Handled] = []
+        for run in runs:
+            active = [other for other in active if other.until_ns > run.start_ns]
+            for other in active:
+                if not compatible(other, run):
+                    self._findings.add(
+                        Kind.OVERLAP,
+                        f"{run.queue}: {run.client} started offset {run.offset} while "
+                        f"{other.client} was handling offset {other.offset}",
+                        queue=run.queue,
+                        key=run.key,
+                        id=run.id,
+                        other_id=other.id,
+                    )
+                    break
+            active.append(run)
+
+    def _judge_zombies(self) -> None:
+        """C5': no effect ends after another client's effect of a later message since its start."""
+        effects: dict[str, list[Handled]] = {}
+        done = (run for run in self._runs if run.result == HandledResult.DONE)
+        for run in sorted(done, key=attrgetter("until_ns")):
+            earlier = effects.setdefault(run.queue, [])
+            for other in reversed(earlier):
+                if other.until_ns <= run.start_ns:
+                    break
+                if other.client != run.client and other.offset > run.offset:
+                    self._findings.add(
+                        Kind.ZOMBIE_EFFECT,
+                        f"{run.queue}: {run.client} finished offset {run.offset} after "
+                        f"{other.client} had finished offset {other.offset}",
+                        queue=run.queue,
+                        key=run.key,
+                        id=run.id,
+                        other_id=other.id,
+                    )
+                    break
+            earlier.append(run)
+
+    def _line(self, run: Handled) -> Line | None:
+        """Return what the message must keep order with; None for a keyless one among keys."""
+        if self._rules.handling == Handling.QUEUE:
+            return run.queue, None
+        return None if run.key is None else (run.queue, run.key)

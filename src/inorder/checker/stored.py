@@ -1,0 +1,184 @@
+"""Judge the queues: is everything there that was acknowledged, once, in order, where it was said?
+
+Per (producer, key) first copies must lie in increasing sequence (contract P1). A message whose
+outcome its producer never learnt may come late: the producer moved on; that is only counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from inorder.checker.events import Sent, Stored
+from inorder.checker.ledger import Ledger
+from inorder.checker.report import Findings, Kind
+from inorder.checker.rules import Rules
+
+
+class StoredView:
+    """The records of a history, by queue and by id."""
+
+    __slots__ = ("_findings", "_ledger", "_rules", "by_id", "by_queue")
+
+    def __init__(
+        self, records: Iterable[Stored], ledger: Ledger, rules: Rules, findings: Findings
+    ) -> None:
+        self._ledger = ledger
+        self._rules = rules
+        self._findings = findings
+        self.by_queue: dict[str, dict[int, Stored]] = {}
+        self.by_id: dict[str, list[Stored]] = {}
+        for record in records:
+            self._place(record)
+
+    def judge(self) -> None:
+        """Find everything that is wrong with what is stored."""
+        for queue in sorted(self.by_queue):
+            offsets = sorted(self.by_queue[queue])
+            if self._rules.dense:
+                self._judge_gaps(queue, offsets)
+            self._judge_order(queue, offsets)
+        self._judge_copies()
+        if self._rules.one_queue_per_key:
+            self._judge_split_keys()
+        if self._rules.complete_stored:
+            for sent in self._ledger.acknowledged():
+                self._judge_acknowledged(sent)
+
+    def _place(self, record: Stored) -> None:
+        """Enter a record; the same one may have been read twice."""
+        queue = self.by_queue.setdefault(record.queue, {})
+        known = queue.get(record.offset)
+        if known is None:
+            queue[record.offset] = record
+            self.by_id.setdefault(record.id, []).append(record)
+            self._ledger.verify(record, self._findings)
+        elif known.id != record.id:
+            self._conflict(record.queue, record.offset, known.id, record.id)
+
+    def _judge_gaps(self, queue: str, offsets: list[int]) -> None:
+        for before, after in pairwise(offsets):
+            if after != before + 1:
+                self._findings.add(
+                    Kind.GAP,
+                    f"{queue} has nothing between offset {before} and {after}",
+                    queue=queue,
+                    before=before,
+                    after=after,
+                )
+
+    def _judge_order(self, queue: str, offsets: list[int]) -> None:
+        records = self.by_queue[queue]
+        newest: dict[tuple[str | None, str], Stored] = {}
+        seen: set[str] = set()
+        for record in (records[offset] for offset in offsets):
+            sequence = self._sequence(record)
+            key = self._key(record)
+            if record.id in seen or key is None or sequence is None:
+                continue
+            seen.add(record.id)
+            sent = self._ledger.get(record.id)
+            line = (sent.producer if sent else None, key)
+            top = newest.get(line)
+            if top is None or sequence > (self._sequence(top) or 0):
+                newest[line] = record
+            elif self._ledger.unknown(record.id):
+                self._findings.notes["late_unknown"] += 1
+            else:
+                self._findings.add(
+                    Kind.INVERTED,
+                    f"{queue}: key {key} has sequence {sequence} at offset {record.offset}, "
+                    f"after sequence {self._sequence(top)} at offset {top.offset}",
+                    queue=queue,
+                    key=key,
+                    id=record.id,
+                    after_id=top.id,
+                    where="stored",
+                )
+
+    def _judge_copies(self) -> None:
+        for id_, copies in self.by_id.items():
+            if len(copies) == 1:
+                continue
+            if not self._rules.stored_once:
+                self._findings.notes["stored_copies"] += len(copies) - 1
+                continue
+            places = ", ".join(f"{copy.queue}/{copy.offset}" for copy in copies)
+            self._findings.add(
+                Kind.DOUBLED,
+                f"id {id_} is stored {len(copies)} times: {places}",
+                queue=copies[0].queue,
+                key=copies[0].key,
+                id=id_,
+                where="stored",
+            )
+
+    def _judge_split_keys(self) -> None:
+        homes: dict[str, str] = {}
+        reported: set[str] = set()
+        for queue in sorted(self.by_queue):
+            for record in self.by_queue[queue].values():
+                key = self._key(record)
+                if key is None or key in reported:
+                    continue
+                home = homes.setdefault(key, queue)
+                if home != queue:
+                    reported.add(key)
+                    self._findings.add(
+                        Kind.SPLIT_KEY,
+                        f"key {key} lies in {home} and in {queue}",
+                        queue=queue,
+                        key=key,
+                        id=record.id,
+                    )
+
+    def _judge_acknowledged(self, sent: Sent) -> None:
+        copies = self.by_id.get(sent.id)
+        said = f"{sent.queue}/{sent.offset}"
+        if copies is None:
+            self._findings.add(
+                Kind.LOST,
+                f"id {sent.id} was acknowledged at {said} and is stored nowhere",
+                queue=sent.queue,
+                key=sent.key,
+                id=sent.id,
+                offset=sent.offset,
+                where="stored",
+            )
+        if sent.queue is None or sent.offset is None:
+            return
+        there = self.by_queue.get(sent.queue, {}).get(sent.offset)
+        if there is not None and there.id != sent.id:
+            self._conflict(sent.queue, sent.offset, sent.id, there.id)
+        elif there is None and copies is not None:
+            self._findings.add(
+                Kind.OFFSET_CONFLICT,
+                f"id {sent.id} was acknowledged at {said} but lies at "
+                f"{copies[0].queue}/{copies[0].offset}",
+                queue=sent.queue,
+                key=sent.key,
+                id=sent.id,
+                offset=sent.offset,
+            )
+
+    def _conflict(self, queue: str, offset: int, first: str, second: str) -> None:
+        self._findings.add(
+            Kind.OFFSET_CONFLICT,
+            f"{queue}/{offset} named id {first} and later id {second}",
+            queue=queue,
+            offset=offset,
+            id=first,
+            other_id=second,
+        )
+
+    def _sequence(self, record: Stored) -> int | None:
+        if record.sequence is not None:
+            return record.sequence
+        sent = self._ledger.get(record.id)
+        return None if sent is None else sent.sequence
+
+    def _key(self, record: Stored) -> str | None:
+        if record.key is not None:
+            return record.key
+        sent = self._ledger.get(record.id)
+        return None if sent is None else sent.key

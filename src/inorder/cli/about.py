@@ -1,0 +1,57 @@
+"""`inorder version` and `inorder demo`."""
+
+from __future__ import annotations
+
+import platform
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+import inorder
+from inorder.cli.failures import says_errors
+from inorder.cli.render import Output, as_json, table
+
+# Packages that make inorder faster or able to do more, and what for.
+_EXTRAS = {
+    "uvloop": "event loop",
+    "isal": "checksums",
+    "numpy": "index building",
+    "lz4": "lz4 bodies",
+    "zstandard": "zstd bodies",
+}
+
+
+@says_errors
+def version(
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
+) -> None:
+    """Print the version, the Python that runs it, and which extras are there."""
+    extras = {name: find_spec(name) is not None for name in _EXTRAS}
+    if output is Output.JSON:
+        print(
+            as_json(
+                {
+                    "version": inorder.__version__,
+                    "python": platform.python_version(),
+                    "extras": extras,
+                }
+            )
+        )
+        return
+    rows = [("inorder", inorder.__version__, ""), ("python", platform.python_version(), "")]
+    rows += [(name, "yes" if there else "no", _EXTRAS[name]) for name, there in extras.items()]
+    print(table(("name", "version or present", "used for"), rows))
+
+
+@says_errors
+def demo(
+    *,
+    orders: Annotated[int, typer.Option("--orders", min=1, help="How many orders.")] = 2000,
+    producers: Annotated[int, typer.Option("--producers", min=1, help="Who send them.")] = 4,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
+) -> None:
+    """Show the story so far: orders sent, stored, pulled back in order, and checked."""
+    from inorder.cli.demo import run_demo
+
+    run_demo(orders, producers, output)

@@ -1,0 +1,39 @@
+"""`inorder`: the table of contents of the command line.
+
+Only what the parser needs is imported here; each command imports what it runs, so that
+`inorder version` does not load a broker and `inorder up` accepts early.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from inorder.cli import about, serve, settings
+
+app = typer.Typer(
+    name="inorder",
+    help="Ordered messages: a broker and a name server that speak Apache RocketMQ's protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+app.command("up")(serve.up)
+app.command("nameserver")(serve.nameserver)
+app.command("broker")(serve.broker)
+app.command("demo")(about.demo)
+app.command("version")(about.version)
+
+config_app = typer.Typer(no_args_is_help=True, help="Look at settings.", rich_markup_mode=None)
+config_app.command("show")(settings.show)
+app.add_typer(config_app, name="config")
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Run a server in the foreground: start, say `ready`, wait for a signal, stop cleanly.
+
+stdout carries exactly one line, when everything accepts connections:
+`ready namesrv=HOST:PORT broker=HOST:PORT data=DIR`. SIGTERM or SIGINT stops and exits 0 once
+everything is on disk; a second one ends the process at once, as a crash would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from inorder.cli.failures import EXIT_FAILED
+from inorder.wire.hosts import show_address
+
+log = logging.getLogger("inorder.serve")
+
+
+class Startable(Protocol):
+    """What can be served."""
+
+    async def start(self) -> object: ...
+
+    async def stop(self) -> None: ...
+
+
+class Listener(Protocol):
+    """A server with one port."""
+
+    async def start(self) -> tuple[str, int]: ...
+
+    async def stop(self) -> None: ...
+
+
+class Single:
+    """One server, which remembers the address that it got."""
+
+    def __init__(self, server: Listener) -> None:
+        self._server = server
+        self.address = ""
+
+    async def start(self) -> None:
+        """Start the server."""
+        self.address = show_address(*await self._server.start())
+
+    async def stop(self) -> None:
+        """Stop the server."""
+        await self._server.stop()
+
+
+def serve(server: Startable, describe: Callable[[], str]) -> None:
+    """Run until a signal comes."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(server, describe))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop where it is installed; the code is the same on either."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+async def _serve(server: Startable, describe: Callable[[], str]) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, signal.Signals(number).name, stopping)
+    starting = asyncio.ensure_future(server.start())
+    stop_asked = asyncio.ensure_future(stopping.wait())
+    try:
+        # A signal during a long recovery must not wait for its end.
+        await asyncio.wait((starting, stop_asked), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            # What lives now lives for ever: later collections need not look at it.
+            gc.freeze()
+            print(f"ready {describe()}", flush=True)
+            await stop_asked
+    finally:
+        starting.cancel()
+        stop_asked.cancel()
+        await asyncio.gather(starting, stop_asked, return_exceptions=True)
+        await server.stop()
+    log.info("stopped")
+
+
+def _on_signal(name: str, stopping: asyncio.Event) -> None:
+    if stopping.is_set():
+        log.warning("signal=%s again, ending without cleaning up", name)
+        os._exit(EXIT_FAILED)
+    log.info("signal=%s, stopping", name)
+    stopping.set()

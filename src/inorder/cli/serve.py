@@ -1,0 +1,212 @@
+"""`inorder up | nameserver | broker`: from options to settings to a running server.
+
+Options are the last layer over file and environment, so none has a default of its own here: the
+defaults stand in `inorder.config`. How a server runs and stops is in `running.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inorder.cli.failures import says_errors
+from inorder.cli.logs import LogLevel, setup_logging
+from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
+from inorder.config import BrokerConfig, NameServerConfig
+
+if TYPE_CHECKING:
+    from inorder.settings import Loaded
+
+log = logging.getLogger("inorder.serve")
+
+HostOption = Annotated[
+    str | None, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+]
+LevelOption = Annotated[
+    LogLevel, typer.Option("--log-level", help="Least level of log lines on stderr.")
+]
+
+
+@says_errors
+def up(
+    *,
+    host: HostOption = None,
+    namesrv_port: Annotated[
+        int | None,
+        typer.Option("--namesrv-port", help="Name server's port; 0 = any.  [default: 9876]"),
+    ] = None,
+    broker_port: Annotated[
+        int | None, typer.Option("--broker-port", help="Broker's port; 0 = any.  [default: 10911]")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Directory.  [default: ./inorder-data]")
+    ] = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    log_level: LevelOption = LogLevel.INFO,
+) -> None:
+    """Start a name server and a broker in one process.
+
+    --set means the broker; write --set nameserver.NAME=VALUE for the name server. A properties
+    file of RocketMQ, given with --config, means the broker too.
+    """
+    setup_logging(log_level)
+    sets = parse_sets(set_)
+    for_namesrv = {name: sets.pop(name) for name in list(sets) if name.startswith("nameserver.")}
+    broker = read_settings(
+        BrokerConfig,
+        config,
+        _over(
+            {name.removeprefix("broker."): value for name, value in sets.items()},
+            host=host,
+            port=broker_port,
+            data=data,
+        ),
+    )
+    namesrv = read_settings(
+        NameServerConfig,
+        config if config is not None and config.suffix == ".toml" else None,
+        _over(
+            {name.removeprefix("nameserver."): value for name, value in for_namesrv.items()},
+            host=host,
+            port=namesrv_port,
+        ),
+    )
+    namesrv_config = namesrv.config
+    if namesrv.values["data"].origin == "default":
+        below = str(Path(broker.config.data) / "namesrv")
+        namesrv_config = dataclasses.replace(namesrv_config, data=below)
+    _warn(broker, namesrv)
+
+    from inorder.cli.running import serve
+    from inorder.embedded import Embedded
+
+    pair = Embedded(namesrv_config, _advertised(broker.config))
+    serve(
+        pair,
+        lambda: (
+            f"namesrv={pair.namesrv_address} broker={pair.broker_address} data={broker.config.data}"
+        ),
+    )
+
+
+@says_errors
+def nameserver(
+    *,
+    host: HostOption = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Port; 0 = any.  [default: 9876]")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Directory.  [default: ./inorder-data/namesrv]")
+    ] = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    log_level: LevelOption = LogLevel.INFO,
+) -> None:
+    """Start a name server."""
+    setup_logging(log_level)
+    flags = _over(parse_sets(set_), host=host, port=port, data=data)
+    loaded = read_settings(NameServerConfig, config, flags)
+    _warn(loaded)
+
+    from inorder.cli.running import Single, serve
+    from inorder.clock import SystemClock
+    from inorder.disk import OsFiles
+    from inorder.nameserver.server import NameServer
+
+    server = Single(NameServer(loaded.config, SystemClock(), OsFiles()))
+    serve(server, lambda: f"namesrv={server.address} data={loaded.config.data}")
+
+
+@says_errors
+def broker(
+    *,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Broker name.  [default: broker-a]")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Cluster name.  [default: DefaultCluster]")
+    ] = None,
+    namesrv: Annotated[
+        str | None,
+        typer.Option("--namesrv", help="Name servers to register with.", metavar="H:P;H2:P"),
+    ] = None,
+    host: HostOption = None,
+    port: Annotated[
+        int | None, typer.Option("--port", help="Port; 0 = any.  [default: 10911]")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option("--data", help="Directory.  [default: ./inorder-data]")
+    ] = None,
+    config: ConfigOption = None,
+    set_: SetOption = None,
+    log_level: LevelOption = LogLevel.INFO,
+) -> None:
+    """Start a broker."""
+    setup_logging(log_level)
+    flags = _over(
+        parse_sets(set_),
+        name=name,
+        cluster=cluster,
+        namesrv=namesrv,
+        host=host,
+        port=port,
+        data=data,
+    )
+    loaded = read_settings(BrokerConfig, config, flags)
+    _warn(loaded)
+    if not loaded.config.namesrv:
+        log.warning("the broker registers nowhere, clients will not find it; give --namesrv H:P")
+
+    from inorder.broker.broker import Broker
+    from inorder.cli.running import Single, serve
+    from inorder.clock import SystemClock
+    from inorder.disk import OsFiles
+
+    server = Single(Broker(_advertised(loaded.config), SystemClock(), OsFiles()))
+    serve(server, lambda: f"broker={server.address} data={loaded.config.data}")
+
+
+def _over(sets: dict[str, Raw], **options: Raw | None) -> dict[str, Raw | None]:
+    """Lay the options that were given over what `--set` says."""
+    return {**sets, **{name: value for name, value in options.items() if value is not None}}
+
+
+def _warn(*loaded: Loaded[Any]) -> None:
+    """Say once what was ignored, and what listens where anyone may come."""
+    ignored = sorted({name for one in loaded for name in one.ignored})
+    if ignored:
+        log.warning("settings of RocketMQ without a meaning here, ignored: %s", ", ".join(ignored))
+    for host in sorted({str(one.values["host"].value) for one in loaded}):
+        if not _is_loopback(host):
+            log.warning(
+                "host=%s is not loopback and there is no authentication: whoever reaches the port "
+                "may read and write; keep it on a network that you trust",
+                host,
+            )
+
+
+def _advertised(config: BrokerConfig) -> BrokerConfig:
+    """Who listens on all addresses must still give clients one of them."""
+    if config.advertised_host or config.host not in ("0.0.0.0", "::"):  # noqa: S104
+        return config
+    try:
+        host = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        host = "127.0.0.1"
+    log.warning(
+        "host=%s: clients are told to come to %s; if that is wrong, --set advertised_host=ADDRESS",
+        config.host,
+        host,
+    )
+    return dataclasses.replace(config, advertised_host=host)
+
+
+def _is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

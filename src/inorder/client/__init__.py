@@ -1,0 +1,1 @@
+"""The client: sessions, typed requests, producers and consumers; asyncio."""

@@ -1,0 +1,325 @@
+"""One typed method per request: values in, values out, a BrokerError for any other answer.
+
+`BrokerApi` and `NameServerApi` know no routes and no retries; they ask one server over one
+connection. Every method takes `timeout_ms`, or uses the default of its object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from inorder.errors import broker_error
+from inorder.model import GroupConfig, TopicConfig, TopicQueue
+from inorder.wire import bodies
+from inorder.wire.codes import RequestCode, ResponseCode
+from inorder.wire.command import Command
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.record import Record, decode, decode_all
+from inorder.wire.requests import admin, groups, locks, names, offsets, query, routes
+from inorder.wire.requests.pull import PullMessage, PullReply
+from inorder.wire.requests.send import SendMessage, SendReply
+from inorder.wire.routedata import ClusterInfo, TopicRoute
+
+T = TypeVar("T")
+
+TIMEOUT_MS: Final = 3000
+PULL_CODES: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)
+
+
+class Caller(Protocol):
+    """What a connection offers."""
+
+    async def request(self, command: Command, timeout_ms: int) -> Command:
+        """Send a request and return its answer."""
+        ...
+
+    def notify(self, command: Command) -> None:
+        """Send a request that is not answered."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The answer to a pull: `code` is one of PULL_CODES; the body holds records if it is 0."""
+
+    code: int
+    reply: PullReply
+    body: bytes | memoryview
+
+    def records(self) -> list[Record]:
+        """Return the records, checked. Raises CorruptRecord."""
+        return decode_all(self.body) if self.code == ResponseCode.SUCCESS else []
+
+
+class _Api:
+    """Asks one server."""
+
+    __slots__ = ("_connection", "_timeout_ms")
+
+    def __init__(self, connection: Caller, *, timeout_ms: int = TIMEOUT_MS) -> None:
+        self._connection = connection
+        self._timeout_ms = timeout_ms
+
+    async def _ask(
+        self,
+        request: Any,
+        body: bytes | memoryview = b"",
+        *,
+        code: int | None = None,
+        fields: dict[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> Command:
+        """Send a request and return the answer if its code is 0."""
+        command = Command.request(
+            request.CODE if code is None else code,
+            encode_fields(request) if fields is None else fields,
+            body,
+        )
+        answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer.code, answer.remark)
+        return answer
+
+    def _tell(self, request: Any, body: bytes = b"") -> None:
+        self._connection.notify(
+            Command.request(request.CODE, encode_fields(request), body, oneway=True)
+        )
+
+
+class BrokerApi(_Api):
+    """The requests that a broker answers."""
+
+    __slots__ = ()
+
+    # Messages.
+
+    async def send_message(
+        self, request: SendMessage, body: bytes, *, timeout_ms: int | None = None
+    ) -> SendReply:
+        """Store a message, or a batch if the request says so."""
+        code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
+        answer = await self._ask(
+            request, body, code=code, fields=request.to_fields_v2(), timeout_ms=timeout_ms
+        )
+        return decode_fields(SendReply, answer.fields)
+
+    def send_oneway(self, request: SendMessage, body: bytes) -> None:
+        """Send a message and learn nothing of its fate."""
+        code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
+        self._connection.notify(Command.request(code, request.to_fields_v2(), body, oneway=True))
+
+    async def pull_message(self, request: PullMessage, *, timeout_ms: int | None = None) -> Pulled:
+        """Ask for messages; nothing found and a moved offset are answers, not errors."""
+        command = Command.request(request.CODE, encode_fields(request))
+        answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
+        if answer.code not in PULL_CODES:
+            raise broker_error(answer.code, answer.remark)
+        return Pulled(answer.code, decode_fields(PullReply, answer.fields), answer.body)
+
+    async def view_message(self, position: int, topic: str | None = None) -> Record:
+        """Return the record at a position of the log."""
+        answer = await self._ask(query.ViewMessage(position, topic))
+        return decode(answer.body)
+
+    async def query_message(self, request: query.QueryMessage) -> list[Record]:
+        """Return the records that the key index knows; NotFound if none. May hold strangers."""
+        return decode_all((await self._ask(request)).body)
+
+    # Offsets.
+
+    async def query_offset(
+        self, group: str, queue: TopicQueue, *, set_zero_if_not_found: bool | None = None
+    ) -> int:
+        """Return how far a group is; NotFound if it never said."""
+        request = offsets.QueryConsumerOffset(
+            group, queue.topic, queue.index, set_zero_if_not_found
+        )
+        return await self._offset(request)
+
+    async def update_offset(self, group: str, queue: TopicQueue, offset: int) -> None:
+        """Say how far a group is, and wait for the answer."""
+        await self._ask(offsets.UpdateConsumerOffset(group, queue.topic, queue.index, offset))
+
+    def update_offset_oneway(self, group: str, queue: TopicQueue, offset: int) -> None:
+        """Say how far a group is."""
+        self._tell(offsets.UpdateConsumerOffset(group, queue.topic, queue.index, offset))
+
+    async def max_offset(self, queue: TopicQueue) -> int:
+        """Return the offset that the next message will get."""
+        return await self._offset(offsets.GetMaxOffset(queue.topic, queue.index))
+
+    async def min_offset(self, queue: TopicQueue) -> int:
+        """Return the offset of the oldest message."""
+        return await self._offset(offsets.GetMinOffset(queue.topic, queue.index))
+
+    async def search_offset(
+        self, queue: TopicQueue, timestamp_ms: int, *, upper: bool = False
+    ) -> int:
+        """Return the first offset stored at or after a time; `upper`, the last at or before."""
+        boundary = "UPPER" if upper else None
+        return await self._offset(
+            offsets.SearchOffset(queue.topic, queue.index, timestamp_ms, boundary)
+        )
+
+    async def earliest_ms(self, queue: TopicQueue) -> int:
+        """Return when the oldest message was stored; -1 if there is none."""
+        answer = await self._ask(offsets.GetEarliest(queue.topic, queue.index))
+        return decode_fields(offsets.TimestampReply, answer.fields).timestamp_ms
+
+    async def _offset(self, request: Any) -> int:
+        return decode_fields(offsets.OffsetReply, (await self._ask(request)).fields).offset
+
+    # Clients and groups.
+
+    async def heartbeat(self, heartbeat: bodies.ClientHeartbeat) -> int:
+        """Say which groups we serve; return the broker's version."""
+        return (await self._ask(groups.Heartbeat(), heartbeat.encode())).version
+
+    async def unregister_client(
+        self,
+        client_id: str,
+        *,
+        producer_group: str | None = None,
+        consumer_group: str | None = None,
+    ) -> None:
+        """Leave a group."""
+        await self._ask(groups.UnregisterClient(client_id, producer_group, consumer_group))
+
+    async def consumer_ids(self, group: str) -> list[str]:
+        """Return the client ids of a group; SystemError_ if nobody is there."""
+        answer = await self._ask(groups.GetConsumerList(group))
+        return bodies.decode_consumer_ids(answer.body)
+
+    async def lock(
+        self, client_id: str, group: str, queues: list[TopicQueue]
+    ) -> tuple[TopicQueue, ...]:
+        """Lock queues, or renew; return those that are ours now."""
+        body = bodies.LockBatchBody(client_id, group, tuple(queues)).encode()
+        answer = await self._ask(locks.LockBatch(), body)
+        return bodies.LockedQueues.decode(answer.body).queues
+
+    async def unlock(self, client_id: str, group: str, queues: list[TopicQueue]) -> None:
+        """Give queues back."""
+        body = bodies.LockBatchBody(client_id, group, tuple(queues)).encode()
+        await self._ask(locks.UnlockBatch(), body)
+
+    async def update_group(self, config: GroupConfig) -> None:
+        """Create or change a group."""
+        await self._ask(groups.UpdateGroup(), bodies.encode_group_config(config))
+
+    async def groups(self) -> dict[str, GroupConfig]:
+        """Return all groups of the broker."""
+        answer = await self._ask(groups.GetAllGroupConfig())
+        return bodies.GroupTable.decode(answer.body).groups
+
+    async def delete_group(self, group: str, *, clean_offset: bool = False) -> None:
+        """Forget a group."""
+        await self._ask(groups.DeleteGroup(group, clean_offset))
+
+    # Topics.
+
+    async def create_topic(self, config: TopicConfig, *, default_topic: str = "TBW102") -> None:
+        """Create or change a topic."""
+        attributes = ",".join(f"+{name}={value}" for name, value in config.attributes.items())
+        await self._ask(
+            admin.CreateTopic(
+                config.name,
+                default_topic,
+                config.read_queues,
+                config.write_queues,
+                config.perm,
+                config.filter_type,
+                config.sys_flag,
+                config.order,
+                attributes or None,
+            )
+        )
+
+    async def topics(self) -> dict[str, TopicConfig]:
+        """Return all topics of the broker."""
+        answer = await self._ask(admin.GetAllTopicConfig())
+        return bodies.TopicTable.decode(answer.body).topics
+
+    async def system_topics(self) -> list[str]:
+        """Return the broker's own topics."""
+        return bodies.decode_topic_list((await self._ask(admin.GetSystemTopics())).body)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic on the broker."""
+        await self._ask(admin.DeleteTopic(topic))
+
+    # The broker itself.
+
+    async def runtime_info(self) -> dict[str, str]:
+        """Return numbers about the running broker."""
+        return bodies.decode_kv_table((await self._ask(admin.GetBrokerRuntimeInfo())).body)
+
+    async def settings(self) -> dict[str, str]:
+        """Return the broker's settings under RocketMQ's names."""
+        return bodies.decode_settings((await self._ask(admin.GetBrokerConfig())).body)
+
+    async def update_settings(self, settings: dict[str, str]) -> None:
+        """Change settings."""
+        await self._ask(admin.UpdateBrokerConfig(), bodies.encode_settings(settings))
+
+
+class NameServerApi(_Api):
+    """The requests that a name server answers."""
+
+    __slots__ = ()
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return who serves a topic; TopicNotFound if nobody."""
+        return TopicRoute.decode((await self._ask(routes.GetRoute(topic, True))).body)
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return all brokers and clusters."""
+        return ClusterInfo.decode((await self._ask(routes.GetClusterInfo())).body)
+
+    async def topics(self) -> list[str]:
+        """Return all topics."""
+        return bodies.decode_topic_list((await self._ask(names.GetAllTopics())).body)
+
+    async def topics_by_cluster(self, cluster: str) -> list[str]:
+        """Return the topics of a cluster."""
+        answer = await self._ask(names.GetTopicsByCluster(cluster))
+        return bodies.decode_topic_list(answer.body)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Forget a topic."""
+        await self._ask(names.DeleteTopicInNameServer(topic, cluster))
+
+    async def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Keep a value."""
+        await self._ask(names.PutKv(namespace, key, value))
+
+    async def get_kv(self, namespace: str, key: str) -> str | None:
+        """Return a value; NotFound if there is none."""
+        answer = await self._ask(names.GetKv(namespace, key))
+        return decode_fields(names.GetKvReply, answer.fields).value
+
+    async def delete_kv(self, namespace: str, key: str) -> None:
+        """Forget a value."""
+        await self._ask(names.DeleteKv(namespace, key))
+
+    async def kv_list(self, namespace: str) -> dict[str, str]:
+        """Return all values of a namespace; NotFound if there is none."""
+        return bodies.decode_kv_table((await self._ask(names.GetKvList(namespace))).body)
+
+    async def wipe_write_perm(self, broker: str) -> int:
+        """Take the write permission from all topics of a broker; return how many."""
+        answer = await self._ask(routes.WipeWritePerm(broker))
+        return decode_fields(routes.WipeWritePermReply, answer.fields).topics
+
+    async def add_write_perm(self, broker: str) -> int:
+        """Give all topics of a broker the write permission again; return how many."""
+        answer = await self._ask(routes.AddWritePerm(broker))
+        return decode_fields(routes.AddWritePermReply, answer.fields).topics

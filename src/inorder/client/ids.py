@@ -1,0 +1,59 @@
+"""Who this client is: its address, its process, its id, and the ids of its messages."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from dataclasses import dataclass
+
+from inorder.clock import Clock
+from inorder.wire.ids import UniqueIds
+
+# A documentation address: a datagram socket "connected" to it sends nothing, but learns which of
+# our addresses faces the world.
+_SOMEWHERE = ("192.0.2.1", 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells one client from all others. `random32` differs from start to start."""
+
+    ip: str
+    pid: int
+    random32: int
+    instance: str = ""
+
+    @classmethod
+    def of_this_process(cls) -> Identity:
+        """Return a new identity, from the machine."""
+        return cls(local_ip(), os.getpid(), random.SystemRandom().getrandbits(32))
+
+    @property
+    def client_id(self) -> str:
+        """Return the id by which brokers know the client: RocketMQ's `ip@pid#number`."""
+        return f"{self.ip}@{self.instance or f'{self.pid}#{self.random32}'}"
+
+
+class MessageIds:
+    """Makes the ids by which producers call their messages (UNIQ_KEY): one series per identity."""
+
+    __slots__ = ("_clock", "_ids")
+
+    def __init__(self, identity: Identity, clock: Clock) -> None:
+        self._ids = UniqueIds(identity.ip, identity.pid, identity.random32)
+        self._clock = clock
+
+    def next(self) -> str:
+        """Return an id that no other message has."""
+        return self._ids.next(self._clock.now_ms())
+
+
+def local_ip() -> str:
+    """Return this machine's address, loopback if it has no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_SOMEWHERE)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,307 @@
+"""What the producers and consumers of a process share: connections, routes, heartbeats.
+
+One session holds one connection per server. It asks one name server of its list and stays with it;
+when that fails it goes on to the next. Routes are kept and asked for again every
+`route_refresh_ms`, and when a caller says that one is wrong; a name server that fails, or has
+forgotten a topic because its broker is away, does not take a known route away: a send then waits
+for its broker and never goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from inorder.client.api import BrokerApi, NameServerApi
+from inorder.client.ids import Identity, MessageIds
+from inorder.client.state import routes
+from inorder.clock import Clock, SystemClock
+from inorder.config import ClientConfig
+from inorder.errors import (
+    AlreadyClosed,
+    ConfigError,
+    InorderError,
+    NoWritableQueue,
+    TopicNotFound,
+    TopicNotRouted,
+    TransportError,
+)
+from inorder.model import TopicQueue
+from inorder.net.connection import Connection, parse_address, refuse_request
+from inorder.net.pool import Pool
+from inorder.tasks.groups import Tasks
+from inorder.tasks.periodic import periodic
+from inorder.wire.bodies import ClientHeartbeat, ConsumerData
+from inorder.wire.command import Command
+from inorder.wire.routedata import TopicRoute
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OnRequest = Callable[[Connection, Command], None]
+
+TEMPLATE_TOPIC = "TBW102"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatistics:
+    """What a session knows and whom it talks to."""
+
+    client_id: str
+    name_server: str
+    topics: tuple[str, ...]
+    connected: tuple[str, ...]
+
+
+class Session:
+    """A client's view of a cluster. Start it, share it, close it."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        *,
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+        identity: Identity | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.config = config or ClientConfig()
+        self.clock = clock or SystemClock()
+        self.identity = identity or Identity.of_this_process()
+        self.client_id = self.identity.client_id
+        self.message_ids = MessageIds(self.identity, self.clock)  # one series for all producers
+        self._name_servers = parse_name_servers(namesrv)
+        self._current = 0
+        self._pool = Pool(self.config.net, self.clock, on_request=self._on_request, tls=tls)
+        self._tasks = Tasks(f"session {self.client_id}")
+        self._routes: dict[str, TopicRoute] = {}
+        self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._producers: dict[str, int] = {}
+        self._consumers: dict[str, ConsumerData] = {}
+        self._handlers: dict[int, OnRequest] = {}
+        self._started = False
+        self._closed = False
+
+    async def start(self) -> None:
+        """Begin to refresh routes and to send heartbeats. Connects to nobody yet."""
+        if self._closed:
+            raise AlreadyClosed("this session was closed; make a new one")
+        if self._started:
+            return
+        self._started = True
+        for action, interval_ms, name in (
+            (self._refresh_all, self.config.route_refresh_ms, "routes"),
+            (self.heartbeat, self.config.heartbeat_interval_ms, "heartbeat"),
+        ):
+            work = periodic(action, interval_ms=interval_ms, clock=self.clock, name=name)
+            self._tasks.start(work, name=name)
+
+    async def close(self) -> None:
+        """Leave all groups, close all connections, end all tasks; twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.stop()
+        await self._unregister_all()
+        for fetch in list(self._fetching.values()):
+            fetch.cancel()
+        await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+        await self._pool.close()
+
+    async def __aenter__(self) -> Session:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # Servers.
+
+    async def broker_at(self, address: str) -> BrokerApi:
+        """Return the requests to the broker at an address. Raises ConnectFailed."""
+        connection = await self._pool.get(address)
+        return BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
+
+    async def master_of(self, queue: TopicQueue) -> BrokerApi:
+        """Return the requests to the broker that takes writes for a queue."""
+        route = await self.route_for_send(queue.topic)
+        address = routes.master_address(route, queue.broker)
+        if address is None:
+            raise NoWritableQueue(
+                f"broker {queue.broker} of topic {queue.topic} has no master; start it again"
+            )
+        return await self.broker_at(address)
+
+    async def reader_of(self, queue: TopicQueue, suggested_id: int = 0) -> BrokerApi:
+        """Return the requests to a broker that holds a queue."""
+        route = await self.route(queue.topic)
+        address = routes.read_address(route, queue.broker, suggested_id)
+        if address is None:
+            raise TopicNotRouted(f"no broker {queue.broker} serves topic {queue.topic}")
+        return await self.broker_at(address)
+
+    def drop_connection(self, queue: TopicQueue, reason: str) -> None:
+        """Close the connection to a queue's broker: it does not answer."""
+        route = self._routes.get(queue.topic)
+        address = None if route is None else routes.master_address(route, queue.broker)
+        if address is not None:
+            self._pool.drop(address, reason)
+
+    async def ask_name_server(self, call: Callable[[NameServerApi], Awaitable[T]]) -> T:
+        """Ask the name server that answered last; if it fails, the others in turn."""
+        for _ in range(len(self._name_servers)):
+            address = self._name_servers[self._current]
+            try:
+                connection = await self._pool.get(address)
+                api = NameServerApi(connection, timeout_ms=self.config.request_timeout_ms)
+                return await call(api)
+            except TransportError as error:
+                failure = error
+                self._current = (self._current + 1) % len(self._name_servers)
+                log.info("name server failed address=%s error=%s", address, error)
+        raise failure
+
+    # Routes.
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return who serves a topic. Raises TopicNotRouted, TransportError."""
+        known = self._routes.get(topic)
+        return known if known is not None else await self.refresh_route(topic)
+
+    async def route_for_send(self, topic: str) -> TopicRoute:
+        """Return the route of a topic, or of the template that a send makes it from."""
+        try:
+            return await self.route(topic)
+        except TopicNotRouted:
+            template = await self.route(TEMPLATE_TOPIC)
+            return routes.template_route(template, self.config.default_topic_queues)
+
+    async def refresh_route(self, topic: str) -> TopicRoute:
+        """Ask a name server for a route; callers that ask at the same time share one request."""
+        fetch = self._fetching.get(topic)
+        if fetch is None:
+            loop = asyncio.get_running_loop()
+            fetch = loop.create_task(self._fetch(topic), name=f"route {topic}")
+            self._fetching[topic] = fetch
+            fetch.add_done_callback(lambda done: self._fetched(topic, done))
+        return await asyncio.shield(fetch)
+
+    async def _fetch(self, topic: str) -> TopicRoute:
+        try:
+            route = await self.ask_name_server(lambda api: api.route(topic))
+        except TopicNotFound as error:
+            known = self._routes.get(topic)
+            if known is not None:
+                return known
+            raise TopicNotRouted(
+                f"no name server of {';'.join(self._name_servers)} knows topic {topic}; "
+                "create it, or start its broker"
+            ) from error
+        self._routes[topic] = route
+        return route
+
+    def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:
+        self._fetching.pop(topic, None)
+        if not fetch.cancelled():
+            fetch.exception()  # looked at here, in case that all who waited have gone
+
+    async def try_refresh_route(self, topic: str) -> None:
+        """Ask for a route again; a failure is logged, no more."""
+        try:
+            await self.refresh_route(topic)
+        except InorderError as error:
+            log.info("route not refreshed topic=%s error=%s", topic, error)
+
+    async def _refresh_all(self) -> None:
+        for topic in list(self._routes):
+            await self.try_refresh_route(topic)
+
+    # Groups.
+
+    def add_producer(self, group: str) -> None:
+        """Count a producer of a group; brokers learn of it with the next heartbeat."""
+        self._producers[group] = self._producers.get(group, 0) + 1
+
+    def remove_producer(self, group: str) -> None:
+        """Forget one producer of a group."""
+        self._producers[group] -= 1
+        if not self._producers[group]:
+            del self._producers[group]
+
+    def set_consumer(self, data: ConsumerData) -> None:
+        """Say what a consumer group subscribes to."""
+        self._consumers[data.group] = data
+
+    def remove_consumer(self, group: str) -> None:
+        """Forget a consumer group."""
+        self._consumers.pop(group, None)
+
+    def on_request(self, code: int, handler: OnRequest) -> None:
+        """Let a handler have the servers' requests of a code."""
+        self._handlers[code] = handler
+
+    async def heartbeat(self) -> None:
+        """Tell every known broker which groups we serve."""
+        if not self._producers and not self._consumers:
+            return
+        heartbeat = ClientHeartbeat(
+            self.client_id,
+            tuple(self._consumers[group] for group in sorted(self._consumers)),
+            tuple(sorted(self._producers)),
+        )
+        for address in self._broker_addresses():
+            try:
+                await (await self.broker_at(address)).heartbeat(heartbeat)
+            except InorderError as error:
+                log.info("heartbeat failed broker=%s error=%s", address, error)
+
+    async def _unregister_all(self) -> None:
+        for address in self._broker_addresses():
+            connection = self._pool.peek(address)
+            if connection is None:
+                continue
+            api = BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
+            try:
+                for group in sorted(self._producers):
+                    await api.unregister_client(self.client_id, producer_group=group)
+                for group in sorted(self._consumers):
+                    await api.unregister_client(self.client_id, consumer_group=group)
+            except InorderError as error:
+                log.info("unregister failed broker=%s error=%s", address, error)
+
+    def _broker_addresses(self) -> list[str]:
+        known = self._routes.values()
+        return sorted({address for route in known for address in routes.broker_addresses(route)})
+
+    def _on_request(self, connection: Connection, command: Command) -> None:
+        self._handlers.get(command.code, refuse_request)(connection, command)
+
+    def statistics(self) -> SessionStatistics:
+        """Return a snapshot."""
+        return SessionStatistics(
+            client_id=self.client_id,
+            name_server=self._name_servers[self._current],
+            topics=tuple(sorted(self._routes)),
+            connected=self._pool.statistics().connected,
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "started" if self._started else "new"
+        return f"Session({self.client_id}, {';'.join(self._name_servers)}, {state})"
+
+
+def parse_name_servers(text: str) -> list[str]:
+    """Return the addresses of `host:9876;host2:9876`."""
+    found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    if not found:
+        raise ConfigError("no name server is given; write host:9876, or host:9876;host2:9876")
+    for address in found:
+        try:
+            parse_address(address)
+        except TransportError as error:
+            raise ConfigError(f"name servers {text!r}: {error}") from error
+    return found

@@ -1,0 +1,1 @@
+"""Decisions of the client, without I/O, clock or randomness."""

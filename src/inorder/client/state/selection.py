@@ -1,0 +1,32 @@
+"""Which queue a message goes to: by its key, or in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from inorder.model import TopicQueue
+from inorder.ordering.keymap import queue_for_key
+
+
+def select_by_key(queues: Sequence[TopicQueue], key: str) -> TopicQueue:
+    """Return the queue of a key; the list must be the topic's full one, sorted."""
+    return queues[queue_for_key(key, len(queues))]
+
+
+class RoundRobin:
+    """Takes queues in turn, and passes over brokers that just failed while there are others."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, start: int = 0) -> None:
+        self._next = start
+
+    def select(self, queues: Sequence[TopicQueue], avoid: Collection[str] = ()) -> TopicQueue:
+        """Return the next queue; of an avoided broker only if all are."""
+        start, self._next = self._next, self._next + 1
+        for step in range(len(queues)):
+            queue = queues[(start + step) % len(queues)]
+            if queue.broker not in avoid:
+                self._next = start + step + 1
+                return queue
+        return queues[start % len(queues)]

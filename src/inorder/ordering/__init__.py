@@ -1,0 +1,1 @@
+"""Rules of order that client and broker share: pure functions and tables."""

@@ -1,0 +1,271 @@
+"""Every deliberate difference from RocketMQ 5.3.3, with its reason.
+
+A difference that no rule covers fails the replay; so does a rule that covers nothing any more. The
+reasons are printed in docs/compatibility.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tests.golden.replay.capture import BROKER, load
+from tests.golden.replay.compare import ABSENT, Difference, Exchange
+from tests.golden.replay.state import is_plain_send
+
+SENDS = frozenset((10, 310, 320))
+PULLS = frozenset((11, 361))
+
+# Request codes of the broker that come later; they are answered 3 until then.
+LATER: dict[int, str] = {}
+
+
+def _later(what: str, *codes: int) -> None:
+    LATER.update(dict.fromkeys(codes, what))
+
+
+_later("retries and dead letters", 36)
+_later("delayed messages and timers", 45, 60, 61, 370)
+_later("transactions", 37, 323)
+_later("request and reply", 324, 325)
+_later("POP", 400, 401, 402, 200050, 200051, 200053)
+_later("operations: connections, progress, reset of offsets", 202, 203, 204, 208, 222, 223, 300,
+       303, 307, 308, 309, 314, 317, 328, 343, 345, 353)
+_later("operations: cleaning, statistics, queue contents", 306, 315, 316, 321, 329)
+_later("replication", 43, 906, 907)
+_later("not planned: cold data flow control, access control lists", 2003, 3005)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One deliberate difference; empty `codes` means any code.
+
+    `where` and `files` are patterns as of file names. `partial`: the code is not done while it is
+    so. `state`: it follows from state that the broker cannot have. `everywhere`: it applies to all
+    answers of a kind and says nothing about a single one.
+    """
+
+    id: str
+    reason: str
+    codes: frozenset[int] = frozenset()
+    files: str = "*"
+    where: str = "*"
+    when: Callable[[Difference], bool] | None = None
+    partial: bool = False
+    state: bool = False
+    everywhere: bool = False
+
+    def covers(self, difference: Difference) -> bool:
+        """Tell whether this rule explains a difference."""
+        exchange = difference.exchange
+        return (
+            (not self.codes or exchange.code in self.codes)
+            and fnmatchcase(exchange.file, self.files)
+            and fnmatchcase(difference.where, self.where)
+            and (self.when is None or self.when(difference))
+        )
+
+
+def _special_send(difference: Difference) -> bool:
+    return not is_plain_send(difference.exchange.request.command)
+
+
+def _empty_queue(difference: Difference) -> bool:
+    exchange = difference.exchange
+    return exchange.captured.code == 22 and exchange.ours.fields.get("offset") == "0"
+
+
+def _sql_pull(difference: Difference) -> bool:
+    exchange = difference.exchange
+    return exchange.ours.code == 1 and "SQL92" in (exchange.ours.remark or "")
+
+
+def _answered(captured: int, ours: int) -> Callable[[Difference], bool]:
+    def when(difference: Difference) -> bool:
+        exchange = difference.exchange
+        return (exchange.captured.code, exchange.ours.code) == (captured, ours)
+
+    return when
+
+
+def _after(*codes: int) -> Callable[[Difference], bool]:
+    """Tell whether a request of such a code went before."""
+    def when(difference: Difference) -> bool:
+        request = difference.exchange.request
+        rows = load(difference.exchange.file).rows
+        return any(
+            row.is_request and row.command.code in codes and row.seq < request.seq for row in rows
+        )
+
+    return when
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "serializer",
+        "An answer comes in the serializer of its request; RocketMQ answers in its own setting.",
+        where="serializer", everywhere=True,
+    ),
+    Rule(
+        "language",
+        "Answers say that they come from PYTHON, not from JAVA.",
+        where="language", everywhere=True,
+    ),
+    Rule(
+        "not-plain-message",
+        "Delayed, timer and transactional messages are refused with code 13 and a clear remark "
+        "until the broker serves them; none is ever stored as a plain one.",
+        codes=SENDS, where="code", when=_special_send, partial=True,
+    ),
+    Rule(
+        "sql92",
+        "SQL92 filters are refused with code 1, as RocketMQ does by default "
+        "(enablePropertyFilter=false); these conversations had them switched on.",
+        codes=PULLS, where="code", when=_sql_pull, partial=True,
+    ),
+    Rule(
+        "batch-properties",
+        "The messages of a batch are stored with their own properties. Up to 5.3.3 RocketMQ "
+        "appends those of the request, so that all get one UNIQ_KEY (its bug 9416, since fixed).",
+        codes=PULLS, where="body.*.property.*",
+        when=lambda d: d.ours == ABSENT and d.where.endswith(("CLUSTER", "MSG_REGION", "TRACE_ON")),
+    ),
+    Rule(
+        "empty-text",
+        "An empty text in a binary header is an empty text; Java reads null and fails with 1.",
+        codes=SENDS, where="code", when=lambda d: not d.exchange.field("b"),
+    ),
+    Rule(
+        "group-name",
+        "A group with an impossible name is refused with 29, as later releases of RocketMQ do.",
+        codes=frozenset((200,)), where="code", when=_answered(0, 29),
+    ),
+    Rule(
+        "group-name-after",
+        "So a group of such a name, or of none, is not in the list.",
+        codes=frozenset((201,)), where="body.subscriptionGroupTable.*",
+        when=lambda d: d.ours == ABSENT and not d.where.rpartition(".")[2].isidentifier(),
+    ),
+    Rule(
+        "later-topics",
+        "The topic for transactions that were checked too often comes with transactions.",
+        where="body.*.TRANS_CHECK_MAX_TIME_TOPIC",
+    ),
+    Rule(
+        "sql92-check",
+        "The same when a client asks beforehand: code 1 for SQL92, where these brokers had it on.",
+        codes=frozenset((46,)), where="code", when=lambda d: d.exchange.ours.code == 1,
+        partial=True,
+    ),
+    Rule(
+        "empty-queue-start",
+        "A group without an offset starts an empty queue at its end (0 here). RocketMQ answers 22, "
+        "the client then asks for the end, and a message stored in between is never consumed.",
+        codes=frozenset((14,)), where="code", when=_empty_queue,
+    ),
+    Rule(
+        "remote-config",
+        "Settings are changed over the wire only if the broker was started with remote_config; "
+        "else 16. RocketMQ lets anybody who can connect change them.",
+        codes=frozenset((25,)), where="code", when=_answered(0, 16),
+    ),
+    Rule(
+        "namesrv-config",
+        "Settings of the name server are not changed over the wire: 16.",
+        codes=frozenset((318,)), where="code", when=_answered(0, 16), partial=True,
+    ),
+    Rule(
+        "compressed-register",
+        "A compressed registration is read. A broker of 5.3.3 compresses it without saying so, and "
+        "a name server of 5.3.3 then fails with 1.",
+        codes=frozenset((103,)), files="broker-namesrv-compressed", where="code",
+        when=_answered(1, 0),
+    ),
+    Rule(
+        "woken-at-once",
+        "A held pull is answered in the turn in which a message is stored. Here RocketMQ looked "
+        "again only after the client had unregistered, and refused the pull with 24.",
+        codes=PULLS, files="java53-reqrep", where="code",
+        when=lambda d: (d.exchange.captured.code, d.exchange.ours.code) == (24, 0),
+    ),
+    Rule(
+        "batch-1",
+        "The C++ client marks a batch with batch=1, which Java reads as false: RocketMQ stores the "
+        "encoded batch as one message. Ours stores the messages.",
+        codes=frozenset((10,)), files="cpp-prod", where="field.*",
+        when=lambda d: d.exchange.field("batch") == "1",
+    ),
+    Rule(
+        "batch-1-after",
+        "The queue of that batch is longer by two messages from then on.",
+        codes=frozenset((10,)), files="cpp-prod", where="field.queueOffset", state=True,
+    ),
+    Rule(
+        "reset-before",
+        "A reset of offsets before (222) was answered 3.",
+        codes=frozenset((11, 14)), files="probe-*", state=True, when=_after(222),
+        where="field.offset",
+    ),
+    Rule(
+        "reset-before-pull",
+        "Likewise; and so was the prohibition of a group (353).",
+        codes=frozenset((11,)), files="probe-*", where="code", state=True,
+        when=lambda d: d.exchange.ours.code == 0 and _after(222, 353)(d),
+    ),
+    Rule(
+        "retry-before",
+        "The message that was given back (36) for a group was answered 3, so there is no retry "
+        "topic of it.",
+        codes=frozenset((21,)), where="body.topicConfigTable.%RETRY%NoSuchGroup", state=True,
+    ),
+    Rule(
+        "delayed-before",
+        "Messages that a delayed delivery had stored before the capture are put there by a plain "
+        "send, which may not carry the properties of a delay.",
+        codes=PULLS, files="probe-*", state=True, where="body.*.property.*",
+        when=lambda d: d.where.rpartition(".")[2].startswith(("DELAY", "TIMER_")),
+    ),
+    Rule(
+        "registered-before",
+        "The registration that brought the topic was left out of the capture.",
+        codes=frozenset((105,)), files="broker-namesrv", where="code", state=True,
+        when=_answered(0, 17),
+    ),
+    Rule(
+        "deleted-elsewhere",
+        "The topic had been deleted by the admin tool in another conversation.",
+        codes=frozenset((105,)), files="java53-admin-target", where="code", state=True,
+        when=_answered(17, 0),
+    ),
+    Rule(
+        "perm-elsewhere",
+        "The admin tool had taken and given back the write permission of all topics in another "
+        "conversation, which leaves 6 (327), where the template had 7.",
+        codes=frozenset((105,)), files="probe-bin", where="body.queueDatas.*", state=True,
+        when=lambda d: d.exchange.field("topic") == "TBW102",
+    ),
+    Rule(
+        "group-elsewhere",
+        "A group of the broker's own was not there any more after it had been restarted.",
+        codes=frozenset((201,)), files="probe-bin", state=True,
+        where="body.subscriptionGroupTable.CID_RMQ_SYS_REVIVE_GROUP",
+    ),
+    Rule(
+        "reset-elsewhere",
+        "These pulls met a reset of offsets that the admin tool had asked for in another "
+        "conversation (222, which comes later).",
+        codes=PULLS, files="java53-admin-target", where="code", state=True,
+        when=lambda d: d.exchange.captured.remark == "OFFSET_RESET",
+    ),
+)
+
+
+def rule_for(difference: Difference) -> Rule | None:
+    """Return the first rule that explains a difference."""
+    return next((rule for rule in RULES if rule.covers(difference)), None)
+
+
+def is_later(exchange: Exchange) -> bool:
+    """Tell whether the request's code comes later."""
+    return exchange.request.peer == BROKER and exchange.code in LATER

@@ -1,0 +1,230 @@
+"""Play the conversations against a name server and a broker of ours, once per process."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from inorder.broker.broker import Broker
+from inorder.clock import SystemClock
+from inorder.config import BrokerConfig, NameServerConfig, StoreConfig
+from inorder.disk import OsFiles
+from inorder.nameserver.server import NameServer
+from inorder.wire.codes import RequestCode
+from inorder.wire.command import Command
+from inorder.wire.frame import encode_frame
+from tests.golden.replay import capture
+from tests.golden.replay.capture import BROKER, NAMESRV
+from tests.golden.replay.channels import Channel, SocketChannel
+from tests.golden.replay.compare import Difference, Exchange, compare
+from tests.golden.replay.player import Played, Player
+from tests.golden.replay.rules import Rule, is_later, rule_for
+
+MIB = 1024 * 1024
+NOT_SUPPORTED = 3
+
+
+class _CapturedClock:
+    """Wall-clock time as in the capture; time that waits goes on as always."""
+
+    def __init__(self) -> None:
+        self._now_ms = 1_794_700_000_000
+        self._system = SystemClock()
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        return self._system.monotonic_ms()
+
+    def set(self, now_ms: int) -> None:
+        self._now_ms = max(self._now_ms, now_ms)
+
+
+class _CapturedChoice(random.Random):
+    """Chooses the queue that the real broker chose."""
+
+    queue_id = 0
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return self.queue_id % (start if stop is None else stop)
+
+
+class LocalServers:
+    """A name server and a broker in this process, reached over sockets."""
+
+    can_prepare = True
+
+    def __init__(self, namesrv: NameServer, broker: Broker | None, clock: _CapturedClock) -> None:
+        self._namesrv = namesrv
+        self._broker = broker
+        self._clock = clock
+        self.addresses: dict[str, tuple[str, int]] = {}
+
+    async def connect(self, peer: str) -> Channel:
+        """Open a connection."""
+        streams = await asyncio.open_connection(*self.addresses[peer])
+        return SocketChannel(*streams, self._connections(peer))
+
+    def _connections(self, peer: str) -> Callable[[], int]:
+        if peer == NAMESRV:
+            return lambda: self._namesrv.statistics().server.connections
+        broker = self._broker
+        assert broker is not None
+        return lambda: broker.server.statistics().connections
+
+    async def settle(self) -> None:
+        """Wait until the name server knows the broker's topics."""
+        if self._broker is not None:
+            await self._broker.registration.register_now()
+
+    def set_time(self, now_ms: int) -> None:
+        """Set the wall clock."""
+        self._clock.set(now_ms)
+
+    def choose_queue(self, queue_id: int) -> None:
+        """Say which queue to choose next."""
+        if self._broker is not None:
+            assert isinstance(self._broker.random, _CapturedChoice)
+            self._broker.random.queue_id = queue_id
+
+
+@asynccontextmanager
+async def local_servers(*, with_broker: bool = True) -> AsyncIterator[LocalServers]:
+    """Start servers named as in the capture, with small files."""
+    with tempfile.TemporaryDirectory(prefix="replay-") as folder:
+        clock, files = _CapturedClock(), OsFiles()
+        namesrv = NameServer(
+            NameServerConfig(port=0, data=str(Path(folder) / "namesrv")), clock, files
+        )
+        host, port = await namesrv.start()
+        broker = None
+        try:
+            if with_broker:
+                config = BrokerConfig(
+                    name="broker-a", cluster="DefaultCluster", port=0, data=folder,
+                    advertised_host="127.0.0.1", namesrv=f"{host}:{port}",
+                    store=StoreConfig(
+                        segment_bytes=8 * MIB, queue_file_bytes=20_000, index_slots=500,
+                        index_entries=2000,
+                    ),
+                )
+                broker = Broker(config, clock, files, randomness=_CapturedChoice(1))
+            servers = LocalServers(namesrv, broker, clock)
+            servers.addresses[NAMESRV] = host, port
+            if broker is not None:
+                servers.addresses[BROKER] = await broker.start()
+            yield servers
+        finally:
+            if broker is not None:
+                await broker.stop()
+            await namesrv.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One exchange and what is to be said about it."""
+
+    exchange: Exchange
+    later: bool
+    deliberate: tuple[tuple[Difference, Rule], ...]
+    unexplained: tuple[Difference, ...]
+
+    @property
+    def rules(self) -> frozenset[Rule]:
+        """Return the rules that say something about this answer."""
+        return frozenset(rule for _, rule in self.deliberate if not rule.everywhere)
+
+    @property
+    def equal(self) -> bool:
+        """Tell whether our answer is the captured one."""
+        return not (self.later or self.rules or self.unexplained)
+
+    @property
+    def follows(self) -> bool:
+        """Tell whether it differs only by what it cannot know."""
+        return bool(self.rules) and all(rule.state for rule in self.rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one conversation."""
+
+    file: str
+    whole: bool
+    judged: tuple[Judged, ...]
+    oneway: Counter[tuple[str, int]]
+    answered_oneway: tuple[int, ...]
+    unanswered: Counter[tuple[str, int]]
+    notified: Counter[int]
+    notified_captured: Counter[int]
+
+
+@functools.cache
+def result_of(name: str) -> Result:
+    """Play one conversation."""
+    conversation = capture.load(name)
+    played = asyncio.run(_play(conversation))
+    return Result(
+        file=name,
+        whole=conversation.whole,
+        judged=tuple(judge(exchange) for exchange in played.exchanges),
+        oneway=played.oneway,
+        answered_oneway=tuple(row.seq for row in played.answered_oneway),
+        unanswered=Counter((row.peer, row.command.code) for row in played.unanswered),
+        notified=played.notified,
+        notified_captured=played.notified_captured,
+    )
+
+
+async def _play(conversation: capture.Conversation) -> Played:
+    async with local_servers(with_broker=not conversation.namesrv_only) as servers:
+        return await Player(conversation, servers).play()
+
+
+def judge(exchange: Exchange) -> Judged:
+    """Compare an exchange and explain its differences."""
+    if is_later(exchange):
+        return _judge_later(exchange)
+    deliberate, unexplained = [], []
+    for difference in compare(exchange):
+        rule = rule_for(difference)
+        if rule is None:
+            unexplained.append(difference)
+        else:
+            deliberate.append((difference, rule))
+    return Judged(exchange, False, tuple(deliberate), tuple(unexplained))
+
+
+def _judge_later(exchange: Exchange) -> Judged:
+    """A code that comes later is answered 3, and with nothing else."""
+    wrong: tuple[Difference, ...] = ()
+    if exchange.ours.code != NOT_SUPPORTED:
+        wrong = (Difference(exchange, "code", f"{NOT_SUPPORTED} until it is served",
+                            str(exchange.ours.code)),)
+    return Judged(exchange, True, (), wrong)
+
+
+@functools.cache
+def census() -> dict[tuple[str, int], bool]:
+    """Ask both servers for every code there is; tell which of them they serve."""
+    return asyncio.run(_census())
+
+
+async def _census() -> dict[tuple[str, int], bool]:
+    served = {}
+    async with local_servers() as servers:
+        for peer in (NAMESRV, BROKER):
+            for code in RequestCode:
+                channel = await servers.connect(peer)
+                await channel.send(encode_frame(Command.request(code, {}, request_id=1)))
+                served[peer, int(code)] = (await channel.answer(1)).code != NOT_SUPPORTED
+                await channel.close()
+    return served

@@ -1,0 +1,48 @@
+"""The source files of inorder, parsed once, for the tests of the house."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "inorder"
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Return path below src/inorder -> syntax tree."""
+    return {
+        str(path.relative_to(SOURCE)): ast.parse(path.read_text(), str(path))
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
+
+
+def dotted(node: ast.expr) -> str:
+    """Return `a.b.c` for a chain of names, with `?` for what is not a name."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return "?"
+
+
+def imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Give every imported module, and every `module.name` of a from-import, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "", node.lineno
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+
+
+def used(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Give every dotted name that the code uses, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            yield dotted(node), node.lineno

@@ -1,0 +1,103 @@
+"""The documentation is true: links resolve, generated pages are fresh, examples run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.sources import ROOT
+from tools.make_reference import PAGES, REFERENCE
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def pages() -> list[Path]:
+    """Return every Markdown page of the repository."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("bench/*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that the headings of a page make."""
+    text = FENCE.sub("", page.read_text())
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    """Every relative link leads to a file, and to a heading where it names one."""
+    broken = []
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_generated_pages_are_fresh(name: str) -> None:
+    """What is made from the code says what the code says; `make docs` renews it."""
+    assert (REFERENCE / name).read_text() == PAGES[name]()
+
+
+def test_every_decision_is_listed() -> None:
+    """Each decision has a number of its own and is found from the index."""
+    folder = ROOT / "docs" / "decisions"
+    files = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    numbers = [name[:4] for name in files]
+    assert len(set(numbers)) == len(numbers)
+    assert re.findall(r"\]\((\d{4}[^)]+)\)", (folder / "index.md").read_text()) == files
+
+
+def test_architecture_stays_short() -> None:
+    """ARCHITECTURE.md can be read in one sitting."""
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) < 300
+
+
+def test_modules_named_in_the_architecture_exist() -> None:
+    """A file that a page names is there."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = re.findall(r"`((?:\w+/)*\w+\.py)`", text)
+    places = [ROOT, ROOT / "src" / "inorder"]
+    missing = [
+        name
+        for name in named
+        if "/" in name and not any((place / name).exists() for place in places)
+    ]
+    assert missing == []
+
+
+@pytest.mark.slow
+def test_readme_example_runs(tmp_path: Path) -> None:
+    """The ten lines of the README, pasted as they are, do what they show."""
+    example = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert example is not None
+    server = subprocess.Popen(
+        [
+            sys.executable, "-m", "inorder.cli.main", "up", "--namesrv-port", "0",
+            "--broker-port", "0", "--data", str(tmp_path), "--log-level", "error",
+        ],
+        stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None
+        ready = re.match(r"ready namesrv=(\S+)", server.stdout.readline())
+        assert ready is not None
+        code = example[1].replace("127.0.0.1:9876", ready[1])
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == "0 order-42 created\n1 order-42 paid\n2 order-42 shipped\n"
+    finally:
+        server.terminate()
+        server.communicate(timeout=30)

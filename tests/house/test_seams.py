@@ -1,0 +1,101 @@
+"""Threads, time, randomness, files and the environment enter by one door each.
+
+A seed can replay a run only if nothing in it asks the machine directly. Each exception below has
+its reason beside it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.house.sources import imported, modules, used
+
+THREAD_MODULES = {"threading", "_thread", "concurrent", "concurrent.futures", "multiprocessing"}
+THREAD_NAMES = re.compile(r"(\basyncio\.to_thread|\.run_in_executor)$")
+THREADS_IN = {
+    "broker/offload.py",
+    "sync/portal.py",
+    "testing/simloop.py",  # has no threads: it names the type of the executor that it replaces
+}
+
+CLOCK_NAMES = re.compile(
+    r"^time\.(time|time_ns|monotonic|monotonic_ns|perf_counter|perf_counter_ns|sleep|clock_gettime"
+    r"|clock_gettime_ns|ctime)$|\b(datetime|date)\.(now|utcnow|today)$|^loop\.time$"
+)
+CLOCK_IN = {
+    "clock.py": "the seam itself",
+    "cli/demo.py": "tells a person how long something took",
+}
+
+RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|os\.urandom)$")
+RANDOM_IN = {
+    "client/ids.py": "tells this process from all others; tests hand in an Identity",
+    "net/selfsigned.py": "a private key must not be predictable",
+    "testing/disk.py": "the Random that is handed in is called `random` there",
+}
+
+FILE_NAMES = re.compile(
+    r"^open$|^os\.(open|read|write|pread|pwrite|ftruncate|truncate|rename|replace|remove|unlink"
+    r"|mkdir|makedirs|listdir|scandir|fsync|fdatasync|stat|statvfs)$|^(shutil|tempfile)\.\w+$"
+    r"|\.(read_text|read_bytes|write_text|write_bytes)$"
+)
+FILES_IN = {
+    "disk.py": "the seam itself",
+    "settings/sources.py": "settings are read before anything starts",
+    "net/tls.py": "the ssl module takes certificates from files only",
+    "cli/demo.py": "a temporary directory for the whole demo",
+    "testing/cluster.py": "a temporary directory for a cluster of a test",
+}
+
+ENVIRONMENT_NAMES = re.compile(r"^os\.(environ|getenv)$")
+ENVIRONMENT_IN = {"cli/settings.py": "the only reader; everything else gets settings as arguments"}
+
+
+def uses(pattern: re.Pattern[str], allowed: dict[str, str]) -> list[str]:
+    """List where names that match are used outside of the allowed modules."""
+    return [
+        f"{path}:{line} {name}"
+        for path, tree in modules().items()
+        if path not in allowed
+        for name, line in used(tree)
+        if pattern.search(name)
+    ]
+
+
+def test_threads_live_in_two_modules() -> None:
+    """Everything else runs on the one loop that owns the state."""
+    found = [
+        f"{path}:{line} {name}"
+        for path, tree in modules().items()
+        if path not in THREADS_IN
+        for name, line in imported(tree)
+        if name in THREAD_MODULES
+    ]
+    found += uses(THREAD_NAMES, dict.fromkeys(THREADS_IN, ""))
+    assert found == []
+
+
+def test_time_comes_from_the_clock() -> None:
+    """Nobody but the clock asks what time it is."""
+    assert uses(CLOCK_NAMES, CLOCK_IN) == []
+
+
+def test_randomness_is_an_argument() -> None:
+    """Random numbers come from a Random that was handed in."""
+    assert uses(RANDOM_NAMES, RANDOM_IN) == []
+
+
+def test_files_go_through_the_disk() -> None:
+    """A fake disk sees every access."""
+    assert uses(FILE_NAMES, FILES_IN) == []
+
+
+def test_environment_is_read_in_one_place() -> None:
+    """Settings have one door."""
+    assert uses(ENVIRONMENT_NAMES, ENVIRONMENT_IN) == []
+
+
+def test_exceptions_are_real() -> None:
+    """An exception whose module is gone is removed from the lists above."""
+    listed = {*CLOCK_IN, *RANDOM_IN, *FILES_IN, *ENVIRONMENT_IN}
+    assert listed - set(modules()) == set()

@@ -1,0 +1,145 @@
+"""`inorder up | nameserver | broker` as processes: ready line, signals, exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 30
+
+
+@contextlib.contextmanager
+def inorder(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a command; whatever happens, it is gone afterwards."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "inorder.cli.main", *words],
+        cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ready(process: subprocess.Popen[str]) -> dict[str, str]:
+    """Wait for the ready line and return what it says."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready "), (line, process.stderr and process.stderr.read())
+    return dict(re.findall(r"(\w+)=(\S+)", line))
+
+
+def stop(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tuple[int, str, str]:
+    """Send a signal; return exit code and what was printed."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, out, err
+
+
+def accepts(address: str) -> bool:
+    """Tell whether somebody listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_up_says_ready_accepts_and_stops_cleanly(tmp_path: Path, number: int) -> None:
+    """One line on stdout; both ports accept by then; a signal ends it with 0 and a clean store."""
+    with inorder("up", "--namesrv-port", "0", "--broker-port", "0", cwd=tmp_path) as process:
+        said = ready(process)
+        assert accepts(said["namesrv"])
+        assert accepts(said["broker"])
+        assert said["data"] == "./inorder-data"
+        assert (tmp_path / "inorder-data" / "abort").exists()
+        code, out, err = stop(process, number)
+    assert (code, out) == (0, ""), err
+    assert "Traceback" not in err
+    assert not (tmp_path / "inorder-data" / "abort").exists()
+    assert not accepts(said["broker"])
+
+
+def test_up_starts_again_on_its_directory(tmp_path: Path) -> None:
+    """A second start finds what the first left, also after a kill."""
+    words = ("up", "--namesrv-port", "0", "--broker-port", "0", "--data", str(tmp_path / "d"))
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -9), (signal.SIGTERM, 0)):
+        with inorder(*words, cwd=tmp_path) as process:
+            ready(process)
+            assert stop(process, number)[0] == code
+
+
+def test_name_server_and_broker_run_apart(tmp_path: Path) -> None:
+    """Each says what it has; settings of RocketMQ work; the broker finds the name server."""
+    words = ("nameserver", "--port", "0", "--data", str(tmp_path / "n"))
+    with inorder(*words, cwd=tmp_path) as namesrv:
+        address = ready(namesrv)["namesrv"]
+        with inorder(
+            "broker", "--name", "broker-x", "--namesrv", address, "--port", "0",
+            "--data", str(tmp_path / "b"), "--set", "flushDiskType=SYNC_FLUSH",
+            "--set", "haListenPort=10912", cwd=tmp_path,
+        ) as broker:  # fmt: skip
+            said = ready(broker)
+            assert set(said) == {"broker", "data"}
+            assert accepts(said["broker"])
+            code, _, err = stop(broker)
+            assert code == 0
+            assert err.count("haListenPort") == 1
+        assert stop(namesrv)[0] == 0
+
+
+def test_port_in_use_is_one_line(tmp_path: Path) -> None:
+    """The error names the port; exit code 1; nothing is left running."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with inorder(
+            "up", "--namesrv-port", "0", "--broker-port", str(port), "--log-level", "error",
+            cwd=tmp_path,
+        ) as process:  # fmt: skip
+            out, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, out) == (1, "")
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith("inorder: ")
+    assert str(port) in err
+
+
+def test_directory_in_use_is_one_line(tmp_path: Path) -> None:
+    """Two brokers cannot share a directory; the second says so."""
+    words = ("up", "--namesrv-port", "0", "--broker-port", "0", "--log-level", "error")
+    with inorder(*words, cwd=tmp_path) as first:
+        ready(first)
+        with inorder(*words, cwd=tmp_path) as second:
+            out, err = second.communicate(timeout=TIMEOUT_S)
+        assert (second.returncode, out) == (1, "")
+        assert "Traceback" not in err
+        assert err.splitlines()[-1].startswith("inorder: ")
+        assert stop(first)[0] == 0
+
+
+def test_open_address_warns(tmp_path: Path) -> None:
+    """Whoever listens beyond loopback is told that there is no authentication."""
+    with inorder(
+        "up", "--host", "0.0.0.0", "--namesrv-port", "0", "--broker-port", "0", cwd=tmp_path
+    ) as process:
+        said = ready(process)
+        port = said["broker"].rpartition(":")[2]
+        assert accepts(f"127.0.0.1:{port}")
+        code, _, err = stop(process)
+    assert code == 0
+    assert "no authentication" in err
+    assert "advertised_host" in err

@@ -1,0 +1,167 @@
+"""A broker for handlers: the real tables and a real store, and no network."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inorder.broker.handlers import HANDLERS
+from inorder.broker.state.groups import GroupTable
+from inorder.broker.state.locks import QueueLocks
+from inorder.broker.state.members import Departure, Members
+from inorder.broker.state.offsets import OffsetTable
+from inorder.broker.state.stats import BrokerStats
+from inorder.broker.state.topics import TopicTable
+from inorder.config import BrokerConfig, StoreConfig
+from inorder.disk import OsFiles
+from inorder.model import GroupConfig, TopicConfig
+from inorder.store.store import Store
+from inorder.testing.clock import FakeClock
+from inorder.wire.command import Command
+from inorder.wire.record import Record, encode
+
+SMALL = StoreConfig(segment_bytes=65536, queue_file_bytes=2000, index_slots=100, index_entries=400)
+
+
+class FakeConnection:
+    """A client."""
+
+    def __init__(self, peer: str = "10.0.0.1:4000") -> None:
+        self.peer = peer
+        self.closed = False
+
+
+class FakeRegistration:
+    """Name servers that are told what happens, and count how often they are waited for."""
+
+    def __init__(self) -> None:
+        self.changed: list[str] = []
+        self.waited = 0
+        self.refreshed = 0
+
+    def topic_changed(self, config: TopicConfig) -> None:
+        self.changed.append(config.name)
+
+    def refresh(self) -> None:
+        self.refreshed += 1
+
+    async def register_now(self) -> None:
+        self.waited += 1
+
+
+class FakeKeeping:
+    """Timers that nobody sets."""
+
+    def __init__(self) -> None:
+        self.lock_deadlines = 0
+
+    def lock_deadline_changed(self) -> None:
+        self.lock_deadlines += 1
+
+
+class FakeBroker:
+    """What handlers need of a broker, and what they made it do."""
+
+    def __init__(self, data: Path) -> None:
+        self.config = BrokerConfig(data=str(data), store=SMALL)
+        self.clock = FakeClock()
+        self.files = OsFiles()
+        self.address = "127.0.0.1:10911"
+        self.started_ms = self.clock.now_ms()
+        now_ms = self.started_ms
+        self.topics = TopicTable(cluster="DefaultCluster", broker="broker-a", now_ms=now_ms)
+        self.groups = GroupTable(now_ms=now_ms)
+        self.offsets = OffsetTable(now_ms=now_ms)
+        self.members: Members[Any] = Members()
+        self.locks = QueueLocks()
+        self.stats = BrokerStats(monotonic_ms=0, now_ms=now_ms)
+        self.registration = FakeRegistration()
+        self.keeping = FakeKeeping()
+        self.store = Store.open(data, SMALL, self.files, self.clock)
+        self.notified: list[tuple[str, list[Any]]] = []
+        self.saved: list[str] = []
+        self.gone: list[str] = []
+        self.counted = 0
+
+    def find_group(self, name: str) -> GroupConfig | None:
+        return self.groups.find_or_create(
+            name, auto_create=self.config.auto_create_groups, now_ms=self.clock.now_ms()
+        )
+
+    def save_topics(self) -> None:
+        self.saved.append("topics")
+
+    def save_groups(self) -> None:
+        self.saved.append("groups")
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.offsets.commit(group, topic, queue_id, offset, self.clock.now_ms())
+
+    def notify_ids_changed(self, group: str, connections: Iterable[Any] | None = None) -> None:
+        targets = self.members.connections(group) if connections is None else connections
+        self.notified.append((group, list(targets)))
+
+    def apply_departure(self, departure: Departure[Any]) -> None:
+        for notice in departure.notices:
+            self.notify_ids_changed(notice.group, notice.connections)
+
+    def topic_gone(self, topic: str) -> None:
+        self.gone.append(topic)
+
+    def count(self) -> None:
+        self.counted += 1
+
+    # What tests use.
+
+    def ask(
+        self,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        connection: Any = None,
+    ) -> Command:
+        """Hand a request to its handler and return the answer."""
+        command = Command.request(code, fields or {}, body, request_id=7)
+        result = HANDLERS[code](self, connection or FakeConnection(), command)  # type: ignore[arg-type]
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        assert isinstance(result, Command)
+        assert (result.request_id, result.flag) == (7, 1)
+        return result
+
+    def put(self, topic: str, queue_id: int, body: bytes, properties: bytes = b"") -> int:
+        """Store a message as a send would; return its position."""
+        store, now_ms = self.store, self.clock.now_ms()
+        queue = store.queue(topic, queue_id)
+        record = Record(topic, queue_id, queue.next_offset, 0, body, properties)
+        record.stored_at_ms = now_ms
+        at = store.log.reserve(len(encode(record)))
+        record.position = store.log.pending_base + at
+        data = encode(record)
+        store.log.pending[at : at + len(data)] = data
+        queue.append(record.position, len(data), 0)
+        store.note_keys(topic, properties, record.position, now_ms)
+        tick = store.write_tick()
+        assert tick is not None
+        store.publish(tick)
+        return record.position
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[FakeBroker]:
+    """Give each test a broker of its own."""
+    fake = FakeBroker(tmp_path)
+    yield fake
+    fake.store.abandon()
+
+
+@pytest.fixture
+def connect() -> type[FakeConnection]:
+    """Make connections."""
+    return FakeConnection

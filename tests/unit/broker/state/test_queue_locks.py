@@ -1,0 +1,111 @@
+"""Queue locks: when a queue changes hands."""
+
+from __future__ import annotations
+
+from inorder.broker.state.locks import LockKey, QueueLocks
+from inorder.model import TopicQueue
+
+QUEUE = TopicQueue("t", "broker-a", 0)
+OTHER = TopicQueue("t", "broker-a", 1)
+
+
+def test_a_lock_expires_60_s_after_its_last_renewal() -> None:
+    """Until then nobody else gets it; renewing counts from the renewal."""
+    locks = QueueLocks()
+    assert locks.try_lock("g", QUEUE, "a", 0)
+    assert not locks.try_lock("g", QUEUE, "b", 59_999)
+    assert locks.try_lock("g", QUEUE, "a", 50_000)
+    assert not locks.try_lock("g", QUEUE, "b", 109_999)
+    assert locks.try_lock("g", QUEUE, "b", 110_000)
+    assert not locks.try_lock("g", QUEUE, "a", 110_001)
+    assert locks.try_lock("h", QUEUE, "a", 110_001)
+
+
+def test_every_new_owner_has_a_higher_epoch() -> None:
+    """Renewing keeps the epoch, a change of hands raises it, also after a release."""
+    locks = QueueLocks()
+    epochs = []
+    for client, now_ms in (("a", 0), ("a", 1), ("b", 60_001), ("b", 60_002)):
+        locks.try_lock("g", QUEUE, client, now_ms)
+        lock = locks.get("g", QUEUE)
+        assert lock is not None
+        epochs.append(lock.epoch)
+    locks.unlock_batch("g", [QUEUE], "b")
+    locks.try_lock("g", QUEUE, "b", 60_003)
+    lock = locks.get("g", QUEUE)
+    assert lock is not None
+    epochs.append(lock.epoch)
+    assert epochs[0] == epochs[1] < epochs[2] == epochs[3] < epochs[4]
+
+
+def test_a_lease_may_be_shorter() -> None:
+    """A client that asks for a lease has it for that time."""
+    locks = QueueLocks()
+    assert locks.lock_batch("g", [QUEUE], "a", 0, lease_ms=5000) == [QUEUE]
+    lock = locks.get("g", QUEUE)
+    assert lock is not None
+    assert (lock.lease_ms, lock.expires_ms) == (5000, 5000)
+    assert locks.try_lock("g", QUEUE, "b", 5000)
+
+
+def test_only_the_owner_unlocks() -> None:
+    """What others want to release stays."""
+    locks = QueueLocks()
+    locks.lock_batch("g", [QUEUE, OTHER], "a", 0)
+    assert locks.unlock_batch("g", [QUEUE], "b") == []
+    assert locks.unlock_batch("h", [QUEUE], "a") == []
+    assert locks.unlock_batch("g", [QUEUE, QUEUE], "a") == [QUEUE]
+    assert locks.release_client("g", "a") == [OTHER]
+    assert len(locks) == 0
+
+
+def test_a_lost_client_keeps_its_locks_for_its_own_view() -> None:
+    """After a lost connection a lock is free 30 s after its last renewal, not 60 s."""
+    locks = QueueLocks()
+    locks.try_lock("g", QUEUE, "a", 0)
+    locks.try_lock("g", OTHER, "a", 20_000)
+    assert locks.client_lost("g", "a", 35_000) == [QUEUE]
+    assert locks.expire(49_999) == []
+    assert locks.expire(50_000) == [LockKey("g", OTHER)]
+
+
+def test_a_client_that_comes_back_has_its_time_again() -> None:
+    """Back before its view ran out, a client keeps its locks as if nothing had happened."""
+    locks = QueueLocks()
+    locks.try_lock("g", QUEUE, "a", 0)
+    locks.client_lost("g", "a", 10_000)
+    locks.client_back("g", "a")
+    assert locks.expire(59_999) == []
+    assert locks.expire(60_000) == [LockKey("g", QUEUE)]
+
+
+def test_expiry_is_found_without_looking_at_all_locks() -> None:
+    """The next deadline is known, and renewed locks are not expired by their old one."""
+    locks = QueueLocks()
+    assert locks.next_deadline_ms() is None
+    locks.try_lock("g", QUEUE, "a", 0)
+    assert locks.next_deadline_ms() == 60_000
+    locks.try_lock("g", QUEUE, "a", 20_000)
+    assert locks.expire(60_000) == []
+    assert locks.next_deadline_ms() == 80_000
+    assert not locks.all_expired("g", 79_999)
+    assert locks.all_expired("g", 80_000)
+    assert locks.all_expired("h", 0)
+
+
+def test_the_number_of_locks_is_limited() -> None:
+    """At the limit new queues are not granted; what is held can be renewed."""
+    locks = QueueLocks(locks_max=1)
+    assert locks.lock_batch("g", [QUEUE, OTHER], "a", 0) == [QUEUE]
+    assert locks.try_lock("g", QUEUE, "a", 1)
+    locks.unlock_batch("g", [QUEUE], "a")
+    assert locks.try_lock("g", OTHER, "a", 2)
+
+
+def test_deadlines_of_released_locks_do_not_pile_up() -> None:
+    """Locking and releasing for ever needs bounded memory."""
+    locks = QueueLocks()
+    for now_ms in range(10_000):
+        locks.try_lock("g", QUEUE, "a", now_ms)
+        locks.unlock_batch("g", [QUEUE], "a")
+    assert len(locks._deadlines) <= 64

@@ -1,0 +1,86 @@
+"""Running in the foreground: ready line, signals, failures; with a server that only takes notes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from inorder.cli.running import Single, serve
+
+
+class NotingServer:
+    """A server that notes what is done to it, and can do something while it starts."""
+
+    def __init__(self, while_starting: Callable[[], None] = lambda: None) -> None:
+        self.notes: list[str] = []
+        self.hangs = False
+        self._while_starting = while_starting
+
+    async def start(self) -> tuple[str, int]:
+        """Start, or hang as a long recovery does."""
+        self.notes.append("start")
+        self._while_starting()
+        if self.hangs:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.notes.append("cancelled")
+        return "::1", 7
+
+    async def stop(self) -> None:
+        """Stop."""
+        self.notes.append("stop")
+
+
+def send_sigterm() -> None:
+    """Signal this process; the loop's handler takes it."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_ready_line_then_signal_then_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exactly one line on stdout, after the start; the signal stops it."""
+    server = NotingServer(while_starting=send_sigterm)
+    single = Single(server)
+    serve(single, lambda: f"namesrv={single.address}")
+    assert server.notes == ["start", "stop"]
+    assert capsys.readouterr().out in ("", "ready namesrv=[::1]:7\n")
+
+
+def test_ready_line_carries_the_address(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line is asked for when everything accepts, and says what was bound."""
+    server = NotingServer()
+    single = Single(server)
+
+    def describe() -> str:
+        send_sigterm()
+        return f"namesrv={single.address}"
+
+    serve(single, describe)
+    assert capsys.readouterr().out == "ready namesrv=[::1]:7\n"
+    assert server.notes == ["start", "stop"]
+
+
+def test_signal_during_a_long_start_does_not_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    """A recovery that takes minutes can be stopped; nothing is said to be ready."""
+    server = NotingServer(while_starting=send_sigterm)
+    server.hangs = True
+    serve(server, lambda: "never")
+    assert server.notes == ["start", "cancelled", "stop"]
+    assert capsys.readouterr().out == ""
+
+
+def test_failed_start_cleans_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error comes through; what was begun is stopped."""
+
+    def fail() -> None:
+        raise OSError("no such port")
+
+    server = NotingServer(while_starting=fail)
+    with pytest.raises(OSError, match="no such port"):
+        serve(server, lambda: "never")
+    assert server.notes == ["start", "stop"]
+    assert capsys.readouterr().out == ""

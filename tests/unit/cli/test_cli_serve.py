@@ -1,0 +1,120 @@
+"""From the options of `inorder up | nameserver | broker` to the settings of the servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import inorder.broker.broker
+import inorder.cli.running
+import inorder.embedded
+import inorder.nameserver.server
+from inorder.cli.main import app
+from inorder.config import BrokerConfig, NameServerConfig
+
+
+class Started:
+    """What would have been started, with its settings."""
+
+    def __init__(self, *configs: Any) -> None:
+        self.configs = [c for c in configs if isinstance(c, BrokerConfig | NameServerConfig)]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[BrokerConfig | NameServerConfig]:
+    """Collect the settings instead of starting servers."""
+    found: list[BrokerConfig | NameServerConfig] = []
+
+    def note(server: Any, _describe: object) -> None:
+        inner = getattr(server, "_server", server)
+        found.extend(inner.configs)
+
+    monkeypatch.setattr(inorder.embedded, "Embedded", Started)
+    monkeypatch.setattr(inorder.broker.broker, "Broker", Started)
+    monkeypatch.setattr(inorder.nameserver.server, "NameServer", Started)
+    monkeypatch.setattr(inorder.cli.running, "serve", note)
+    return found
+
+
+def run(*words: str) -> str:
+    """Run the command line; return what it logged."""
+    result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stderr
+
+
+def test_up_has_the_documented_defaults(started: list[Any]) -> None:
+    """Loopback, 9876, 10911, ./inorder-data; the name server's files lie below."""
+    run("up")
+    namesrv, broker = started
+    assert (namesrv.host, namesrv.port) == ("127.0.0.1", 9876)
+    assert (broker.host, broker.port, broker.data) == ("127.0.0.1", 10911, "./inorder-data")
+    assert namesrv.data == "inorder-data/namesrv"
+
+
+def test_up_takes_its_options(started: list[Any], tmp_path: Path) -> None:
+    """Each option reaches its server; --set reaches either."""
+    run(
+        "up", "--host", "127.0.0.2", "--namesrv-port", "0", "--broker-port", "1",
+        "--data", str(tmp_path), "--set", "flushDiskType=SYNC_FLUSH", "--set", "broker.name=b",
+        "--set", "nameserver.scan_interval_ms=9",
+    )  # fmt: skip
+    namesrv, broker = started
+    assert (namesrv.host, namesrv.port, namesrv.scan_interval_ms) == ("127.0.0.2", 0, 9)
+    assert namesrv.data == str(tmp_path / "namesrv")
+    assert (broker.host, broker.port, broker.name) == ("127.0.0.2", 1, "b")
+    assert broker.store.sync_flush
+
+
+def test_options_win_over_set_and_file(started: list[Any], tmp_path: Path) -> None:
+    """A flag is the last word; what only the file says stays."""
+    file = tmp_path / "broker.conf"
+    file.write_text("listenPort=1\nbrokerName=from-file\n")
+    run("up", "--config", str(file), "--set", "port=2", "--broker-port", "3")
+    namesrv, broker = started
+    assert (broker.port, broker.name, namesrv.port) == (3, "from-file", 9876)
+
+
+def test_one_toml_file_serves_both(started: list[Any], tmp_path: Path) -> None:
+    """Tables of TOML reach their servers."""
+    file = tmp_path / "inorder.toml"
+    file.write_text('[broker]\nport = 1\n[nameserver]\nport = 2\ndata = "elsewhere"\n')
+    run("up", "--config", str(file))
+    namesrv, broker = started
+    assert (broker.port, namesrv.port, namesrv.data) == (1, 2, "elsewhere")
+
+
+def test_broker_takes_its_options(started: list[Any]) -> None:
+    """Name, cluster and name servers are given as documented."""
+    run(
+        "broker", "--name", "b", "--cluster", "c", "--namesrv", "h:1;h2:2", "--host", "127.0.0.1",
+        "--port", "0", "--data", "d", "--set", "defaultTopicQueueNums=4",
+    )  # fmt: skip
+    (broker,) = started
+    assert (broker.name, broker.cluster, broker.namesrv) == ("b", "c", "h:1;h2:2")
+    assert (broker.port, broker.data, broker.default_topic_queues) == (0, "d", 4)
+
+
+def test_name_server_takes_its_options(started: list[Any]) -> None:
+    """Host, port and data."""
+    run("nameserver", "--host", "127.0.0.1", "--port", "0", "--data", "d")
+    (namesrv,) = started
+    assert (namesrv.host, namesrv.port, namesrv.data) == ("127.0.0.1", 0, "d")
+
+
+def test_open_host_is_advertised_by_one_address(started: list[Any]) -> None:
+    """Listening everywhere, a broker still tells clients one address, and warns."""
+    logged = run("broker", "--host", "0.0.0.0", "--namesrv", "h:1")
+    (broker,) = started
+    assert broker.advertised_host not in ("", "0.0.0.0")
+    assert "no authentication" in logged
+    assert broker.advertised_host in logged
+
+
+def test_broker_without_name_server_warns(started: list[Any]) -> None:
+    """Nobody would find it."""
+    assert "registers nowhere" in run("broker")
+    assert len(started) == 1

@@ -1,0 +1,127 @@
+"""Write the pages of docs/reference that are made from the code.
+
+    python tools/make_reference.py
+
+`tests/house/test_docs.py` fails when a page is older than its source.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.testing import CliRunner
+
+from inorder.cli.main import app
+from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
+from inorder.settings import Setting, catalog
+from inorder.settings.values import allowed
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+
+_CONFIG_HEAD = """\
+# Settings
+
+Made from `src/inorder/config.py` by `make docs`; do not edit.
+
+Layers: defaults < file < environment < flags. `inorder config show` prints each value in force and
+its origin.
+
+- **File**: `--config FILE`, either TOML with the tables `[broker]` and `[nameserver]`
+  (`[broker.store]` for `store.…`), or a properties file of RocketMQ (`broker.conf`).
+- **Environment**: `INORDER_BROKER__STORE__FLUSH_INTERVAL_MS` is `store.flush_interval_ms` of the
+  broker, `INORDER_NAMESERVER__PORT` is `port` of the name server. RocketMQ's `NAMESRV_ADDR` counts
+  where `INORDER_BROKER__NAMESRV` is not set.
+- **Flags**: the options of `inorder up | nameserver | broker`, and `--set NAME=VALUE` for all
+  others. For `inorder up`, `--set` means the broker; write `--set nameserver.NAME=VALUE` for the
+  name server.
+
+Everywhere a name may be ours or RocketMQ's. Under RocketMQ's name a value has RocketMQ's unit:
+`flushDiskType=SYNC_FLUSH` is `store.sync_flush=true`, `diskMaxUsedSpaceRatio=75` is a ratio of
+0.75, `serverChannelMaxIdleTimeSeconds=120` is 120,000 ms. Settings of RocketMQ without a meaning
+here are listed once in a warning. Those that promise what inorder does not have (a slave, access
+control, another store) are refused. An unknown name is an error that names the nearest.
+
+A client gets its settings in code: `Session(…, config=ClientConfig(send_timeout_ms=5000))`, or by
+`inorder.settings.load(ClientConfig, file=…, env=os.environ)` from the table `[client]` and from
+`INORDER_CLIENT__SEND_TIMEOUT_MS`.
+"""
+
+
+_SERVERS = (
+    ("Broker", BrokerConfig),
+    ("Name server", NameServerConfig),
+    ("Client", ClientConfig),
+)
+
+
+def config_page() -> str:
+    """Return the page of all settings."""
+    parts = [_CONFIG_HEAD]
+    for title, cls in _SERVERS:
+        parts.append(f"## {title}\n")
+        parts.append("| setting | default | what it is | allowed | RocketMQ |")
+        parts.append("|---|---|---|---|---|")
+        parts += [_config_row(setting) for setting in catalog(cls).settings.values()]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _config_row(setting: Setting) -> str:
+    default = str(setting.default).lower() if setting.type is bool else str(setting.default)
+    cells = (
+        f"`{setting.name}`",
+        f"`{default}`" if default else "",
+        setting.doc,
+        "true, false" if setting.type is bool else allowed(setting),
+        f"`{setting.rocketmq}`" if setting.rocketmq else "",
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+_CLI_HEAD = """\
+# Commands
+
+Made from `src/inorder/cli` by `make docs`; do not edit.
+
+Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong and nothing was started.
+Errors are one line on stderr. Logs go to stderr; stdout belongs to the command's answer.
+
+`inorder up`, `nameserver` and `broker` print one line on stdout when they accept connections:
+`ready namesrv=HOST:PORT broker=HOST:PORT data=DIR` (the separate ones with what they have). Scripts
+wait for it. SIGTERM or SIGINT stops them cleanly with exit code 0; a second one ends the process at
+once.
+"""
+
+
+def cli_page() -> str:
+    """Return the page of all commands."""
+    parts = [_CLI_HEAD]
+    for words in _commands((), typer.main.get_command(app)):
+        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "100"})
+        parts.append(f"## inorder {' '.join(words)}\n")
+        parts.append(f"```text\n{shown.stdout.strip()}\n```\n")
+    return "\n".join(parts)
+
+
+def _commands(words: tuple[str, ...], command: Any) -> list[tuple[str, ...]]:
+    children = getattr(command, "commands", None)
+    if children is None:
+        return [words]
+    return [found for name, child in children.items() for found in _commands((*words, name), child)]
+
+
+PAGES = {"config.md": config_page, "commands.md": cli_page}
+
+
+def main() -> None:
+    """Write every page."""
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for name, make in PAGES.items():
+        (REFERENCE / name).write_text(make())
+        print(f"wrote docs/reference/{name}")
+
+
+if __name__ == "__main__":
+    main()
