@@ -182,6 +182,30 @@ def test_power_cut_under_sync_flush_loses_nothing_acknowledged(seed: int) -> Non
         store.abandon()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_restart_shows_survives_a_power_cut(seed: int) -> None:
+    """Written, not synced, killed, recovered and shown: from then on it must not be lost."""
+    run = Workload(sync=True)
+    files = FakeFiles()
+    store = Store.open(ROOT, CONFIG, files, run.clock)
+    for number in range(TICKS):
+        run.tick(store)
+        run.keep(store, number)
+    run.sync = False
+    for _ in range(5):
+        run.tick(store)
+    store.housekeep(run.clock.now_ms())
+    store.abandon()
+    killed = files.kill()
+    store = open_again(killed, run)
+    shown = contents(store)
+    store.abandon()
+    again = open_again(killed.crash(Random(seed)), run)
+    assert contents(again) == shown == run.acked
+    run.check(again)
+    again.abandon()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_power_cut_under_async_flush_leaves_a_consistent_prefix(seed: int) -> None:
@@ -205,7 +229,7 @@ def test_power_cut_under_async_flush_leaves_a_consistent_prefix(seed: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept_bytes", [0, 1, 70])
+@pytest.mark.parametrize("kept_bytes", [0, 1, 70, 10_000])
 def test_disk_full_at_every_write_refuses_and_comes_back(kept_bytes: int) -> None:
     """ENOSPC refuses the tick, never half of it; reads go on; writes return with the room."""
     total = FakeFiles()
@@ -228,6 +252,9 @@ def test_disk_full_at_every_write_refuses_and_comes_back(kept_bytes: int) -> Non
             except DiskFull:
                 refused += 1
                 assert {b for e in contents(store).values() for _, b in e}.isdisjoint(run.refused)
+                restarted = open_again(files.kill(), run)
+                run.check(restarted)
+                restarted.abandon()
             if number % 3 == 1:
                 store.housekeep(run.clock.now_ms())
         files.heal()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -185,7 +186,8 @@ def test_wrong_sizes_are_refused_with_file_and_setting(
     """A directory written with other sizes is refused; the message names the setting."""
     files = FakeFiles()
     filled(files, close=True)
-    wrong = dataclasses.replace(CONFIG, **{setting: value})
+    changed: dict[str, Any] = {setting: value}
+    wrong = dataclasses.replace(CONFIG, **changed)
     with pytest.raises(StoreError, match=name):
         contents(reopen(files, wrong))
 

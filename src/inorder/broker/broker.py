@@ -102,7 +102,6 @@ class Broker:
         self._groups_file = Snapshot(files, folder / "subscriptionGroup.json")
         self._unsaved: dict[Snapshot, TopicTable | GroupTable] = {}
         self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
-        self.offsets_saved = 0  # the revision that the file holds
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -145,7 +144,6 @@ class Broker:
         self._topics_file.load(self.topics.decode)
         self._groups_file.load(self.groups.decode)
         self.offsets_file.load(self.offsets.decode)
-        self.offsets_saved = self.offsets.revision
         cuts = self.offsets.clamp(self._max_offset)
         for cut in cuts:
             log.warning(
@@ -157,18 +155,8 @@ class Broker:
                 cut.was,
                 cut.now,
             )
-        if cuts:
-            self._save_cut_offsets()
-
-    def _save_cut_offsets(self) -> None:
-        """Make the cut durable before anybody can send: or new messages would be skipped by it."""
-        try:
+        if cuts:  # durable before anybody can send: or a kill would let it skip new messages
             self.offsets_file.save(self.offsets.encode())
-        except OSError as error:
-            # No room for this is no room for messages either: it is saved before they are taken.
-            log.error("cut offsets not saved yet, will be tried again error=%s", error)
-        else:
-            self.offsets_saved = self.offsets.revision
 
     def _max_offset(self, topic: str, queue_id: int) -> int:
         queue = self.store.find_queue(topic, queue_id)

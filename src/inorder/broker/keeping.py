@@ -71,7 +71,9 @@ class Keeping:
         self._syncing = False
         self._saving = False
         self._indexing = False
+        self._queues_due_ms = 0
         self._flushed_all_to = -1
+        self._offsets_saved = broker.offsets.revision
         self._stopped = False
 
     def start(self) -> None:
@@ -156,22 +158,34 @@ class Keeping:
 
     # -- the store -------------------------------------------------------------------------------
 
-    def indexing_needed(self, *, soon: bool = False) -> None:
-        """Write queue entries and the key index out a little later; `soon`: in small steps."""
+    def indexing_needed(self) -> None:
+        """Write queue entries and the key index out a little later."""
         if not self._indexing and not self._stopped:
             self._indexing = True
-            delay_ms = INDEX_STEP_MS if soon else self._broker.config.store.queue_write_interval_ms
-            self._timers["index"] = self._loop.call_later(delay_ms / 1000, self._index)
+            now_ms = self._broker.clock.monotonic_ms()
+            self._queues_due_ms = now_ms + self._broker.config.store.queue_write_interval_ms
+            self._index_in(self._broker.config.store.queue_write_interval_ms)
+
+    def _index_in(self, delay_ms: int) -> None:
+        self._timers["index"] = self._loop.call_later(delay_ms / 1000, self._index)
 
     def _index(self) -> None:
-        self._indexing = False
+        """Take one step: queues when their time has come, keys in small portions until done."""
         broker = self._broker
-        more = broker.store.housekeep(broker.clock.now_ms())
-        if broker.writable and not broker.store.writable:
+        store = broker.store
+        due = broker.clock.monotonic_ms() >= self._queues_due_ms
+        more = store.housekeep(broker.clock.now_ms(), keys_only=not due)
+        if broker.writable and not store.writable:
+            self._indexing = False
             self._look_at_disk()
-            self.disk_was_full()
-        elif more:
-            self.indexing_needed(soon=True)
+        elif more and store.keys.settled_count:
+            if due:
+                self._queues_due_ms += broker.config.store.queue_write_interval_ms
+            self._index_in(INDEX_STEP_MS)
+        else:
+            self._indexing = False
+            if more:
+                self.indexing_needed()
 
     def _flush(self) -> None:
         store = self._broker.store
@@ -245,14 +259,14 @@ class Keeping:
         broker = self._broker
         broker.save_again()
         revision = broker.offsets.revision
-        if self._saving or revision == broker.offsets_saved:
+        if self._saving or revision == self._offsets_saved:
             return
         content = broker.offsets.encode()
         self._saving = True
 
         def saved(_: None) -> None:
             self._saving = False
-            broker.offsets_saved = revision
+            self._offsets_saved = revision
 
         def failed(error: BaseException) -> None:
             self._saving = False

@@ -63,6 +63,7 @@ _CODES: Final = {
     ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 
 
@@ -219,6 +220,12 @@ class Pulls:
         self._answer(pull, result, group_flag, topic_flag)
 
     def _read(self, queue: QueueIndex, pull: Pull, offset: int) -> ReadResult:
+        fields = pull.fields
+        reset = self._broker.offsets.take_reset(fields.group, fields.topic, fields.queue_id)
+        if reset is not None:
+            return ReadResult(
+                ReadStatus.OFFSET_RESET, reset, queue.min_offset, queue.visible_offset
+            )
         return self._store.reader.get(
             queue,
             offset,

@@ -190,7 +190,17 @@ class Registration:
             self._succeeded(link)
             with contextlib.suppress(TimeoutError):  # then nothing is pending: all topics again
                 async with asyncio.timeout(self._broker.config.register_interval_ms / 1000):
-                    await link.wake.wait()
+                    await self._until_due(link)
+
+    async def _until_due(self, link: _Link) -> None:
+        """Return when there is something to tell; who only asks whether all is told is let go."""
+        while True:
+            await link.wake.wait()
+            counter = self._broker.topics.data_version.counter
+            if link.all_due or link.pending or link.known_counter < counter:
+                return
+            link.wake.clear()
+            link.release(all_=False)
 
     async def _register(self, link: _Link) -> None:
         connection = await self._connect(link)

@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 from collections.abc import Callable
 from typing import Protocol
@@ -55,8 +56,19 @@ class Single:
 
 def serve(server: Startable, describe: Callable[[], str]) -> None:
     """Run until a signal comes."""
+    raise_file_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(server, describe))
+
+
+def raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: connections and queue files need them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:
+            log.warning("the limit on open files stays at %d: %s", soft, error)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

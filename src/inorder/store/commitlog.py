@@ -43,7 +43,7 @@ class CommitLog:
     """All records, in the order of their arrival."""
 
     __slots__ = (
-        "_dirs_synced", "_last_at", "_pending_bytes_max", "_pending_ms", "_room", "_sealed",
+        "_directory_synced", "_last_at", "_pending_bytes_max", "_pending_ms", "_room", "_sealed",
         "_sealed_bytes", "_segment_end", "_used", "durable_position", "end_position", "failed",
         "pending", "pending_base", "segments", "stored_at_ms",
     )  # fmt: skip
@@ -60,7 +60,7 @@ class CommitLog:
         self._sealed: list[tuple[int, bytes]] = []
         self._sealed_bytes = 0
         self._segment_end = 0
-        self._dirs_synced = 0
+        self._directory_synced = False
         self.end_position = 0
         self.durable_position = 0
         self.stored_at_ms = 0
@@ -76,14 +76,14 @@ class CommitLog:
     def forget_synced(self, position: int) -> None:
         """Nothing is known to be on disk from `position` on, nor any file's name."""
         self.durable_position = position
-        self._dirs_synced = -1
+        self._directory_synced = False
 
     @property
     def min_position(self) -> int:
         """Return the position of the oldest byte kept."""
         return self.segments.min_position
 
-    # hot: 0.20 µs
+    # hot: 0.07 µs
     def reserve(self, size: int) -> int:
         """Return where in `pending` a record (or the records of a batch) of `size` bytes goes.
 
@@ -159,7 +159,7 @@ class CommitLog:
             del self.pending[PENDING_BYTES:]
         self._set_room()
 
-    # hot: 1.6 µs and the pwrite
+    # hot: 2 µs and the pwrite (42 kB: 16 µs)
     def write(self) -> bool:
         """Write what is pending; tell whether there was anything.
 
@@ -202,10 +202,11 @@ class CommitLog:
                 if segment is not None and _clear(segment, base, length):
                     segment.file().fdatasync()
         except OSError as second:
-            self.failed = f"{reason}; taking the bytes back failed too: {second}"
+            reason = f"{reason}; taking the bytes back failed too: {second}"
+            self.failed = f"{reason}; restart to recover"
         else:
             if error.errno not in NO_ROOM:
-                self.failed = reason
+                self.failed = f"{reason}; restart to recover"
         self._reset_pending()
         if self.failed is not None:
             raise StoreFailed(self.failed) from error
@@ -221,15 +222,14 @@ class CommitLog:
         if self.failed is not None:
             raise StoreFailed(self.failed)
         target = self.end_position
-        created = self.segments.created
         try:
             done = self.durable_position
             for segment in self.segments.after(done):
                 if segment.position < target and done < target:
                     segment.file().fdatasync()
-            if created != self._dirs_synced:
+            if not self._directory_synced:  # what recovery removed is gone for good
                 self.segments.sync_directory()
-                self._dirs_synced = created
+                self._directory_synced = True
         except OSError as error:
             self.fail(f"syncing the commit log failed: {error}; restart to recover")
             raise StoreFailed(self.failed) from error

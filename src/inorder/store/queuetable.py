@@ -9,6 +9,7 @@ before somebody asks.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from typing import Final
@@ -149,7 +150,7 @@ class QueueTable:
         One that needs a new file counts as `NEW_FILE_COST`.
         """
         unwritten = self.unwritten
-        for queue in list(unwritten)[:budget] if budget < len(unwritten) else list(unwritten):
+        for queue in list(itertools.islice(unwritten, budget)):
             if budget <= 0:
                 break
             budget -= NEW_FILE_COST if queue.needs_file else 1

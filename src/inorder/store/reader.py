@@ -34,6 +34,7 @@ class ReadStatus(Enum):
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_RESET = "OFFSET_RESET"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
@@ -75,7 +76,7 @@ class Reader:
         self._log = log
         self.hot_bytes = _memory_bytes() if hot_bytes is None else hot_bytes
 
-    # hot: 32 contiguous records 6 µs, 32 scattered ones 17 µs
+    # hot: 32 contiguous records 3 µs (4.3 if their entries are in a file), 32 scattered ones 16 µs
     def get(
         self,
         queue: QueueIndex,

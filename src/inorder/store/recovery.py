@@ -125,7 +125,7 @@ class Recovery:
         )
         self._log.segments.load(short_allowed=unfinished)
         self._queues.short_allowed = unfinished
-        if not self._log.segments.items:
+        if not self._log.segments.items and not self._lost_before_first_sync(synced):
             self._refuse_queues_without_log()
         for start in self._starts(written, synced):
             try:
@@ -145,9 +145,19 @@ class Recovery:
             self._config.queue_file_bytes,
         )
 
+    def _lost_before_first_sync(self, synced: Positions | None) -> bool:
+        """Tell whether the machine went down when nothing of the log was on disk: no damage."""
+        return (
+            synced is not None
+            and synced.token == self._abort
+            and synced.boot_id != self._files.boot_id()
+            and synced.log == 0
+        )
+
     def _refuse_queues_without_log(self) -> None:
-        for topic in self._files.listdir(self._layout.consumequeue):
-            if self._files.listdir(self._layout.consumequeue / topic):
+        self._queues.discover()
+        for queue in self._queues.load_all():
+            if queue.next_offset > queue.min_offset:
                 raise StoreError(
                     f"{self._layout.commitlog} is empty but there are queues: restore the log, or "
                     "remove consumequeue and index to begin with nothing"

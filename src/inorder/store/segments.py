@@ -18,17 +18,19 @@ log = logging.getLogger(__name__)
 class Segments:
     """Neighbouring segments of one size, oldest first."""
 
-    __slots__ = ("_directory", "_files", "created", "items", "size")
+    __slots__ = ("_directory", "_files", "items", "size")
 
     def __init__(self, files: Files, layout: Layout, size: int) -> None:
         self._files = files
         self._directory = layout.commitlog
         self.size = size
         self.items: list[Segment] = []
-        self.created = 0  # counts files made, so that a sync knows when the directory needs one
 
     def load(self, *, short_allowed: bool) -> None:
-        """Find the files; complete a short last one if `short_allowed` (our own broken-off cut).
+        """Find the files; complete short ones if `short_allowed`.
+
+        Those are our own: a cut that was broken off, or what a power cut left of files that were
+        made since the last sync. What is missing of them reads as zeros, and the log ends there.
 
         Raises:
             StoreError: a stray file, a wrong size, or a missing one in between.
@@ -48,7 +50,7 @@ class Segments:
                 self._files.remove(path)
                 continue
             if size != self.size:
-                if not (last and short_allowed and size < self.size):
+                if not (short_allowed and size < self.size):
                     raise StoreError(
                         f"{path} has {size} bytes but mappedFileSizeCommitLog={self.size}: "
                         "start with the size that the directory was written with"
@@ -89,8 +91,11 @@ class Segments:
         self._files.makedirs(self._directory)
         segment = Segment(self._files, self._directory / file_name(start), start, self.size)
         segment.create()
+        # Its name and length are durable before its first byte: after a power cut no segment is
+        # short or missing while a later one is there.
+        segment.file().fdatasync()
+        self.sync_directory()
         self.items = [*self.items, segment]
-        self.created += 1
         return segment
 
     def after(self, position: int) -> list[Segment]:

@@ -147,12 +147,27 @@ class Store:
         if not self._positions.token:
             self._begin_run()
         self._write_positions()
+        if not self.log.segments.items:
+            self._make_first_segment()
         if recovery.unsynced_from is None:
             self.flush_indexes()
         else:
             self._walk = (recovery.unsynced_from, self.log.end_position)
             self._flushed = recovery.unsynced_from
             self.sync()
+
+    def _make_first_segment(self) -> None:
+        """Let the log exist for good before anything is derived from it.
+
+        Otherwise a power cut might keep a queue's directory and lose the log's first file, and
+        the next start could not tell that from a log that somebody removed.
+        """
+        try:
+            self.log.segments.extend_to(self.log.end_position)
+        except OSError as error:
+            raise StoreError(
+                f"the first file of {self.layout.commitlog} cannot be made: {error}"
+            ) from error
 
     def _begin_run(self) -> None:
         """Mark the directory as ours and in use.
@@ -163,7 +178,11 @@ class Store:
         token = f"inorder {os.getpid()} {self._clock.now_ms()}"
         self._positions = self._positions.moved(token=token)
         self._positions_file.write(self._positions)
-        self._positions_file.write_synced(Positions())
+        # Void but for the sizes, which tell a file cut short by a crash from a wrong setting.
+        config = self.config
+        self._positions_file.write_synced(
+            Positions(segment_bytes=config.segment_bytes, queue_file_bytes=config.queue_file_bytes)
+        )
         self._positions_file.sync_directory()
         self._write_abort(token)
         self._positions = self._positions.moved(clean=False)
@@ -195,7 +214,7 @@ class Store:
 
     # ---- the tick
 
-    # hot: 6 µs a tick with 8 queues touched, of which 4 the pwrite
+    # hot: 19 µs for 112 records of 376 bytes in 8 queues, of which 16 the pwrite
     def write_tick(self) -> WrittenTick | None:
         """Write everything appended since the last tick; None if there was nothing.
 
@@ -230,11 +249,15 @@ class Store:
 
     # ---- the rest, a little later
 
-    def housekeep(self, now_ms: int, *, budget: int = QUEUES_PER_HOUSEKEEP) -> bool:
+    def housekeep(
+        self, now_ms: int, *, budget: int = QUEUES_PER_HOUSEKEEP, keys_only: bool = False
+    ) -> bool:
         """Write out queue entries and keys: of up to `budget` queues and 4 times as many records.
 
-        Returns whether more is waiting. Trouble with the disk makes the store unwritable until a
-        later call succeeds; the log has everything meanwhile.
+        Where many queues wait, a share of them is written a call: so each gathers entries between
+        two writes, and thirty-two calls write all. Returns whether more is waiting. Trouble with
+        the disk makes the store unwritable until a later call succeeds; the log has everything
+        meanwhile.
         """
         if self._closed:
             raise AlreadyClosed("the store is closed")
@@ -242,7 +265,8 @@ class Store:
         # What waits is bounded by working the faster the more there is.
         records = max(budget * RECORDS_PER_QUEUE, keys.settled_count // 8)
         try:
-            self.queues.write_out(budget)
+            if not keys_only:
+                self.queues.write_out(max(budget, len(self.queues.unwritten) // 32))
             keys.build(records, now_ms)
             keys.write(now_ms, regions_max=REGIONS_PER_HOUSEKEEP)
             self._write_positions()

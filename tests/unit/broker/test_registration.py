@@ -281,3 +281,21 @@ def test_a_broker_without_name_servers_registers_nowhere() -> None:
         assert server.seen == []
 
     play(scene, "")
+
+
+def test_a_new_topic_is_told_alone_also_to_who_asks_meanwhile() -> None:
+    """Waiting for a change that is on its way does not send all topics again."""
+
+    async def scene(server: FakeNameServer, broker: FakeBroker, registration: Registration) -> None:
+        await registration.start()
+        for number in range(3):
+            config = TopicConfig(f"t{number}")
+            broker.topics.put(config, number)
+            registration.topic_changed(config)
+            await asyncio.sleep(0)  # the change is under way when somebody waits for it
+            await registration.register_now()
+        await asyncio.sleep(1)
+        assert [len(server.topics(index)) for index in (1, 2, 3)] == [1, 1, 1]
+        assert server.codes() == [103] * 4
+
+    play(scene)

@@ -143,16 +143,17 @@ def test_sync_returns_the_end_at_its_start_and_fails_for_good() -> None:
 
 
 def test_sync_covers_all_segments_written_and_their_names() -> None:
-    """After a tick over three segments all are synced, and the directory once."""
+    """A segment's name and length are durable when it is made, its bytes with the next sync."""
     files = FakeFiles()
     log = make_log(files)
     for _ in range(3):
         put(log, 900)
     log.write()
+    assert files.counts["sync"] == 6, "three files and three times their directory"
     log.sync()
-    assert files.counts["sync"] == 4
+    assert files.counts["sync"] == 10, "three files and, the first time, their directory"
     log.sync()
-    assert files.counts["sync"] == 4, "nothing new, nothing to sync"
+    assert files.counts["sync"] == 10, "nothing new, nothing to sync"
 
 
 def test_a_view_outlives_its_segment() -> None:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,7 +251,7 @@ def test_names_that_cannot_be_directories_are_refused(store: Store) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"queue_file_bytes": 101}, {"segment_bytes": 100}, {"index_entries": 1}]
 )
-def test_sizes_that_cannot_work_are_refused(files: FakeFiles, wrong: dict[str, int]) -> None:
+def test_sizes_that_cannot_work_are_refused(files: FakeFiles, wrong: dict[str, Any]) -> None:
     """Before anything is touched."""
     with pytest.raises(StoreError):
         Store.open(ROOT, dataclasses.replace(CONFIG, **wrong), files, FakeClock())

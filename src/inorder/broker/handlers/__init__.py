@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from inorder.broker.handlers import groups, locks, members, offsets, query, runtime, topics
+from inorder.broker.handlers import (
+    connections,
+    groups,
+    locks,
+    members,
+    offsets,
+    progress,
+    query,
+    runtime,
+    topics,
+)
 from inorder.broker.handlers.context import BrokerLike, Handler
 from inorder.wire.codes import RequestCode
 
@@ -40,6 +50,17 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.get_all_groups,
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: groups.get_group,
     RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.delete_group,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: groups.forbid_group,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: connections.get_consumer_connections,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: connections.get_producer_connections,
+    RequestCode.GET_ALL_PRODUCER_INFO: connections.get_all_producers,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: connections.get_subscription,
+    RequestCode.GET_TOPIC_STATS_INFO: progress.get_topic_stats,
+    RequestCode.GET_CONSUME_STATS: progress.get_consume_stats,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: progress.get_groups_of_topic,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: progress.get_topics_of_group,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: progress.reset_offset,
+    RequestCode.CLONE_GROUP_OFFSET: progress.clone_offsets,
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime.get_runtime_info,
     RequestCode.GET_BROKER_CONFIG: runtime.get_broker_config,
     RequestCode.UPDATE_BROKER_CONFIG: runtime.update_broker_config,

@@ -113,6 +113,10 @@ class BrokerLike(Protocol):
         """Shorten the locks of clients that went, and tell the groups."""
         ...
 
+    def wake(self, topic: str, queue_id: int) -> None:
+        """Look again at the pulls held for a queue."""
+        ...
+
     def topic_gone(self, topic: str) -> None:
         """Answer the pulls held for a deleted topic."""
         ...

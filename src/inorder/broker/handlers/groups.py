@@ -1,4 +1,4 @@
-"""Consumer groups: create and change (200, 225), list (201), show (352), delete (207)."""
+"""Consumer groups: create, change (200, 225), list (201), show (352), delete (207), forbid (353)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.names import validate_group
 from inorder.errors import InvalidParameter
 from inorder.model import GroupConfig
-from inorder.wire import bodies
+from inorder.wire import bodies, fastjson
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields
 from inorder.wire.requests.groups import DeleteGroup, GetGroupConfig
+from inorder.wire.requests.progress import ForbidGroup
 
 if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
@@ -69,3 +70,19 @@ def delete_group(broker: BrokerLike, connection: ServerConnection, command: Comm
     if request.clean_offset:
         broker.offsets.remove_group(request.group)
     return command.reply()
+
+
+def forbid_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Say whether a group may read a topic, after changing it if the request says so."""
+    request = decode_fields(ForbidGroup, command.fields)
+    group, topic = request.group, request.topic
+    if request.readable is not None:
+        before = broker.groups.data_version.counter
+        broker.groups.forbid(
+            group, topic, forbidden=not request.readable, now_ms=broker.clock.now_ms()
+        )
+        if broker.groups.data_version.counter != before:
+            broker.save_groups()
+    readable = not broker.groups.is_forbidden(group, topic)
+    body = fastjson.dumps({"group": group, "readable": readable, "topic": topic})
+    return command.reply(remark="", body=body)

@@ -87,6 +87,8 @@ def update_consumer_offset(
         return command.reply(
             ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {topic}", fields={}
         )
+    if broker.offsets.has_reset(group, topic, request.queue_id):
+        return command.reply(remark="Offset has been previously reset", fields={})
     broker.commit_offset(group, topic, request.queue_id, request.commit_offset)
     return command.reply(fields={})
 

@@ -139,6 +139,7 @@ def settings(config: BrokerConfig) -> dict[str, str]:
             name = field.metadata.get("rocketmq")
             if name and field.name not in HIDDEN:
                 shown[name] = _text(field.name, getattr(part, field.name))
+    shown["useServerSideResetOffset"] = "true"  # tools ask before they reset a single queue
     return dict(sorted(shown.items()))
 
 

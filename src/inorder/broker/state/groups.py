@@ -93,6 +93,18 @@ class GroupTable:
         topics = self._forbidden.get(group)
         return topics is not None and bool(topics.get(topic, 0) & mask)
 
+    def forbid(self, group: str, topic: str, *, forbidden: bool, now_ms: int) -> None:
+        """Deny a group to read a topic, or allow it again."""
+        if self.is_forbidden(group, topic) == forbidden:
+            return
+        topics = self._forbidden.setdefault(group, {})
+        topics[topic] = topics.get(topic, 0) ^ FORBID_READ
+        if not topics[topic]:
+            del topics[topic]
+        if not topics:
+            del self._forbidden[group]
+        self.data_version.next(now_ms)
+
     def encode(self, *, pretty: bool = True) -> bytes:
         """Return the content of `subscriptionGroup.json`, which is also the answer to code 201."""
         table = bodies.GroupTable(self.data_version, self._table, self._forbidden)

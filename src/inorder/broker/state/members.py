@@ -201,6 +201,10 @@ class Members(Generic[C]):
                 del self._producers[group_name]
             _discard(self._producers_of, connection, group_name)
 
+    def producer_groups(self) -> list[str]:
+        """Return the names of the producer groups that somebody sends for."""
+        return list(self._producers)
+
     def producers(self, group_name: str) -> list[Member[C]]:
         """Return the members of a producer group."""
         return list(self._producers.get(group_name, {}).values())

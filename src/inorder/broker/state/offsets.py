@@ -4,6 +4,10 @@ An offset below zero means "none": some clients commit -1 where they have nothin
 must not erase what another member committed. Going back to a lower offset is allowed, as in
 RocketMQ: this table records what it is told.
 
+An operator's reset waits in memory until the next pull of that queue takes it (`take_reset`). The
+stored offset is the new one at once, and what members commit meanwhile does not count: they have
+yet to learn of it.
+
 `consumerOffset.json` holds the table with bare integer keys; `groupTopicMap` in it is derived.
 """
 
@@ -45,15 +49,22 @@ class OffsetTable:
         """Grows with every change: a saver compares it with the one it saved."""
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, int]] = {}
         self._commits = 0
 
     def __repr__(self) -> str:
         return f"OffsetTable({len(self._table)} topic@group, revision {self.revision})"
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """Store an offset; one below zero is taken as no statement and changes nothing."""
-        if offset < 0:
+        """Store an offset; one below zero is taken as no statement and changes nothing.
+
+        Nor does any while a reset waits to be taken.
+        """
+        if offset < 0 or (self._resets and self.has_reset(group, topic, queue_id)):
             return
+        self._store(group, topic, queue_id, offset, now_ms)
+
+    def _store(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
         key = f"{topic}@{group}"
         queues = self._table.get(key)
         if queues is None:
@@ -84,6 +95,33 @@ class OffsetTable:
         queues = self._pulled.get(f"{topic}@{group}")
         found = None if queues is None else queues.get(queue_id)
         return self.query(group, topic, queue_id) if found is None else found
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """Set an offset by an operator's order; it holds until a pull has taken it."""
+        self._store(group, topic, queue_id, offset, now_ms)
+        key = f"{topic}@{group}"
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self._pulled.get(key, {}).pop(queue_id, None)
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Tell whether a reset waits for the next pull."""
+        return queue_id in self._resets.get(f"{topic}@{group}", ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a reset that waits, which is then done; None if there is none."""
+        if not self._resets:
+            return None
+        key = f"{topic}@{group}"
+        queues = self._resets.get(key)
+        found = None if queues is None else queues.pop(queue_id, None)
+        if queues is not None and not queues:
+            del self._resets[key]
+        return found
+
+    def clone(self, source: str, target: str, topic: str, now_ms: int) -> None:
+        """Give a group the offsets of another one on a topic."""
+        for queue_id, offset in self.queues(source, topic).items():
+            self.commit(target, topic, queue_id, offset, now_ms)
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics on which a group has offsets."""
@@ -151,7 +189,7 @@ class OffsetTable:
 
     def _remove(self, matches: Callable[[str, str], bool]) -> int:
         removed = 0
-        for table in (self._table, self._pulled):
+        for table in (self._table, self._pulled, self._resets):
             for key in list(table):
                 topic, _, group = key.partition("@")
                 if matches(topic, group):

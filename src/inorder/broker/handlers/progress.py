@@ -1,0 +1,174 @@
+"""Progress: what queues hold (202), how far groups are (208, 300, 343), resets (222, 314).
+
+A reset works without the group being online. It is kept per queue until the next pull, which is
+answered "offset moved" with the new one; pulls that wait are answered at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
+from inorder.model import TopicConfig, TopicQueue
+from inorder.wire import bodies
+from inorder.wire.fields import decode_fields
+from inorder.wire.requests.progress import (
+    CloneOffsets,
+    GetConsumeStats,
+    GetGroupsOfTopic,
+    GetTopicsOfGroup,
+    GetTopicStats,
+    ResetOffset,
+)
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+RATE_WINDOW_MS: Final = 60_000
+NOT_GIVEN: Final = -1
+
+
+def get_topic_stats(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer what the queues of a topic hold, and how many messages a second came of late."""
+    topic = decode_fields(GetTopicStats, command.fields).topic
+    config = broker.topics.get(topic)
+    if config is None:
+        raise TopicNotFound(f"topic[{topic}] not exist")
+    since_ms = broker.clock.now_ms() - RATE_WINDOW_MS
+    stats, recent = {}, 0
+    for queue_id in range(max(config.read_queues, config.write_queues)):
+        start, end = _bounds(broker, topic, queue_id)
+        updated_at_ms = broker.store.stored_at(topic, queue_id, end - 1) if end else 0
+        stats[_queue(broker, topic, queue_id)] = bodies.QueueStats(start, end, updated_at_ms)
+        if updated_at_ms >= since_ms:
+            recent += end - broker.store.offset_by_time(topic, queue_id, since_ms)
+    return command.reply(body=bodies.TopicStats(stats, recent * 1000 / RATE_WINDOW_MS).encode())
+
+
+def get_consume_stats(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer how far a group is on each queue. Its rate is not counted here and always 0."""
+    request = decode_fields(GetConsumeStats, command.fields)
+    group, offsets = request.consumer_group, broker.offsets
+    found = {}
+    for topic in _topics(broker, request):
+        config = broker.topics.get(topic)
+        for queue_id in range(0 if config is None else config.read_queues):
+            committed = max(0, offsets.query(group, topic, queue_id))
+            done_at_ms = broker.store.stored_at(topic, queue_id, committed - 1)
+            found[_queue(broker, topic, queue_id)] = bodies.QueueProgress(
+                _bounds(broker, topic, queue_id)[1],
+                committed,
+                max(committed, offsets.query_pull(group, topic, queue_id)),
+                max(0, done_at_ms),
+            )
+    return command.reply(body=bodies.ConsumeStats(found).encode())
+
+
+def _topics(broker: BrokerLike, request: GetConsumeStats) -> list[str]:
+    """Return the topics of a list as they are; others only if the group still wants them."""
+    listed = [name for name in (request.topic_list or "").split(";") if name]
+    if listed:
+        return listed
+    topic, group = (request.topic or "").strip(), request.consumer_group
+    found = [topic] if topic else broker.offsets.topics_of(group)
+    online = broker.members.group(group)
+    if online is None or not online.subscriptions:
+        return found
+    return [name for name in found if name in online.subscriptions]
+
+
+def get_groups_of_topic(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the groups that subscribe to a topic or have offsets on it."""
+    topic = decode_fields(GetGroupsOfTopic, command.fields).topic
+    names = {*broker.members.subscribers(topic), *broker.offsets.groups_of(topic)}
+    return command.reply(body=bodies.encode_group_list(sorted(names)))
+
+
+def get_topics_of_group(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the topics on which a group has offsets."""
+    group = decode_fields(GetTopicsOfGroup, command.fields).group
+    names = sorted(broker.offsets.topics_of(group))
+    return command.reply(body=bodies.encode_topic_list(names, broker.address))
+
+
+def reset_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Set a group's offsets, online or not; answer what they are now."""
+    request = decode_fields(ResetOffset, command.fields)
+    topic, group = request.topic, request.group
+    config = broker.topics.get(topic)
+    if config is None:
+        raise TopicNotFound(f"Topic {topic} does not exist")
+    if group not in broker.groups:
+        raise GroupNotFound(f"Group {group} does not exist")
+    targets = _targets(broker, request, config)
+    if not targets:
+        raise SystemError_("No queues to reset.")
+    for queue_id, offset in targets.items():
+        broker.offsets.reset(group, topic, queue_id, offset, broker.clock.now_ms())
+    for queue_id in targets:
+        broker.wake(topic, queue_id)
+    logger.info(
+        "offsets reset topic=%s group=%s queues=%s peer=%s", topic, group, targets, connection.peer
+    )
+    decided = {_queue(broker, topic, queue_id): offset for queue_id, offset in targets.items()}
+    return command.reply(body=bodies.encode_queue_offsets(decided))
+
+
+def _targets(broker: BrokerLike, request: ResetOffset, config: TopicConfig) -> dict[int, int]:
+    topic, queue_id = request.topic, request.queue_id
+    if queue_id < 0:
+        queues = range(config.read_queues)
+        return {index: _at_time(broker, topic, index, request.timestamp_ms) for index in queues}
+    if queue_id >= config.read_queues:
+        raise InvalidParameter(
+            f"queueId {queue_id} is illegal, topic {topic} has {config.read_queues} read queues"
+        )
+    if request.offset == NOT_GIVEN:
+        return {queue_id: _at_time(broker, topic, queue_id, request.timestamp_ms)}
+    start, end = _bounds(broker, topic, queue_id)
+    if not start <= request.offset <= end:
+        raise SystemError_(
+            f"Target offset {request.offset} not in consume queue range [{start}-{end}]"
+        )
+    return {queue_id: request.offset}
+
+
+def clone_offsets(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Give a group the offsets of another, on one topic or all; unknown topics are left out."""
+    request = decode_fields(CloneOffsets, command.fields)
+    source = request.source_group
+    online = None if request.offline else broker.members.group(source)
+    for topic in [request.topic] if request.topic.strip() else broker.offsets.topics_of(source):
+        unsubscribed = (
+            online is not None and bool(online.subscriptions) and topic not in online.subscriptions
+        )
+        if topic in broker.topics and not unsubscribed:
+            broker.offsets.clone(source, request.target_group, topic, broker.clock.now_ms())
+    return command.reply()
+
+
+def _at_time(broker: BrokerLike, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    if timestamp_ms < 0:
+        return _bounds(broker, topic, queue_id)[1]
+    return broker.store.offset_by_time(topic, queue_id, timestamp_ms)
+
+
+def _bounds(broker: BrokerLike, topic: str, queue_id: int) -> tuple[int, int]:
+    """Return the first offset of a queue and the one after its last."""
+    queue = broker.store.find_queue(topic, queue_id)
+    return (0, 0) if queue is None else (max(0, queue.min_offset), queue.visible_offset)
+
+
+def _queue(broker: BrokerLike, topic: str, queue_id: int) -> TopicQueue:
+    return TopicQueue(topic, broker.config.name, queue_id)
