@@ -192,7 +192,7 @@ class Keeping:
         if self._syncing or store.log.durable_position >= store.log.end_position:
             return
         self._syncing = True
-        self._broker.offload.run(store.sync, self._flushed, self._flush_failed)
+        self._broker.offload.run(store.sync, self._flushed, self._flush_failed, log_sync=True)
 
     def _flush_all(self) -> None:
         """Make queues and index durable too, so that a recovery has little to read."""
@@ -204,7 +204,13 @@ class Keeping:
             return
         self._syncing = True
         self._flushed_all_to = store.log.end_position
-        self._broker.offload.run(store.plan_flush().run, self._flushed, self._flush_failed)
+        plan = store.plan_flush()
+        offload = self._broker.offload
+
+        def finish(durable: int) -> None:
+            offload.run(lambda: plan.finish(durable), self._flushed, self._flush_failed)
+
+        offload.run(store.sync, finish, self._flush_failed, log_sync=True)
 
     def _flushed(self, _result: object) -> None:
         self._syncing = False

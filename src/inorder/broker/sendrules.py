@@ -221,7 +221,12 @@ def split_batch(body: bytes, size_max: int) -> list[tuple[int, int, int, int]] |
         properties_size = body[properties_at] << 8 | body[properties_at + 1]
         at = properties_at + 2 + properties_size
         # The broker adds nothing to an item's properties, so the plain limit applies.
-        if size != at - body_at + 20 or at > end or properties_size > 32_767:
+        if (
+            size != at - body_at + 20
+            or at > end
+            or properties_size > 32_767
+            or (properties_size and not body[at - 1])
+        ):
             return None
         items.append((flag, body_at, body_size, properties_size))
     return items
@@ -245,6 +250,8 @@ def require_batch(
         raise SystemError_(f"the batch does not parse: {error.remark}") from None
     for item in decoded:
         _refuse_special(props.parse(item.properties), request.topic)
+        if item.properties.endswith(b"\0"):  # to recovery that is the mark of a torn write
+            raise MessageIllegal("the properties of an item of the batch end in a zero byte")
         if not item.body:
             raise SystemError_("an item of the batch has no body")
     exact = _split_exact(data)

@@ -183,9 +183,14 @@ class Ticks:
         if self._syncing or not self._waiting:
             return
         self._syncing = True
-        self._broker.offload.run(self._broker.store.sync, self._synced, self._sync_failed)
+        broker = self._broker
+        broker.offload.run(broker.store.sync, self._synced, self._sync_failed, log_sync=True)
 
     def _synced(self, durable_position: int) -> None:
+        failed = self._broker.store.log.failed
+        if failed is not None:  # meanwhile, elsewhere: who knows what this sync was told
+            self._sync_failed(StoreFailed(failed))
+            return
         self._syncing = False
         waiting = self._waiting
         while waiting and waiting[0].written.end_position <= durable_position:

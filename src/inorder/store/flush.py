@@ -47,7 +47,10 @@ class FlushPlan:
         Raises:
             StoreFailed: a sync failed; the store takes no more writes.
         """
-        durable = self.log.sync()
+        self.finish(self.log.sync())
+
+    def finish(self, durable: int) -> None:
+        """Sync the derived files and note it: the log has been synced up to `durable`."""
         self._final(self._sync_files, "syncing queues and index")
         self.positions = self.positions.moved(log=durable)
         try:

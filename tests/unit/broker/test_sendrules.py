@@ -98,6 +98,14 @@ def test_delay_inside_of_a_batch_is_refused() -> None:
         sendrules.require_batch(request(), item(b"m1", b"DELAY\x013\x02"), LIMIT)
 
 
+def test_batch_item_whose_properties_end_in_a_zero_byte_is_refused() -> None:
+    """Recovery would take the record for a torn write and cut the log there."""
+    data = item(b"m1", b"k\x01v\0")
+    assert sendrules.split_batch(data, LIMIT) is None
+    with pytest.raises(MessageIllegal, match="zero byte"):
+        sendrules.require_batch(request(), data, LIMIT)
+
+
 def test_body_that_only_looks_like_a_delay_is_stored() -> None:
     """Bytes of a body are not properties."""
     data = item(b"DELAY\x013\x02 is just text", b"TAGS\x01A\x02")
