@@ -89,7 +89,9 @@ class Broker:
         self.offsets = OffsetTable(now_ms=now_ms)
         self.members: Members[ServerConnection] = Members()
         self.locks = QueueLocks(lease_ms=config.lock_expiry_ms)
-        self.waits: PullWaits[ServerConnection, Pull] = PullWaits(waits_max=config.waits_max)
+        self.waits: PullWaits[ServerConnection, Pull] = PullWaits(
+            waits_max=config.waits_max, connection_waits_max=config.net.outstanding_max
+        )
         self.stats = BrokerStats(monotonic_ms=clock.monotonic_ms(), now_ms=now_ms)
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
         self.address = ""
@@ -278,10 +280,12 @@ class Broker:
     def save_topics(self) -> None:
         """Persist the topics after a change, and let the hot path look them up again."""
         self.hot.forget_targets()
+        self.pulls.forget_gates()
         self._save(self._topics_file, self.topics)
 
     def save_groups(self) -> None:
         """Persist the groups after a change."""
+        self.pulls.forget_gates()
         self._save(self._groups_file, self.groups)
 
     def _save(self, file: Snapshot, table: TopicTable | GroupTable) -> None:
@@ -307,6 +311,7 @@ class Broker:
         """Go on with other settings, of which only those that may change at run time differ."""
         self.config = config
         self.pulls.configure(config)
+        self.pulls.forget_gates()
 
     def count(self) -> None:
         """Bring the statistics up to date with what the hot paths counted."""

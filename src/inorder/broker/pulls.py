@@ -49,7 +49,10 @@ COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 SUBSCRIPTION: Final = 4
 
-_EXPRESSIONS_MAX: Final = 10_000
+_RESPONSE: Final = 1
+_EXPRESSIONS_MAX: Final = 4096
+_GATES_MAX: Final = 20_000
+_EXPRESSION_KEPT_CHARS: Final = 256
 _EXPRESSION_CHARS_MAX: Final = 64 * 1024
 
 _I32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
@@ -100,6 +103,20 @@ class _PullHeader(msgspec.Struct):
     flag: int = 0
 
 
+class Gate:
+    """What a pull that may be served needs: its queue, its filter, the flags of the answer."""
+
+    __slots__ = ("group_flag", "queue", "topic_flag", "wanted")
+
+    def __init__(
+        self, queue: QueueIndex, wanted: frozenset[int] | None, group_flag: int, topic_flag: int
+    ) -> None:
+        self.queue = queue
+        self.wanted = wanted
+        self.group_flag = group_flag
+        self.topic_flag = topic_flag
+
+
 class Pull:
     """One pull request; also what is kept of it while it is held."""
 
@@ -110,7 +127,6 @@ class Pull:
         "request_id",
         "scan_offset",
         "serializer",
-        "wanted",
     )
 
     def __init__(
@@ -127,7 +143,6 @@ class Pull:
         self.request_id = request_id
         self.serializer = serializer
         self.oneway = oneway
-        self.wanted: frozenset[int] | None = None
         self.scan_offset = fields.offset
 
 
@@ -139,6 +154,7 @@ class Pulls:
         self._store = broker.store
         self._decode = msgspec.json.Decoder(_PullHeader, strict=False).decode
         self._expressions: dict[tuple[str, str], frozenset[int] | None] = {}
+        self._gates: dict[tuple[str, str, int, str | None, str | None], Gate] = {}
         self.configure(broker.config)
         self._found = (
             b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","groupSysFlag":"%d",'
@@ -164,6 +180,8 @@ class Pulls:
         try:
             request = self._decode(header)
         except msgspec.MsgspecError:
+            return False
+        if request.flag & _RESPONSE:
             return False
         pull = Pull(connection, request.extFields, request.opaque, 0, oneway=bool(request.flag & 2))
         self._start(pull)
@@ -203,13 +221,12 @@ class Pulls:
 
     def _serve(self, pull: Pull) -> None:
         fields = pull.fields
-        group_flag, topic_flag = self._check(pull)
+        gate = self._gate(pull)
         if fields.sys_flag & COMMIT_OFFSET:
             self._broker.commit_offset(
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset
             )
-        queue = self._store.queue(fields.topic, fields.queue_id)
-        result = self._read(queue, pull, fields.offset)
+        result = self._read(gate, pull, fields.offset)
         if (
             fields.sys_flag & SUSPEND
             and result.status in _HOLDABLE
@@ -217,10 +234,10 @@ class Pulls:
             and self._hold(pull)
         ):
             return
-        self._answer(pull, result, group_flag, topic_flag)
+        self._answer(pull, result, gate)
 
-    def _read(self, queue: QueueIndex, pull: Pull, offset: int) -> ReadResult:
-        fields = pull.fields
+    def _read(self, gate: Gate, pull: Pull, offset: int) -> ReadResult:
+        fields, queue = pull.fields, gate.queue
         reset = self._broker.offsets.take_reset(fields.group, fields.topic, fields.queue_id)
         if reset is not None:
             return ReadResult(
@@ -229,14 +246,36 @@ class Pulls:
         return self._store.reader.get(
             queue,
             offset,
-            max_messages=max(1, min(pull.fields.max_messages, self._count_max)),
+            max_messages=max(1, min(fields.max_messages, self._count_max)),
             max_bytes=self._bytes_max,
-            scan_max=max(self._scan_max, pull.fields.max_messages),
-            wanted=pull.wanted,
+            scan_max=max(self._scan_max, fields.max_messages),
+            wanted=gate.wanted,
         )
 
-    def _check(self, pull: Pull) -> tuple[int, int]:
-        """Apply RocketMQ's checks in its order; set the pull's filter."""
+    def _gate(self, pull: Pull) -> Gate:
+        """Return what the checks gave, remembered where only topics, groups and settings decide."""
+        fields = pull.fields
+        if not fields.sys_flag & SUBSCRIPTION:
+            return self._check(pull)
+        key = (
+            fields.group, fields.topic, fields.queue_id, fields.subscription,
+            fields.expression_type,
+        )  # fmt: skip
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._check(pull)
+            if len(fields.subscription or "") <= _EXPRESSION_KEPT_CHARS:
+                if len(self._gates) >= _GATES_MAX:
+                    self._gates.clear()
+                self._gates[key] = gate
+        return gate
+
+    def forget_gates(self) -> None:
+        """Check every pull again: a topic, a group or a setting changed."""
+        self._gates.clear()
+
+    def _check(self, pull: Pull) -> Gate:
+        """Apply RocketMQ's checks in its order."""
         broker, fields = self._broker, pull.fields
         if not broker.config.perm & PERM_READ:
             raise _forbidden(1, f"the broker[{broker.address}] pulling message is forbidden")
@@ -257,10 +296,11 @@ class Pulls:
                 f"consumer:[/{pull.connection.peer}]"
             )
         if fields.sys_flag & SUBSCRIPTION:
-            pull.wanted = self._wanted_of(fields)
+            wanted = self._wanted_of(fields)
         else:
-            pull.wanted = _wanted(self._subscription(pull))
-        return group.sys_flag, topic.sys_flag
+            wanted = _wanted(self._subscription(pull))
+        queue = self._store.queue(fields.topic, fields.queue_id)
+        return Gate(queue, wanted, group.sys_flag, topic.sys_flag)
 
     def _subscription(self, pull: Pull) -> Subscription:
         broker, fields = self._broker, pull.fields
@@ -312,7 +352,7 @@ class Pulls:
             return code
         return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
 
-    def _answer(self, pull: Pull, result: ReadResult, group_flag: int, topic_flag: int) -> None:
+    def _answer(self, pull: Pull, result: ReadResult, gate: Gate) -> None:
         if pull.oneway or pull.connection.closed:
             return
         found = result.status is ReadStatus.FOUND
@@ -327,11 +367,11 @@ class Pulls:
             self.missed += 1
         if found and not pull.serializer:
             header = self._found % (
-                group_flag,
+                gate.group_flag,
                 result.next_offset,
                 result.max_offset,
                 result.min_offset,
-                topic_flag,
+                gate.topic_flag,
                 pull.request_id,
             )
             size = len(header)
@@ -345,11 +385,11 @@ class Pulls:
                 remark=result.status.name,
                 fields={
                     "suggestWhichBrokerId": "0",
-                    "groupSysFlag": str(group_flag),
+                    "groupSysFlag": str(gate.group_flag),
                     "nextBeginOffset": str(result.next_offset),
                     "maxOffset": str(result.max_offset),
                     "minOffset": str(result.min_offset),
-                    "topicSysFlag": str(topic_flag),
+                    "topicSysFlag": str(gate.topic_flag),
                 },
             )
             head = encode_head(reply, result.size if found else 0)
@@ -360,7 +400,9 @@ class Pulls:
         elif result.size > JOIN_BYTES_MAX:
             pull.connection.write_parts([head, *result.views])
         else:
-            pull.connection.write(b"".join((head, *result.views)))
+            data = b"".join((head, *result.views))
+            assert len(data) == len(head) + result.size, "the views are the records of the entries"
+            pull.connection.write(data)
 
     @staticmethod
     def _refuse(pull: Pull, error: BrokerError) -> None:
@@ -401,8 +443,8 @@ class Pulls:
         if pull.connection.closed:
             return
         try:
-            group_flag, topic_flag = self._check(pull)
-            result = self._read(queue, pull, pull.scan_offset)
+            gate = self._gate(pull)
+            result = self._read(gate, pull, pull.scan_offset)
         except BrokerError as error:
             self._refuse(pull, error)
             return
@@ -413,17 +455,16 @@ class Pulls:
             pull.scan_offset = result.next_offset
             if self._broker.keeping.hold((queue.topic, queue.queue_id), pull, deadline_ms):
                 return
-        self._answer(pull, result, group_flag, topic_flag)
+        self._answer(pull, result, gate)
 
     def finish(self, pull: Pull) -> None:
         """Answer a held pull now, whatever there is: its time is over or its topic is gone."""
         if pull.connection.closed:
             return
         try:
-            group_flag, topic_flag = self._check(pull)
-            queue = self._store.queue(pull.fields.topic, pull.fields.queue_id)
+            gate = self._gate(pull)
             # From where it looked last: what lies before does not match.
-            result = self._read(queue, pull, pull.scan_offset)
+            result = self._read(gate, pull, pull.scan_offset)
         except BrokerError as error:
             self._refuse(pull, error)
             return
@@ -431,7 +472,7 @@ class Pulls:
             result.next_offset > pull.fields.offset
         ):
             result.status = ReadStatus.NO_MATCHED_MESSAGE
-        self._answer(pull, result, group_flag, topic_flag)
+        self._answer(pull, result, gate)
 
 
 _HOLDABLE: Final = frozenset(
