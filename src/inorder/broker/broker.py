@@ -13,7 +13,7 @@ import contextlib
 import logging
 import os
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inorder.broker.hot import HotPath
 from inorder.broker.keeping import Keeping
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from inorder.wire.frame import RawFrame
 
 log = logging.getLogger(__name__)
+
+SLOW_SAVE_MS: Final = 10
+SAVE_WAIT_MS_MAX: Final = 2000
 
 
 class Broker:
@@ -103,6 +106,7 @@ class Broker:
         self._topics_file = Snapshot(files, folder / "topics.json")
         self._groups_file = Snapshot(files, folder / "subscriptionGroup.json")
         self._unsaved: dict[Snapshot, TopicTable | GroupTable] = {}
+        self._save_after_ms: dict[Snapshot, int] = {}
         self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
 
     # -- life ------------------------------------------------------------------------------------
@@ -146,6 +150,7 @@ class Broker:
         self._topics_file.load(self.topics.decode)
         self._groups_file.load(self.groups.decode)
         self.offsets_file.load(self.offsets.decode)
+        self._find_lost_topics()
         cuts = self.offsets.clamp(self._max_offset)
         for cut in cuts:
             log.warning(
@@ -159,6 +164,15 @@ class Broker:
             )
         if cuts:  # durable before anybody can send: or a kill would let it skip new messages
             self.offsets_file.save(self.offsets.encode())
+
+    def _find_lost_topics(self) -> None:
+        """Know the topics that hold messages and are not in the file: it may be older than they."""
+        for name in self.store.queues.topics():
+            if name not in self.topics and len(self.topics) < self.topics.topics_max:
+                held = [q.queue_id for q in self.store.queues_of(name) if q.visible_offset]
+                if held:
+                    self.topics.create_internal(name, max(held) + 1, self.clock.now_ms())
+                    log.warning("topic=%s holds messages and was not in topics.json", name)
 
     def _max_offset(self, topic: str, queue_id: int) -> int:
         queue = self.store.find_queue(topic, queue_id)
@@ -182,11 +196,27 @@ class Broker:
         await self.server.close(drain_ms=1000)
         await self.offload.drain()
         self.offload.close()
-        self._topics_file.save(self.topics.encode())
-        self._groups_file.save(self.groups.encode())
-        self.offsets_file.save(self.offsets.encode())
-        self.store.close()
+        try:
+            self._save_tables()
+        finally:  # a table that cannot be saved must not leave the store open and locked
+            self.store.close()
         log.info("broker stopped name=%s", self.config.name)
+
+    def _save_tables(self) -> None:
+        """Save all tables; if some cannot be saved, the others still are."""
+        failure: OSError | None = None
+        for file, table in (
+            (self._topics_file, self.topics),
+            (self._groups_file, self.groups),
+            (self.offsets_file, self.offsets),
+        ):
+            try:
+                file.save(table.encode())
+            except OSError as error:
+                log.error("not saved file=%s error=%s", file.path, error)
+                failure = error
+        if failure is not None:
+            raise failure
 
     def abandon(self) -> None:
         """Drop everything as a kill would."""
@@ -289,7 +319,15 @@ class Broker:
         self._save(self._groups_file, self.groups)
 
     def _save(self, file: Snapshot, table: TopicTable | GroupTable) -> None:
-        """Save a table; while the disk takes nothing it stays in memory and is tried again."""
+        """Save a table; while the disk takes nothing it stays in memory and is tried again.
+
+        A large table takes long to write and stops everybody meanwhile. So that names made by the
+        thousand cost others at most a tenth of the time, the next save waits for as long.
+        """
+        began_ms = self.clock.monotonic_ms()
+        if began_ms < self._save_after_ms.get(file, began_ms):
+            self._save_later(file, table)
+            return
         try:
             file.save(table.encode())
         except OSError as error:
@@ -297,6 +335,20 @@ class Broker:
             log.error("not saved yet, will be tried again file=%s error=%s", file.path, error)
         else:
             self._unsaved.pop(file, None)
+        ended_ms = self.clock.monotonic_ms()
+        if ended_ms - began_ms >= SLOW_SAVE_MS:
+            self._save_after_ms[file] = ended_ms + min(9 * (ended_ms - began_ms), SAVE_WAIT_MS_MAX)
+
+    def _save_later(self, file: Snapshot, table: TopicTable | GroupTable) -> None:
+        if file not in self._unsaved:
+            self._unsaved[file] = table
+            wait_ms = self._save_after_ms[file] - self.clock.monotonic_ms()
+            asyncio.get_running_loop().call_later(wait_ms / 1000, self._save_due, file, table)
+
+    def _save_due(self, file: Snapshot, table: TopicTable | GroupTable) -> None:
+        if self._ready and file in self._unsaved:
+            self._save_after_ms.pop(file, None)
+            self._save(file, table)
 
     def save_again(self) -> None:
         """Save what the disk did not take."""
@@ -316,7 +368,8 @@ class Broker:
     def count(self) -> None:
         """Bring the statistics up to date with what the hot paths counted."""
         stats = self.stats
-        stats.put_messages, stats.put_bytes = self.hot.messages, self.hot.bytes
+        packer = self.hot.packer
+        stats.put_messages, stats.put_bytes = packer.messages, packer.bytes
         stats.get_messages, stats.get_bytes = self.pulls.messages, self.pulls.bytes
         stats.pulls_found, stats.pulls_missed = self.pulls.found, self.pulls.missed
 

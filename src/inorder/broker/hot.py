@@ -1,10 +1,10 @@
 """The hot path of sending: from the bytes of a send request to a record in the log's buffer.
 
 Synchronous, called with all frames of one `data_received`. A record is packed straight into the
-log's pending buffer and its queue offset is given here, by the only writer: this is where order is
-born. The answers wait in the tick (`ticks.py`) until the bytes are written or durable.
+log's pending buffer and gets its queue offset in that step (`packing.py`). The answers wait in the
+tick (`ticks.py`) until the bytes are written or durable.
 
-Three ways lead in, all ending in `_append` or `_append_batch`:
+Three ways lead in, all ending in the packer (`packing.py`):
 
     {"code":310, … {"code":320, …   typed decoder straight from the header bytes   `send_v2`
     {"code":10, …                    the same by the long names                     `send_long`
@@ -23,31 +23,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 
 from inorder.broker import sendrules
+from inorder.broker.packing import Packer, Target
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
 from inorder.wire.codes import VERSION, RequestCode
 from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
-from inorder.wire.javahash import java_hash
-from inorder.wire.record import MAGIC_V1, MAGIC_V2, body_crc
 from inorder.wire.requests.send import SendMessage
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.net.server import ServerConnection
-    from inorder.store.queueindex import QueueIndex
 
-_TAGS_MAX: Final = 65_536
-_STRUCTS_MAX: Final = 16_384
 _TARGETS_MAX: Final = 200_000
-_V1_TOPIC_BYTES_MAX: Final = 127
-_PROPERTIES_BYTES_MAX: Final = 32_767
-_IPV4_HOST_BYTES: Final = 8
-_BORN_V6: Final = 0x10
-_STORE_V6: Final = 0x20
-_HOST_BITS: Final = _BORN_V6 | _STORE_V6
-"""Which form the hosts have is ours to say: a record with a client's claim would not parse."""
 _SPECIAL_BITS: Final = 0xCC  # transactions, inner batches
+_RESPONSE: Final = 1
 _ONEWAY: Final = 2
 _SEPARATOR: Final = "\x02"
 _FRAME: Final = struct.Struct(">II").pack
@@ -103,45 +93,23 @@ class _LongSendHeader(msgspec.Struct):
     flag: int = 0
 
 
-class Target:
-    """A queue that may be written to, with what a record needs of its topic."""
-
-    __slots__ = ("magic", "queue", "queue_id", "topic", "topic_bytes", "topic_part")
-
-    def __init__(self, topic: str, queue_id: int, queue: QueueIndex) -> None:
-        self.topic = topic
-        self.topic_bytes = topic.encode()
-        length = len(self.topic_bytes)
-        short = length <= _V1_TOPIC_BYTES_MAX
-        self.magic = MAGIC_V1 if short else MAGIC_V2
-        self.topic_part = length.to_bytes(1 if short else 2, "big") + self.topic_bytes
-        self.queue_id = queue_id
-        self.queue = queue
-
-
 class HotPath:
     """Take send requests, put records into the log's buffer, prepare the answers."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.store
-        self._log = broker.store.log
-        self._note_keys = broker.store.note_keys
         self._clock = broker.clock
         self._decode = msgspec.json.Decoder(_SendHeader, strict=False).decode
         self._decode_long = msgspec.json.Decoder(_LongSendHeader, strict=False).decode
         self._targets: dict[tuple[str, int], Target] = {}
-        self._tag_hashes: dict[bytes, int] = {b"": 0}
-        self._structs: dict[tuple[int, int, int, int], struct.Struct] = {}
-        self._heads: dict[int, struct.Struct] = {}
         self._body_max = broker.config.store.message_bytes_max
-        self._store_host = broker.store_host
-        self._store_v6 = 0 if len(broker.store_host) == _IPV4_HOST_BYTES else _STORE_V6
         self._id_prefix = broker.store_host.hex().upper().encode()
         region, trace = broker.config.region, "true" if broker.config.trace_on else "false"
-        self._suffix = (
-            f"MSG_REGION\x01{region}\x02TRACE_ON\x01{trace}\x02CLUSTER\x01{broker.config.cluster}\x02"
-        ).encode()
+        suffix = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{trace}\x02"
+        suffix += f"CLUSTER\x01{broker.config.cluster}\x02"
+        self.packer = Packer(broker.store, broker.store_host, suffix.encode(), self._body_max)
+        self._put = self.packer.put
         self._region_fields = {"TRACE_ON": trace, "MSG_REGION": region}
         region_json = msgspec.json.encode(region).replace(b"%", b"%%")
         head = b'{"code":0,"extFields":{"queueId":"%d",'
@@ -155,8 +123,6 @@ class HotPath:
         )
         self._ok = head + b'"transactionId":%s,' + tail
         self._ok_without_id = head + tail
-        self.messages = 0
-        self.bytes = 0
 
     # -- the three ways in -----------------------------------------------------------------------
 
@@ -191,7 +157,7 @@ class HotPath:
         fields = request.extFields
         sys_flag = fields.f
         properties = fields.i
-        if sys_flag & _SPECIAL_BITS or sendrules.is_special(properties):
+        if sys_flag & _SPECIAL_BITS or request.flag & _RESPONSE or sendrules.is_special(properties):
             return False
         target = self._targets.get((fields.b, fields.e))
         if target is None:
@@ -232,7 +198,8 @@ class HotPath:
         items = sendrules.split_batch(body, self._body_max)
         if items is None:
             return False
-        ids, offset = self._append_batch(
+        offset = target.queue.next_offset
+        positions = self.packer.put_batch(
             target,
             connection.peer_host,
             body,
@@ -248,7 +215,7 @@ class HotPath:
         unique = sendrules.unique_key(fields.i)
         answers.add(
             request.opaque,
-            self._answer(target.queue_id, unique, ids, offset, request.opaque),
+            self._answer(target.queue_id, unique, self._ids(positions), offset, request.opaque),
             len(items),
         )
         return True
@@ -262,7 +229,8 @@ class HotPath:
         redeliveries = request.redeliveries or 0
         if request.batch:
             items = sendrules.require_batch(request, command.body, self._body_max)
-            ids, offset = self._append_batch(
+            offset = target.queue.next_offset
+            positions = self.packer.put_batch(
                 target,
                 connection.peer_host,
                 bytes(command.body),
@@ -272,6 +240,7 @@ class HotPath:
                 redeliveries,
                 answers.now_ms,
             )
+            ids = self._ids(positions)
             unique, count = sendrules.unique_key(request.properties or ""), len(items)
         else:
             properties = sendrules.plain_properties(self._broker, request)
@@ -344,130 +313,9 @@ class HotPath:
             target.queue_id, unique, self._id_prefix + b"%016X" % position, offset, opaque
         )
 
-    def _put(
-        self,
-        target: Target,
-        born_host: bytes,
-        properties: bytes,
-        body: bytes,
-        flag: int,
-        sys_flag: int,
-        born_at_ms: int,
-        redeliveries: int,
-        now_ms: int,
-    ) -> int:
-        """Pack one record, give it its offset, note its keys; return its position."""
-        if properties and properties[-1] != 2:
-            properties += b"\x02"
-        tag_hash = self._tag_hash(properties)
-        properties += self._suffix
-        body_size, topic, size_properties = len(body), target.topic_bytes, len(properties)
-        if size_properties > _PROPERTIES_BYTES_MAX:
-            raise sendrules.illegal_size(self._body_max)
-        key = (len(born_host), body_size, len(topic), size_properties)
-        packer = self._structs.get(key) or self._packer(key)
-        sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
-        if key[0] != _IPV4_HOST_BYTES:
-            sys_flag |= _BORN_V6
-        size = packer.size
-        log, queue = self._log, target.queue
-        at = log.reserve(size)
-        position = log.pending_base + at
-        packer.pack_into(
-            log.pending,
-            at,
-            size,
-            MAGIC_V1 if key[2] <= _V1_TOPIC_BYTES_MAX else MAGIC_V2,
-            body_crc(body),
-            target.queue_id,
-            flag,
-            queue.next_offset,
-            position,
-            sys_flag,
-            born_at_ms,
-            born_host,
-            now_ms,
-            self._store_host,
-            redeliveries,
-            0,
-            body_size,
-            body,
-            key[2],
-            topic,
-            size_properties,
-            properties,
-        )
-        queue.append(position, size, tag_hash)
-        self._note_keys(target.topic, properties, position, now_ms)
-        self.messages += 1
-        self.bytes += size
-        return position
-
-    # hot: 1.9 µs a message
-    def _append_batch(
-        self,
-        target: Target,
-        born_host: bytes,
-        body: bytes,
-        items: list[tuple[int, int, int, int]],
-        sys_flag: int,
-        born_at_ms: int,
-        redeliveries: int,
-        now_ms: int,
-    ) -> tuple[bytes, int]:
-        """Pack a batch: consecutive offsets, one stretch of one segment, all or nothing.
-
-        An item holds its body and its properties with their lengths as a record does, so both are
-        taken over as they are; only the fixed head and the topic are put before and between.
-        """
-        head = self._heads.get(len(born_host)) or self._head(len(born_host))
-        sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
-        if len(born_host) != _IPV4_HOST_BYTES:
-            sys_flag |= _BORN_V6
-        topic_part, queue, queue_id = target.topic_part, target.queue, target.queue_id
-        magic, pack, store_host, crc = target.magic, head.pack, self._store_host, body_crc
-        fixed = head.size + len(topic_part)
-        total = sum([body_size + tail for _, _, body_size, tail in items])
-        total += (fixed + 6) * len(items)
-        at = self._log.reserve(total)
-        start = position = self._log.pending_base + at
-        first = offset = queue.next_offset
-        parts: list[bytes] = []
-        entries: list[int] = []
-        notes, tag_hash, topic = self._note_keys, self._tag_hash, target.topic
-        for flag, body_at, body_size, tail in items:
-            body_end = body_at + body_size
-            end = body_end + 2 + tail
-            size = fixed + 6 + body_size + tail
-            properties = body[body_end + 2 : end]
-            parts += (
-                pack(
-                    size, magic, crc(body[body_at:body_end]), queue_id, flag, offset, position,
-                    sys_flag, born_at_ms, born_host, now_ms, store_host, redeliveries, 0,
-                ),
-                body[body_at - 4 : body_end],
-                topic_part,
-                body[body_end:end],
-            )  # fmt: skip
-            entries += (position, size, tag_hash(properties))
-            notes(topic, properties, position, now_ms)
-            position += size
-            offset += 1
-        assert position - start == total, "the room was computed from the same lengths"
-        self._log.pending[at : at + total] = b"".join(parts)
-        queue.append_many(entries)
-        ids = [b"%016X" % place for place in entries[::3]]
-        self.messages += len(items)
-        self.bytes += total
+    def _ids(self, positions: list[int]) -> bytes:
         prefix = self._id_prefix
-        return prefix + (b"," + prefix).join(ids), first
-
-    def _head(self, born_size: int) -> struct.Struct:
-        """Return the packer of a record's fields before its body."""
-        head = self._heads[born_size] = struct.Struct(
-            f">iiiiiqqiq{born_size}sq{len(self._store_host)}siq"
-        )
-        return head
+        return prefix + (b"," + prefix).join([b"%016X" % position for position in positions])
 
     def _answer(
         self, queue_id: int, unique: str | None, ids: bytes, offset: int, opaque: int
@@ -484,32 +332,6 @@ class HotPath:
             header = self._ok % (queue_id, text, ids, offset, opaque)
         size = len(header)
         return _FRAME(size + 4, size) + header
-
-    def _tag_hash(self, properties: bytes) -> int:
-        start = properties.rfind(b"TAGS\x01")
-        if start < 0:
-            return 0
-        if start and properties[start - 1] != 2:
-            tag = sendrules.tag_of(properties)
-        else:
-            end = properties.find(b"\x02", start)
-            tag = properties[start + 5 : end] if end >= 0 else properties[start + 5 :]
-        known = self._tag_hashes.get(tag)
-        if known is None:
-            if len(self._tag_hashes) >= _TAGS_MAX:
-                self._tag_hashes.clear()
-            known = self._tag_hashes[tag] = java_hash(tag.decode("utf-8", "replace"))
-        return known
-
-    def _packer(self, key: tuple[int, int, int, int]) -> struct.Struct:
-        born, body, topic, properties = key
-        if len(self._structs) >= _STRUCTS_MAX:
-            self._structs.clear()
-        topic_length = "B" if topic <= _V1_TOPIC_BYTES_MAX else "h"
-        packer = self._structs[key] = struct.Struct(
-            f">iiiiiqqiq{born}sq{len(self._store_host)}siqi{body}s{topic_length}{topic}sh{properties}s"
-        )
-        return packer
 
     # -- targets ---------------------------------------------------------------------------------
 

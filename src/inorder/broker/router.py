@@ -61,8 +61,11 @@ class Router:
         answers = Answers(connection, broker.clock.now_ms())
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
         try:
-            for frame in frames:
+            for index, frame in enumerate(frames):
                 serializer, header, body = frame
+                if connection.congested:
+                    connection.defer(frames[index:])
+                    break
                 if serializer == 0:
                     start = header[:12]
                     if start in (_SEND_V2, _SEND_BATCH):

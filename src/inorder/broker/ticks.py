@@ -6,8 +6,8 @@
                         sync:  the same when the fdatasync that covers it has come back
 
 Nothing is acknowledged or shown before that. If the write fails, the store takes everything of the
-tick back and every request of it is refused; a sync that fails is final: its requests are told that
-their outcome is unknown, and no further write is taken.
+tick back and every request of it is refused; a sync that fails, or a write that cannot be taken
+back, is final: its requests are told that their outcome is unknown, and no further write is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from inorder.errors import DiskFull, StoreError, StoreFailed
+from inorder.errors import DiskFull, StoreError, StoreFailed, WriteInDoubt
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, encode_frame
@@ -168,7 +168,10 @@ class Ticks:
 
     def _refuse(self, answers: list[Answers], error: StoreError) -> None:
         code = ResponseCode.SERVICE_NOT_AVAILABLE
-        if isinstance(error, DiskFull):
+        if isinstance(error, WriteInDoubt):
+            code = ResponseCode.SYSTEM_ERROR
+            remark = f"the outcome is unknown: {error}"
+        elif isinstance(error, DiskFull):
             remark = f"the broker's disk is full, nothing was stored: {error}"
         else:
             remark = f"the store takes no writes: {error}"

@@ -1,4 +1,4 @@
-"""Consumer groups: create, change (200, 225), list (201), show (352), delete (207), forbid (353)."""
+"""Consumer groups: create, change (200, 225), list (201), show (352), delete (207); 353."""
 
 from __future__ import annotations
 

@@ -63,9 +63,11 @@ def heart_beat(
         broker.save_topics()
     for config in made:
         broker.registration.topic_changed(config)
-    for name in beat.producers:
-        if not broker.members.register_producer(name, member):
-            logger.warning("too many producer groups peer=%s group=%s", connection.peer, name)
+    left_out = sum(
+        not broker.members.register_producer(name, member) for name in beat.producers
+    )
+    if left_out:
+        logger.warning("too many producer groups peer=%s left_out=%d", connection.peer, left_out)
     answer = command.reply(
         fields={
             "IS_SUPPORT_HEART_BEAT_V2": "true",

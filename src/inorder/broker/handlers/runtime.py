@@ -200,7 +200,8 @@ def _flag(name: str, text: str) -> bool:
 
 def _between(low: int, high: int) -> Callable[[str, str], int]:
     def read(name: str, text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
+        plain = text.isascii() and text.isdigit() and len(text) <= len(str(high))
+        if not plain or not low <= int(text) <= high:
             raise SystemError_(f"{name}={text} is not a number from {low} to {high}")
         return int(text)
 

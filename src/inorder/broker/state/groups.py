@@ -24,6 +24,7 @@ class GroupTable:
         self.groups_max = groups_max
         self._table = {name: GroupConfig(name) for name in SYSTEM_GROUPS}
         self._forbidden: dict[str, dict[str, int]] = {}
+        self._texts: dict[str, tuple[GroupConfig, bytes]] = {}
 
     def __repr__(self) -> str:
         return f"GroupTable({len(self._table)} groups, version {self.data_version.counter})"
@@ -84,6 +85,7 @@ class GroupTable:
         """Remove a group and what it is forbidden; return what it was."""
         self._forbidden.pop(name, None)
         old = self._table.pop(name, None)
+        self._texts.pop(name, None)
         if old is not None:
             self.data_version.next(now_ms)
         return old
@@ -106,9 +108,31 @@ class GroupTable:
         self.data_version.next(now_ms)
 
     def encode(self, *, pretty: bool = True) -> bytes:
-        """Return the content of `subscriptionGroup.json`, which is also the answer to code 201."""
-        table = bodies.GroupTable(self.data_version, self._table, self._forbidden)
-        return fastjson.dumps(table.to_json(), pretty=True) if pretty else table.encode()
+        """Return the content of `subscriptionGroup.json`, which is also the answer to code 201.
+
+        The file is written with every new group, so the text of each is kept, as for topics.
+        """
+        if not pretty:
+            return bodies.GroupTable(self.data_version, self._table, self._forbidden).encode()
+        head = fastjson.dumps(
+            {
+                "dataVersion": bodies.data_version_to_json(self.data_version),
+                "forbiddenTable": self._forbidden,
+            },
+            pretty=True,
+        )
+        texts = map(self._text, self._table.values())
+        return b"".join(
+            (head[:-2], b',\n\t"subscriptionGroupTable":{', b",".join(texts), b"\n\t}\n}")
+        )
+
+    def _text(self, config: GroupConfig) -> bytes:
+        known = self._texts.get(config.name)
+        if known is None or known[0] is not config:
+            entry = {config.name: bodies.group_config_to_json(config)}
+            text = fastjson.dumps(entry, pretty=True)[1:-2].replace(b"\n", b"\n\t")
+            known = self._texts[config.name] = (config, text)
+        return known[1]
 
     def decode(self, data: bytes) -> None:
         """Take over the content of `subscriptionGroup.json`; RemoteProtocolError if it is not."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from inorder.errors import InvalidParameter
+from inorder.errors import InvalidParameter, SystemError_
 from inorder.model import DataVersion
 from inorder.wire import fastjson, shapes
 from inorder.wire.bodies import data_version_from_json, data_version_to_json
@@ -26,6 +26,10 @@ NONE: Final = -1
 VERSION_STEP: Final = 500
 QUEUES_MAX: Final = 65_536
 """Queue ids that one group may commit on one topic; a bound against garbage."""
+OFFSETS_MAX: Final = 2_000_000
+"""Offsets of all groups together."""
+PULLED_MAX: Final = 100_000
+"""Groups and topics of which is known how far they pulled; then it is learnt anew."""
 FILE_ITEMS_MAX: Final = 1 << 26
 
 
@@ -51,6 +55,7 @@ class OffsetTable:
         self._pulled: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
         self._commits = 0
+        self._count = 0
 
     def __repr__(self) -> str:
         return f"OffsetTable({len(self._table)} topic@group, revision {self.revision})"
@@ -69,8 +74,14 @@ class OffsetTable:
         queues = self._table.get(key)
         if queues is None:
             queues = self._table[key] = {}
-        if queue_id not in queues and (queue_id < 0 or len(queues) >= QUEUES_MAX):
-            raise InvalidParameter(f"queueId {queue_id} of topic {topic} cannot be committed")
+        if queue_id not in queues:
+            if queue_id < 0 or len(queues) >= QUEUES_MAX:
+                raise InvalidParameter(f"queueId {queue_id} of topic {topic} cannot be committed")
+            if self._count >= OFFSETS_MAX:
+                raise SystemError_(
+                    f"this broker holds {OFFSETS_MAX} offsets already; delete groups that are gone"
+                )
+            self._count += 1
         queues[queue_id] = offset
         self.revision += 1
         self._commits += 1
@@ -87,6 +98,8 @@ class OffsetTable:
         key = f"{topic}@{group}"
         queues = self._pulled.get(key)
         if queues is None:
+            if len(self._pulled) >= PULLED_MAX:
+                self._pulled.clear()
             queues = self._pulled[key] = {}
         queues[queue_id] = offset
 
@@ -177,6 +190,7 @@ class OffsetTable:
         content = shapes.as_object(fastjson.loads(data, items_max=FILE_ITEMS_MAX), "offsets")
         table = shapes.as_object(content.get("offsetTable"), "offsetTable")
         self._table = {str(key): _queues(str(key), queues) for key, queues in table.items()}
+        self._count = sum(map(len, self._table.values()))
         version = shapes.as_object(content.get("dataVersion"), "dataVersion")
         self.data_version = data_version_from_json(version)
         self.revision += 1
@@ -195,6 +209,7 @@ class OffsetTable:
                 if matches(topic, group):
                     del table[key]
                     removed += table is self._table
+        self._count = sum(map(len, self._table.values()))
         self.revision += removed
         return removed
 

@@ -52,8 +52,9 @@ class WaitStatistics:
 class PullWaits(Generic[C, R]):
     """(topic, queue) to the pulls that wait there, oldest first."""
 
-    def __init__(self, *, waits_max: int = 200_000) -> None:
+    def __init__(self, *, waits_max: int = 200_000, connection_waits_max: int = 4096) -> None:
         self.waits_max = waits_max
+        self.connection_waits_max = connection_waits_max
         self._by_key: dict[Key, dict[Wait[C, R], None]] = {}
         self._by_connection: dict[C, dict[Wait[C, R], None]] = {}
         self._deadlines: list[tuple[int, int, Wait[C, R]]] = []
@@ -74,8 +75,9 @@ class PullWaits(Generic[C, R]):
         return key in self._by_key
 
     def hold(self, key: Key, wait: Wait[C, R], deadline_ms: int) -> bool:
-        """Let a pull wait; False when `waits_max` do already: answer it at once."""
-        if self._count >= self.waits_max:
+        """Let a pull wait; False when `waits_max` do already, or too many of its connection."""
+        own = self._by_connection.get(wait.connection, ())
+        if self._count >= self.waits_max or len(own) >= self.connection_waits_max:
             self._refused += 1
             return False
         assert not wait.ended, "a wait is held once"

@@ -1,0 +1,213 @@
+"""Packing records: the bytes of a message as they lie in the log, straight into its buffer.
+
+A record is packed where it will be written from; its position, its queue offset and its keys are
+given in the same step, by the only writer. Hosts are packed by the broker alone, so the flag bits
+that say which form they have are set here, whatever a client claims.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker import sendrules
+from inorder.wire.javahash import java_hash
+from inorder.wire.record import MAGIC_V1, MAGIC_V2, body_crc
+
+if TYPE_CHECKING:
+    from inorder.store.queueindex import QueueIndex
+    from inorder.store.store import Store
+
+_TAGS_MAX: Final = 65_536
+_STRUCTS_MAX: Final = 16_384
+_V1_TOPIC_BYTES_MAX: Final = 127
+_PROPERTIES_BYTES_MAX: Final = 32_767
+_IPV4_HOST_BYTES: Final = 8
+_BORN_V6: Final = 0x10
+_STORE_V6: Final = 0x20
+_HOST_BITS: Final = _BORN_V6 | _STORE_V6
+
+
+class Target:
+    """A queue that may be written to, with what a record needs of its topic."""
+
+    __slots__ = ("magic", "queue", "queue_id", "topic", "topic_bytes", "topic_part")
+
+    def __init__(self, topic: str, queue_id: int, queue: QueueIndex) -> None:
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        length = len(self.topic_bytes)
+        short = length <= _V1_TOPIC_BYTES_MAX
+        self.magic = MAGIC_V1 if short else MAGIC_V2
+        self.topic_part = length.to_bytes(1 if short else 2, "big") + self.topic_bytes
+        self.queue_id = queue_id
+        self.queue = queue
+
+
+class Packer:
+    """Puts messages into the log's buffer and counts them."""
+
+    def __init__(self, store: Store, store_host: bytes, suffix: bytes, body_max: int) -> None:
+        """`suffix` is what the broker adds to the properties of every single message."""
+        self._log = store.log
+        self._note_keys = store.note_keys
+        self._store_host = store_host
+        self._store_v6 = 0 if len(store_host) == _IPV4_HOST_BYTES else _STORE_V6
+        self._suffix = suffix
+        self._body_max = body_max
+        self._tag_hashes: dict[bytes, int] = {b"": 0}
+        self._structs: dict[tuple[int, int, int, int], struct.Struct] = {}
+        self._heads: dict[int, struct.Struct] = {}
+        self.messages = 0
+        self.bytes = 0
+
+    def put(
+        self,
+        target: Target,
+        born_host: bytes,
+        properties: bytes,
+        body: bytes,
+        flag: int,
+        sys_flag: int,
+        born_at_ms: int,
+        redeliveries: int,
+        now_ms: int,
+    ) -> int:
+        """Pack one record, give it its offset, note its keys; return its position."""
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        tag_hash = self._tag_hash(properties)
+        properties += self._suffix
+        body_size, topic, size_properties = len(body), target.topic_bytes, len(properties)
+        if size_properties > _PROPERTIES_BYTES_MAX:
+            raise sendrules.illegal_size(self._body_max)
+        key = (len(born_host), body_size, len(topic), size_properties)
+        packer = self._structs.get(key) or self._packer(key)
+        sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
+        if key[0] != _IPV4_HOST_BYTES:
+            sys_flag |= _BORN_V6
+        size = packer.size
+        log, queue = self._log, target.queue
+        at = log.reserve(size)
+        position = log.pending_base + at
+        packer.pack_into(
+            log.pending,
+            at,
+            size,
+            MAGIC_V1 if key[2] <= _V1_TOPIC_BYTES_MAX else MAGIC_V2,
+            body_crc(body),
+            target.queue_id,
+            flag,
+            queue.next_offset,
+            position,
+            sys_flag,
+            born_at_ms,
+            born_host,
+            now_ms,
+            self._store_host,
+            redeliveries,
+            0,
+            body_size,
+            body,
+            key[2],
+            topic,
+            size_properties,
+            properties,
+        )
+        queue.append(position, size, tag_hash)
+        self._note_keys(target.topic, properties, position, now_ms)
+        self.messages += 1
+        self.bytes += size
+        return position
+
+    # hot: 1.9 µs a message
+    def put_batch(
+        self,
+        target: Target,
+        born_host: bytes,
+        body: bytes,
+        items: list[tuple[int, int, int, int]],
+        sys_flag: int,
+        born_at_ms: int,
+        redeliveries: int,
+        now_ms: int,
+    ) -> list[int]:
+        """Pack a batch: consecutive offsets, one stretch of one segment, all or nothing.
+
+        Returns the positions of its records.
+
+        An item holds its body and its properties with their lengths as a record does, so both are
+        taken over as they are; only the fixed head and the topic are put before and between.
+        """
+        head = self._heads.get(len(born_host)) or self._head(len(born_host))
+        sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
+        if len(born_host) != _IPV4_HOST_BYTES:
+            sys_flag |= _BORN_V6
+        topic_part, queue, queue_id = target.topic_part, target.queue, target.queue_id
+        magic, pack, store_host, crc = target.magic, head.pack, self._store_host, body_crc
+        fixed = head.size + len(topic_part)
+        total = sum([body_size + tail for _, _, body_size, tail in items])
+        total += (fixed + 6) * len(items)
+        at = self._log.reserve(total)
+        start = position = self._log.pending_base + at
+        offset = queue.next_offset
+        parts: list[bytes] = []
+        entries: list[int] = []
+        notes, tag_hash, topic = self._note_keys, self._tag_hash, target.topic
+        for flag, body_at, body_size, tail in items:
+            body_end = body_at + body_size
+            end = body_end + 2 + tail
+            size = fixed + 6 + body_size + tail
+            properties = body[body_end + 2 : end]
+            parts += (
+                pack(
+                    size, magic, crc(body[body_at:body_end]), queue_id, flag, offset, position,
+                    sys_flag, born_at_ms, born_host, now_ms, store_host, redeliveries, 0,
+                ),
+                body[body_at - 4 : body_end],
+                topic_part,
+                body[body_end:end],
+            )  # fmt: skip
+            entries += (position, size, tag_hash(properties))
+            notes(topic, properties, position, now_ms)
+            position += size
+            offset += 1
+        assert position - start == total, "the room was computed from the same lengths"
+        self._log.pending[at : at + total] = b"".join(parts)
+        queue.append_many(entries)
+        self.messages += len(items)
+        self.bytes += total
+        return entries[::3]
+
+    def _head(self, born_size: int) -> struct.Struct:
+        """Return the packer of a record's fields before its body."""
+        head = self._heads[born_size] = struct.Struct(
+            f">iiiiiqqiq{born_size}sq{len(self._store_host)}siq"
+        )
+        return head
+
+    def _tag_hash(self, properties: bytes) -> int:
+        start = properties.rfind(b"TAGS\x01")
+        if start < 0:
+            return 0
+        if start and properties[start - 1] != 2:
+            tag = sendrules.tag_of(properties)
+        else:
+            end = properties.find(b"\x02", start)
+            tag = properties[start + 5 : end] if end >= 0 else properties[start + 5 :]
+        known = self._tag_hashes.get(tag)
+        if known is None:
+            if len(self._tag_hashes) >= _TAGS_MAX:
+                self._tag_hashes.clear()
+            known = self._tag_hashes[tag] = java_hash(tag.decode("utf-8", "replace"))
+        return known
+
+    def _packer(self, key: tuple[int, int, int, int]) -> struct.Struct:
+        born, body, topic, properties = key
+        if len(self._structs) >= _STRUCTS_MAX:
+            self._structs.clear()
+        topic_length = "B" if topic <= _V1_TOPIC_BYTES_MAX else "h"
+        packer = self._structs[key] = struct.Struct(
+            f">iiiiiqqiq{born}sq{len(self._store_host)}siqi{body}s{topic_length}{topic}sh{properties}s"
+        )
+        return packer
