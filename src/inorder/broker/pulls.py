@@ -9,23 +9,12 @@ of the mapped log; nothing is copied here, and no body is ever looked into.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.sendrules import FAQ
-from inorder.errors import (
-    BrokerError,
-    GroupNotFound,
-    InvalidParameter,
-    NoPermission,
-    SubscriptionNotFound,
-    SubscriptionNotLatest,
-    SubscriptionParseFailed,
-    SystemError_,
-    TopicNotFound,
-)
-from inorder.model import PERM_READ, Subscription
+from inorder.broker.gates import I32, Gate, Gates, PullFields
+from inorder.errors import BrokerError, SystemError_
 from inorder.net.output import JOIN_BYTES_MAX
 from inorder.store.reader import ReadResult, ReadStatus
 from inorder.wire.codes import VERSION, ResponseCode
@@ -33,7 +22,6 @@ from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields
 from inorder.wire.frame import encode_head
 from inorder.wire.requests.pull import PullMessage
-from inorder.wire.subscription import parse_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,16 +35,8 @@ log = logging.getLogger(__name__)
 
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
-SUBSCRIPTION: Final = 4
 
 _RESPONSE: Final = 1
-_EXPRESSIONS_MAX: Final = 4096
-_GATES_MAX: Final = 20_000
-_EXPRESSION_KEPT_CHARS: Final = 256
-_EXPRESSION_CHARS_MAX: Final = 64 * 1024
-
-_I32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
-_I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -70,51 +50,10 @@ _CODES: Final = {
 }
 
 
-class _PullFields(
-    msgspec.Struct,
-    rename={
-        "group": "consumerGroup",
-        "queue_id": "queueId",
-        "offset": "queueOffset",
-        "max_messages": "maxMsgNums",
-        "sys_flag": "sysFlag",
-        "commit_offset": "commitOffset",
-        "suspend_timeout_ms": "suspendTimeoutMillis",
-        "sub_version": "subVersion",
-        "expression_type": "expressionType",
-    },
-):
-    group: str
-    topic: str
-    queue_id: _I32
-    offset: _I64
-    max_messages: _I32
-    sys_flag: _I32
-    commit_offset: _I64
-    suspend_timeout_ms: _I64
-    sub_version: _I64
-    subscription: str | None = None
-    expression_type: str | None = None
-
-
 class _PullHeader(msgspec.Struct):
-    opaque: _I32
-    extFields: _PullFields  # RocketMQ's name
+    opaque: I32
+    extFields: PullFields  # RocketMQ's name
     flag: int = 0
-
-
-class Gate:
-    """What a pull that may be served needs: its queue, its filter, the flags of the answer."""
-
-    __slots__ = ("group_flag", "queue", "topic_flag", "wanted")
-
-    def __init__(
-        self, queue: QueueIndex, wanted: frozenset[int] | None, group_flag: int, topic_flag: int
-    ) -> None:
-        self.queue = queue
-        self.wanted = wanted
-        self.group_flag = group_flag
-        self.topic_flag = topic_flag
 
 
 class Pull:
@@ -132,7 +71,7 @@ class Pull:
     def __init__(
         self,
         connection: ServerConnection,
-        fields: _PullFields,
+        fields: PullFields,
         request_id: int,
         serializer: int,
         *,
@@ -153,8 +92,8 @@ class Pulls:
         self._broker = broker
         self._store = broker.store
         self._decode = msgspec.json.Decoder(_PullHeader, strict=False).decode
-        self._expressions: dict[tuple[str, str], frozenset[int] | None] = {}
-        self._gates: dict[tuple[str, str, int, str | None, str | None], Gate] = {}
+        self._gates = Gates(broker)
+        self.forget_gates = self._gates.forget
         self.configure(broker.config)
         self._found = (
             b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","groupSysFlag":"%d",'
@@ -190,7 +129,7 @@ class Pulls:
     def pull_command(self, connection: ServerConnection, command: Command) -> None:
         """Serve a pull in any form."""
         header = decode_fields(PullMessage, command.fields)
-        fields = _PullFields(
+        fields = PullFields(
             group=header.consumer_group,
             topic=header.topic,
             queue_id=header.queue_id,
@@ -221,7 +160,7 @@ class Pulls:
 
     def _serve(self, pull: Pull) -> None:
         fields = pull.fields
-        gate = self._gate(pull)
+        gate = self._gates.of(pull.fields, pull.connection.peer)
         if fields.sys_flag & COMMIT_OFFSET:
             self._broker.commit_offset(
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset
@@ -251,97 +190,6 @@ class Pulls:
             scan_max=max(self._scan_max, fields.max_messages),
             wanted=gate.wanted,
         )
-
-    def _gate(self, pull: Pull) -> Gate:
-        """Return what the checks gave, remembered where only topics, groups and settings decide."""
-        fields = pull.fields
-        if not fields.sys_flag & SUBSCRIPTION:
-            return self._check(pull)
-        key = (
-            fields.group, fields.topic, fields.queue_id, fields.subscription,
-            fields.expression_type,
-        )  # fmt: skip
-        gate = self._gates.get(key)
-        if gate is None:
-            gate = self._check(pull)
-            if len(fields.subscription or "") <= _EXPRESSION_KEPT_CHARS:
-                if len(self._gates) >= _GATES_MAX:
-                    self._gates.clear()
-                self._gates[key] = gate
-        return gate
-
-    def forget_gates(self) -> None:
-        """Check every pull again: a topic, a group or a setting changed."""
-        self._gates.clear()
-
-    def _check(self, pull: Pull) -> Gate:
-        """Apply RocketMQ's checks in its order."""
-        broker, fields = self._broker, pull.fields
-        if not broker.config.perm & PERM_READ:
-            raise _forbidden(1, f"the broker[{broker.address}] pulling message is forbidden")
-        group = broker.find_group(fields.group)
-        if group is None:
-            raise GroupNotFound(f"subscription group [{fields.group}] does not exist, {FAQ}")
-        if not group.consume_enable:
-            raise _forbidden(2, f"subscription group no permission, {fields.group}")
-        topic = broker.topics.get(fields.topic)
-        if topic is None:
-            raise TopicNotFound(f"topic[{fields.topic}] not exist, apply first please! \n{FAQ}")
-        if not topic.readable:
-            raise _forbidden(3, f"the topic[{fields.topic}] pulling message is forbidden")
-        if not 0 <= fields.queue_id < topic.read_queues:
-            raise InvalidParameter(
-                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queues}] "
-                f"consumer:[/{pull.connection.peer}]"
-            )
-        if fields.sys_flag & SUBSCRIPTION:
-            wanted = self._wanted_of(fields)
-        else:
-            wanted = _wanted(self._subscription(pull))
-        queue = self._store.queue(fields.topic, fields.queue_id)
-        return Gate(queue, wanted, group.sys_flag, topic.sys_flag)
-
-    def _subscription(self, pull: Pull) -> Subscription:
-        broker, fields = self._broker, pull.fields
-        info = broker.members.group(fields.group)
-        if info is None:
-            raise SubscriptionNotFound(f"the consumer's group info not exist\n{FAQ}")
-        group = broker.groups.get(fields.group)
-        if group is not None and not group.consume_broadcast_enable and info.broadcasting:
-            raise _forbidden(
-                4, f"the consumer group[{fields.group}] can not consume by broadcast way"
-            )
-        if broker.groups.is_forbidden(fields.group, fields.topic):
-            raise _forbidden(
-                5, f"the consumer group[{fields.group}] is forbidden for topic[{fields.topic}]"
-            )
-        found = info.subscriptions.get(fields.topic)
-        if found is None:
-            raise SubscriptionNotFound(f"the consumer's subscription not exist\n{FAQ}")
-        if found.version < fields.sub_version:
-            raise SubscriptionNotLatest("the consumer's subscription not latest")
-        if found.expression_type != "TAG":
-            raise _not_by(found.expression_type)
-        return found
-
-    def _wanted_of(self, fields: _PullFields) -> frozenset[int] | None:
-        expression, kind = fields.subscription or "", fields.expression_type or "TAG"
-        key = (kind, expression)
-        if key in self._expressions:
-            return self._expressions[key]
-        if kind != "TAG":
-            raise _not_by(kind)
-        if len(expression) > _EXPRESSION_CHARS_MAX:
-            raise SubscriptionParseFailed("parse the consumer's subscription failed: too long")
-        try:
-            wanted = _wanted(parse_subscription(fields.topic, expression))
-        except BrokerError:
-            raise SubscriptionParseFailed("parse the consumer's subscription failed") from None
-        if len(self._expressions) >= _EXPRESSIONS_MAX:
-            self._expressions.clear()
-        self._expressions[key] = wanted
-        return wanted
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -443,7 +291,7 @@ class Pulls:
         if pull.connection.closed:
             return
         try:
-            gate = self._gate(pull)
+            gate = self._gates.of(pull.fields, pull.connection.peer)
             result = self._read(gate, pull, pull.scan_offset)
         except BrokerError as error:
             self._refuse(pull, error)
@@ -462,7 +310,7 @@ class Pulls:
         if pull.connection.closed:
             return
         try:
-            gate = self._gate(pull)
+            gate = self._gates.of(pull.fields, pull.connection.peer)
             # From where it looked last: what lies before does not match.
             result = self._read(gate, pull, pull.scan_offset)
         except BrokerError as error:
@@ -483,23 +331,3 @@ _HOLDABLE: Final = frozenset(
         ReadStatus.OFFSET_FOUND_NULL,
     )
 )
-
-
-class _Forbidden(NoPermission):
-    """A refusal that tells the client which permission is missing."""
-
-    fields: dict[str, str]
-
-
-def _forbidden(kind: int, remark: str) -> _Forbidden:
-    error = _Forbidden(remark)
-    error.fields = {"forbiddenType": str(kind)}
-    return error
-
-
-def _not_by(kind: str) -> BrokerError:
-    return SystemError_(f"The broker does not support consumer to filter message by {kind}")
-
-
-def _wanted(subscription: Subscription) -> frozenset[int] | None:
-    return None if subscription.matches_all else subscription.tag_hashes

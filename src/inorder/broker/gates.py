@@ -1,0 +1,193 @@
+"""Which pulls may be served, and from what: RocketMQ's checks, in RocketMQ's order.
+
+A pull that brings its subscription along depends on topics, groups and settings alone, so what the
+checks gave is remembered until one of them changes. One that relies on its group's heartbeat is
+checked each time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+
+from inorder.broker.sendrules import FAQ
+from inorder.errors import (
+    BrokerError,
+    GroupNotFound,
+    InvalidParameter,
+    NoPermission,
+    SubscriptionNotFound,
+    SubscriptionNotLatest,
+    SubscriptionParseFailed,
+    SystemError_,
+    TopicNotFound,
+)
+from inorder.model import PERM_READ, Subscription
+from inorder.wire.requests.pull import PULL_SUBSCRIPTION
+from inorder.wire.subscription import parse_subscription
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.store.queueindex import QueueIndex
+
+_GATES_MAX: Final = 20_000
+_EXPRESSION_KEPT_CHARS: Final = 256
+_EXPRESSION_CHARS_MAX: Final = 64 * 1024
+
+I32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class PullFields(
+    msgspec.Struct,
+    rename={
+        "group": "consumerGroup",
+        "queue_id": "queueId",
+        "offset": "queueOffset",
+        "max_messages": "maxMsgNums",
+        "sys_flag": "sysFlag",
+        "commit_offset": "commitOffset",
+        "suspend_timeout_ms": "suspendTimeoutMillis",
+        "sub_version": "subVersion",
+        "expression_type": "expressionType",
+    },
+):
+    """The header of a pull, by its wire names."""
+
+    group: str
+    topic: str
+    queue_id: I32
+    offset: I64
+    max_messages: I32
+    sys_flag: I32
+    commit_offset: I64
+    suspend_timeout_ms: I64
+    sub_version: I64
+    subscription: str | None = None
+    expression_type: str | None = None
+
+
+class Gate:
+    """What a pull that may be served needs: its queue, its filter, the flags of the answer."""
+
+    __slots__ = ("group_flag", "queue", "topic_flag", "wanted")
+
+    def __init__(
+        self, queue: QueueIndex, wanted: frozenset[int] | None, group_flag: int, topic_flag: int
+    ) -> None:
+        self.queue = queue
+        self.wanted = wanted
+        self.group_flag = group_flag
+        self.topic_flag = topic_flag
+
+
+class Gates:
+    """Lets pulls through, or says why not."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._gates: dict[tuple[str, str, int, str | None, str | None], Gate] = {}
+
+    def of(self, fields: PullFields, peer: str) -> Gate:
+        """Return what the checks gave, remembered where only topics, groups and settings decide."""
+        if not fields.sys_flag & PULL_SUBSCRIPTION:
+            return self._check(fields, peer)
+        key = (
+            fields.group, fields.topic, fields.queue_id, fields.subscription,
+            fields.expression_type,
+        )  # fmt: skip
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._check(fields, peer)
+            if len(fields.subscription or "") <= _EXPRESSION_KEPT_CHARS:
+                if len(self._gates) >= _GATES_MAX:
+                    self._gates.clear()
+                self._gates[key] = gate
+        return gate
+
+    def forget(self) -> None:
+        """Check every pull again: a topic, a group or a setting changed."""
+        self._gates.clear()
+
+    def _check(self, fields: PullFields, peer: str) -> Gate:
+        """Apply RocketMQ's checks in its order."""
+        broker = self._broker
+        if not broker.config.perm & PERM_READ:
+            raise _forbidden(1, f"the broker[{broker.address}] pulling message is forbidden")
+        group = broker.find_group(fields.group)
+        if group is None:
+            raise GroupNotFound(f"subscription group [{fields.group}] does not exist, {FAQ}")
+        if not group.consume_enable:
+            raise _forbidden(2, f"subscription group no permission, {fields.group}")
+        topic = broker.topics.get(fields.topic)
+        if topic is None:
+            raise TopicNotFound(f"topic[{fields.topic}] not exist, apply first please! \n{FAQ}")
+        if not topic.readable:
+            raise _forbidden(3, f"the topic[{fields.topic}] pulling message is forbidden")
+        if not 0 <= fields.queue_id < topic.read_queues:
+            raise InvalidParameter(
+                f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queues}] "
+                f"consumer:[/{peer}]"
+            )
+        if fields.sys_flag & PULL_SUBSCRIPTION:
+            wanted = self._wanted_of(fields)
+        else:
+            wanted = _wanted(self._subscription(fields))
+        queue = broker.store.queue(fields.topic, fields.queue_id)
+        return Gate(queue, wanted, group.sys_flag, topic.sys_flag)
+
+    def _subscription(self, fields: PullFields) -> Subscription:
+        broker = self._broker
+        info = broker.members.group(fields.group)
+        if info is None:
+            raise SubscriptionNotFound(f"the consumer's group info not exist\n{FAQ}")
+        group = broker.groups.get(fields.group)
+        if group is not None and not group.consume_broadcast_enable and info.broadcasting:
+            raise _forbidden(
+                4, f"the consumer group[{fields.group}] can not consume by broadcast way"
+            )
+        if broker.groups.is_forbidden(fields.group, fields.topic):
+            raise _forbidden(
+                5, f"the consumer group[{fields.group}] is forbidden for topic[{fields.topic}]"
+            )
+        found = info.subscriptions.get(fields.topic)
+        if found is None:
+            raise SubscriptionNotFound(f"the consumer's subscription not exist\n{FAQ}")
+        if found.version < fields.sub_version:
+            raise SubscriptionNotLatest("the consumer's subscription not latest")
+        if found.expression_type != "TAG":
+            raise _not_by(found.expression_type)
+        return found
+
+    def _wanted_of(self, fields: PullFields) -> frozenset[int] | None:
+        expression, kind = fields.subscription or "", fields.expression_type or "TAG"
+        if kind != "TAG":
+            raise _not_by(kind)
+        if len(expression) > _EXPRESSION_CHARS_MAX:
+            raise SubscriptionParseFailed("parse the consumer's subscription failed: too long")
+        try:
+            return _wanted(parse_subscription(fields.topic, expression))
+        except BrokerError:
+            raise SubscriptionParseFailed("parse the consumer's subscription failed") from None
+
+
+class _Forbidden(NoPermission):
+    """A refusal that tells the client which permission is missing."""
+
+    fields: dict[str, str]
+
+
+def _forbidden(kind: int, remark: str) -> _Forbidden:
+    error = _Forbidden(remark)
+    error.fields = {"forbiddenType": str(kind)}
+    return error
+
+
+def _not_by(kind: str) -> BrokerError:
+    return SystemError_(f"The broker does not support consumer to filter message by {kind}")
+
+
+def _wanted(subscription: Subscription) -> frozenset[int] | None:
+    return None if subscription.matches_all else subscription.tag_hashes
