@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from inorder.errors import ConfigError as ConfigError
     from inorder.errors import InorderError as InorderError
     from inorder.errors import TransportError as TransportError
+    from inorder.model import Message as Message
+    from inorder.model import ReceivedMessage as ReceivedMessage
+    from inorder.model import SendReceipt as SendReceipt
+    from inorder.model import TopicQueue as TopicQueue
+    from inorder.sync.producer import Producer as Producer
+    from inorder.sync.pullconsumer import PullConsumer as PullConsumer
 
 # Public name -> the module that defines it.
 _PUBLIC = {
@@ -31,9 +37,15 @@ _PUBLIC = {
     "ConfigError": "inorder.errors",
     "Embedded": "inorder.embedded",
     "InorderError": "inorder.errors",
+    "Message": "inorder.model",
     "NameServerConfig": "inorder.config",
     "NetConfig": "inorder.config",
+    "Producer": "inorder.sync.producer",
+    "PullConsumer": "inorder.sync.pullconsumer",
+    "ReceivedMessage": "inorder.model",
+    "SendReceipt": "inorder.model",
     "StoreConfig": "inorder.config",
+    "TopicQueue": "inorder.model",
     "TransportError": "inorder.errors",
 }
 

@@ -44,11 +44,18 @@ FILES_IN = {
     "settings/sources.py": "settings are read before anything starts",
     "net/tls.py": "the ssl module takes certificates from files only",
     "cli/demo.py": "a temporary directory for the whole demo",
+    "cli/lines.py": "messages to send come from files that a person names",
+    "cli/target.py": "the profiles of a person, read before anything starts",
     "testing/cluster.py": "a temporary directory for a cluster of a test",
+    "testing/running.py": "the same for a broker of a test",
 }
 
 ENVIRONMENT_NAMES = re.compile(r"^os\.(environ|getenv)$")
-ENVIRONMENT_IN = {"cli/settings.py": "the only reader; everything else gets settings as arguments"}
+ENVIRONMENT_IN = {
+    "cli/settings.py": "the reader of settings; everything else gets them as arguments",
+    "cli/target.py": "which cluster a person means when no option says it",
+    "client/access.py": "RocketMQ's NAMESRV_ADDR, for a client that is given no name server",
+}
 
 
 def uses(pattern: re.Pattern[str], allowed: dict[str, str]) -> list[str]:

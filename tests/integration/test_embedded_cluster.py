@@ -165,7 +165,7 @@ def test_a_held_pull_is_woken_by_the_message():
             producer, consumer = await cluster.producer(), await cluster.consumer()
             await (await cluster.broker()).create_topic(TopicConfig("t", 1, 1))
             queue = TopicQueue("t", "broker-a", 0)
-            waiting = asyncio.create_task(consumer.pull(queue, 0, suspend_ms=15_000))
+            waiting = asyncio.create_task(consumer.pull(queue, 0, wait=15))
             await asyncio.sleep(3)
             assert not waiting.done()
             start = loop.time()

@@ -16,7 +16,7 @@ from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.record import Record, decode, decode_all
-from inorder.wire.requests import admin, groups, locks, names, offsets, query, routes
+from inorder.wire.requests import admin, groups, locks, names, offsets, progress, query, routes
 from inorder.wire.requests.pull import PullMessage, PullReply
 from inorder.wire.requests.send import SendMessage, SendReply
 from inorder.wire.routedata import ClusterInfo, TopicRoute
@@ -211,6 +211,34 @@ class BrokerApi(_Api):
         body = bodies.LockBatchBody(client_id, group, tuple(queues)).encode()
         await self._ask(locks.UnlockBatch(), body)
 
+    async def consumer_connections(self, group: str) -> bodies.ConsumerConnections:
+        """Return who consumes for a group, and what; ConsumerNotOnline if nobody."""
+        answer = await self._ask(progress.GetConsumerConnections(group))
+        return bodies.ConsumerConnections.decode(answer.body)
+
+    async def producer_connections(self, group: str) -> list[bodies.ClientConnection]:
+        """Return who sends for a producer group; SystemError_ if nobody."""
+        answer = await self._ask(progress.GetProducerConnections(group))
+        return bodies.decode_producer_connections(answer.body)
+
+    async def producers(self) -> dict[str, list[bodies.ClientConnection]]:
+        """Return the clients of all producer groups."""
+        return bodies.decode_producers((await self._ask(progress.GetAllProducers())).body)
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> bodies.ConsumeStats:
+        """Return how far a group is, on one topic or all that it has offsets of."""
+        answer = await self._ask(progress.GetConsumeStats(group, topic))
+        return bodies.ConsumeStats.decode(answer.body)
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that consume a topic."""
+        answer = await self._ask(progress.GetGroupsOfTopic(topic))
+        return bodies.decode_group_list(answer.body)
+
+    async def reset_offset(self, request: progress.ResetOffset) -> dict[TopicQueue, int]:
+        """Set the offsets of a group; return what they are now."""
+        return bodies.decode_queue_offsets((await self._ask(request)).body)
+
     async def update_group(self, config: GroupConfig) -> None:
         """Create or change a group."""
         await self._ask(groups.UpdateGroup(), bodies.encode_group_config(config))
@@ -247,6 +275,14 @@ class BrokerApi(_Api):
         """Return all topics of the broker."""
         answer = await self._ask(admin.GetAllTopicConfig())
         return bodies.TopicTable.decode(answer.body).topics
+
+    async def topic(self, name: str) -> TopicConfig:
+        """Return one topic; TopicNotFound if the broker has none of that name."""
+        return bodies.decode_topic_config((await self._ask(admin.GetTopicConfig(name, True))).body)
+
+    async def topic_stats(self, topic: str) -> bodies.TopicStats:
+        """Return what the queues of a topic hold."""
+        return bodies.TopicStats.decode((await self._ask(progress.GetTopicStats(topic))).body)
 
     async def system_topics(self) -> list[str]:
         """Return the broker's own topics."""

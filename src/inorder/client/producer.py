@@ -2,43 +2,48 @@
 
 The outcome of a send is known before the next message of that queue leaves, so what is stored is in
 order, and a retry (same message id, same queue) can only leave a second copy behind the first: at
-least once. A send without a key goes to the queues in turn.
+least once. A send without a key goes to the queues in turn, past brokers that just failed.
+
+A place in the line of its queue is taken when `send` is first awaited, or when `send_nowait` is
+called; while the route is not known yet, a place in the line of the topic.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
-from inorder.client.session import TEMPLATE_TOPIC, Session
-from inorder.client.state.routes import publish_queues
-from inorder.client.state.selection import RoundRobin, select_by_key
-from inorder.client.turns import Turn, Turns
+from inorder.client.access import Access
+from inorder.client.delivery import Delivery
+from inorder.client.durations import Duration, to_ms
+from inorder.client.outgoing import compose, compose_batch, words
+from inorder.client.sending import AfterSend, BeforeSend, Choice, Selector, Sending
+from inorder.client.session import Session
+from inorder.client.turns import Turns
+from inorder.config import ClientConfig
 from inorder.errors import (
     AlreadyClosed,
-    ConnectFailed,
+    BatchIncomplete,
     InorderError,
-    MessageIllegal,
-    NoWritableQueue,
-    RequestTimeout,
-    TransportError,
+    TooManyOutstanding,
     UsageError,
 )
-from inorder.model import SendReceipt, TopicQueue
-from inorder.tasks.backoff import Backoff
-from inorder.wire import properties as names
-from inorder.wire.properties import format_properties
-from inorder.wire.requests.send import SendMessage
+from inorder.model import Message, SendReceipt, TopicQueue
+from inorder.tasks.groups import Tasks
+
+log = logging.getLogger(__name__)
 
 GROUP: Final = "DEFAULT_PRODUCER"
-_OURS: Final = frozenset({names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.WAIT})
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """What a producer did so far."""
+    """What a producer did so far, in messages."""
 
     sent: int
     failed: int
@@ -47,16 +52,49 @@ class ProducerStatistics:
 
 
 class Producer:
-    """Sends messages over a session."""
+    """Sends messages to the cluster that a name server knows.
 
-    def __init__(self, session: Session, *, group: str = GROUP) -> None:
-        self._session = session
+    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR, or a
+    Session. `before_send` gets each message and may return another one to send instead;
+    `after_send` gets the message with its receipt or its error. Both are plain functions and run
+    on the event loop: they must not block.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Session | None = None,
+        *,
+        group: str = GROUP,
+        config: ClientConfig | None = None,
+        tls: ssl.SSLContext | None = None,
+        before_send: BeforeSend | None = None,
+        after_send: AfterSend | None = None,
+    ) -> None:
+        self._access = Access(namesrv, config=config, tls=tls)
+        self._config = self._access.config
         self._group = group
-        self._turns = Turns()
-        self._round_robin = RoundRobin(session.identity.random32)
+        self._before_send = before_send
+        self._after_send = after_send
+        self._delivery: Delivery | None = None
+        self._early = Turns()  # messages line up before there is a session
+        self._tasks = Tasks(f"producer {group}")
         self._closed = False
-        self._sent = self._failed = self._retries = self._waiting = 0
-        session.add_producer(group)
+        self._idle: asyncio.Event = asyncio.Event()
+        self._sent = self._failed = self._waiting = 0
+        if isinstance(namesrv, Session):
+            self._attach(namesrv)
+
+    async def start(self) -> None:
+        """Make ready to send; the first send does it as well. Connects to nobody yet."""
+        if self._closed:
+            raise AlreadyClosed("this producer was closed; make a new one")
+        session = await self._access.open()
+        if self._delivery is None:
+            self._attach(session)
+
+    def _attach(self, session: Session) -> None:
+        self._delivery = Delivery(session, self._group, self._early)
+        session.add_producer(self._group)
 
     async def send(
         self,
@@ -67,40 +105,136 @@ class Producer:
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
-        timeout_ms: int | None = None,
+        queue: TopicQueue | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+        delay_level: int | None = None,
+        deliver_at: datetime | None = None,
+        timeout: Duration | None = None,
     ) -> SendReceipt:
         """Store a message and return where it is.
 
-        Messages of one key are stored in the order of the calls. Raises TransportError when the
-        time is up and the outcome is unknown; a BrokerError when the broker refused the message.
+        Messages of one key are stored in the order of the calls. `queue`, or the function
+        `selector(queues, message, arg)`, chooses the queue instead of the key. Raises
+        TransportError when the time is up and the outcome is unknown; a BrokerError when the
+        broker refused the message.
         """
-        if self._closed:
-            raise AlreadyClosed("this producer was closed; make a new one")
-        self._check_size(body)
-        message_id = self._session.message_ids.next()
-        text = _properties(message_id, key=key, tag=tag, keys=keys, more=properties or {})
-        limit_ms = self._session.config.send_timeout_ms if timeout_ms is None else timeout_ms
-        deadline_ms = self._session.clock.monotonic_ms() + limit_ms
-        self._waiting += 1
+        _refuse_delays(delay_level, deliver_at)
+        message = _message(topic, body, key=key, tag=tag, keys=keys, properties=properties)
+        sending = self._admit(message, Choice(queue, selector, arg), timeout)
+        return (await self._finish(sending))[0]
+
+    def send_nowait(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        queue: TopicQueue | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+        delay_level: int | None = None,
+        deliver_at: datetime | None = None,
+        timeout: Duration | None = None,
+    ) -> asyncio.Future[SendReceipt]:
+        """Take a message and return at once; the future has what `send` would return."""
+        _refuse_delays(delay_level, deliver_at)
+        message = _message(topic, body, key=key, tag=tag, keys=keys, properties=properties)
+        sending = self._admit(message, Choice(queue, selector, arg), timeout)
+        future: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        task = self._tasks.start(self._fill(future, sending), name=f"send {topic}")
+        task.add_done_callback(lambda _: self._release(sending))
+        future.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
+        return future
+
+    async def send_oneway(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        key: str | None = None,
+        tag: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        queue: TopicQueue | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout: Duration | None = None,
+    ) -> None:
+        """Write a message to its broker's connection and learn nothing of its fate.
+
+        It keeps its place in the line of its queue. It may be lost without a word.
+        """
+        message = _message(topic, body, key=key, tag=tag, keys=keys, properties=properties)
+        sending = self._admit(message, Choice(queue, selector, arg), timeout)
+        await self._finish(sending, oneway=True)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: TopicQueue | None = None,
+        selector: Selector | None = None,
+        arg: Any = None,
+        timeout: Duration | None = None,
+    ) -> list[SendReceipt]:
+        """Store messages of one topic, one request for each queue; return their receipts.
+
+        Messages of one queue are stored in their order; more than `batch_bytes_max` of them go in
+        several requests. Those without a key go to one queue together. Raises the error if there
+        was one request, BatchIncomplete if some of several failed.
+        """
+        choice = Choice(queue, selector, arg)
+        wanted = self._checked_batch(messages)
+        if not wanted:
+            return []
+        choice.check(wanted[0].topic)
+        await self.start()
+        assert self._delivery is not None
+        deadline_ms = self._deadline_ms(timeout)
+        groups = await self._delivery.group(wanted, choice, deadline_ms)
+        ids = [self._message_id() for _ in wanted]
+        sendings: list[tuple[list[int], Sending]] = []
         try:
-            turn, queue = await self._line_up(topic, key, deadline_ms)
-            async with turn:
-                receipt = await self._send(queue, body, message_id, text, deadline_ms=deadline_ms)
-        except BaseException:
-            self._failed += 1
-            raise
+            for chosen, turn, indexes in groups:
+                members = [wanted[index] for index in indexes]
+                parts = compose_batch(members, [ids[i] for i in indexes], self._config)
+                sending = Sending(members, parts, choice, deadline_ms, turn, chosen)
+                self._waiting += len(members)
+                sendings.append((indexes, sending))
+            work = (self._finish(sending) for _, sending in sendings)
+            done = await asyncio.gather(*work, return_exceptions=True)
         finally:
-            self._waiting -= 1
-        self._sent += 1
-        return receipt
+            for _, sending in sendings:
+                self._release(sending)
+            for _, turn, _ in groups:
+                turn.leave()
+        return _batch_receipts(sendings, done)
+
+    async def flush(self) -> None:
+        """Wait until every message that was handed over has its outcome."""
+        while self._waiting:
+            self._idle.clear()
+            await self._idle.wait()
 
     async def close(self) -> None:
-        """Take no more messages; those on their way go on."""
-        if not self._closed:
-            self._closed = True
-            self._session.remove_producer(self._group)
+        """Take no more messages, wait for the outcome of those on their way, let go."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self.flush()
+        finally:
+            await self._tasks.stop()
+            if self._delivery is not None:
+                self._delivery.session.remove_producer(self._group)
+            await self._access.close()
 
     async def __aenter__(self) -> Producer:
+        await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -108,134 +242,157 @@ class Producer:
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot."""
-        return ProducerStatistics(self._sent, self._failed, self._retries, self._waiting)
+        retries = 0 if self._delivery is None else self._delivery.retries
+        return ProducerStatistics(self._sent, self._failed, retries, self._waiting)
 
     def __repr__(self) -> str:
         return f"Producer({self._group!r}, sent={self._sent}, waiting={self._waiting})"
 
-    def _check_size(self, body: bytes) -> None:
-        limit = self._session.config.message_bytes_max
-        if not body:
-            raise MessageIllegal("the body is empty; a message needs at least one byte")
-        if len(body) > limit:
-            raise MessageIllegal(
-                f"the body has {len(body)} bytes, the limit is {limit} (message_bytes_max)"
+    # Inside.
+
+    def _admit(self, message: Message, choice: Choice, timeout: Duration | None) -> Sending:
+        """Check a message and give it its place; no await, so that the order of calls counts."""
+        self._check_open(1)
+        message = self._before(message)
+        choice.check(message.topic)
+        deadline_ms = self._deadline_ms(timeout)
+        part = compose(message, self._message_id(), self._config)
+        if self._delivery is None:
+            turn, queue = self._early.join(message.topic), None
+        else:
+            turn, queue = self._delivery.place(message, choice)
+        self._waiting += 1
+        return Sending((message,), (part,), choice, deadline_ms, turn, queue)
+
+    def _checked_batch(self, messages: Sequence[Message]) -> list[Message]:
+        self._check_open(len(messages))
+        wanted = [self._before(message) for message in messages]
+        topics = {message.topic for message in wanted}
+        if len(topics) > 1:
+            raise UsageError(f"a batch is of one topic, not of {', '.join(sorted(topics))}")
+        return wanted
+
+    def _check_open(self, count: int) -> None:
+        if self._closed:
+            raise AlreadyClosed("this producer was closed; make a new one")
+        limit = self._config.sends_waiting_max
+        if self._waiting + count > limit:
+            raise TooManyOutstanding(
+                f"{self._waiting} sends have no outcome yet, the limit is {limit} "
+                "(sends_waiting_max); wait for some of them"
             )
 
-    async def _line_up(
-        self, topic: str, key: str | None, deadline_ms: int
-    ) -> tuple[Turn, TopicQueue]:
-        """Choose the queue and take a place in its line, in the order of the calls."""
-        async with self._turns.gate(topic):
-            queues = await self._queues(topic, deadline_ms)
-            if key is None:
-                queue = self._round_robin.select(queues)
-            else:
-                queue = select_by_key(queues, key)
-            return self._turns.join(queue), queue
+    def _before(self, message: Message) -> Message:
+        if self._before_send is None:
+            return message
+        return self._before_send(message) or message
 
-    async def _queues(self, topic: str, deadline_ms: int) -> list[TopicQueue]:
-        backoff = self._backoff()
-        while True:
+    async def _finish(self, sending: Sending, *, oneway: bool = False) -> list[SendReceipt]:
+        error: BaseException | None = None
+        try:
+            if self._delivery is None:
+                await self.start()
+            assert self._delivery is not None
+            await self._delivery.deliver(sending, oneway=oneway)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            self._release(sending)
+            stored = len(sending.messages) if error is None else len(sending.receipts)
+            self._sent += stored
+            self._failed += len(sending.messages) - stored
+            self._after(sending, error)
+        return sending.receipts
+
+    async def _fill(self, future: asyncio.Future[SendReceipt], sending: Sending) -> None:
+        try:
+            receipts = await self._finish(sending)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except Exception as error:
+            # Whoever has the future gets the error.
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(receipts[0])
+
+    def _release(self, sending: Sending) -> None:
+        """Count a hand-over as done and free its place; once."""
+        if sending.released:
+            return
+        sending.released = True
+        sending.turn.leave()
+        self._waiting -= len(sending.messages)
+        if not self._waiting:
+            self._idle.set()
+
+    def _after(self, sending: Sending, error: BaseException | None) -> None:
+        if self._after_send is None:
+            return
+        for index, message in enumerate(sending.messages):
+            receipt = sending.receipts[index] if index < len(sending.receipts) else None
             try:
-                route = await self._session.route_for_send(topic)
-                queues = publish_queues(route, topic)
-                if not queues:
-                    raise NoWritableQueue(f"topic {topic} has no queue that may be written to")
-                return queues
-            except InorderError as error:
-                await self._pause(error, backoff, deadline_ms)
+                self._after_send(message, receipt, None if receipt is not None else error)
+            except Exception:
+                # The caller's own code; the outcome of the send stands.
+                log.exception("after_send failed topic=%s", message.topic)
 
-    async def _send(
-        self, queue: TopicQueue, body: bytes, message_id: str, text: str, *, deadline_ms: int
-    ) -> SendReceipt:
-        request = SendMessage(
-            self._group,
-            queue.topic,
-            TEMPLATE_TOPIC,
-            self._session.config.default_topic_queues,
-            queue.index,
-            0,
-            self._session.clock.now_ms(),
-            0,
-            text,
-            broker_name=queue.broker,
+    def _message_id(self) -> str:
+        return self._access.message_ids.next()
+
+    def _deadline_ms(self, timeout: Duration | None) -> int:
+        limit_ms = self._config.send_timeout_ms if timeout is None else to_ms(timeout)
+        return self._access.clock.monotonic_ms() + limit_ms
+
+
+def _refuse_delays(delay_level: int | None, deliver_at: datetime | None) -> None:
+    if delay_level or deliver_at is not None:
+        raise UsageError(
+            "delayed messages are not supported yet (delay_level=, deliver_at=); "
+            "send the message when it is due"
         )
-        backoff = self._backoff()
-        in_doubt: TransportError | None = None
-        while True:
-            try:
-                return await self._attempt(queue, request, body, message_id, deadline_ms)
-            except InorderError as error:
-                failure = error
-            if isinstance(failure, RequestTimeout):
-                # It may hang in a connection that is half open; the next try gets a new one.
-                self._session.drop_connection(queue, "a send was not answered in time")
-            if isinstance(failure, ConnectFailed):
-                await self._session.try_refresh_route(queue.topic)
-            elif isinstance(failure, TransportError):
-                in_doubt = failure
-            # A refusal of this try says nothing about an earlier one that was not answered.
-            await self._pause(failure, backoff, deadline_ms, instead=in_doubt)
-
-    async def _attempt(
-        self,
-        queue: TopicQueue,
-        request: SendMessage,
-        body: bytes,
-        message_id: str,
-        deadline_ms: int,
-    ) -> SendReceipt:
-        session = self._session
-        left_ms = deadline_ms - session.clock.monotonic_ms()
-        if left_ms <= 0:
-            raise RequestTimeout(f"no time left to send to {queue}")
-        api = await session.master_of(queue)
-        reply = await api.send_message(
-            request, body, timeout_ms=min(left_ms, session.config.request_timeout_ms)
-        )
-        where = TopicQueue(queue.topic, queue.broker, reply.queue_id)
-        return SendReceipt(message_id, where, reply.queue_offset)
-
-    async def _pause(
-        self,
-        error: InorderError,
-        backoff: Backoff,
-        deadline_ms: int,
-        *,
-        instead: InorderError | None = None,
-    ) -> None:
-        """Wait before the next try; if there is none raise the error, or `instead`."""
-        left_ms = deadline_ms - self._session.clock.monotonic_ms()
-        pause_ms = backoff.next_ms()
-        if not error.retriable or left_ms <= pause_ms:
-            raise error if instead is None else instead
-        self._retries += 1
-        await asyncio.sleep(pause_ms / 1000)
-
-    def _backoff(self) -> Backoff:
-        config = self._session.config
-        return Backoff(config.retry_first_ms, config.retry_max_ms)
 
 
-def _properties(
-    message_id: str,
+def _message(
+    topic: str,
+    body: bytes,
     *,
     key: str | None,
     tag: str | None,
     keys: Sequence[str],
-    more: Mapping[str, str],
-) -> str:
-    reserved = sorted(_OURS & more.keys())
-    if reserved:
-        raise UsageError(f"properties {', '.join(reserved)} are set by key=, tag= and keys=")
-    if isinstance(keys, str):
-        raise UsageError("keys= takes a list of words; for one word write keys=[word]")
-    found = {names.UNIQ_KEY: message_id, names.WAIT: "true", **more}
-    if tag is not None:
-        found[names.TAGS] = tag
-    if keys:
-        found[names.KEYS] = " ".join(keys)
-    if key is not None:
-        found[names.SHARDING_KEY] = key
-    return format_properties(found)
+    properties: Mapping[str, str] | None,
+) -> Message:
+    return Message(topic, body, key, tag, words(keys), dict(properties or {}))
+
+
+def _batch_receipts(
+    sendings: Sequence[tuple[list[int], Sending]],
+    done: Sequence[list[SendReceipt] | BaseException],
+) -> list[SendReceipt]:
+    """Put the receipts of all groups in the order of the messages; raise if some are missing."""
+    failures = [outcome for outcome in done if isinstance(outcome, BaseException)]
+    for failure in failures:
+        if not isinstance(failure, InorderError) or len(sendings[0][1].parts) == len(done) == 1:
+            raise failure
+    outcomes: dict[int, SendReceipt | BaseException] = {}
+    for (indexes, sending), outcome in zip(sendings, done, strict=True):
+        for place, index in enumerate(indexes):
+            stored = place < len(sending.receipts)
+            outcomes[index] = sending.receipts[place] if stored else _error(outcome)
+    in_order = [outcomes[index] for index in range(len(outcomes))]
+    receipts = [outcome for outcome in in_order if isinstance(outcome, SendReceipt)]
+    if len(receipts) < len(in_order):
+        raise BatchIncomplete(
+            f"{len(receipts)} of {len(in_order)} messages are stored; the first failure: "
+            f"{failures[0]}; see .outcomes, and send the others again",
+            in_order,
+        )
+    return receipts
+
+
+def _error(outcome: list[SendReceipt] | BaseException) -> BaseException:
+    assert isinstance(outcome, BaseException), "what has no receipt has an error"
+    return outcome

@@ -136,6 +136,15 @@ class Session:
             )
         return await self.broker_at(address)
 
+    def master_nowait(self, queue: TopicQueue) -> BrokerApi | None:
+        """Return the same if its address is known and connected."""
+        route = self._routes.get(queue.topic)
+        address = None if route is None else routes.master_address(route, queue.broker)
+        connection = None if address is None else self._pool.peek(address)
+        if connection is None:
+            return None
+        return BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
+
     async def reader_of(self, queue: TopicQueue, suggested_id: int = 0) -> BrokerApi:
         """Return the requests to a broker that holds a queue."""
         route = await self.route(queue.topic)
@@ -165,19 +174,45 @@ class Session:
                 log.info("name server failed address=%s error=%s", address, error)
         raise failure
 
+    async def tell_name_servers(self, call: Callable[[NameServerApi], Awaitable[None]]) -> None:
+        """Tell every name server; they share nothing. Raises the first failure after all."""
+        failures = []
+        for address in self._name_servers:
+            try:
+                connection = await self._pool.get(address)
+                await call(NameServerApi(connection, timeout_ms=self.config.request_timeout_ms))
+            except InorderError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
     # Routes.
+
+    def forget_route(self, topic: str) -> None:
+        """Drop a known route: the topic was deleted."""
+        self._routes.pop(topic, None)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return who serves a topic. Raises TopicNotRouted, TransportError."""
         known = self._routes.get(topic)
         return known if known is not None else await self.refresh_route(topic)
 
+    def known_route(self, topic: str) -> TopicRoute | None:
+        """Return who serves a topic, if somebody asked before."""
+        return self._routes.get(topic)
+
     async def route_for_send(self, topic: str) -> TopicRoute:
         """Return the route of a topic, or of the template that a send makes it from."""
         try:
             return await self.route(topic)
-        except TopicNotRouted:
-            template = await self.route(TEMPLATE_TOPIC)
+        except TopicNotRouted as error:
+            try:
+                template = await self.route(TEMPLATE_TOPIC)
+            except TopicNotRouted:
+                raise TopicNotRouted(
+                    f"no name server of {';'.join(self._name_servers)} knows topic {topic}, nor "
+                    f"{TEMPLATE_TOPIC} of which brokers make topics; create it, or start its broker"
+                ) from error
             return routes.template_route(template, self.config.default_topic_queues)
 
     async def refresh_route(self, topic: str) -> TopicRoute:

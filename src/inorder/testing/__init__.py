@@ -1,0 +1,57 @@
+"""The testing kit: a broker in the process, its faults, movable time, and the order checker.
+
+Names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inorder.checker import Committed as Committed
+    from inorder.checker import Finding as Finding
+    from inorder.checker import Handled as Handled
+    from inorder.checker import Handling as Handling
+    from inorder.checker import Kind as Kind
+    from inorder.checker import Report as Report
+    from inorder.checker import Rules as Rules
+    from inorder.checker import Sent as Sent
+    from inorder.checker import Stored as Stored
+    from inorder.checker import check as check
+    from inorder.checker import queue_name as queue_name
+    from inorder.testing.clock import FakeClock as FakeClock
+    from inorder.testing.clock import MovableClock as MovableClock
+    from inorder.testing.cluster import Cluster as Cluster
+    from inorder.testing.running import RunningBroker as RunningBroker
+    from inorder.testing.running import broker as broker
+
+# Public name -> the module that defines it.
+_PUBLIC = {
+    "Cluster": "inorder.testing.cluster",
+    "Committed": "inorder.checker",
+    "FakeClock": "inorder.testing.clock",
+    "Finding": "inorder.checker",
+    "Handled": "inorder.checker",
+    "Handling": "inorder.checker",
+    "Kind": "inorder.checker",
+    "MovableClock": "inorder.testing.clock",
+    "Report": "inorder.checker",
+    "Rules": "inorder.checker",
+    "RunningBroker": "inorder.testing.running",
+    "Sent": "inorder.checker",
+    "Stored": "inorder.checker",
+    "broker": "inorder.testing.running",
+    "check": "inorder.checker",
+    "queue_name": "inorder.checker",
+}
+
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605  # _PUBLIC holds strings only
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'inorder.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value

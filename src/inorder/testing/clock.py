@@ -1,8 +1,10 @@
-"""Clocks for tests: one that is moved by hand, one that follows a simulated loop."""
+"""Clocks for tests: moved by hand, ahead of the machine's, or following a simulated loop."""
 
 from __future__ import annotations
 
 import asyncio
+
+from inorder.clock import SystemClock
 
 EPOCH_MS = 1_700_000_000_000
 """Wall-clock time at which tests begin."""
@@ -30,6 +32,25 @@ class FakeClock:
     def set_wall_clock(self, now_ms: int) -> None:
         """Let someone set the clock of the machine: monotonic time does not notice."""
         self._now_ms = now_ms
+
+
+class MovableClock:
+    """The machine's clock, ahead by as much as it was moved; for brokers that run."""
+
+    def __init__(self) -> None:
+        self._system = SystemClock()
+        self._ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return self._system.now_ms() + self._ahead_ms
+
+    def monotonic_ms(self) -> int:
+        return self._system.monotonic_ms() + self._ahead_ms
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time jump ahead."""
+        assert duration_ms >= 0, "monotonic time does not go back"
+        self._ahead_ms += duration_ms
 
 
 class SimClock:

@@ -295,6 +295,7 @@ class FakeFiles:
     def open(self, path: Path, *, create: bool = False, size: int | None = None) -> FakeFile:
         self._alive()
         inode = self._names.get(path)
+        made = inode is None
         if inode is None:
             if path in self._names:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -305,7 +306,12 @@ class FakeFiles:
             inode.modified_ms = self.now_ms
             self._rename_steps(path.parent, [(path, True, inode)])
         if create and size is not None and inode.content.size != size:
-            self._count("truncate", path)
+            try:
+                self._count("truncate", path)
+            except OSError:
+                if made:
+                    self._rename_steps(path.parent, [(path, False, None)])
+                raise
             inode.change((size, None))
         file = FakeFile(self, path, inode)
         self.open_now.add(file)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from inorder.client.ids import Identity
 from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer, PullStatus
+from inorder.client.pullconsumer import PullConsumer
+from inorder.client.pulling import PullStatus
 from inorder.client.session import Session, parse_name_servers
-from inorder.config import ClientConfig, NetConfig
 from inorder.errors import (
     AlreadyClosed,
     ConfigError,
@@ -22,146 +20,21 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.model import TopicQueue
-from inorder.net.server import Server, ServerConnection
-from inorder.testing.clock import SimClock
-from inorder.testing.simloop import Node, SimLoop, run
+from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
-from inorder.wire.fields import encode_fields
-from inorder.wire.frame import RawFrame
-from inorder.wire.header import decode_command
 from inorder.wire.properties import parse
-from inorder.wire.record import Record, encode
-from inorder.wire.requests.offsets import OffsetReply
-from inorder.wire.requests.pull import PullReply
-from inorder.wire.requests.send import SendMessage, SendReply
-from inorder.wire.routedata import BrokerData, QueueData, TopicRoute
-
-HOST, PORT = "10.0.0.1", 9876
-ADDRESS = f"{HOST}:{PORT}"
-QUEUES = 2
-
-
-class Scripted:
-    """A name server and broker that does as told: it keeps messages in lists."""
-
-    def __init__(self, loop: SimLoop, host: str = HOST) -> None:
-        self.loop = loop
-        self.host = host
-        self.node: Node = loop.node(host)
-        self.queues: dict[int, list[Record]] = {index: [] for index in range(QUEUES)}
-        self.requests: list[Command] = []
-        self.answers: dict[int, list[Callable[[Command], Command | None]]] = {}
-        self.topics = {"t"}
-        self.server: Server
-
-    async def start(self) -> None:
-        async def serve() -> None:
-            self.server = Server(self, NetConfig(tls_mode="disabled"), SimClock(self.loop))
-            await self.server.start(self.host, PORT)
-
-        await self.node.run(serve())
-
-    def connection_made(self, connection: ServerConnection) -> None:
-        pass
-
-    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
-        pass
-
-    def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
-        for frame in frames:
-            command = decode_command(frame)
-            self.requests.append(command)
-            scripted = self.answers.get(command.code)
-            answer = scripted.pop(0)(command) if scripted else self.answer(command)
-            if answer is not None and not command.is_oneway:
-                connection.send(answer)
-
-    def count(self, code: int) -> int:
-        return sum(command.code == code for command in self.requests)
-
-    def answer(self, command: Command) -> Command:
-        match command.code:
-            case RequestCode.GET_ROUTEINFO_BY_TOPIC:
-                return self.route(command)
-            case RequestCode.SEND_MESSAGE_V2:
-                return self.store(command)
-            case RequestCode.PULL_MESSAGE:
-                return self.pull(command)
-            case RequestCode.GET_MAX_OFFSET:
-                offset = len(self.queues[int(command.fields["queueId"])])
-                return command.reply(fields=encode_fields(OffsetReply(offset)))
-            case RequestCode.GET_MIN_OFFSET:
-                return command.reply(fields=encode_fields(OffsetReply(0)))
-            case RequestCode.HEART_BEAT | RequestCode.UNREGISTER_CLIENT:
-                return command.reply()
-            case RequestCode.QUERY_CONSUMER_OFFSET:
-                return command.reply(ResponseCode.QUERY_NOT_FOUND, "none")
-        return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "unscripted")
-
-    def route(self, command: Command) -> Command:
-        if command.fields["topic"] not in self.topics:
-            return command.reply(ResponseCode.TOPIC_NOT_EXIST, "no route")
-        broker = BrokerData("C", "broker-a", {0: f"{self.host}:{PORT}"})
-        queues = QueueData("broker-a", QUEUES, QUEUES, 6)
-        return command.reply(body=TopicRoute((broker,), (queues,)).encode())
-
-    def store(self, command: Command) -> Command:
-        request = SendMessage.from_fields_v2(command.fields)
-        queue = self.queues[request.queue_id]
-        record = Record(
-            request.topic,
-            request.queue_id,
-            len(queue),
-            0,
-            bytes(command.body),
-            (request.properties or "").encode(),
-            sys_flag=request.sys_flag,
-        )
-        queue.append(record)
-        reply = SendReply("0" * 32, request.queue_id, record.queue_offset)
-        return command.reply(fields=encode_fields(reply))
-
-    def pull(self, command: Command) -> Command:
-        queue = self.queues[int(command.fields["queueId"])]
-        offset = int(command.fields["queueOffset"])
-        found = queue[offset : offset + 3]
-        fields = encode_fields(PullReply(0, offset + len(found), 0, len(queue)))
-        if not found:
-            return command.reply(ResponseCode.PULL_NOT_FOUND, fields=fields)
-        return command.reply(fields=fields, body=b"".join(map(encode, found)))
-
-    def bodies(self) -> list[list[bytes]]:
-        return [[record.body for record in self.queues[index]] for index in range(QUEUES)]
-
-
-def refuse(code: int) -> Callable[[Command], Command]:
-    return lambda command: command.reply(code, "scripted")
-
-
-def silence(_: Command) -> None:
-    return None
-
-
-def session(loop: SimLoop, namesrv: str = ADDRESS) -> Session:
-    return Session(
-        namesrv,
-        clock=SimClock(loop),
-        identity=Identity("10.0.0.9", 1, loop.seed),
-        config=ClientConfig(request_timeout_ms=500, send_timeout_ms=5000),
-    )
-
-
-def over_the_wire(scenario: Callable[[Scripted, Session], Awaitable[None]]) -> None:
-    async def main(loop: SimLoop) -> None:
-        server = Scripted(loop)
-        await server.start()
-        async with session(loop) as client:
-            await scenario(server, client)
-        assert client.statistics().connected == ()
-
-    for seed in range(3):
-        run(main, seed)
+from tests.unit.client.scripted import (
+    ADDRESS,
+    HOST,
+    PORT,
+    QUEUES,
+    Scripted,
+    over_the_wire,
+    refuse,
+    session,
+    silence,
+)
 
 
 def test_a_sent_message_comes_back_as_it_was():
@@ -291,7 +164,7 @@ def test_a_send_gives_up_when_its_time_is_up():
         server.answers[RequestCode.SEND_MESSAGE_V2] = [silence] * 100
         start = server.loop.time()
         with pytest.raises(TransportError):
-            await Producer(client).send("t", b"x", timeout_ms=2000)
+            await Producer(client).send("t", b"x", timeout=2)
         assert 1 < server.loop.time() - start <= 2.1
 
     over_the_wire(scenario)
@@ -314,7 +187,7 @@ def test_a_topic_that_nobody_serves_is_said_so():
     async def scenario(server: Scripted, client: Session) -> None:
         server.topics = set()
         with pytest.raises(TopicNotRouted, match=r"TBW102.*create it"):
-            await Producer(client).send("t", b"x", timeout_ms=300)
+            await Producer(client).send("t", b"x", timeout=0.3)
 
     over_the_wire(scenario)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.state.selection import RoundRobin, select_by_key
+from inorder.client.state.selection import FailedBrokers, RoundRobin, select_by_key
 from inorder.model import TopicQueue
 
 QUEUES = [TopicQueue("t", broker, index) for broker in ("a", "b") for index in range(2)]
@@ -29,3 +29,15 @@ def test_round_robin_avoids_a_failing_broker():
 def test_round_robin_tries_a_failing_broker_if_there_is_no_other():
     """Better a try than nothing."""
     assert RoundRobin(1).select(QUEUES, {"a", "b"}) == QUEUES[1]
+
+
+def test_failed_brokers_are_avoided_for_a_while():
+    """Until the time is over, or they worked again."""
+    failed = FailedBrokers(100)
+    assert list(failed.to_avoid(0)) == []
+    failed.failed("a", 0)
+    failed.failed("b", 50)
+    assert set(failed.to_avoid(99)) == {"a", "b"}
+    assert set(failed.to_avoid(100)) == {"b"}
+    failed.worked("b")
+    assert list(failed.to_avoid(101)) == []

@@ -82,18 +82,27 @@ def test_a_failure_frees_the_line():
     assert run(main) == 2
 
 
-def test_a_gate_keeps_the_order_of_those_who_find_their_line():
-    """Callers that wait for the same thing leave the gate in the order they came."""
+def test_who_leaves_without_having_entered_keeps_the_order():
+    """A place that was taken and given up does not let the next one in early."""
 
-    async def main(_: SimLoop) -> list[int]:
-        turns, order = Turns(), []
+    async def main(_: SimLoop) -> list[str]:
+        turns, log = Turns(), []
 
-        async def pass_gate(number: int) -> None:
-            async with turns.gate("topic"):
-                await asyncio.sleep(5 - number)
-                order.append(number)
+        async def work(name: str) -> None:
+            async with turns.join("line"):
+                await asyncio.sleep(10)
+                log.append(name)
 
-        await asyncio.gather(*(pass_gate(n) for n in range(5)))
-        return order
+        first = asyncio.create_task(work("first"))
+        await asyncio.sleep(1)
+        given_up = turns.join("line")
+        last = asyncio.create_task(work("last"))
+        await asyncio.sleep(1)
+        given_up.leave()
+        given_up.leave()
+        assert not given_up.done.done()
+        await asyncio.gather(first, last)
+        assert "line" not in turns
+        return log
 
-    assert run(main) == [0, 1, 2, 3, 4]
+    assert run(main) == ["first", "last"]

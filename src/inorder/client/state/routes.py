@@ -53,6 +53,15 @@ def read_address(route: TopicRoute, broker: str, suggested_id: int = MASTER_ID) 
     return None
 
 
+def broker_masters(route: TopicRoute) -> dict[str, str]:
+    """Return the addresses that take writes, by broker name."""
+    return {
+        data.name: data.addresses[MASTER_ID]
+        for data in route.brokers
+        if MASTER_ID in data.addresses
+    }
+
+
 def broker_addresses(route: TopicRoute) -> list[str]:
     """Return all addresses of a route."""
     return [address for data in route.brokers for address in data.addresses.values()]

@@ -30,3 +30,28 @@ class RoundRobin:
                 self._next = start + step + 1
                 return queue
         return queues[start % len(queues)]
+
+
+class FailedBrokers:
+    """The brokers that failed a short while ago."""
+
+    __slots__ = ("_until_ms", "avoid_ms")
+
+    def __init__(self, avoid_ms: int) -> None:
+        self.avoid_ms = avoid_ms
+        self._until_ms: dict[str, int] = {}
+
+    def failed(self, broker: str, now_ms: int) -> None:
+        """Avoid a broker for a while, from now on."""
+        self._until_ms[broker] = now_ms + self.avoid_ms
+
+    def worked(self, broker: str) -> None:
+        """Avoid a broker no more."""
+        self._until_ms.pop(broker, None)
+
+    def to_avoid(self, now_ms: int) -> Collection[str]:
+        """Return whom to avoid now."""
+        if not self._until_ms:
+            return ()
+        self._until_ms = {b: until for b, until in self._until_ms.items() if until > now_ms}
+        return self._until_ms.keys()

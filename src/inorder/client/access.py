@@ -1,0 +1,113 @@
+"""How a producer or consumer comes by its session: it is given one, or shares one by address.
+
+Who names the same servers with the same settings on one event loop shares a session, and with it
+the connections. The last one that leaves closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+from inorder.client.ids import Identity, MessageIds
+from inorder.client.session import Session, parse_name_servers
+from inorder.clock import Clock, SystemClock
+from inorder.config import ClientConfig
+from inorder.errors import AlreadyClosed, ConfigError, UsageError
+
+NAMESRV_VARIABLE = "NAMESRV_ADDR"
+
+_Key = tuple[tuple[str, ...], ClientConfig, ssl.SSLContext | None]
+
+
+class _Shared:
+    """A session and how many use it."""
+
+    __slots__ = ("session", "users")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.users = 0
+
+
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Shared]] = WeakKeyDictionary()
+
+
+class Access:
+    """One user's hold on a session. `open` as often as you like, `close` once."""
+
+    def __init__(
+        self,
+        namesrv: str | Session | None,
+        *,
+        config: ClientConfig | None,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.session: Session | None = None
+        self._shared: _Shared | None = None
+        self._closed = False
+        if isinstance(namesrv, Session):
+            if config is not None or tls is not None:
+                raise UsageError("a session has its settings already; leave config= and tls= out")
+            self.session = namesrv
+            self.config = namesrv.config
+            self.clock: Clock = namesrv.clock
+            self.message_ids = namesrv.message_ids
+            self._key: _Key = ((), self.config, None)
+            return
+        self.config = config or ClientConfig()
+        self.clock = SystemClock()
+        self.message_ids = MessageIds(Identity.of_this_process(), self.clock)
+        servers = parse_name_servers(name_servers(namesrv, os.environ))
+        self._key = (tuple(servers), self.config, tls)
+
+    async def open(self) -> Session:
+        """Return the session, started."""
+        if self._closed:
+            raise AlreadyClosed("this client was closed; make a new one")
+        if self.session is not None:
+            if self._shared is None:
+                await self.session.start()
+            return self.session
+        shared = _join(asyncio.get_running_loop(), self._key)
+        self._shared, self.session = shared, shared.session
+        await shared.session.start()
+        return shared.session
+
+    async def close(self) -> None:
+        """Let go of the session; a shared one ends with its last user, a given one goes on."""
+        self._closed = True
+        shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        shared.users -= 1
+        if not shared.users:
+            of_loop = _sessions[asyncio.get_running_loop()]
+            if of_loop.get(self._key) is shared:
+                del of_loop[self._key]
+            await shared.session.close()
+
+
+def _join(loop: asyncio.AbstractEventLoop, key: _Key) -> _Shared:
+    of_loop = _sessions.setdefault(loop, {})
+    shared = of_loop.get(key)
+    if shared is None:
+        servers, config, tls = key
+        shared = of_loop[key] = _Shared(Session(";".join(servers), config=config, tls=tls))
+    shared.users += 1
+    return shared
+
+
+def name_servers(namesrv: str | None, environment: Mapping[str, str]) -> str:
+    """Return the name servers: those given, else those of NAMESRV_ADDR."""
+    if namesrv is not None:
+        return namesrv
+    found = environment.get(NAMESRV_VARIABLE, "")
+    if not found.strip():
+        raise ConfigError(
+            f"no name server is given; write host:9876, or set {NAMESRV_VARIABLE} to it"
+        )
+    return found

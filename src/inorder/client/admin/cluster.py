@@ -1,0 +1,119 @@
+"""Brokers: which there are, how they do, and how they are set."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from inorder.client.api import BrokerApi
+from inorder.client.session import Session
+from inorder.errors import RouteError, UsageError
+from inorder.model import MASTER_ID
+from inorder.wire.routedata import ClusterInfo, TopicRoute
+
+T = TypeVar("T")
+
+
+class NoBroker(RouteError):
+    """No broker is registered where one is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """One broker process."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    address: str
+
+    @property
+    def is_master(self) -> bool:
+        """Tell whether it takes writes."""
+        return self.broker_id == MASTER_ID
+
+
+class Cluster:
+    """The brokers that the name server knows."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def info(self) -> ClusterInfo:
+        """Return brokers by name, and broker names by cluster."""
+        return await self._session.ask_name_server(lambda api: api.cluster_info())
+
+    async def brokers(self) -> list[BrokerNode]:
+        """Return all brokers, masters and slaves, sorted by cluster and name."""
+        info = await self.info()
+        clusters = {name: cluster for cluster, names in info.clusters.items() for name in names}
+        nodes = [
+            BrokerNode(clusters.get(name, data.cluster), name, broker_id, address)
+            for name, data in info.brokers.items()
+            for broker_id, address in data.addresses.items()
+        ]
+        return sorted(nodes, key=lambda node: (node.cluster, node.name, node.broker_id))
+
+    async def masters(
+        self, *, cluster: str | None = None, broker: str | None = None
+    ) -> list[BrokerNode]:
+        """Return the brokers that take writes, of one cluster or name if given.
+
+        Raises NoBroker if there is none.
+        """
+        nodes = await self.brokers()
+        found = [
+            node
+            for node in nodes
+            if node.is_master and cluster in (None, node.cluster) and broker in (None, node.name)
+        ]
+        if not found:
+            wanted = f"broker {broker}" if broker else f"cluster {cluster}" if cluster else "broker"
+            known = ", ".join(sorted({f"{node.cluster}/{node.name}" for node in nodes}))
+            raise NoBroker(
+                f"no master of {wanted} is registered; "
+                + (f"the name server knows {known}" if known else "start a broker")
+            )
+        return found
+
+    async def api(self, address: str) -> BrokerApi:
+        """Return the requests to a broker."""
+        return await self._session.broker_at(address)
+
+    async def each(
+        self, call: Callable[[BrokerApi], Awaitable[T]], *, cluster: str | None = None
+    ) -> dict[BrokerNode, T]:
+        """Ask every master, one after the other."""
+        found = {}
+        for node in await self.masters(cluster=cluster):
+            found[node] = await call(await self.api(node.address))
+        return found
+
+    async def find(self, name_or_address: str) -> BrokerNode:
+        """Return the broker of an address, or the master of a name. Raises UsageError."""
+        nodes = await self.brokers()
+        for node in nodes:
+            if node.address == name_or_address or (node.is_master and node.name == name_or_address):
+                return node
+        known = ", ".join(f"{node.name} ({node.address})" for node in nodes) or "none"
+        raise UsageError(f"no broker {name_or_address} is registered; there is: {known}")
+
+    async def runtime(self, name_or_address: str) -> dict[str, str]:
+        """Return a broker's numbers under RocketMQ's names."""
+        node = await self.find(name_or_address)
+        return await (await self.api(node.address)).runtime_info()
+
+    async def settings(self, name_or_address: str) -> dict[str, str]:
+        """Return a broker's settings under RocketMQ's names."""
+        node = await self.find(name_or_address)
+        return await (await self.api(node.address)).settings()
+
+    async def update_settings(self, name_or_address: str, settings: dict[str, str]) -> None:
+        """Change settings of a broker that may change at run time."""
+        node = await self.find(name_or_address)
+        await (await self.api(node.address)).update_settings(settings)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return who serves a topic, as the name server knows it now. Raises TopicNotRouted."""
+        return await self._session.refresh_route(topic)

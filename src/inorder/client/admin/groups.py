@@ -1,0 +1,187 @@
+"""Consumer groups: list, create, delete, who is in them, how far they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from inorder.client.admin.cluster import BrokerNode, Cluster
+from inorder.client.session import Session
+from inorder.errors import ConsumerNotOnline, GroupNotFound, SystemError_, TopicNotRouted
+from inorder.model import GroupConfig, Subscription, TopicQueue
+from inorder.wire.bodies import ClientConnection, ConsumerConnections, QueueProgress
+
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "SELF_TEST_CONSUMER_GROUP",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_PULL",
+        "CID_ONS-HTTP-PROXY",
+        "__MONITOR_CONSUMER",
+    }
+)
+SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_RMQ_TRANS")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """How far a group is on one queue."""
+
+    group: str
+    queue: TopicQueue
+    committed_offset: int
+    end_offset: int
+    pulled_offset: int
+    committed_at_ms: int
+    """When the last message that the group is done with was stored; 0 if unknown."""
+
+    @property
+    def lag(self) -> int:
+        """Return how many messages the group has yet to do."""
+        return max(0, self.end_offset - self.committed_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One client of a group, connected to a broker."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group: its settings on each broker, its members and subscriptions, its progress."""
+
+    name: str
+    configs: dict[str, GroupConfig]
+    members: tuple[GroupMember, ...]
+    message_model: str
+    subscriptions: dict[str, Subscription]
+    queues: tuple[QueueLag, ...]
+
+    @property
+    def lag(self) -> int:
+        """Return how many messages the group has yet to do."""
+        return sum(queue.lag for queue in self.queues)
+
+
+class Groups:
+    """The consumer groups of a cluster."""
+
+    def __init__(self, session: Session, cluster: Cluster) -> None:
+        self._session = session
+        self._cluster = cluster
+
+    async def names(self, *, system: bool = False) -> list[str]:
+        """Return the groups that any master knows; without those of the system."""
+        return list(await self.table(system=system))
+
+    async def table(self, *, system: bool = False) -> dict[str, dict[str, GroupConfig]]:
+        """Return the settings of all groups, by name and broker."""
+        found: dict[str, dict[str, GroupConfig]] = {}
+        for node, groups in (await self._cluster.each(lambda api: api.groups())).items():
+            for name, config in groups.items():
+                if system or not _is_system(name):
+                    found.setdefault(name, {})[node.name] = config
+        return dict(sorted(found.items()))
+
+    async def create(self, config: GroupConfig, *, cluster: str | None = None) -> None:
+        """Create or change a group on every master."""
+        await self._cluster.each(lambda api: api.update_group(config), cluster=cluster)
+
+    async def delete(self, name: str, *, offsets: bool = True) -> None:
+        """Delete a group, with its offsets unless they shall stay, and with its retry topic.
+
+        Raises GroupNotFound.
+        """
+        await self.configs(name)
+        await self._cluster.each(lambda api: api.delete_group(name, clean_offset=offsets))
+        for topic in (f"%RETRY%{name}", f"%DLQ%{name}"):
+            try:
+                await self._session.refresh_route(topic)
+            except TopicNotRouted:
+                continue
+            await self._cluster.each(lambda api, topic=topic: api.delete_topic(topic))  # type: ignore[misc]
+            await self._session.tell_name_servers(
+                lambda api, topic=topic: api.delete_topic(topic)  # type: ignore[misc]
+            )
+            self._session.forget_route(topic)
+
+    async def configs(self, name: str) -> dict[str, GroupConfig]:
+        """Return the settings of a group by broker. Raises GroupNotFound."""
+        tables = await self._cluster.each(lambda api: api.groups())
+        found = {node.name: table[name] for node, table in tables.items() if name in table}
+        if not found:
+            raise GroupNotFound(f"no broker knows group {name}; create it, or start a consumer")
+        return found
+
+    async def describe(self, name: str) -> GroupView:
+        """Return all about a group. Raises GroupNotFound."""
+        configs = await self.configs(name)
+        online = await self.consumers(name)
+        members = {
+            one.client_id: GroupMember(one.client_id, one.address, one.language, one.version)
+            for connections in online.values()
+            for one in connections.connections
+        }
+        return GroupView(
+            name,
+            configs,
+            tuple(members[client_id] for client_id in sorted(members)),
+            next((one.message_model for one in online.values()), ""),
+            {topic: item for one in online.values() for topic, item in one.subscriptions.items()},
+            tuple(await self.lag(name)),
+        )
+
+    async def lag(self, name: str, topic: str | None = None) -> list[QueueLag]:
+        """Return how far a group is, queue by queue; nothing if it has no offsets."""
+        stats = await self._cluster.each(lambda api: api.consume_stats(name, topic))
+        found: dict[TopicQueue, QueueProgress] = {}
+        for answer in stats.values():
+            found.update(answer.queues)
+        return [
+            QueueLag(
+                name,
+                queue,
+                found[queue].committed_offset,
+                found[queue].end_offset,
+                found[queue].pulled_offset,
+                found[queue].committed_at_ms,
+            )
+            for queue in sorted(found)
+        ]
+
+    async def consumers(self, name: str) -> dict[BrokerNode, ConsumerConnections]:
+        """Return who consumes for a group, by broker; nothing if nobody does."""
+        found = {}
+        for node in await self._cluster.masters():
+            try:
+                found[node] = await (await self._cluster.api(node.address)).consumer_connections(
+                    name
+                )
+            except ConsumerNotOnline:
+                continue
+        return found
+
+    async def producers(self, name: str) -> dict[BrokerNode, list[ClientConnection]]:
+        """Return who sends for a producer group, by broker; nothing if nobody does."""
+        found = {}
+        for node in await self._cluster.masters():
+            try:
+                found[node] = await (await self._cluster.api(node.address)).producer_connections(
+                    name
+                )
+            except SystemError_:  # RocketMQ's answer for a group that nobody sends for
+                continue
+        return found
+
+
+def _is_system(name: str) -> bool:
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIXES)

@@ -1,0 +1,201 @@
+"""Finding single messages: by id, by key, by offset, by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from inorder.client.admin.cluster import Cluster
+from inorder.client.session import Session
+from inorder.client.state.routes import broker_masters, subscribe_queues
+from inorder.errors import BrokerError, NotFound, OffsetOutOfRange, RemoteProtocolError
+from inorder.model import ReceivedMessage, TopicQueue
+from inorder.wire import properties as names
+from inorder.wire.compression import decompress_body
+from inorder.wire.hosts import show_address
+from inorder.wire.ids import offset_message_id, parse_message_id
+from inorder.wire.properties import parse
+from inorder.wire.record import Record
+from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
+from inorder.wire.requests.query import QueryMessage
+from inorder.wire.subscription import parse_subscription
+
+GROUP: Final = "TOOLS_CONSUMER"
+COUNT: Final = 64
+FOREVER_MS: Final = 2**62
+_PULL_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages of a queue, and the offset to go on from."""
+
+    messages: tuple[ReceivedMessage, ...]
+    next_offset: int
+    end_offset: int
+
+
+class Messages:
+    """The messages of a cluster."""
+
+    def __init__(self, session: Session, cluster: Cluster) -> None:
+        self._session = session
+        self._cluster = cluster
+
+    async def by_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
+        """Return the messages of an id, the producer's or the broker's; several after a retry.
+
+        Raises NotFound, TopicNotRouted.
+        """
+        found = await self._query(topic, message_id, unique=True)
+        if not found:
+            found = await self._at_position(message_id)
+        if not found:
+            raise NotFound(
+                f"topic {topic} has no message {message_id}; it may be deleted by age, or the id "
+                "may belong to another topic"
+            )
+        return found
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        count: int = COUNT,
+    ) -> list[ReceivedMessage]:
+        """Return messages that carry an index key, stored between two times, oldest first."""
+        return await self._query(
+            topic, key, unique=False, begin_ms=begin_ms, end_ms=end_ms, count=count
+        )
+
+    async def read(
+        self,
+        queue: TopicQueue,
+        offset: int,
+        *,
+        tag: str = "*",
+        count: int = _PULL_MAX,
+        wait_ms: int = 0,
+    ) -> Batch:
+        """Return messages from an offset on; wait up to `wait_ms` for the first one.
+
+        Nothing is committed. An offset that is not there leads to the nearest one that is.
+        """
+        subscription = parse_subscription(queue.topic, tag)
+        flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_ms else 0)
+        request = PullMessage(
+            GROUP, queue.topic, queue.index, offset, count, flags, 0, wait_ms, 0, tag, "TAG"
+        )
+        api = await self._session.reader_of(queue)
+        timeout_ms = wait_ms + self._session.config.request_timeout_ms
+        pulled = await api.pull_message(request, timeout_ms=timeout_ms)
+        found = tuple(
+            one
+            for one in self._received(queue.broker, pulled.records())
+            if subscription.matches_all or one.tag in subscription.tags
+        )
+        return Batch(found, pulled.reply.next_begin_offset, pulled.reply.max_offset)
+
+    async def by_offset(self, queue: TopicQueue, offset: int) -> ReceivedMessage:
+        """Return the message at an offset. Raises OffsetOutOfRange."""
+        found = (await self.read(queue, offset, count=1)).messages
+        if not found or found[0].offset != offset:
+            api = await self._session.reader_of(queue)
+            start, end = await api.min_offset(queue), await api.max_offset(queue)
+            raise OffsetOutOfRange(
+                f"queue {queue.index} of {queue.topic} on {queue.broker} has no message {offset}; "
+                f"it goes from {start} to below {end}"
+            )
+        return found[0]
+
+    async def by_time(
+        self, topic: str, begin_ms: int, end_ms: int = FOREVER_MS, *, count: int = COUNT
+    ) -> list[ReceivedMessage]:
+        """Return messages stored from `begin_ms` to before `end_ms`, by time, `count` at most."""
+        found: list[ReceivedMessage] = []
+        for queue in subscribe_queues(await self._session.refresh_route(topic), topic):
+            api = await self._session.reader_of(queue)
+            offset = await api.search_offset(queue, begin_ms)
+            end, taken = await api.max_offset(queue), 0
+            while offset < end and taken < count:
+                batch = await self.read(queue, offset, count=min(_PULL_MAX, count - taken))
+                if not batch.messages or batch.messages[0].stored_at_ms >= end_ms:
+                    break
+                fitting = [one for one in batch.messages if begin_ms <= one.stored_at_ms < end_ms]
+                found += fitting
+                taken += len(fitting)
+                offset = batch.next_offset
+        found.sort(key=lambda one: (one.stored_at_ms, one.queue, one.offset))
+        return found[:count]
+
+    async def _query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        unique: bool,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+        count: int = COUNT,
+    ) -> list[ReceivedMessage]:
+        """Ask every broker's index and drop what only has the same hash."""
+        request = QueryMessage(topic, key, count, begin_ms, end_ms, unique)
+        found: list[ReceivedMessage] = []
+        for broker, address in broker_masters(await self._session.refresh_route(topic)).items():
+            api = await self._cluster.api(address)
+            try:
+                records = await api.query_message(request)
+            except NotFound:
+                continue
+            found += self._received(broker, records)
+        name = names.UNIQ_KEY if unique else names.KEYS
+        matching = [
+            one
+            for one in found
+            if one.topic == topic and _has(one.properties.get(name, ""), key, whole=unique)
+        ]
+        matching.sort(key=lambda one: (one.stored_at_ms, one.queue, one.offset))
+        return matching[:count]
+
+    async def _at_position(self, message_id: str) -> list[ReceivedMessage]:
+        """Read the record that a broker's id points to, if the address is one of ours."""
+        try:
+            ip, port, position = parse_message_id(message_id)
+        except RemoteProtocolError:
+            return []
+        for node in await self._cluster.brokers():
+            if node.address == show_address(ip, port):
+                try:
+                    record = await (await self._cluster.api(node.address)).view_message(position)
+                except BrokerError:
+                    return []
+                return self._received(node.name, [record])
+        return []
+
+    def _received(self, broker: str, records: Iterable[Record]) -> list[ReceivedMessage]:
+        limit = self._session.config.message_bytes_max
+        return [_message(broker, record, limit) for record in records]
+
+
+def _has(value: str, key: str, *, whole: bool) -> bool:
+    return value == key if whole else key in value.split(" ")
+
+
+def _message(broker: str, record: Record, limit: int) -> ReceivedMessage:
+    properties = parse(record.properties)
+    return ReceivedMessage(
+        record.topic,
+        TopicQueue(record.topic, broker, record.queue_id),
+        record.queue_offset,
+        decompress_body(record.sys_flag, record.body, limit=limit),
+        properties,
+        properties.get(names.UNIQ_KEY) or offset_message_id(record.store_host, record.position),
+        record.born_at_ms,
+        record.stored_at_ms,
+        record.redeliveries,
+        record.position,
+    )

@@ -1,0 +1,196 @@
+"""Topics: list, create, change, delete, and what one holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from inorder.client.admin.cluster import Cluster
+from inorder.client.api import BrokerApi
+from inorder.client.session import Session
+from inorder.client.state.routes import broker_masters, subscribe_queues
+from inorder.errors import CodeNotSupported, TopicNotFound, TopicNotRouted, UsageError
+from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """What one queue holds."""
+
+    queue: TopicQueue
+    min_offset: int
+    max_offset: int
+    updated_at_ms: int
+
+    @property
+    def messages(self) -> int:
+        """Return how many messages the queue holds."""
+        return max(0, self.max_offset - self.min_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic: its settings on each broker, its queues, who consumes it."""
+
+    name: str
+    configs: dict[str, TopicConfig]
+    queues: tuple[QueueView, ...]
+    groups: tuple[str, ...]
+    put_rate: float
+
+    @property
+    def messages(self) -> int:
+        """Return how many messages all queues hold."""
+        return sum(queue.messages for queue in self.queues)
+
+
+class Topics:
+    """The topics of a cluster."""
+
+    def __init__(self, session: Session, cluster: Cluster) -> None:
+        self._session = session
+        self._cluster = cluster
+
+    async def names(self, *, system: bool = False) -> list[str]:
+        """Return the names that the name server knows; without those of the system."""
+        names = set(await self._session.ask_name_server(lambda api: api.topics()))
+        if not system:
+            for reserved in (await self._cluster.each(lambda api: api.system_topics())).values():
+                names.difference_update(reserved)
+            names = {name for name in names if not name.startswith(SYSTEM_PREFIXES)}
+        return sorted(names)
+
+    async def table(self, *, system: bool = False) -> dict[str, dict[str, TopicConfig]]:
+        """Return the settings of all topics, by name and broker."""
+        found: dict[str, dict[str, TopicConfig]] = {
+            name: {} for name in await self.names(system=system)
+        }
+        for node, topics in (await self._cluster.each(lambda api: api.topics())).items():
+            for name, config in topics.items():
+                if name in found:
+                    found[name][node.name] = config
+        return found
+
+    async def create(
+        self,
+        name: str,
+        *,
+        queues: int = 8,
+        perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
+        attributes: dict[str, str] | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Create a topic on every master, or set it so; `queues` is per broker."""
+        config = TopicConfig(
+            name, queues, queues, perm, order=order, attributes=dict(attributes or {})
+        )
+        nodes = await self._cluster.each(lambda api: api.create_topic(config), cluster=cluster)
+        if order:
+            order_conf = ";".join(f"{node.name}:{queues}" for node in nodes)
+            await self._session.tell_name_servers(
+                lambda api: api.put_kv(ORDER_NAMESPACE, name, order_conf)
+            )
+        self._session.forget_route(name)
+
+    async def update(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        perm: int | None = None,
+        attributes: dict[str, str] | None = None,
+        shrink: bool = False,
+    ) -> None:
+        """Change what is given and leave the rest.
+
+        Raises UsageError for fewer queues than now, for their messages could not be read any
+        more; `shrink` says that this is meant.
+        """
+        configs = await self.configs(name)
+        most = max(max(one.read_queues, one.write_queues) for one in configs.values())
+        if queues is not None and queues < most and not shrink:
+            raise UsageError(
+                f"topic {name} has {most} queues; with {queues} the messages of the others could "
+                "not be read any more, and keys would change their queue"
+            )
+        for broker, old in configs.items():
+            config = replace(
+                old,
+                read_queues=old.read_queues if queues is None else queues,
+                write_queues=old.write_queues if queues is None else queues,
+                perm=old.perm if perm is None else perm,
+                attributes=dict(attributes or {}),
+            )
+            node = await self._cluster.find(broker)
+            await (await self._cluster.api(node.address)).create_topic(config)
+        self._session.forget_route(name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic with its messages and offsets. Raises TopicNotRouted if there is none."""
+        await self._session.refresh_route(name)
+        await self._cluster.each(lambda api: api.delete_topic(name))
+        await self._session.tell_name_servers(lambda api: api.delete_topic(name))
+        await self._session.tell_name_servers(lambda api: api.delete_kv(ORDER_NAMESPACE, name))
+        self._session.forget_route(name)
+
+    async def configs(self, name: str) -> dict[str, TopicConfig]:
+        """Return the settings of a topic by broker. Raises TopicNotRouted."""
+        found = {}
+        for broker, address in broker_masters(await self._session.refresh_route(name)).items():
+            try:
+                found[broker] = await _config(await self._cluster.api(address), name)
+            except TopicNotFound:
+                continue  # another master has it; the name server has yet to forget this one
+        if not found:
+            raise TopicNotRouted(f"no broker has topic {name} any more; create it")
+        return found
+
+    async def find_queue(self, name: str, index: int, broker: str | None = None) -> TopicQueue:
+        """Return a queue by its number; the broker may be left out if there is one only.
+
+        Raises UsageError if there is no such queue, or several.
+        """
+        queues = subscribe_queues(await self._session.refresh_route(name), name)
+        found = [one for one in queues if one.index == index and broker in (None, one.broker)]
+        if not found:
+            known = ", ".join(f"{one.broker}/{one.index}" for one in queues) or "none"
+            raise UsageError(f"topic {name} has no queue {index}; it has: {known}")
+        if len(found) > 1:
+            brokers = ", ".join(one.broker for one in found)
+            raise UsageError(f"topic {name} has queue {index} on {brokers}; name the broker")
+        return found[0]
+
+    async def describe(self, name: str) -> TopicView:
+        """Return all about a topic. Raises TopicNotRouted."""
+        configs = await self.configs(name)
+        masters = broker_masters(await self._session.route(name))
+        queues: list[QueueView] = []
+        groups: set[str] = set()
+        rate = 0.0
+        for broker in configs:
+            api = await self._cluster.api(masters[broker])
+            stats = await api.topic_stats(name)
+            rate += stats.put_rate
+            queues += [
+                QueueView(queue, item.min_offset, item.max_offset, item.updated_at_ms)
+                for queue, item in stats.queues.items()
+            ]
+            groups.update(await api.groups_of(name))
+        groups.discard(name)  # RocketMQ 5.3 lists the topic itself
+        queues.sort(key=lambda view: view.queue)
+        return TopicView(name, configs, tuple(queues), tuple(sorted(groups)), rate)
+
+
+async def _config(api: BrokerApi, name: str) -> TopicConfig:
+    """Ask for one topic; a broker of 4.9 can only tell all."""
+    try:
+        return await api.topic(name)
+    except CodeNotSupported:
+        found = (await api.topics()).get(name)
+        if found is None:
+            raise TopicNotFound(f"No topic in this broker. topic: {name}") from None
+        return found

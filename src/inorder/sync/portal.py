@@ -1,0 +1,380 @@
+"""One event loop in a thread of its own, for all clients of code that blocks.
+
+    caller's thread                     the portal's thread
+    call(fn, …) ── inbox, one wake-up ──> fn(…) runs on the loop
+    waits on a lock <── released ──────── its result or error
+
+The thread starts with the first client and ends with the last one. It is no matter whether the
+caller has a loop of its own: a notebook, a pytest, a worker thread are all the same to it.
+
+After a fork the child has no portal thread. Objects made before the fork say so when they are used
+there; new ones get a new portal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import inspect
+import os
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar, overload
+
+from inorder.errors import AlreadyClosed, InorderError, RequestTimeout, UsageError
+
+__all__ = ["Future", "Portal", "lease"]
+
+T = TypeVar("T")
+
+_EXIT_SECONDS = 1.0
+_RESOLVE_SECONDS = 2.0
+_SIGNAL_SECONDS = 0.5
+
+
+class Portal:
+    """A loop in a thread. Share one by `lease`, or make one and `stop` it."""
+
+    def __init__(self, name: str = "inorder") -> None:
+        self.users = 0
+        self._pid = os.getpid()
+        self._loop = _new_loop()
+        self._inbox: deque[_Work] = deque()
+        self._woken = False
+        self._stopped = False
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    @overload
+    def call(
+        self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout: float | None = None
+    ) -> T: ...
+
+    @overload
+    def call(self, fn: Callable[..., T], *args: Any, timeout: float | None = None) -> T: ...
+
+    def call(self, fn: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """Run a function on the loop, await what it returns, and give back the result.
+
+        Ctrl-C, and `timeout` seconds if given, end the wait and cancel the call.
+        """
+        call = _Call(fn, args)
+        try:
+            self._put(call)
+            done = call.wait(timeout)
+        except InorderError:
+            raise  # it was not taken
+        except BaseException:
+            self._cancel(call)
+            raise
+        if not done:
+            self._cancel(call)
+            raise RequestTimeout(f"no result in {timeout} s; the call was given up")
+        return call.outcome()
+
+    def submit(self, fn: Callable[..., asyncio.Future[T]], *args: Any) -> Future[T]:
+        """Run a function on the loop and return the future of what it returns."""
+        submitted = _Submitted(fn, args)
+        self._put(submitted)
+        return submitted.future
+
+    def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
+        """Return the items of an async iterator, one call for each."""
+        try:
+            while True:
+                try:
+                    item: T = self.call(_next, source)
+                except StopAsyncIteration:
+                    return
+                yield item
+        finally:
+            if isinstance(source, AsyncGenerator):
+                with contextlib.suppress(AlreadyClosed):  # then it has ended with the loop
+                    self.call(_close, source)
+
+    def finish(self, close: Callable[[], Any]) -> None:
+        """Run the last function of an object and release its lease; in a forked child, nothing."""
+        if self._pid != os.getpid():
+            return
+        try:
+            self.call(close)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Give a lease back; with the last one the thread ends."""
+        if _leases.give_back(self):
+            self.stop()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the loop and its thread; whatever still runs is cancelled."""
+        if self._stopped or self._pid != os.getpid():
+            return
+        with contextlib.suppress(RuntimeError):  # closed in this moment
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout)
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped else "running"
+        return f"Portal({self._thread.name!r}, {state}, users={self.users})"
+
+    # From the caller's thread to the loop's.
+
+    def _put(self, work: _Work) -> None:
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"this object was made in process {self._pid}, before the fork; "
+                "make a new one in this process"
+            )
+        if threading.get_ident() == self._thread.ident:
+            raise UsageError(
+                "this call would block the client's own event loop; hooks and callbacks must not "
+                "call the blocking client (use inorder.aio there)"
+            )
+        self._inbox.append(work)
+        if self._stopped:
+            raise AlreadyClosed("the client was closed; make a new one")
+        if not self._woken:  # many calls at a time share a wake-up
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                raise AlreadyClosed("the client was closed; make a new one") from None
+
+    def _cancel(self, call: _Call) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call.cancel)
+
+    # In the loop's thread.
+
+    def _drain(self) -> None:
+        self._woken = False
+        inbox = self._inbox
+        while inbox:
+            inbox.popleft().begin(self._loop)
+
+    def _main(self) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+            self._wind_up()
+        finally:
+            self._stopped = True
+            while self._inbox:
+                self._inbox.popleft().fail(AlreadyClosed("the client was closed meanwhile"))
+            asyncio.set_event_loop(None)
+            loop.close()
+
+    def _wind_up(self) -> None:
+        loop = self._loop
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        # A name that takes long to resolve must not keep the caller from ending.
+        with contextlib.suppress(TimeoutError):
+            ending = asyncio.wait_for(loop.shutdown_default_executor(), _RESOLVE_SECONDS)
+            loop.run_until_complete(ending)
+
+
+class _Work(Protocol):
+    """What lies in the inbox."""
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None: ...
+
+    def fail(self, error: Exception) -> None: ...
+
+
+class _Call:
+    """A call that somebody waits for. A lock is the fastest thing to wait on."""
+
+    __slots__ = ("_args", "_cancelled", "_error", "_finished", "_fn", "_lock", "_result", "_task")
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._fn = fn
+        self._args = args
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._finished = False
+        self._cancelled = False
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._cancelled:
+            return
+        try:
+            result = self._fn(*self._args)
+        except BaseException as error:
+            # Whatever it is belongs to the caller, not to the loop.
+            self._finish(None, error)
+            return
+        if inspect.isawaitable(result):
+            self._task = loop.create_task(self._await(result), name="inorder call")
+            self._task.add_done_callback(self._ended)
+        else:
+            self._finish(result, None)
+
+    async def _await(self, awaitable: Any) -> None:
+        try:
+            result = await awaitable
+        except BaseException as error:
+            # As above; a cancelled call ends here, and so does its task.
+            self._finish(None, error)
+        else:
+            self._finish(result, None)
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        self._finish(None, asyncio.CancelledError())  # it was cancelled before it began
+
+    def _finish(self, result: Any, error: BaseException | None) -> None:
+        if not self._finished:
+            self._finished = True
+            self._result, self._error = result, error
+            self._lock.release()
+
+    def fail(self, error: Exception) -> None:
+        self._finish(None, error)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the outcome; return whether it came in time.
+
+        In slices: a signal that arrives just before the thread blocks, or that another thread
+        gets, does not end the wait of a lock.
+        """
+        left = float("inf") if timeout is None else timeout
+        while not self._lock.acquire(timeout=min(left, _SIGNAL_SECONDS)):
+            left -= _SIGNAL_SECONDS
+            if left <= 0:
+                return False
+        return True
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def outcome(self) -> Any:
+        error, self._error = self._error, None
+        if error is None:
+            return self._result
+        try:
+            if isinstance(error, asyncio.CancelledError):
+                raise AlreadyClosed("the client was closed while the call waited") from None
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+
+class _Submitted:
+    """A call with a future."""
+
+    __slots__ = ("_args", "_fn", "future")
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.future: Future[Any] = Future()
+        self._fn = fn
+        self._args = args
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.future.cancelled():
+            return
+        try:
+            inner = asyncio.ensure_future(self._fn(*self._args), loop=loop)
+        except Exception as error:
+            # Whoever has the future gets the error.
+            self.fail(error)
+            return
+        inner.add_done_callback(self._copy)
+        self.future.add_done_callback(
+            lambda done: loop.call_soon_threadsafe(inner.cancel) if done.cancelled() else None
+        )
+
+    def _copy(self, inner: asyncio.Future[Any]) -> None:
+        if inner.cancelled():
+            self.future.cancel()
+            self.future.set_running_or_notify_cancel()
+            return
+        error = inner.exception()
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(inner.result())
+
+    def fail(self, error: Exception) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+class _Leases:
+    """The portal that the clients of this process share, and who uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._portal: Portal | None = None
+        self._before_fork: list[Portal] = []
+
+    def take(self) -> Portal:
+        with self._lock:
+            if self._portal is None:
+                self._portal = Portal()
+            self._portal.users += 1
+            return self._portal
+
+    def give_back(self, portal: Portal) -> bool:
+        """Return whether it was the last."""
+        with self._lock:
+            portal.users -= 1
+            if portal.users:
+                return False
+            if self._portal is portal:
+                self._portal = None
+            return True
+
+    def after_fork(self) -> None:
+        """Forget the parent's portal, but keep it: to close it would disturb the parent's loop."""
+        self._lock = threading.Lock()
+        if self._portal is not None:
+            self._before_fork.append(self._portal)
+            self._portal = None
+
+    def at_exit(self) -> None:
+        if self._portal is not None:
+            self._portal.stop(_EXIT_SECONDS)
+
+
+_leases = _Leases()
+os.register_at_fork(after_in_child=_leases.after_fork)
+atexit.register(_leases.at_exit)
+
+
+def lease() -> Portal:
+    """Return the portal of this process, started if nobody uses it yet; `release` it once."""
+    return _leases.take()
+
+
+async def _next(source: AsyncIterator[T]) -> T:
+    return await source.__anext__()
+
+
+async def _close(source: AsyncGenerator[Any, None]) -> None:
+    await source.aclose()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's loop where it is installed; the code is the same on either."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

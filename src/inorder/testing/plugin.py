@@ -1,0 +1,25 @@
+"""The pytest fixture; pytest finds it by itself where inorder is installed.
+
+def test_it(inorder_broker):
+    with inorder_broker.producer() as producer:
+        producer.send("orders", b"created", key="order-42")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from inorder.testing.running import RunningBroker
+
+
+@pytest.fixture
+def inorder_broker() -> Iterator[RunningBroker]:
+    """Run a name server and a broker for one test; see `inorder.testing.broker`."""
+    from inorder.testing.running import broker  # every pytest loads this file, few need a broker
+
+    with broker() as running:
+        yield running

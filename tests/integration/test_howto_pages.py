@@ -1,0 +1,64 @@
+"""What the how-to pages show is what happens: their examples run as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inorder.testing.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the fenced examples of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (HOWTO / page).read_text(), re.DOTALL | re.M)
+
+
+async def run(*words: str, env: dict[str, str]) -> tuple[int | None, str, str]:
+    """Run a process beside the cluster; return its exit code and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *words, env={**os.environ, **env}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    out, errors = await process.communicate()
+    return process.returncode, out.decode(), errors.decode()
+
+
+def test_the_page_about_the_shell(tmp_path: Path) -> None:
+    """Its commands, one after the other, all succeed and say nothing on stderr."""
+    command = tmp_path / "inorder"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m inorder.cli.main "$@"\n')
+    command.chmod(0o755)
+    script = "\n".join(["set -e -o pipefail", *blocks("command-line.md", "bash")])
+
+    async def story() -> tuple[int | None, str, str]:
+        async with Cluster() as cluster:
+            path = f"{tmp_path}:{os.environ['PATH']}"
+            env = {"PATH": path, "INORDER_NAMESRV": cluster.namesrv}
+            return await run("bash", "-c", script, env=env)
+
+    code, out, errors = asyncio.run(story())
+    assert (code, errors) == (0, "")
+    assert "created\npaid\n" in out
+    assert out.endswith("group billing deleted\ntopic orders deleted\n")
+
+
+def test_the_page_about_python() -> None:
+    """Its example prints what it says."""
+    (example,), (printed,) = blocks("admin.md", "python"), blocks("admin.md", "text")
+
+    async def story() -> tuple[int | None, str, str]:
+        async with Cluster() as cluster:
+            code = example.replace("127.0.0.1:9876", cluster.namesrv)
+            return await run(sys.executable, "-W", "error", "-c", code, env={})
+
+    assert asyncio.run(story()) == (0, printed, "")

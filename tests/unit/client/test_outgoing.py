@@ -1,0 +1,87 @@
+"""From a message to a request: checks, compression, the cutting of batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from inorder.client.outgoing import compose, compose_batch
+from inorder.config import ClientConfig
+from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
+from inorder.model import Message
+from inorder.wire.batch import decode_batch
+from inorder.wire.compression import decompress_body
+from inorder.wire.properties import parse
+
+CONFIG = ClientConfig()
+
+
+@pytest.mark.parametrize(("algorithm", "flag"), [("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)])
+def test_large_bodies_are_packed(algorithm: str, flag: int):
+    """From 4 KiB on, with the flags that say how; the reader gets the same bytes."""
+    config = replace(CONFIG, compression=algorithm)
+    body = b"abcdefgh" * 512
+    part = compose(Message("t", body), "ID", config)
+    assert part.sys_flag == flag
+    assert len(part.body) < len(body)
+    assert decompress_body(part.sys_flag, part.body, limit=len(body)) == body
+    assert compose(Message("t", body[:-1]), "ID", config).sys_flag == 0
+
+
+def test_what_does_not_shrink_is_sent_as_it_is():
+    """Also when compression is switched off."""
+    noise = bytes((n * n * 7919 >> 5) & 255 for n in range(4096))
+    noise = b"".join(noise[n::17] for n in range(17))
+    assert compose(Message("t", b"a" * 5000), "ID", replace(CONFIG, compression="none")).body == (
+        b"a" * 5000
+    )
+    packed = compose(Message("t", noise), "ID", CONFIG)
+    assert len(packed.body) <= len(noise)
+
+
+def test_properties_carry_key_tag_and_words():
+    """Under RocketMQ's names."""
+    message = Message("t", b"x", "order-1", "paid", ("a", "b"), {"colour": "red"})
+    assert parse(compose(message, "ID", CONFIG).properties) == {
+        "UNIQ_KEY": "ID", "WAIT": "true", "colour": "red", "TAGS": "paid", "KEYS": "a b",
+        "__SHARDINGKEY": "order-1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "text"),
+    [
+        (Message("t", b""), MessageIllegal, "empty"),
+        (Message("t", "text"), UsageError, "encode"),
+        (Message("t", b"x" * (4 * 1024 * 1024 + 1)), MessageIllegal, "message_bytes_max"),
+        (Message("no topic", b"x"), UsageError, "no topic"),
+        (Message("", b"x"), UsageError, "no topic"),
+        (Message("t", b"x", key=7), UsageError, "not a str"),
+        (Message("t", b"x", keys="word"), UsageError, "list of words"),
+        (Message("t", b"x", properties={"TAGS": "a"}), UsageError, "TAGS"),
+        (Message("t", b"x", properties={"DELAY": "3"}), UsageError, "not supported yet"),
+        (Message("t", b"x", properties={"TRAN_MSG": "true"}), UsageError, "not supported yet"),
+        (Message("t", b"x", properties={"a": "x" * 32768}), MessageIllegal, "properties"),
+        (Message("t", b"x", properties={"a": "\x01"}), LocalProtocolError, "hold"),
+        (Message("t", b"x", tag=""), LocalProtocolError, "empty"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused(message: Message, error: type[Exception], text: str):
+    """Before anything leaves, with what to do."""
+    with pytest.raises(error, match=text):
+        compose(message, "ID", CONFIG)
+
+
+def test_batches_are_cut_by_size_and_keep_their_order():
+    """No part is above the limit, unless one message alone is."""
+    messages = [Message("t", b"%03d" % n * (500 if n == 4 else 10)) for n in range(9)]
+    ids = [f"ID{n}" for n in range(9)]
+    parts = compose_batch(messages, ids, replace(CONFIG, batch_bytes_max=300))
+    assert [id_ for part in parts for id_ in part.message_ids] == ids
+    items = [item for part in parts for item in decode_batch(part.body)]
+    assert [item.body for item in items] == [message.body for message in messages]
+    assert [parse(item.properties)["UNIQ_KEY"] for item in items] == ids
+    assert all(part.batch and part.sys_flag == 0 for part in parts)
+    assert all(len(part.body) <= 300 or len(part.message_ids) == 1 for part in parts)
+    assert len(compose_batch(messages, ids, CONFIG)) == 1
