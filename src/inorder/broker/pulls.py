@@ -37,6 +37,9 @@ COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 
 _RESPONSE: Final = 1
+_EXPRESSION_KEPT_CHARS: Final = 256
+_HELD_WITH_LONG_EXPRESSION_MAX: Final = 1000
+"""A held pull keeps its expression: so many, at most 64 KiB each, may hold a long one."""
 
 _CODES: Final = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -110,7 +113,7 @@ class Pulls:
         """Take over the limits of a pull answer."""
         self._bytes_max = config.transfer_bytes_max
         self._count_max = config.transfer_count_max
-        self._scan_max = config.filter_scan_max
+        self._scan_max = max(config.filter_scan_max, config.transfer_count_max)
 
     # -- ways in ---------------------------------------------------------------------------------
 
@@ -150,11 +153,15 @@ class Pulls:
     def _start(self, pull: Pull) -> None:
         try:
             self._serve(pull)
-        except BrokerError as error:
-            self._refuse(pull, error)
-        except Exception as error:  # the root of a request: nothing may escape unanswered
-            log.exception("pull failed peer=%s", pull.connection.peer)
-            self._refuse(pull, SystemError_(f"{type(error).__name__}: {error}"))
+        except Exception as error:
+            self._failed(pull, error)
+
+    def _failed(self, pull: Pull, error: Exception) -> None:
+        """Answer whatever went wrong: this is the root of a request, also of one that was held."""
+        if not isinstance(error, BrokerError):
+            log.error("pull failed peer=%s", pull.connection.peer, exc_info=error)
+            error = SystemError_(f"{type(error).__name__}: {error}")
+        self._refuse(pull, error)
 
     # -- serving ---------------------------------------------------------------------------------
 
@@ -187,7 +194,7 @@ class Pulls:
             offset,
             max_messages=max(1, min(fields.max_messages, self._count_max)),
             max_bytes=self._bytes_max,
-            scan_max=max(self._scan_max, fields.max_messages),
+            scan_max=self._scan_max,
             wanted=gate.wanted,
         )
 
@@ -273,6 +280,11 @@ class Pulls:
         wait_ms = pull.fields.suspend_timeout_ms if config.long_polling else config.short_polling_ms
         if wait_ms <= 0:
             return False
+        if (
+            len(pull.fields.subscription or "") > _EXPRESSION_KEPT_CHARS
+            and len(self._broker.waits) >= _HELD_WITH_LONG_EXPRESSION_MAX
+        ):
+            return False
         deadline = self._broker.clock.monotonic_ms() + min(wait_ms, 600_000)
         return self._broker.keeping.hold((pull.fields.topic, pull.fields.queue_id), pull, deadline)
 
@@ -292,9 +304,18 @@ class Pulls:
             return
         try:
             gate = self._gates.of(pull.fields, pull.connection.peer)
+            if pull.connection.congested:  # it has enough to read, and asks again when it has
+                result = ReadResult(
+                    ReadStatus.NO_MATCHED_MESSAGE,
+                    pull.scan_offset,
+                    queue.min_offset,
+                    queue.visible_offset,
+                )
+                self._answer(pull, result, gate)
+                return
             result = self._read(gate, pull, pull.scan_offset)
-        except BrokerError as error:
-            self._refuse(pull, error)
+        except Exception as error:
+            self._failed(pull, error)
             return
         if result.status in _HOLDABLE or (
             result.status is ReadStatus.NO_MATCHED_MESSAGE
@@ -313,8 +334,8 @@ class Pulls:
             gate = self._gates.of(pull.fields, pull.connection.peer)
             # From where it looked last: what lies before does not match.
             result = self._read(gate, pull, pull.scan_offset)
-        except BrokerError as error:
-            self._refuse(pull, error)
+        except Exception as error:
+            self._failed(pull, error)
             return
         if result.status is ReadStatus.OFFSET_OVERFLOW_ONE and (
             result.next_offset > pull.fields.offset

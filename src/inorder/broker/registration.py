@@ -44,6 +44,8 @@ STOP_WAIT_MS: Final = 1000
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 5000
 READ_WRITE: Final = PERM_READ | PERM_WRITE
+PLAIN_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Longer registrations are compressed."""
 
 
 class Registrant(Protocol):
@@ -283,7 +285,10 @@ class Registration:
         perm = self._broker.config.perm
         if perm & READ_WRITE != READ_WRITE:
             topics = {name: config.with_perm(config.perm & perm) for name, config in topics.items()}
-        return RegisterBrokerBody(self._broker.topics.data_version, topics).encode()
+        body = RegisterBrokerBody(self._broker.topics.data_version, topics)
+        text = body.encode()
+        # A hundred thousand topics do not fit a frame as they are, and must not undo the broker.
+        return text if len(text) <= PLAIN_BYTES_MAX else body.encode(compressed=True)
 
     def _command(self, body: bytes) -> Command:
         config = self._broker.config
@@ -295,7 +300,7 @@ class Registration:
             ha_server_address=f"{host}:{int(port) + 1}",
             broker_id=config.broker_id,
             enable_acting_master=False,
-            compressed=False,
+            compressed=body[:1] != b"{",
             body_crc32=body_crc(body),
         )
         return Command.request(RegisterBroker.CODE, encode_fields(header), body)

@@ -17,7 +17,14 @@ from inorder.broker.handlers import HANDLERS
 from inorder.broker.hot import SEND_CODES
 from inorder.broker.sendrules import require_writable
 from inorder.broker.ticks import Answers
-from inorder.errors import BrokerError, InorderError, ProtocolError, StoreBusy, StoreError
+from inorder.errors import (
+    BrokerError,
+    InorderError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    StoreBusy,
+    StoreError,
+)
 from inorder.net.quiet import printable
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
@@ -98,7 +105,7 @@ class Router:
                 self._broker.pulls.pull_command(connection, command)
             else:
                 self._control(connection, command)
-        except ProtocolError:
+        except RemoteProtocolError:
             raise
         except Exception as error:  # the root of every request: nothing may escape unanswered
             self._failed(connection, command, error)
@@ -194,8 +201,12 @@ class Router:
 
     @staticmethod
     def _reply(connection: ServerConnection, command: Command, reply: Command) -> None:
-        if not command.is_oneway and not connection.closed:
+        if command.is_oneway or connection.closed:
+            return
+        try:
             connection.send(reply)
+        except LocalProtocolError as error:  # it may be larger than a frame
+            connection.send(command.reply(ResponseCode.SYSTEM_ERROR, str(error)))
 
     async def drain(self) -> None:
         """Wait for the requests that are being served."""

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import typer
 
-from inorder.cli import about, serve, settings
+from inorder.cli import (
+    about,
+    cluster,
+    group,
+    lag,
+    message,
+    offset,
+    send,
+    serve,
+    settings,
+    tail,
+    topic,
+)
 
 app = typer.Typer(
     name="inorder",
-    help="Ordered messages: a broker and a name server that speak Apache RocketMQ's protocol.",
+    help="Ordered messages: broker, name server and tools that speak Apache RocketMQ's protocol.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -22,6 +33,14 @@ app = typer.Typer(
 app.command("up")(serve.up)
 app.command("nameserver")(serve.nameserver)
 app.command("broker")(serve.broker)
+app.command("send")(send.send)
+app.command("tail")(tail.tail)
+app.command("lag")(lag.lag)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.add_typer(offset.app, name="offset")
+app.add_typer(message.app, name="message")
+app.add_typer(cluster.app, name="cluster")
 app.command("demo")(about.demo)
 app.command("version")(about.version)
 

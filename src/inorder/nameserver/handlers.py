@@ -23,7 +23,7 @@ from inorder.nameserver.routes import (
 )
 from inorder.wire.bodies.lists import encode_kv_table, encode_settings, encode_topic_list
 from inorder.wire.bodies.register import RegisterBrokerBody
-from inorder.wire.bodies.topics import decode_data_version, encode_data_version
+from inorder.wire.bodies.topics import decode_data_version_request, encode_data_version
 from inorder.wire.codes import VERSION_STANDARD_ROUTE_JSON, RequestCode, ResponseCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests import names, routes
@@ -160,7 +160,7 @@ def unregister_broker(desk: Desk, call: Call) -> Command:
 
 def query_data_version(desk: Desk, call: Call) -> Command:
     asked = decode_fields(routes.QueryDataVersion, call.request.fields)
-    version = decode_data_version(call.request.body)
+    version = decode_data_version_request(call.request.body)
     known = desk.routes.data_version(asked.cluster_name, asked.broker_address)
     desk.routes.touch(asked.cluster_name, asked.broker_address, now_ms=call.now_ms)
     reply = routes.QueryDataVersionReply(changed=known is None or known != version)

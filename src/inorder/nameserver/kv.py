@@ -14,7 +14,11 @@ from inorder.wire import fastjson
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 ENTRIES_MAX: Final = 100_000
+NAMESPACES_MAX: Final = 10_000
+"""A namespace stays when its last value is deleted, so they have a limit of their own."""
 TEXT_CHARS_MAX: Final = 64 * 1024
+TABLE_CHARS_MAX: Final = 16 * 1024 * 1024
+"""All names and values together: the whole table is written with every change."""
 
 
 class KvTable:
@@ -22,14 +26,26 @@ class KvTable:
 
     def __init__(self) -> None:
         self._spaces: dict[str, dict[str, str]] = {}
+        self._count = 0
+        self._chars = 0
 
     def put(self, namespace: str, key: str, value: str) -> None:
         """Keep a value. Raises SystemError_ if it is too long or there are too many."""
         if len(namespace) + len(key) + len(value) > TEXT_CHARS_MAX:
             raise SystemError_(f"namespace, key and value have more than {TEXT_CHARS_MAX} chars")
-        if self.get(namespace, key) is None and len(self) >= ENTRIES_MAX:
+        old = self.get(namespace, key)
+        if old is None and self._count >= ENTRIES_MAX:
             raise SystemError_(f"there are {ENTRIES_MAX} values already; delete some first")
+        if namespace not in self._spaces and len(self._spaces) >= NAMESPACES_MAX:
+            raise SystemError_(f"there are {NAMESPACES_MAX} namespaces already")
+        added = len(value) - len(old) if old is not None else len(key) + len(value)
+        if namespace not in self._spaces:
+            added += len(namespace)
+        if added > 0 and self._chars + added > TABLE_CHARS_MAX:
+            raise SystemError_(f"all values together have more than {TABLE_CHARS_MAX} chars")
         self._spaces.setdefault(namespace, {})[key] = value
+        self._count += old is None
+        self._chars += added
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return a value, if there is one."""
@@ -37,7 +53,12 @@ class KvTable:
 
     def delete(self, namespace: str, key: str) -> bool:
         """Forget a value; tell whether there was one."""
-        return self._spaces.get(namespace, {}).pop(key, None) is not None
+        old = self._spaces.get(namespace, {}).pop(key, None)
+        if old is None:
+            return False
+        self._count -= 1
+        self._chars -= len(key) + len(old)
+        return True
 
     def namespace(self, name: str) -> dict[str, str] | None:
         """Return a copy of all values of a namespace; None if there never was one."""
@@ -57,11 +78,13 @@ class KvTable:
         if not isinstance(spaces, dict):
             raise RemoteProtocolError("no object with a configTable")
         for namespace, values in spaces.items():
-            table._spaces[_text(namespace)] = _texts(values)
+            texts = table._spaces[_text(namespace)] = _texts(values)
+            table._count += len(texts)
+            table._chars += len(namespace) + sum(map(len, texts)) + sum(map(len, texts.values()))
         return table
 
     def __len__(self) -> int:
-        return sum(map(len, self._spaces.values()))
+        return self._count
 
     def __repr__(self) -> str:
         return f"KvTable(namespaces={len(self._spaces)}, values={len(self)})"

@@ -33,6 +33,8 @@ from inorder.wire.routedata import BrokerData, BrokerMemberGroup, ClusterInfo, Q
 BROKERS_MAX: Final = 10_000
 TOPIC_ENTRIES_MAX: Final = 1_000_000
 TOPIC_CHARS_MAX: Final = 255
+NAME_CHARS_MAX: Final = 255
+"""Of clusters, brokers, addresses and zones."""
 
 UNIT_FLAG: Final = 1
 UNIT_SUBSCRIPTION_FLAG: Final = 2
@@ -237,8 +239,15 @@ class RouteTable:
         )
 
     def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Add a topic by hand; nothing happens if one of its brokers is unknown."""
+        """Add a topic by hand; nothing happens if one of its brokers is unknown.
+
+        Raises SystemError_ if the name is too long or there is no room.
+        """
         wanted = {queue.broker_name: queue for queue in queues}
+        if len(topic) > TOPIC_CHARS_MAX:
+            raise SystemError_(f"a topic name has more than {TOPIC_CHARS_MAX} characters")
+        if self._entries + len(wanted) > TOPIC_ENTRIES_MAX:
+            raise SystemError_(f"there are {self._entries} topic entries already")
         if wanted and all(name in self._brokers for name in wanted):
             for name, queue in wanted.items():
                 self._put(topic, name, queue)
@@ -304,6 +313,9 @@ class RouteTable:
             self.unregister(new.cluster, life.broker_name, new.address)
 
     def _check_room(self, new: Registration) -> None:
+        texts = (new.cluster, new.broker_name, new.address, new.ha_address, new.zone_name or "")
+        if any(len(text) > NAME_CHARS_MAX for text in (*texts, *new.filter_servers)):
+            raise SystemError_(f"a name or an address has more than {NAME_CHARS_MAX} characters")
         if any(len(name) > TOPIC_CHARS_MAX for name in new.topics):
             raise SystemError_(f"a topic name has more than {TOPIC_CHARS_MAX} characters")
         known = (new.cluster, new.address) in self._lives

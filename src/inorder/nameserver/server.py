@@ -172,7 +172,10 @@ class _Frames:
         """Nothing to do before it says who it is."""
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
-        for frame in frames:
+        for index, frame in enumerate(frames):
+            if connection.congested:
+                connection.defer(frames[index:])
+                return
             self._owner.receive(connection, decode_command(frame))
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:

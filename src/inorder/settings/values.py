@@ -56,6 +56,7 @@ _BY_UNIT: Final[Mapping[str, tuple[float, float]]] = {
 _CHOICES: Final[Mapping[str, tuple[Raw, ...]]] = {
     "perm": (2, 4, 6),
     "net.tls_mode": ("disabled", "permissive", "enforcing"),
+    "compression": ("zlib", "lz4", "zstd", "none"),
 }
 
 _ADDRESS: Final = r"([^\s;:]+|\[[^\s;]+\]):\d{1,5}"

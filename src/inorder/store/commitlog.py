@@ -8,9 +8,10 @@ A record never spans two segments. When the next one does not fit (with 8 bytes 
 record ends the segment and the buffer is sealed: files are touched by `write` alone, so that
 `reserve` cannot fail for reasons of the disk, and a failed write leaves nothing half done.
 
-If a write fails, the bytes that may have reached the file are zeroed (and, if there were any, that
-is synced), so that a refused record cannot come back at the next start. If that fails too, or a
-sync fails, the log is failed for good: nothing is known any more about what the disk holds.
+If a write fails, the bytes that may have reached the file are cut off (and, if there were any, that
+is synced), so that a refused record cannot come back at the next start. They are not overwritten:
+that could break off half way and look like damage. If the cut fails too, or a sync fails, the log
+is failed for good: nothing is known any more about what the disk holds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import struct
 from typing import Final
 
 from inorder.disk import Buffer
-from inorder.errors import DiskFull, RecordTooLarge, StoreBusy, StoreFailed
+from inorder.errors import DiskFull, RecordTooLarge, StoreBusy, StoreFailed, WriteInDoubt
 from inorder.store.layout import BLANK, BLANK_BYTES
 from inorder.store.segment import Segment
 from inorder.store.segments import Segments
@@ -166,6 +167,7 @@ class CommitLog:
         Raises:
             DiskFull: nothing was kept; the next write may succeed.
             StoreFailed: nothing was kept and no write will succeed.
+            WriteInDoubt: likewise, but what was written may come back at the next start.
         """
         if self.failed is not None:
             self._reset_pending()
@@ -176,6 +178,8 @@ class CommitLog:
         failure: OSError | None = None
         with memoryview(self.pending) as whole, whole[: self._used] as last:
             try:
+                if self._sealed:  # a file that cannot be made is found out before a byte is written
+                    self._extend()
                 for base, data in self._sealed:
                     self._write_at(base, data)
                 self._write_at(self.pending_base, last)
@@ -188,6 +192,11 @@ class CommitLog:
         self._reset_pending()
         return True
 
+    def _extend(self) -> None:
+        for base, _ in self._sealed:
+            self.segments.extend_to(base)
+        self.segments.extend_to(self.pending_base)
+
     def _write_at(self, position: int, data: Buffer) -> None:
         self.segments.extend_to(position).write(data, position)
 
@@ -196,18 +205,23 @@ class CommitLog:
         ranges = [(base, len(data)) for base, data in self._sealed]
         ranges.append((self.pending_base, self._used))
         reason = f"writing the commit log at position {self.end_position} failed: {error}"
+        in_doubt = False
         try:
-            for base, length in ranges:
+            for base, length in reversed(ranges):
                 segment = self.segments.find(base)
-                if segment is not None and _clear(segment, base, length):
+                if segment is not None and _is_written(segment, base, length):
+                    segment.clear_from(base)
                     segment.file().fdatasync()
         except OSError as second:
+            in_doubt = True
             reason = f"{reason}; taking the bytes back failed too: {second}"
             self.failed = f"{reason}; restart to recover"
         else:
             if error.errno not in NO_ROOM:
                 self.failed = f"{reason}; restart to recover"
         self._reset_pending()
+        if in_doubt:
+            raise WriteInDoubt(self.failed) from error
         if self.failed is not None:
             raise StoreFailed(self.failed) from error
         raise DiskFull(reason) from error
@@ -267,17 +281,12 @@ class CommitLog:
         return f"CommitLog({span}, durable={self.durable_position})"
 
 
-def _clear(segment: Segment, position: int, length: int) -> bool:
-    """Zero the pages of a range that are not zero; tell whether there were any.
-
-    Pages that were never written stay holes: zeroing them could need room that is not there.
-    """
-    dirty = False
+def _is_written(segment: Segment, position: int, length: int) -> bool:
+    """Tell whether any byte of a range is not zero."""
     end = position + length
     while position < end:
-        step = min(PAGE_BYTES - position % PAGE_BYTES, end - position)
+        step = min(PAGE_BYTES, end - position)
         if segment.read(step, position).count(0) != step:
-            segment.write(bytes(step), position)
-            dirty = True
+            return True
         position += step
-    return dirty
+    return False

@@ -69,6 +69,9 @@ class KeyIndex:
         for name in sorted(names, key=int):
             path = self._layout.index / name
             found = self._files.info(path).size
+            if found == 0:  # the disk was full before it had its length
+                self._files.remove(path)
+                continue
             if found != size:
                 if not (short_allowed and found < size):
                     raise StoreError(

@@ -109,9 +109,13 @@ class PositionsFile:
             self._file = self._files.open(path, create=True, size=FILE_BYTES)
         return self._file
 
+    def exists(self) -> bool:
+        """Tell whether the directory was ever opened by us."""
+        return self._files.exists(self._layout.own / FILE_NAME)
+
     def load(self) -> tuple[Positions | None, Positions | None]:
         """Return the slots (written, synced)."""
-        if not self._files.exists(self._layout.own / FILE_NAME):
+        if not self.exists():
             return None, None
         file = self._open()
         return (

@@ -125,7 +125,7 @@ class Recovery:
         )
         self._log.segments.load(short_allowed=unfinished)
         self._queues.short_allowed = unfinished
-        if not self._log.segments.items and not self._lost_before_first_sync(synced):
+        if not self._log.segments.items:
             self._refuse_queues_without_log()
         for start in self._starts(written, synced):
             try:
@@ -143,15 +143,6 @@ class Recovery:
         return (noted.segment_bytes, noted.queue_file_bytes) == (
             self._config.segment_bytes,
             self._config.queue_file_bytes,
-        )
-
-    def _lost_before_first_sync(self, synced: Positions | None) -> bool:
-        """Tell whether the machine went down when nothing of the log was on disk: no damage."""
-        return (
-            synced is not None
-            and synced.token == self._abort
-            and synced.boot_id != self._files.boot_id()
-            and synced.log == 0
         )
 
     def _refuse_queues_without_log(self) -> None:

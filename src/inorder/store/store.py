@@ -112,10 +112,7 @@ class Store:
             StoreError: the files are not what the settings say, or damaged.
         """
         store = cls(root, config, files, clock)
-        made = [path for path in (root, *root.parents) if not files.exists(path)]
-        files.makedirs(root)
-        for path in made:
-            files.fsync_dir(path.parent)
+        store._make_root()
         try:
             store._lock.enter_context(files.lock(store.layout.lock, LOCK_CONTENT))
         except BlockingIOError as error:
@@ -129,6 +126,19 @@ class Store:
             store.abandon()
             raise
         return store
+
+    def _make_root(self) -> None:
+        """Make the directory, for good.
+
+        Its parents are synced until the notes are there: an earlier start may have made some of
+        them and failed, or died, before they were durable.
+        """
+        root = self.layout.root
+        self._files.makedirs(root)
+        if not self._positions_file.exists():
+            for parent in root.parents:
+                with contextlib.suppress(PermissionError):  # then it is not of our making
+                    self._files.fsync_dir(parent)
 
     def _make_directories(self) -> None:
         layout = self.layout

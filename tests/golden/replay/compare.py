@@ -30,7 +30,9 @@ BINARY_CODES = frozenset((60,))
 ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}:\d+")
 _ID = re.compile(r"[0-9A-Fa-f]{32}")
 # Values that tell when or where something happened; only their kind is compared.
-_TIMES = frozenset(("timestamp", "indexLastUpdateTimestamp", "lastUpdateTimestamp", "timeStamp"))
+_TIMES = frozenset((
+    "timestamp", "indexLastUpdateTimestamp", "lastUpdateTimestamp", "timeStamp", "lastTimestamp",
+))
 _POSITIONS = frozenset(("indexLastUpdatePhyoffset",))
 _VERSIONS = frozenset(("dataVersion", "mappingDataVersion"))
 # Written by Java from hash sets and hash maps, in no order that means anything.

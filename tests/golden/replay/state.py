@@ -110,10 +110,14 @@ def _topics(conversation: Conversation) -> dict[str, dict[str, Any]]:
             asked.add(fields.get("topic", ""))
         if code in SENDS and answer.command.code == 0:
             asked.add(send_target(request.command)[0])
-        if code not in (105, 351) or fields.get("topic", "") in asked:
+        if code not in (105, 208, 351) or fields.get("topic", "") in ("", *asked):
             continue
         asked.add(fields.get("topic", ""))
-        if code == 105:
+        config: dict[str, Any] | None
+        if code == 208:
+            queues = len(_queue_table(answer.command))
+            config = {"readQueueNums": queues, "writeQueueNums": queues, "perm": 6, "order": False}
+        elif code == 105:
             config = topic_of_route(answer.command)
         else:
             ok = answer.command.code == 0
@@ -187,10 +191,10 @@ def _lengths(conversation: Conversation) -> dict[Queue, int]:
             learn((fields["topic"], int(fields["queueId"])), int(answer.fields["maxOffset"]))
         elif command.code == 30 and answer.code == 0:
             learn((fields["topic"], int(fields["queueId"])), int(answer.fields["offset"]))
-        elif command.code == 202 and answer.code == 0:
-            for key, item in fastjson.loads(bytes(answer.body))["offsetTable"].items():
-                named = dict(key)
-                learn((named["topic"], named["queueId"]), item["maxOffset"])
+        elif command.code in (202, 208) and answer.code == 0:
+            for named, item in _queue_table(answer):
+                length = item["maxOffset" if command.code == 202 else "brokerOffset"]
+                learn((named["topic"], named["queueId"]), length)
     return {queue: length for queue, length in lengths.items() if length}
 
 
@@ -208,6 +212,11 @@ def _offsets(conversation: Conversation) -> dict[tuple[str, str, int], int]:
     found: dict[tuple[str, str, int], int] = {}
     for row in conversation.rows:
         fields = row.command.fields
+        if row.is_request and row.command.code == 208 and row.pair is not None:
+            for named, item in _queue_table(conversation.by_seq[row.pair].command):
+                key = named["topic"], fields["consumerGroup"], named["queueId"]
+                if item["consumerOffset"] and key not in seen:
+                    found.setdefault(key, item["consumerOffset"])
         if not row.is_request or row.command.code not in (14, 15, 222) or "queueId" not in fields:
             continue
         key = fields["topic"], fields["consumerGroup"], int(fields["queueId"])
@@ -217,6 +226,12 @@ def _offsets(conversation: Conversation) -> dict[tuple[str, str, int], int]:
                 found[key] = int(answer.fields["offset"])
         seen.add(key)
     return found
+
+
+def _queue_table(answer: Command) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the queues of an answer that has them as keys, with what is said of each."""
+    table = fastjson.loads(bytes(answer.body))["offsetTable"]
+    return [(dict(key), item) for key, item in table.items()]
 
 
 class Hands:
@@ -267,6 +282,9 @@ class Hands:
                 fields["topic"], fields["consumerGroup"], int(fields["queueId"]),
                 int(reply.fields["offset"]),
             )
+        elif code == 222 and reply.code == 0:
+            group = fastjson.dumps({"groupName": fields["group"]})
+            await self._ask(BROKER, 200, {}, group)
         elif code in (12, 33):
             for one in records_of(code, reply):
                 await self._need_queue(one.topic, one.queue_id)

@@ -235,8 +235,8 @@ def test_a_peer_that_takes_nothing_for_long_is_closed() -> None:
     """Stalled output closes; output that moves does not."""
 
     async def story(server: Any, connection: Any, transport: Any, r: Any, clock: Any) -> None:
-        transport.unsent = 5000
-        connection.write(b"x" * 5000)
+        transport.unsent = 3000
+        connection.write(b"x" * 3000)
         connection.pause_writing()
         await tick()
         for _ in range(5):
@@ -254,20 +254,90 @@ def test_a_peer_that_takes_nothing_for_long_is_closed() -> None:
 
 
 def test_unread_answers_have_a_hard_limit() -> None:
-    """Sixteen times the write limit is the most that a connection may owe its peer."""
+    """Four times the write limit is the most that a connection may owe its peer."""
 
     async def story(server: Any, connection: Any, transport: Any, r: Any, c: Any) -> None:
         connection.pause_writing()
-        transport.unsent = 16_000
+        transport.unsent = 4_000
         connection.write(b"x")
         await tick()
         assert not transport.aborted
-        transport.unsent = 16_001
+        transport.unsent = 4_001
         connection.write(b"x")
         await tick()
         assert transport.aborted
 
     play(story, write_buffer_bytes_max=1000)
+
+
+def test_large_output_does_not_wait_for_the_end_of_the_tick() -> None:
+    """What is queued is written at 256 KiB, so that limits are seen while requests are served."""
+
+    async def story(s: Any, connection: Any, transport: Any, r: Any, c: Any) -> None:
+        connection.write(b"x" * 200_000)
+        assert not transport.written
+        connection.write_parts([b"y" * 50_000, b"z" * 50_000])
+        assert len(transport.written) == 300_000
+        assert connection.unsent_bytes == 0
+
+    play(story)
+
+
+def test_deferred_frames_wait_until_the_peer_has_read() -> None:
+    """A handler that stops at a congested peer goes on where it stopped; reading pauses."""
+
+    async def story(s: Any, connection: Any, transport: Any, recorder: Any, c: Any) -> None:
+        connection.pause_writing()
+        first, second = (frame_of(request_id=number) for number in (1, 2))
+        connection.data_received(first)
+        (frames,) = recorder.calls
+        connection.defer(frames)
+        connection.data_received(second)
+        assert len(recorder.calls) == 1
+        connection.resume_writing()
+        assert not transport.reading
+        await tick()
+        assert [decode_command(raw).request_id for raw in recorder.calls[1]] == [1, 2]
+        assert transport.reading
+
+    play(story, write_buffer_bytes_max=1000)
+
+
+def test_a_crowded_server_gives_each_connection_less() -> None:
+    """Near the limit of all unread answers the share of each shrinks, and grows again later."""
+
+    async def story(server: Any, connection: Any, transport: Any, r: Any, clock: Any) -> None:
+        usual = transport.limits
+        transport.unsent = 60_000
+        connection.write(b"x")
+        await tick()
+        assert server.crowded
+        other, its_transport = connect(server)
+        assert its_transport.limits[0] == usual[0] // 32
+        transport.unsent = 0
+        connection.write(b"x")
+        server._sweep()
+        other.write(b"x")
+        await tick()
+        assert its_transport.limits == usual
+
+    play(story, unread_bytes_max=100_000)
+
+
+def test_too_many_unread_answers_close_whoever_has_most() -> None:
+    """The limit of all unread answers costs the worst reader its connection, nobody else."""
+
+    async def story(server: Any, first: Any, transport: Any, r: Any, c: Any) -> None:
+        second, its_transport = connect(server)
+        transport.unsent, its_transport.unsent = 40_000, 61_000
+        first.write(b"x")
+        second.write(b"x")
+        await tick()
+        assert its_transport.aborted
+        assert not transport.aborted
+        assert server.statistics().closed_for_slowness == 1
+
+    play(story, unread_bytes_max=100_000)
 
 
 def test_one_connection_too_many_is_refused() -> None:

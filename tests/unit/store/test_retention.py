@@ -110,9 +110,7 @@ def test_queues_and_index_follow_the_log(files: FakeFiles, store: Store) -> None
     assert store.query_keys("T", "k0", 9, 0, 1 << 62).positions == []
     assert view is not None
     assert bytes(view[4:8]) == b"\xda\xa3\x20\xa7", "a reader's view stays good"
-    result = store.reader.get(
-        queue, 0, max_messages=9, max_bytes=9999, scan_max=9, wanted=None
-    )
+    result = store.reader.get(queue, 0, max_messages=9, max_bytes=9999, scan_max=9, wanted=None)
     assert (result.status, result.next_offset) == (ReadStatus.OFFSET_TOO_SMALL, queue.min_offset)
     found = contents(store)
     store.close()

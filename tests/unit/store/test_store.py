@@ -139,9 +139,7 @@ def test_a_flush_can_be_planned_and_run_apart(files: FakeFiles, store: Store) ->
     assert len(checkpoint) == 4096
 
 
-def test_a_plan_that_was_never_run_is_taken_up_by_the_next(
-    files: FakeFiles, store: Store
-) -> None:
+def test_a_plan_that_was_never_run_is_taken_up_by_the_next(files: FakeFiles, store: Store) -> None:
     """What an abandoned plan should have synced is synced later."""
     append(store, "T", 0, b"x", keys="k")
     write_and_publish(store)

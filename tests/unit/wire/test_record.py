@@ -204,3 +204,13 @@ def test_body_crc_has_31_bits() -> None:
     """RocketMQ drops the sign."""
     assert record.body_crc(b"Hello RocketMQ") == 1774740973
     assert record.body_crc(b"a") == 0xE8B7BE43 & 0x7FFFFFFF
+
+
+def test_scan_stops_at_properties_that_were_torn() -> None:
+    """The checksum covers the body alone; zeros at the end of the properties give a tear away."""
+    whole = log(1)
+    for torn_bytes in (1, 5):
+        torn = whole[:-torn_bytes] + bytes(torn_bytes)
+        walk = record.scan(torn, 0, len(torn), position_of_at=1000)
+        assert list(walk) == []
+        assert walk.reason == INVALID

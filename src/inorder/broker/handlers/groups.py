@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.names import validate_group
-from inorder.errors import InvalidParameter
+from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound
 from inorder.model import GroupConfig
 from inorder.wire import bodies, fastjson
 from inorder.wire.codes import ResponseCode
@@ -77,6 +77,10 @@ def forbid_group(broker: BrokerLike, connection: ServerConnection, command: Comm
     request = decode_fields(ForbidGroup, command.fields)
     group, topic = request.group, request.topic
     if request.readable is not None:
+        if group not in broker.groups:
+            raise GroupNotFound(f"Group {group} does not exist")
+        if topic not in broker.topics:
+            raise TopicNotFound(f"Topic {topic} does not exist")
         before = broker.groups.data_version.counter
         broker.groups.forbid(
             group, topic, forbidden=not request.readable, now_ms=broker.clock.now_ms()

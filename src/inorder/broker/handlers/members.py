@@ -63,9 +63,7 @@ def heart_beat(
         broker.save_topics()
     for config in made:
         broker.registration.topic_changed(config)
-    left_out = sum(
-        not broker.members.register_producer(name, member) for name in beat.producers
-    )
+    left_out = sum(not broker.members.register_producer(name, member) for name in beat.producers)
     if left_out:
         logger.warning("too many producer groups peer=%s left_out=%d", connection.peer, left_out)
     answer = command.reply(

@@ -148,6 +148,8 @@ def clone_offsets(broker: BrokerLike, connection: ServerConnection, command: Com
     """Give a group the offsets of another, on one topic or all; unknown topics are left out."""
     request = decode_fields(CloneOffsets, command.fields)
     source = request.source_group
+    if broker.find_group(request.target_group) is None:
+        raise GroupNotFound(f"Group {request.target_group} does not exist")
     online = None if request.offline else broker.members.group(source)
     for topic in [request.topic] if request.topic.strip() else broker.offsets.topics_of(source):
         unsubscribed = (

@@ -20,6 +20,9 @@ K = TypeVar("K", bound=Hashable)
 Key = tuple[str, int]
 """Topic and queue id."""
 
+QUEUE_WAITS_MAX = 10_000
+"""Every message of a queue looks at all pulls that wait there."""
+
 
 class Wait(Generic[C, R]):
     """One held pull: whose it is, and what is needed to run it again. It may be held once."""
@@ -54,6 +57,7 @@ class PullWaits(Generic[C, R]):
 
     def __init__(self, *, waits_max: int = 200_000, connection_waits_max: int = 4096) -> None:
         self.waits_max = waits_max
+        self.queue_waits_max = QUEUE_WAITS_MAX
         self.connection_waits_max = connection_waits_max
         self._by_key: dict[Key, dict[Wait[C, R], None]] = {}
         self._by_connection: dict[C, dict[Wait[C, R], None]] = {}
@@ -75,9 +79,12 @@ class PullWaits(Generic[C, R]):
         return key in self._by_key
 
     def hold(self, key: Key, wait: Wait[C, R], deadline_ms: int) -> bool:
-        """Let a pull wait; False when `waits_max` do already, or too many of its connection."""
-        own = self._by_connection.get(wait.connection, ())
-        if self._count >= self.waits_max or len(own) >= self.connection_waits_max:
+        """Let a pull wait; False when too many do: in all, of its connection, or on its queue."""
+        if (
+            self._count >= self.waits_max
+            or len(self._by_connection.get(wait.connection, ())) >= self.connection_waits_max
+            or len(self._by_key.get(key, ())) >= self.queue_waits_max
+        ):
             self._refused += 1
             return False
         assert not wait.ended, "a wait is held once"

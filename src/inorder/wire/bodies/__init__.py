@@ -1,5 +1,15 @@
 """Typed JSON bodies. Read what any client or broker writes, write what RocketMQ 5.3 writes."""
 
+from inorder.wire.bodies.connections import (
+    ClientConnection,
+    ConsumerConnections,
+    decode_producer_connections,
+    decode_producers,
+    decode_subscription,
+    encode_producer_connections,
+    encode_producers,
+    encode_subscription,
+)
 from inorder.wire.bodies.groups import (
     GroupTable,
     decode_group_config,
@@ -35,6 +45,14 @@ from inorder.wire.bodies.locks import (
     queue_from_json,
     queue_to_json,
 )
+from inorder.wire.bodies.progress import (
+    ConsumeStats,
+    QueueProgress,
+    QueueStats,
+    TopicStats,
+    decode_queue_offsets,
+    encode_queue_offsets,
+)
 from inorder.wire.bodies.register import RegisterBrokerBody
 from inorder.wire.bodies.topics import (
     TopicTable,
@@ -53,12 +71,18 @@ from inorder.wire.bodies.topics import (
 
 __all__ = [
     "ClientConfigCheck",
+    "ClientConnection",
     "ClientHeartbeat",
+    "ConsumeStats",
+    "ConsumerConnections",
     "ConsumerData",
     "GroupTable",
     "LockBatchBody",
     "LockedQueues",
+    "QueueProgress",
+    "QueueStats",
     "RegisterBrokerBody",
+    "TopicStats",
     "TopicTable",
     "data_version_from_json",
     "data_version_to_json",
@@ -70,7 +94,11 @@ __all__ = [
     "decode_group_configs",
     "decode_group_list",
     "decode_kv_table",
+    "decode_producer_connections",
+    "decode_producers",
+    "decode_queue_offsets",
     "decode_settings",
+    "decode_subscription",
     "decode_topic_config",
     "decode_topic_configs",
     "decode_topic_list",
@@ -80,7 +108,11 @@ __all__ = [
     "encode_group_configs",
     "encode_group_list",
     "encode_kv_table",
+    "encode_producer_connections",
+    "encode_producers",
+    "encode_queue_offsets",
     "encode_settings",
+    "encode_subscription",
     "encode_topic_config",
     "encode_topic_configs",
     "encode_topic_list",

@@ -11,10 +11,11 @@ from inorder.model import DataVersion, GroupConfig
 from inorder.wire import shapes
 from inorder.wire.bodies.topics import (
     TABLE_ITEMS_MAX,
+    check_entries,
     data_version_from_json,
     data_version_to_json,
 )
-from inorder.wire.fastjson import loads
+from inorder.wire.fastjson import SLOW_ITEMS_MAX, loads
 
 _INT32_BITS: Final = 32
 
@@ -44,6 +45,7 @@ class GroupTable:
     def from_json(cls, value: dict[Any, Any]) -> GroupTable:
         """Read the wrapper of any version."""
         table = shapes.as_object(value.get("subscriptionGroupTable"), "subscriptionGroupTable")
+        check_entries(len(table), "groups")
         forbidden = shapes.as_object(value.get("forbiddenTable"), "forbiddenTable")
         configs = [
             group_config_from_json(shapes.as_object(config, "group config"), str(name))
@@ -136,5 +138,5 @@ def encode_group_configs(configs: list[GroupConfig]) -> bytes:
 @shapes.request_body
 def decode_group_configs(data: bytes | memoryview) -> list[GroupConfig]:
     """Read the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST; malformed: SystemError_."""
-    value = shapes.as_object(loads(data), "group list")
+    value = shapes.as_object(loads(data, slow_items_max=SLOW_ITEMS_MAX), "group list")
     return [group_config_from_json(item) for item in shapes.objects(value, "groupConfigList")]

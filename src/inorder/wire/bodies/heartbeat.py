@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from inorder.errors import RemoteProtocolError
 from inorder.model import Subscription
 from inorder.wire import shapes
-from inorder.wire.fastjson import dumps, loads
+from inorder.wire.fastjson import SLOW_ITEMS_MAX, dumps, loads
 from inorder.wire.javahash import java_hash
 from inorder.wire.subscription import ALL, TAG, parse_subscription
 
@@ -26,7 +27,14 @@ CONSUME_FROM_WHERES: Final = (
     "CONSUME_FROM_TIMESTAMP",
 )
 
-_ITEMS_MAX: Final = 100_000
+HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
+SUBSCRIPTIONS_MAX: Final = 4096
+TAGS_MAX: Final = 16_384
+"""Tags of one heartbeat, all its subscriptions together: each is kept with its hash."""
+NAME_CHARS_MAX: Final = 255
+"""Of a client id and of a group of producers, which nothing else checks."""
+
+_ITEMS_MAX: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +80,21 @@ class ClientHeartbeat:
             SystemError_: it is no heartbeat.
             SubscriptionParseFailed: an expression holds operators only.
         """
-        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "heartbeat")
+        if len(data) > HEARTBEAT_BYTES_MAX:
+            raise RemoteProtocolError(f"a heartbeat has more than {HEARTBEAT_BYTES_MAX} bytes")
+        loaded = loads(data, items_max=_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
+        value = shapes.as_object(loaded, "heartbeat")
+        consumers = tuple(map(_consumer_from_json, shapes.objects(value, "consumerDataSet")))
+        wanted = [subscription for one in consumers for subscription in one.subscriptions]
+        if len(wanted) > SUBSCRIPTIONS_MAX or sum(len(one.tags) for one in wanted) > TAGS_MAX:
+            raise RemoteProtocolError(
+                f"a heartbeat has more than {SUBSCRIPTIONS_MAX} subscriptions or {TAGS_MAX} tags"
+            )
         return cls(
-            shapes.text(value, "clientID"),
-            tuple(map(_consumer_from_json, shapes.objects(value, "consumerDataSet"))),
+            _name(value, "clientID"),
+            consumers,
             tuple(
-                shapes.text(producer, "groupName")
+                _name(producer, "groupName")
                 for producer in shapes.objects(value, "producerDataSet")
             ),
             shapes.integer(value, "heartbeatFingerprint", 0, 32),
@@ -153,6 +170,13 @@ def subscription_from_json(value: dict[Any, Any]) -> Subscription:
     if shapes.boolean(value, "classFilterMode", False):
         return replace(subscription, class_filter_mode=True)
     return subscription
+
+
+def _name(value: dict[Any, Any], key: str) -> str:
+    found = shapes.text(value, key)
+    if len(found) > NAME_CHARS_MAX:
+        raise RemoteProtocolError(f"{key} has more than {NAME_CHARS_MAX} characters")
+    return found
 
 
 def _consumer_to_json(consumer: ConsumerData) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from inorder.model import TopicQueue
 from inorder.wire import shapes
-from inorder.wire.fastjson import dumps, loads
+from inorder.wire.fastjson import SLOW_ITEMS_MAX, dumps, loads
 
 _INT32_BITS: Final = 32
 
@@ -36,7 +36,7 @@ class LockBatchBody:
     @shapes.request_body
     def decode(cls, data: bytes | memoryview) -> LockBatchBody:
         """Read the JSON text; malformed: SystemError_."""
-        value = shapes.as_object(loads(data), "lock request")
+        value = shapes.as_object(loads(data, slow_items_max=SLOW_ITEMS_MAX), "lock request")
         return cls(
             shapes.text(value, "clientId"),
             shapes.text(value, "consumerGroup"),

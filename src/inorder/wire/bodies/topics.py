@@ -7,12 +7,15 @@ from typing import Any, Final
 
 from msgspec.json import encode as _encode_standard
 
+from inorder.errors import RemoteProtocolError
 from inorder.model import DataVersion, TopicConfig
 from inorder.wire import shapes
-from inorder.wire.fastjson import loads
+from inorder.wire.fastjson import SLOW_ITEMS_MAX, loads
 
 TABLE_ITEMS_MAX: Final = 2_000_000
 """A table of 100,000 topics has 1.2 million commas and brackets."""
+TABLE_ENTRIES_MAX: Final = 200_000
+"""Topics or groups of one table."""
 
 _INT32_BITS: Final = 32
 
@@ -42,6 +45,7 @@ class TopicTable:
     def from_json(cls, value: dict[Any, Any]) -> TopicTable:
         """Read the wrapper of any version."""
         table = shapes.as_object(value.get("topicConfigTable"), "topicConfigTable")
+        check_entries(len(table), "topics")
         configs = [
             topic_config_from_json(shapes.as_object(config, "topic config"), str(name))
             for name, config in table.items()
@@ -60,6 +64,14 @@ class TopicTable:
         """Read the JSON text; malformed: RemoteProtocolError."""
         return cls.from_json(
             shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "topic table")
+        )
+
+
+def check_entries(count: int, what: str) -> None:
+    """Refuse a table that is too long before an object is made of each entry."""
+    if count > TABLE_ENTRIES_MAX:
+        raise RemoteProtocolError(
+            f"{count} {what} in one table; at most {TABLE_ENTRIES_MAX} may be"
         )
 
 
@@ -141,5 +153,5 @@ def encode_topic_configs(configs: list[TopicConfig]) -> bytes:
 @shapes.request_body
 def decode_topic_configs(data: bytes | memoryview) -> list[TopicConfig]:
     """Read the body of UPDATE_AND_CREATE_TOPIC_LIST; malformed: SystemError_."""
-    value = shapes.as_object(loads(data), "topic list")
+    value = shapes.as_object(loads(data, slow_items_max=SLOW_ITEMS_MAX), "topic list")
     return [topic_config_from_json(item) for item in shapes.objects(value, "topicConfigList")]

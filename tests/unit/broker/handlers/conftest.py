@@ -86,6 +86,7 @@ class FakeBroker:
         self.notified: list[tuple[str, list[Any]]] = []
         self.saved: list[str] = []
         self.gone: list[str] = []
+        self.woken: list[tuple[str, int]] = []
         self.counted = 0
 
     def find_group(self, name: str) -> GroupConfig | None:
@@ -109,6 +110,9 @@ class FakeBroker:
     def apply_departure(self, departure: Departure[Any]) -> None:
         for notice in departure.notices:
             self.notify_ids_changed(notice.group, notice.connections)
+
+    def wake(self, topic: str, queue_id: int) -> None:
+        self.woken.append((topic, queue_id))
 
     def topic_gone(self, topic: str) -> None:
         self.gone.append(topic)

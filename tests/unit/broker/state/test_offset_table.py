@@ -134,3 +134,24 @@ def test_garbage_queue_ids_are_bounded() -> None:
     with pytest.raises(InvalidParameter):
         offsets.commit("g", "t", QUEUES_MAX, 1, 1)
     offsets.commit("g", "t", 5, 2, 1)
+
+
+def test_a_reset_holds_until_it_is_taken() -> None:
+    """Commits and pulled offsets of before do not count; topic and group take it with them."""
+    table = OffsetTable(now_ms=1)
+    table.commit("g", "t", 0, 9, 1)
+    table.commit_pull("g", "t", 0, 12)
+    table.reset("g", "t", 0, 3, 1)
+    table.commit("g", "t", 0, 10, 1)
+    table.commit("g", "t", 1, 10, 1)
+    assert (table.query("g", "t", 0), table.query_pull("g", "t", 0)) == (3, 3)
+    assert table.query("g", "t", 1) == 10
+    assert table.take_reset("g", "t", 1) is None
+    assert table.take_reset("other", "t", 0) is None
+    assert [table.take_reset("g", "t", 0), table.take_reset("g", "t", 0)] == [3, None]
+    table.commit("g", "t", 0, 10, 1)
+    assert table.query("g", "t", 0) == 10
+    for remove, name in ((table.remove_topic, "t"), (table.remove_group, "g")):
+        table.reset("g", "t", 0, 3, 1)
+        assert remove(name) == 1
+        assert not table.has_reset("g", "t", 0)

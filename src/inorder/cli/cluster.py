@@ -1,0 +1,154 @@
+"""`inorder cluster list | brokers | runtime | config`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inorder.cli.failures import says_errors
+from inorder.cli.render import Output, as_json, table
+from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
+from inorder.cli.values import parse_pairs, show_time
+
+if TYPE_CHECKING:
+    from inorder.client.admin import Admin
+    from inorder.client.session import Session
+
+app = typer.Typer(no_args_is_help=True, help="Clusters and brokers.", rich_markup_mode=None)
+
+BrokerArgument = Annotated[
+    str, typer.Argument(help="Name (its master) or address of a broker.", metavar="BROKER")
+]
+
+
+@app.command("list")
+@says_errors
+def list_(
+    *,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the clusters and their brokers."""
+
+    async def work(_: Session, admin: Admin) -> list[dict[str, Any]]:
+        return [
+            {
+                "cluster": node.cluster,
+                "broker": node.name,
+                "broker_id": node.broker_id,
+                "address": node.address,
+            }
+            for node in await admin.cluster.brokers()
+        ]
+
+    _print(run(namesrv, profile, work), output, ("cluster", "broker", "broker_id", "address"))
+
+
+@app.command()
+@says_errors
+def brokers(
+    *,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how every broker does: version, rates, disk."""
+
+    async def work(_: Session, admin: Admin) -> list[dict[str, Any]]:
+        found = []
+        for node in await admin.cluster.brokers():
+            numbers = await (await admin.cluster.api(node.address)).runtime_info()
+            found.append(
+                {
+                    "broker": node.name,
+                    "broker_id": node.broker_id,
+                    "address": node.address,
+                    "version": numbers.get("brokerVersionDesc", ""),
+                    "put_rate": _rate(numbers.get("putTps")),
+                    "get_rate": _rate(numbers.get("getTransferredTps")),
+                    "messages_today": _today(numbers),
+                    "disk_used": numbers.get("commitLogDiskRatio", ""),
+                    "oldest_ms": int(numbers.get("earliestMessageTimeStamp") or -1),
+                }
+            )
+        return found
+
+    rows = run(namesrv, profile, work)
+    if output is Output.TABLE:
+        for row in rows:
+            row["oldest"] = show_time(row.pop("oldest_ms"))
+            row["put_rate"], row["get_rate"] = f"{row['put_rate']:.1f}", f"{row['get_rate']:.1f}"
+    headings = (
+        "broker", "broker_id", "address", "version", "put_rate", "get_rate", "messages_today",
+        "disk_used", "oldest",
+    )  # fmt: skip
+    _print(rows, output, headings)
+
+
+@app.command()
+@says_errors
+def runtime(
+    broker: BrokerArgument,
+    *,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Print the numbers of a broker under RocketMQ's names."""
+
+    async def work(_: Session, admin: Admin) -> dict[str, str]:
+        return await admin.cluster.runtime(broker)
+
+    _print_map(run(namesrv, profile, work), output)
+
+
+@app.command()
+@says_errors
+def config(
+    broker: BrokerArgument,
+    *,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting first; repeatable.", metavar="K=V"),
+    ] = None,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Print the settings of a broker under RocketMQ's names, or change some."""
+    changes = parse_pairs(set_, "--set")
+
+    async def work(_: Session, admin: Admin) -> dict[str, str]:
+        if changes:
+            await admin.cluster.update_settings(broker, changes)
+        return await admin.cluster.settings(broker)
+
+    _print_map(run(namesrv, profile, work), output)
+
+
+def _print(rows: list[dict[str, Any]], output: Output, headings: tuple[str, ...]) -> None:
+    if output is Output.JSON:
+        print(as_json(rows))
+    else:
+        shown = [heading.replace("_", " ") for heading in headings]
+        print(table(shown, [[row[heading] for heading in headings] for row in rows]))
+
+
+def _print_map(values: dict[str, str], output: Output) -> None:
+    ordered = dict(sorted(values.items()))
+    print(
+        as_json(ordered) if output is Output.JSON else table(("name", "value"), [*ordered.items()])
+    )
+
+
+def _rate(text: str | None) -> float:
+    """Return the first of RocketMQ's three rates, of the last ten seconds; it begins empty."""
+    rates = (text or "").split()
+    return float(rates[0]) if rates else 0.0
+
+
+def _today(numbers: dict[str, str]) -> int:
+    now, morning = (numbers.get(f"msgPutTotalToday{when}") or "0" for when in ("Now", "Morning"))
+    return int(now) - int(morning)

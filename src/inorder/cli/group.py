@@ -1,0 +1,180 @@
+"""`inorder group list | create | describe | delete`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inorder.cli.failures import says_errors
+from inorder.cli.render import Output, as_json, table
+from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
+
+if TYPE_CHECKING:
+    from inorder.client.admin import Admin, GroupView
+    from inorder.client.session import Session
+    from inorder.model import GroupConfig
+
+app = typer.Typer(no_args_is_help=True, help="Consumer groups.", rich_markup_mode=None)
+
+NameArgument = Annotated[str, typer.Argument(help="Group.", metavar="GROUP")]
+
+
+@app.command("list")
+@says_errors
+def list_(
+    *,
+    system: Annotated[bool, typer.Option("--system", help="Also those of the system.")] = False,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the groups."""
+
+    async def work(_: Session, admin: Admin) -> dict[str, dict[str, GroupConfig]]:
+        return await admin.groups.table(system=system)
+
+    found = run(namesrv, profile, work)
+    if output is Output.JSON:
+        print(as_json([{"group": name, "brokers": _configs(found[name])} for name in found]))
+        return
+    rows = [
+        (name, broker, config.consume_enable, config.consume_message_orderly,
+         config.retry_max_times)
+        for name, configs in found.items()
+        for broker, config in configs.items()
+    ]  # fmt: skip
+    print(table(("group", "broker", "enabled", "orderly", "retries"), rows))
+
+
+@app.command()
+@says_errors
+def create(
+    name: NameArgument,
+    *,
+    orderly: Annotated[bool, typer.Option("--orderly", help="Consumes in order.")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="May not consume.")] = False,
+    retries: Annotated[int, typer.Option("--retries", help="Per message.")] = 16,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="Only on this one.")] = None,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Create a group on every broker, or set it so if it is there."""
+    from inorder.model import GroupConfig
+
+    config = GroupConfig(
+        name,
+        consume_enable=not disabled,
+        consume_message_orderly=orderly,
+        retry_max_times=retries,
+    )
+
+    async def work(_: Session, admin: Admin) -> None:
+        await admin.groups.create(config, cluster=cluster)
+
+    run(namesrv, profile, work)
+    print(f"group {name} created")
+
+
+@app.command()
+@says_errors
+def describe(
+    name: NameArgument,
+    *,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show settings, members, subscriptions and progress of a group."""
+
+    async def work(_: Session, admin: Admin) -> GroupView:
+        return await admin.groups.describe(name)
+
+    view = run(namesrv, profile, work)
+    if output is Output.JSON:
+        print(as_json(_view(view)))
+        return
+    configs = [
+        (broker, config.consume_enable, config.consume_message_orderly, config.retry_max_times)
+        for broker, config in view.configs.items()
+    ]
+    print(table(("broker", "enabled", "orderly", "retries"), configs), end="\n\n")
+    if view.members:
+        rows = [(one.client_id, one.address, one.language, one.version) for one in view.members]
+        print(table(("client", "address", "language", "version"), rows), end="\n\n")
+        wanted = [(topic, item.expression) for topic, item in sorted(view.subscriptions.items())]
+        print(table(("topic", "subscription"), wanted), end="\n\n")
+    else:
+        print("nobody is online", end="\n\n")
+    queues = [
+        (one.queue.topic, one.queue.broker, one.queue.index, one.committed_offset, one.end_offset,
+         one.lag)
+        for one in view.queues
+    ]  # fmt: skip
+    print(table(("topic", "broker", "queue", "committed", "end", "lag"), queues), end="\n\n")
+    print(f"lag {view.lag}")
+
+
+@app.command()
+@says_errors
+def delete(
+    name: NameArgument,
+    *,
+    keep_offsets: Annotated[
+        bool, typer.Option("--keep-offsets", help="A new group of that name goes on from there.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Delete a group with its offsets, retries and dead letters."""
+    if not yes:
+        typer.confirm(f"Delete group {name} with its retries and dead letters?", abort=True)
+
+    async def work(_: Session, admin: Admin) -> None:
+        await admin.groups.delete(name, offsets=not keep_offsets)
+
+    run(namesrv, profile, work)
+    print(f"group {name} deleted")
+
+
+def _configs(configs: dict[str, GroupConfig]) -> dict[str, dict[str, object]]:
+    return {
+        broker: {
+            "enabled": config.consume_enable,
+            "orderly": config.consume_message_orderly,
+            "retries": config.retry_max_times,
+            "attributes": config.attributes,
+        }
+        for broker, config in configs.items()
+    }
+
+
+def _view(view: GroupView) -> dict[str, object]:
+    return {
+        "group": view.name,
+        "brokers": _configs(view.configs),
+        "members": [
+            {
+                "client_id": one.client_id,
+                "address": one.address,
+                "language": one.language,
+                "version": one.version,
+            }
+            for one in view.members
+        ],
+        "message_model": view.message_model,
+        "subscriptions": {topic: one.expression for topic, one in view.subscriptions.items()},
+        "lag": view.lag,
+        "queues": [
+            {
+                "topic": one.queue.topic,
+                "broker": one.queue.broker,
+                "queue": one.queue.index,
+                "committed_offset": one.committed_offset,
+                "end_offset": one.end_offset,
+                "lag": one.lag,
+            }
+            for one in view.queues
+        ],
+    }

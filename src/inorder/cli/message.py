@@ -1,0 +1,108 @@
+"""`inorder message get | find`: single messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inorder.cli.failures import fail, says_errors
+from inorder.cli.render import Output, as_json, table
+from inorder.cli.shown import as_line, as_object, body_text
+from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
+from inorder.cli.values import TIME_HELP, parse_time, show_time
+from inorder.clock import SystemClock
+from inorder.errors import UsageError
+
+if TYPE_CHECKING:
+    from inorder.client.admin import Admin
+    from inorder.client.session import Session
+    from inorder.model import ReceivedMessage
+
+app = typer.Typer(no_args_is_help=True, help="Look up messages.", rich_markup_mode=None)
+
+TopicArgument = Annotated[str, typer.Argument(help="Topic.", metavar="TOPIC")]
+
+
+@app.command()
+@says_errors
+def get(
+    topic: TopicArgument,
+    message_id: Annotated[
+        str | None, typer.Argument(help="Message id.", metavar="[MESSAGE_ID]")
+    ] = None,
+    *,
+    queue: Annotated[int | None, typer.Option("--queue", help="Instead of an id.", min=0)] = None,
+    offset: Annotated[int | None, typer.Option("--offset", help="In --queue.", min=0)] = None,
+    broker: Annotated[str | None, typer.Option("--broker", help="Of --queue.")] = None,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show one message, by its id or by queue and offset."""
+    if (message_id is None) == (queue is None) or (queue is None) != (offset is None):
+        raise UsageError("give either a message id, or --queue and --offset")
+
+    async def work(_: Session, admin: Admin) -> list[ReceivedMessage]:
+        if message_id is not None:
+            return await admin.messages.by_id(topic, message_id)
+        assert queue is not None
+        assert offset is not None
+        where = await admin.topics.find_queue(topic, queue, broker)
+        return [await admin.messages.by_offset(where, offset)]
+
+    found = run(namesrv, profile, work)
+    if output is Output.JSON:
+        print(as_json([as_object(one) for one in found]))
+        return
+    print("\n\n".join(_sheet(one) for one in found))
+
+
+@app.command()
+@says_errors
+def find(
+    topic: TopicArgument,
+    *,
+    key: Annotated[str | None, typer.Option("--key", help="A word of its index keys.")] = None,
+    begin: Annotated[str | None, typer.Option("--from", help=f"Since {TIME_HELP}.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Before this time.")] = None,
+    count: Annotated[int, typer.Option("-n", "--count", help="At most.", min=1)] = 64,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Find messages by key, by the time they were stored, or both."""
+    if key is None and begin is None:
+        raise UsageError("give --key, or --from, or both")
+    now_ms = SystemClock().now_ms()
+    begin_ms = 0 if begin is None else parse_time(begin, now_ms)
+    end_ms = now_ms + 1 if end is None else parse_time(end, now_ms)
+
+    async def work(_: Session, admin: Admin) -> list[ReceivedMessage]:
+        if key is None:
+            return await admin.messages.by_time(topic, begin_ms, end_ms, count=count)
+        return await admin.messages.by_key(
+            topic, key, begin_ms=begin_ms, end_ms=end_ms, count=count
+        )
+
+    found = run(namesrv, profile, work)
+    if output is Output.JSON:
+        print(as_json([as_object(one) for one in found]))
+    elif found:
+        print("\n".join(map(as_line, found)))
+    else:
+        what = f"key {key}" if key is not None else "that time"
+        fail(f"topic {topic} has no message of {what}; only keys given to the producer are found")
+
+
+def _sheet(message: ReceivedMessage) -> str:
+    rows = [
+        ("topic", message.topic),
+        ("queue", f"{message.queue.broker}/{message.queue.index}"),
+        ("offset", message.offset),
+        ("message id", message.message_id),
+        ("born", show_time(message.born_at_ms)),
+        ("stored", show_time(message.stored_at_ms)),
+        *sorted(message.properties.items()),
+    ]
+    return f"{table(('name', 'value'), rows)}\n\n{body_text(message)}"

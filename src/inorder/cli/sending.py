@@ -1,0 +1,101 @@
+"""Sending many lines, in their order, up to WINDOW at a time.
+
+Those of one key are stored in their order. The first that fails ends it, and its line is named;
+what was before it is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from inorder.cli.lines import Line
+from inorder.client.producer import Producer
+from inorder.client.session import Session
+from inorder.errors import InorderError
+from inorder.model import SendReceipt
+
+WINDOW: Final = 256
+
+
+class LineFailed(InorderError):
+    """A line could not be sent."""
+
+
+async def send_all(
+    session: Session,
+    topic: str,
+    lines: Iterable[Line],
+    properties: dict[str, str],
+    shown: Callable[[SendReceipt], None] | None,
+) -> int:
+    """Send messages; return how many were stored. Raises LineFailed."""
+    pending: deque[tuple[Line, asyncio.Task[SendReceipt]]] = deque()
+    count = 0
+
+    async def settle(down_to: int) -> None:
+        nonlocal count
+        while len(pending) > down_to:
+            line, task = pending.popleft()
+            try:
+                receipt = await task
+            except InorderError as error:
+                raise LineFailed(f"{line.where}: {error} ({count} were sent before)") from error
+            count += 1
+            advance()
+            if shown is not None:
+                shown(receipt)
+
+    async with Producer(session, group="inorder-send") as producer:
+        with _progress() as advance:
+            try:
+                for line in lines:
+                    words = [line.key] if line.key and " " not in line.key else []
+                    sending = producer.send(
+                        topic, line.body, key=line.key, tag=line.tag, keys=words,
+                        properties=properties,
+                    )  # fmt: skip
+                    pending.append((line, asyncio.create_task(sending)))
+                    await settle(WINDOW - 1)
+                await settle(0)
+            finally:
+                for _, task in pending:
+                    task.cancel()
+                await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
+    return count
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[], None]]:
+    """Count on a terminal; elsewhere say nothing."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.completed} sent"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("send", total=None)
+        yield lambda: bar.advance(task)
+
+
+def print_receipt(receipt: SendReceipt) -> None:
+    """Print where a message is, as a line of JSON."""
+    queue = receipt.queue
+    print(
+        json.dumps(
+            {
+                "message_id": receipt.message_id,
+                "topic": queue.topic,
+                "broker": queue.broker,
+                "queue": queue.index,
+                "offset": receipt.offset,
+            }
+        )
+    )

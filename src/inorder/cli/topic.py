@@ -1,0 +1,198 @@
+"""`inorder topic list | create | describe | update | delete`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inorder.cli.failures import says_errors
+from inorder.cli.render import Output, as_json, table
+from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
+from inorder.cli.values import parse_pairs, parse_perm, show_perm, show_time
+
+if TYPE_CHECKING:
+    from inorder.client.admin import Admin, TopicView
+    from inorder.client.session import Session
+    from inorder.model import TopicConfig
+
+app = typer.Typer(no_args_is_help=True, help="Topics and their queues.", rich_markup_mode=None)
+
+NameArgument = Annotated[str, typer.Argument(help="Topic.", metavar="TOPIC")]
+QUEUES_MIN = 1
+
+
+@app.command("list")
+@says_errors
+def list_(
+    *,
+    system: Annotated[bool, typer.Option("--system", help="Also those of the system.")] = False,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the topics."""
+
+    async def work(_: Session, admin: Admin) -> dict[str, dict[str, TopicConfig]]:
+        return await admin.topics.table(system=system)
+
+    found = run(namesrv, profile, work)
+    if output is Output.JSON:
+        print(as_json([{"topic": name, "brokers": _configs(found[name])} for name in found]))
+        return
+    rows = [
+        (name, broker, config.read_queues, config.write_queues, show_perm(config.perm))
+        for name, configs in found.items()
+        for broker, config in configs.items()
+    ]
+    print(table(("topic", "broker", "read queues", "write queues", "perm"), rows))
+
+
+@app.command()
+@says_errors
+def create(
+    name: NameArgument,
+    *,
+    queues: Annotated[int, typer.Option("--queues", min=QUEUES_MIN, help="Per broker.")] = 8,
+    perm: Annotated[str, typer.Option("--perm", help="rw, r, w or -.")] = "rw",
+    order: Annotated[
+        bool, typer.Option("--order", help="Keep its queues in routes while a broker is down.")
+    ] = False,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option("--attribute", help="Such as message.type=FIFO; repeatable.", metavar="K=V"),
+    ] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="Only on this one.")] = None,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Create a topic on every broker, or set it so if it is there."""
+    bits, attributes = parse_perm(perm), parse_pairs(attribute, "--attribute")
+
+    async def work(_: Session, admin: Admin) -> None:
+        await admin.topics.create(
+            name, queues=queues, perm=bits, order=order, attributes=attributes, cluster=cluster
+        )
+
+    run(namesrv, profile, work)
+    print(f"topic {name} has {queues} queues on each broker")
+
+
+@app.command()
+@says_errors
+def describe(
+    name: NameArgument,
+    *,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show settings, queues and groups of a topic."""
+
+    async def work(_: Session, admin: Admin) -> TopicView:
+        return await admin.topics.describe(name)
+
+    view = run(namesrv, profile, work)
+    if output is Output.JSON:
+        print(as_json(_view(view)))
+        return
+    configs = [
+        (broker, config.read_queues, config.write_queues, show_perm(config.perm), config.order)
+        for broker, config in view.configs.items()
+    ]
+    print(table(("broker", "read queues", "write queues", "perm", "order"), configs), end="\n\n")
+    queues = [
+        (one.queue.broker, one.queue.index, one.min_offset, one.max_offset, one.messages,
+         show_time(one.updated_at_ms))
+        for one in view.queues
+    ]  # fmt: skip
+    print(table(("broker", "queue", "min", "max", "messages", "last stored"), queues), end="\n\n")
+    print(f"messages {view.messages}, {view.put_rate:.1f}/s in the last minute")
+    print(f"groups {', '.join(view.groups) or 'none'}")
+
+
+@app.command()
+@says_errors
+def update(
+    name: NameArgument,
+    *,
+    queues: Annotated[
+        int | None, typer.Option("--queues", min=QUEUES_MIN, help="Per broker; not fewer.")
+    ] = None,
+    perm: Annotated[str | None, typer.Option("--perm", help="rw, r, w or -.")] = None,
+    attribute: Annotated[
+        list[str] | None, typer.Option("--attribute", help="Repeatable.", metavar="K=V")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also to fewer queues, whose messages hide.")
+    ] = False,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Change what is given of a topic and leave the rest."""
+    bits = None if perm is None else parse_perm(perm)
+    attributes = parse_pairs(attribute, "--attribute")
+
+    async def work(_: Session, admin: Admin) -> None:
+        await admin.topics.update(
+            name, queues=queues, perm=bits, attributes=attributes, shrink=force
+        )
+
+    run(namesrv, profile, work)
+    print(f"topic {name} updated")
+    if queues is not None:
+        print("keys may go to other queues from now on: what was sent before is not waited for")
+
+
+@app.command()
+@says_errors
+def delete(
+    name: NameArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    namesrv: NamesrvOption = None,
+    profile: ProfileOption = None,
+) -> None:
+    """Delete a topic with its messages and offsets."""
+    if not yes:
+        typer.confirm(f"Delete topic {name} with all its messages?", abort=True)
+
+    async def work(_: Session, admin: Admin) -> None:
+        await admin.topics.delete(name)
+
+    run(namesrv, profile, work)
+    print(f"topic {name} deleted")
+
+
+def _configs(configs: dict[str, TopicConfig]) -> dict[str, dict[str, object]]:
+    return {
+        broker: {
+            "read_queues": config.read_queues,
+            "write_queues": config.write_queues,
+            "perm": show_perm(config.perm),
+            "order": config.order,
+            "attributes": config.attributes,
+        }
+        for broker, config in configs.items()
+    }
+
+
+def _view(view: TopicView) -> dict[str, object]:
+    return {
+        "topic": view.name,
+        "brokers": _configs(view.configs),
+        "queues": [
+            {
+                "broker": one.queue.broker,
+                "queue": one.queue.index,
+                "min_offset": one.min_offset,
+                "max_offset": one.max_offset,
+                "messages": one.messages,
+                "updated_at_ms": one.updated_at_ms,
+            }
+            for one in view.queues
+        ],
+        "groups": list(view.groups),
+        "messages": view.messages,
+        "put_rate": view.put_rate,
+    }
