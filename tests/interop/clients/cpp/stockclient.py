@@ -1,0 +1,98 @@
+"""Drives PyPI's `rocketmq` (the C++ client) by lines on standard input; see ../README.md."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import threading
+import time
+from typing import Any
+
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, ffi_check
+from rocketmq.ffi import MessageModel, dll
+
+NAMESRV = sys.argv[1]
+QUEUES = 4
+_lock = threading.Lock()
+_consumers: dict[str, Any] = {}
+_producers: list[Any] = []
+
+
+def say(line: str) -> None:
+    """Write a line; the library calls from threads of its own."""
+    with _lock:
+        sys.stdout.write(f"@ {line}\n")
+        sys.stdout.flush()
+
+
+def where(message: Any) -> str:
+    """Say which message this is and where it stood."""
+    return f"number={message.body.decode()} queue={message.queue_id} offset={message.queue_offset}"
+
+
+def produce(*, topic: str, first: str, count: str, tags: str) -> None:
+    """Send numbers; the selector takes the queue from the number."""
+    if not _producers:
+        producer = Producer("stock_producer")
+        producer.set_namesrv_addr(NAMESRV)
+        producer.set_timeout(10_000)
+        producer.start()
+        _producers.append(producer)
+    tag_of = tags.split(",")
+    for number in range(int(first), int(first) + int(count)):
+        message = Message(topic)
+        message.set_body(str(number))
+        message.set_keys(f"key-{number}")
+        message.set_tags(tag_of[number % len(tag_of)])
+        result = _producers[0].send_orderly(message, number, retry_times=0)
+        say(f"sent number={number} queue={number % QUEUES} offset={result.offset}")
+
+
+def push(*, name: str, group: str, topic: str, tags: str, mode: str) -> None:
+    """Start a push consumer."""
+    model = MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING
+    consumer = PushConsumer(group, orderly=mode == "orderly", message_model=model)
+    consumer.set_namesrv_addr(NAMESRV)
+    consumer.set_instance_name(name)
+    consumer.set_thread_count(1)
+
+    def got(message: Any) -> None:
+        tag = message.tags.decode() if isinstance(message.tags, bytes) else message.tags
+        say(f"got name={name} {where(message)} tag={tag} at={int(time.time() * 1000)}")
+
+    consumer.subscribe(topic, got, expression=tags.replace(",", "||"))
+    consumer.start()
+    _consumers[name] = consumer
+
+
+def stop(*, name: str) -> None:
+    """Shut a consumer down; the object stays, its destructor would do it a second time."""
+    ffi_check(dll.ShutdownPushConsumer(_consumers[name]._handle))
+
+
+def pull(*, topic: str, group: str) -> None:
+    """Read every queue to its end."""
+    consumer = PullConsumer(group)
+    consumer.set_namesrv_addr(NAMESRV)
+    consumer.start()
+    for message in consumer.pull(topic):
+        say(f"pulled {where(message)}")
+    _consumers[f"pull of {topic}"] = consumer
+
+
+def main() -> None:
+    """Obey until standard input ends."""
+    say("ready")
+    verbs = {"produce": produce, "push": push, "stop": stop, "pull": pull}
+    for line in sys.stdin:
+        verb, *words = line.split()
+        try:
+            verbs[verb](**dict(word.split("=", 1) for word in words))
+            say(f"done verb={verb}")
+        except Exception as error:
+            reason = base64.b64encode(repr(error).encode()).decode()
+            say(f"failed verb={verb} reason={reason}")
+    sys.stdout.flush()
+
+
+main()

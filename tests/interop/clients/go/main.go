@@ -1,0 +1,195 @@
+// Drives the Go client by lines on standard input; see ../README.md for the lines.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2"
+	"github.com/apache/rocketmq-client-go/v2/admin"
+	"github.com/apache/rocketmq-client-go/v2/consumer"
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/producer"
+	"github.com/apache/rocketmq-client-go/v2/rlog"
+)
+
+type options map[string]string
+
+var (
+	namesrv   []string
+	output    sync.Mutex
+	sender    rocketmq.Producer
+	consumers = map[string]rocketmq.PushConsumer{}
+)
+
+func say(format string, values ...any) {
+	output.Lock()
+	defer output.Unlock()
+	fmt.Printf("@ "+format+"\n", values...)
+}
+
+func where(message *primitive.MessageExt) string {
+	return fmt.Sprintf("number=%s queue=%d offset=%d",
+		message.Body, message.Queue.QueueId, message.QueueOffset)
+}
+
+// byNumber picks the queue from the number in the body.
+type byNumber struct{}
+
+func (byNumber) Select(message *primitive.Message, queues []*primitive.MessageQueue, _ string) *primitive.MessageQueue {
+	number, _ := strconv.Atoi(string(message.Body))
+	for _, queue := range queues {
+		if queue.QueueId == number%len(queues) {
+			return queue
+		}
+	}
+	return nil
+}
+
+func produce(o options) error {
+	if sender == nil {
+		made, err := rocketmq.NewProducer(
+			producer.WithNameServer(namesrv),
+			producer.WithGroupName("stock_producer"),
+			producer.WithInstanceName("producer"),
+			producer.WithQueueSelector(byNumber{}),
+			producer.WithSendMsgTimeout(10*time.Second),
+			producer.WithRetry(0),
+		)
+		if err != nil {
+			return err
+		}
+		if err := made.Start(); err != nil {
+			return err
+		}
+		sender = made
+	}
+	first, _ := strconv.Atoi(o["first"])
+	count, _ := strconv.Atoi(o["count"])
+	tags := strings.Split(o["tags"], ",")
+	for number := first; number < first+count; number++ {
+		message := primitive.NewMessage(o["topic"], []byte(strconv.Itoa(number)))
+		message.WithTag(tags[number%len(tags)]).WithKeys([]string{fmt.Sprintf("key-%d", number)})
+		result, err := sender.SendSync(context.Background(), message)
+		if err != nil {
+			return err
+		}
+		say("sent number=%d queue=%d offset=%d id=%s",
+			number, result.MessageQueue.QueueId, result.QueueOffset, result.OffsetMsgID)
+	}
+	return nil
+}
+
+func push(o options) error {
+	name, model := o["name"], consumer.Clustering
+	if o["mode"] == "broadcast" {
+		model = consumer.BroadCasting
+	}
+	made, err := rocketmq.NewPushConsumer(
+		consumer.WithNameServer(namesrv),
+		consumer.WithGroupName(o["group"]),
+		consumer.WithInstance(name),
+		consumer.WithConsumerModel(model),
+		consumer.WithConsumerOrder(o["mode"] == "orderly"),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+		consumer.WithConsumeGoroutineNums(1),
+	)
+	if err != nil {
+		return err
+	}
+	selector := consumer.MessageSelector{
+		Type: consumer.TAG, Expression: strings.ReplaceAll(o["tags"], ",", "||"),
+	}
+	err = made.Subscribe(o["topic"], selector,
+		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+			for _, message := range messages {
+				say("got name=%s %s tag=%s at=%d", name, where(message), message.GetTags(),
+					time.Now().UnixMilli())
+			}
+			return consumer.ConsumeSuccess, nil
+		})
+	if err != nil {
+		return err
+	}
+	consumers[name] = made
+	return made.Start()
+}
+
+func stop(o options) error {
+	made := consumers[o["name"]]
+	delete(consumers, o["name"])
+	return made.Shutdown()
+}
+
+func pull(o options) error {
+	tool, err := admin.NewAdmin(admin.WithResolver(primitive.NewPassthroughResolver(namesrv)))
+	if err != nil {
+		return err
+	}
+	queues, err := tool.FetchPublishMessageQueues(context.Background(), o["topic"])
+	if err != nil {
+		return err
+	}
+	made, err := rocketmq.NewPullConsumer(
+		consumer.WithNameServer(namesrv),
+		consumer.WithGroupName(o["group"]),
+		consumer.WithInstance("puller"),
+	)
+	if err != nil {
+		return err
+	}
+	if err := made.Subscribe(o["topic"], consumer.MessageSelector{}); err != nil {
+		return err
+	}
+	if err := made.Start(); err != nil {
+		return err
+	}
+	defer made.Shutdown()
+	for _, queue := range queues {
+		// A pull at the end of a queue would be held for 20 s, so it stops where the queue ends.
+		for offset, end := int64(0), int64(1); offset < end; {
+			result, err := made.PullFrom(context.Background(), queue, offset, 32)
+			if err != nil {
+				return err
+			}
+			if result.Status != primitive.PullFound {
+				return fmt.Errorf("%v at %d: status %v", queue, offset, result.Status)
+			}
+			for _, message := range result.GetMessageExts() {
+				say("pulled %s", where(message))
+			}
+			offset, end = result.NextBeginOffset, result.MaxOffset
+		}
+	}
+	return nil
+}
+
+func main() {
+	rlog.SetLogLevel("error")
+	namesrv = []string{os.Args[1]}
+	verbs := map[string]func(options) error{
+		"produce": produce, "push": push, "stop": stop, "pull": pull,
+	}
+	say("ready")
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		given := options{}
+		for _, word := range words[1:] {
+			name, value, _ := strings.Cut(word, "=")
+			given[name] = value
+		}
+		if err := verbs[words[0]](given); err != nil {
+			reason := base64.StdEncoding.EncodeToString([]byte(err.Error()))
+			say("failed verb=%s reason=%s", words[0], reason)
+		} else {
+			say("done verb=%s", words[0])
+		}
+	}
+}

@@ -1,0 +1,221 @@
+// Drives the Java client by lines on standard input; see ../README.md for the lines.
+
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+public class StockClient {
+    private static final PrintStream OUT = System.out;
+    private static final Map<String, DefaultMQPushConsumer> CONSUMERS = new HashMap<>();
+    private static String namesrv;
+    private static DefaultMQProducer producer;
+
+    public static void main(String[] args) throws Exception {
+        namesrv = args[0];
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        say("ready");
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] words = line.trim().split(" ");
+            Map<String, String> options = new HashMap<>();
+            for (int i = 1; i < words.length; i++) {
+                int at = words[i].indexOf('=');
+                options.put(words[i].substring(0, at), words[i].substring(at + 1));
+            }
+            try {
+                run(words[0], options);
+                say("done verb=" + words[0]);
+            } catch (Throwable error) {
+                error.printStackTrace();
+                say("failed verb=" + words[0] + " reason=" + encode(String.valueOf(error)));
+            }
+        }
+        System.exit(0);
+    }
+
+    private static void run(String verb, Map<String, String> options) throws Exception {
+        switch (verb) {
+            case "produce": produce(options); break;
+            case "push": push(options); break;
+            case "stop": CONSUMERS.remove(options.get("name")).shutdown(); break;
+            case "pull": pull(options); break;
+            case "litepull": litePull(options); break;
+            case "query":
+                long now = System.currentTimeMillis();
+                for (MessageExt message : producer()
+                        .queryMessage(options.get("topic"), options.get("key"), 32, 0, now + 60_000)
+                        .getMessageList()) {
+                    say("found " + where(message));
+                }
+                break;
+            case "view":
+                say("found " + where(producer().viewMessage(options.get("topic"), options.get("id"))));
+                break;
+            case "admin": say("output text=" + encode(admin(options.get("args").split(",")))); break;
+            default: throw new IllegalArgumentException("unknown verb " + verb);
+        }
+    }
+
+    private static DefaultMQProducer producer() throws Exception {
+        if (producer == null) {
+            DefaultMQProducer made = new DefaultMQProducer("stock_producer");
+            made.setNamesrvAddr(namesrv);
+            made.setInstanceName("producer");
+            made.setSendMsgTimeout(10_000);
+            made.start();
+            producer = made;
+        }
+        return producer;
+    }
+
+    private static void produce(Map<String, String> options) throws Exception {
+        int first = Integer.parseInt(options.get("first"));
+        int count = Integer.parseInt(options.get("count"));
+        String[] tags = options.get("tags").split(",");
+        for (int number = first; number < first + count; number++) {
+            byte[] body = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
+            Message message =
+                new Message(options.get("topic"), tags[number % tags.length], "key-" + number, body);
+            SendResult result = producer().send(
+                message, (queues, sent, chosen) -> queues.get((Integer) chosen % queues.size()), number);
+            say("sent number=" + number + " queue=" + result.getMessageQueue().getQueueId()
+                + " offset=" + result.getQueueOffset() + " id=" + result.getOffsetMsgId()
+                + " unique=" + result.getMsgId());
+        }
+    }
+
+    private static void push(Map<String, String> options) throws Exception {
+        String name = options.get("name");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName(name);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(options.get("topic"), options.get("tags").replace(",", "||"));
+        if (options.get("mode").equals("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(message -> got(name, message));
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            if (options.get("mode").equals("broadcast")) {
+                // By its name: the class moved between packages from 4.9 to 5.
+                Class<?> model = consumer.getMessageModel().getClass();
+                Object wanted = model.getField("BROADCASTING").get(null);
+                consumer.getClass().getMethod("setMessageModel", model).invoke(consumer, wanted);
+            }
+            consumer.setConsumeThreadMin(1);
+            consumer.setConsumeThreadMax(1);
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(message -> got(name, message));
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        CONSUMERS.put(name, consumer);
+    }
+
+    private static void got(String name, MessageExt message) {
+        say("got name=" + name + " " + where(message) + " tag=" + message.getTags()
+            + " at=" + System.currentTimeMillis());
+    }
+
+    @SuppressWarnings("deprecation")
+    private static void pull(Map<String, String> options) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.get("group"));
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("puller");
+        consumer.start();
+        try {
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(options.get("topic"))) {
+                long offset = consumer.minOffset(queue);
+                long end = consumer.maxOffset(queue);
+                while (offset < end) {
+                    PullResult result = consumer.pull(queue, "*", offset, 32);
+                    if (result.getPullStatus() != PullStatus.FOUND) {
+                        throw new IllegalStateException(queue + " at " + offset + ": " + result);
+                    }
+                    result.getMsgFoundList().forEach(message -> say("pulled " + where(message)));
+                    offset = result.getNextBeginOffset();
+                    consumer.updateConsumeOffset(queue, offset);
+                }
+            }
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    private static void litePull(Map<String, String> options) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.get("group"));
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("lite");
+        // Not by seek: it interrupts the pull thread, and an interrupted call closes the connection.
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.start();
+        try {
+            List<MessageQueue> queues =
+                new ArrayList<>(consumer.fetchMessageQueues(options.get("topic")));
+            consumer.assign(queues);
+            int left = Integer.parseInt(options.get("count"));
+            for (long until = System.currentTimeMillis() + 15_000; left > 0; ) {
+                List<MessageExt> messages = consumer.poll(1000);
+                messages.forEach(message -> say("pulled " + where(message)));
+                left -= messages.size();
+                if (System.currentTimeMillis() > until) {
+                    throw new IllegalStateException(left + " messages did not come");
+                }
+            }
+            consumer.commitSync();
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    /** Runs mqadmin inside this JVM: it costs a second less per command than a JVM of its own. */
+    private static String admin(String[] arguments) throws Exception {
+        ByteArrayOutputStream text = new ByteArrayOutputStream();
+        PrintStream before = System.out;
+        System.setOut(new PrintStream(text, true));
+        try {
+            Class<?> main = Class.forName("org.apache.rocketmq.tools.command.MQAdminStartup");
+            main.getMethod("main", String[].class).invoke(null, (Object) arguments);
+        } finally {
+            System.setOut(before);
+        }
+        return text.toString();
+    }
+
+    private static String where(MessageExt message) {
+        return "number=" + new String(message.getBody(), StandardCharsets.UTF_8)
+            + " queue=" + message.getQueueId() + " offset=" + message.getQueueOffset();
+    }
+
+    private static String encode(String text) {
+        return Base64.getEncoder().encodeToString(text.getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static synchronized void say(String line) {
+        OUT.println("@ " + line);
+        OUT.flush();
+    }
+}

@@ -1,0 +1,152 @@
+"""The admin client and the command line against Apache RocketMQ: its codes, its JSON dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bench.process import free_ports
+from inorder.cli.main import app
+from inorder.client.admin import Admin
+from inorder.client.admin.offsets import BEGINNING_MS
+from inorder.client.producer import Producer
+from inorder.client.session import Session
+from inorder.errors import GroupNotFound, NotFound, TopicNotRouted
+from inorder.model import GroupConfig, Subscription
+from inorder.wire.bodies import ConsumerData
+from inorder.wire.ids import offset_message_id
+from inorder.wire.record import pack_host
+from tests.interop.rocketmq import ended, real_broker, real_name_server
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+TOPIC = "orders"
+
+
+@pytest.fixture(scope="module")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run Apache RocketMQ's name server and broker."""
+    folder: Path = tmp_path_factory.mktemp("rocketmq")
+    names = real_name_server(folder)
+    with ended(names):
+        store, (port,) = folder / "store", free_ports(1)
+        broker = real_broker(folder, store=store, port=port, namesrv=names.address)
+        with ended(broker):
+            yield f"{names.address[0]}:{names.address[1]}"
+
+
+def test_the_admin_client_operates_rocketmq(namesrv: str) -> None:
+    """Every noun and verb of Admin, as against our own broker."""
+
+    async def story() -> None:
+        async with Session(namesrv) as session:
+            admin = Admin(session)
+            await _wait_for_broker(admin)
+            await admin.topics.create(TOPIC, queues=2)
+            await _topics_and_messages(session, admin)
+            await _groups_and_offsets(session, admin)
+            await admin.topics.delete(TOPIC)
+            with pytest.raises(TopicNotRouted):
+                await admin.topics.describe(TOPIC)
+
+    asyncio.run(story())
+
+
+async def _wait_for_broker(admin: Admin) -> None:
+    while not await admin.cluster.brokers():  # noqa: ASYNC110 - another process registers itself
+        await asyncio.sleep(0.1)
+
+
+async def _topics_and_messages(session: Session, admin: Admin) -> None:
+    ids = []
+    async with Producer(session) as producer:
+        for number in range(6):
+            key = f"order-{number}"
+            receipt = await producer.send(TOPIC, key.encode(), key=key, keys=[key])
+            ids.append(receipt.message_id)
+    assert TOPIC in await admin.topics.names()
+    assert "TBW102" not in await admin.topics.names()
+    view = await admin.topics.describe(TOPIC)
+    assert (view.messages, len(view.queues)) == (6, 2)
+    assert next(iter(view.configs.values())).write_queues == 2
+    await admin.topics.update(TOPIC, perm=6)
+    messages = admin.messages
+    (found,) = await messages.by_id(TOPIC, ids[3])
+    assert found.body == b"order-3"
+    (node,) = await admin.cluster.brokers()
+    host, _, port = node.address.rpartition(":")
+    stored_id = offset_message_id(pack_host(host, int(port)), found.position)
+    assert await messages.by_id(TOPIC, stored_id) == [found]
+    with pytest.raises(NotFound):
+        await messages.by_id(TOPIC, "0" * 32)
+    assert await messages.by_key(TOPIC, "order-3") == [found]
+    assert await messages.by_offset(found.queue, found.offset) == found
+    assert len(await messages.by_time(TOPIC, 0)) == 6
+    assert (await admin.cluster.runtime(node.name))["brokerActive"] in ("true", "false")
+    assert (await admin.cluster.settings(node.name))["brokerName"] == node.name
+
+
+async def _groups_and_offsets(session: Session, admin: Admin) -> None:
+    await admin.groups.create(GroupConfig("billing", retry_max_times=3))
+    assert (await admin.groups.table())["billing"].popitem()[1].retry_max_times == 3
+    queues = [one.queue for one in await admin.offsets.get("billing", TOPIC)]
+    await admin.offsets.set("billing", queues[0], 1)
+    committed = [one.committed_offset for one in await admin.offsets.get("billing", TOPIC)]
+    assert committed == [1, None]
+    ends = await admin.offsets.reset("billing", TOPIC)
+    assert sum(ends.values()) == 6
+    assert sum(one.lag for one in await admin.groups.lag("billing", TOPIC)) == 0
+    assert await admin.offsets.reset("billing", TOPIC, BEGINNING_MS) == dict.fromkeys(queues, 0)
+    assert await admin.offsets.reset_queue("billing", queues[1], 1) == 1
+    assert sum(one.lag for one in await admin.groups.lag("billing")) == 5
+    async with Session(namesrv_of(session)) as other:
+        await other.route(TOPIC)
+        other.set_consumer(ConsumerData("billing", subscriptions=(Subscription(TOPIC),)))
+        other.add_producer("shop")
+        await other.heartbeat()
+        view = await admin.groups.describe("billing")
+        assert [member.client_id for member in view.members] == [other.client_id]
+        assert (await admin.groups.producers("shop")).popitem()[1][0].client_id == other.client_id
+    assert await admin.groups.producers("nobody") == {}
+    await admin.groups.delete("billing")
+    with pytest.raises(GroupNotFound):
+        await admin.groups.describe("billing")
+
+
+def namesrv_of(session: Session) -> str:
+    """Return the address that a session asks."""
+    return session.statistics().name_server
+
+
+def test_the_command_line_operates_rocketmq(namesrv: str) -> None:
+    """Create, send, tail, find, measure and delete from the shell."""
+
+    def run(*words: str, stdin: str = "") -> str:
+        done = CliRunner().invoke(app, [*words, "--namesrv", namesrv], input=stdin)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def objects(*words: str) -> Any:
+        return json.loads(run(*words, "-o", "json"))
+
+    run("topic", "create", "shell", "--queues", "2")
+    run("send", "shell", "--key-separator", "=", stdin="a=1\nb=1\na=2\n")
+    rows = [json.loads(line) for line in run("tail", "shell", "-o", "json").splitlines()]
+    assert sorted(row["body"] for row in rows) == ["1", "1", "2"]
+    of_key = run("tail", "shell", "--key", "a", "--from", "beginning", "--body")
+    assert of_key == "1\n2\n"
+    assert [one["body"] for one in objects("message", "find", "shell", "--key", "a")] == ["1", "2"]
+    run("group", "create", "shell-group")
+    run("offset", "reset", "shell-group", "shell", "--to", "beginning")
+    assert objects("lag", "shell-group")["lag"] == 3
+    assert "shell" in run("topic", "list")
+    assert objects("topic", "describe", "shell")["messages"] == 3
+    assert "V5" in run("cluster", "brokers")
+    run("group", "delete", "shell-group", "-y")
+    run("topic", "delete", "shell", "-y")
