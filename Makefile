@@ -71,12 +71,12 @@ sim: $(STAMP) ## one simulated cluster from SEED=
 
 fuzz: $(STAMP) ## fuzz the decoders, guided by coverage; ARGS="--seconds 60"
 	@$(PY) -c 'import atheris' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/fuzz.txt
-	$(PY) -m tests.fuzz $(ARGS)
+	$(PY) -m tests.fuzz.run $(ARGS)
 
-garbage: $(STAMP) ## throw garbage at a running broker
-	$(PYTEST) -q tests/garbage
+garbage: $(STAMP) ## throw garbage at a running broker; ARGS="--scale 0.1 --only idle"
+	$(PY) -m tests.garbage.attack $(ARGS)
 
-interop: $(STAMP) ## against Apache RocketMQ; needs java and mvn
+interop: $(STAMP) ## with Apache RocketMQ and stock clients; needs java and mvn, some clients go and node
 	$(PYTEST) -q -m interop tests/interop
 
 bench: $(STAMP) ## measure a real broker process; ARGS="--against rocketmq" to compare
@@ -101,18 +101,18 @@ docs: $(STAMP) ## renew the generated pages and verify all links
 proof: proof-crash proof-power proof-faults proof-garbage proof-fuzz proof-interop proof-bench ## all of them
 
 proof-crash: $(STAMP) ## kill -9 under load, 100 rounds
-	INORDER_ROUNDS=100 $(PYTEST) -q tests/crash -k kill
+	$(PY) -m tests.crash.killing --rounds 100 $(ARGS)
 
 proof-power: $(STAMP) ## power cut under sync flush, 30 rounds
-	INORDER_ROUNDS=30 $(PYTEST) -q tests/crash -k power
+	INORDER_ROUNDS=30 $(PYTEST) -q -n $(WORKERS) tests/crash -k power
 
 proof-faults: $(STAMP) ## disk full and fsync errors at every write point
-	INORDER_ROUNDS=0 $(PYTEST) -q tests/crash -k fault
+	INORDER_ROUNDS=0 $(PYTEST) -q -n $(WORKERS) tests/crash -k "fault or full or sync"
 
 proof-garbage: garbage ## garbage, 10,000 idle connections
 
 proof-fuzz: ## each decoder for five minutes
-	$(MAKE) fuzz ARGS="--seconds 300"
+	$(MAKE) fuzz ARGS="--each 300"
 
 proof-interop: interop ## both directions with Apache RocketMQ
 

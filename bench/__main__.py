@@ -12,6 +12,7 @@ python -m bench ceiling                  what the load generator itself can do
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ NOISY_CORES = 0.25
 def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for; 1 if anything was bad or not flat."""
     options = _parse(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # brokers are ended on the way out
     if options.against and (lacking := rocketmq.missing()):
         say(f"{lacking}: nothing can be compared, measuring ours alone")
         options.against = None

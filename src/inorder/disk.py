@@ -57,7 +57,7 @@ class File(Protocol):
         ...
 
     def view(self) -> memoryview:
-        """Return a read-only mapping of the whole file; it shows later writes, and outlives close()."""
+        """Return a read-only mapping of the file; it shows later writes and outlives close()."""
         ...
 
     def fdatasync(self) -> None:
@@ -81,7 +81,10 @@ class Files(Protocol):
     """A file system."""
 
     def open(self, path: Path, *, create: bool = False, size: int | None = None) -> File:
-        """Open for reading and writing. With `create`, make it, sparse, `size` bytes long."""
+        """Open for reading and writing. With `create`, make it, sparse, `size` bytes long.
+
+        If it cannot be given its length, a new file is taken away again.
+        """
         ...
 
     def exists(self, path: Path) -> bool: ...
@@ -123,11 +126,11 @@ class Files(Protocol):
     def usage(self, path: Path) -> DiskUsage: ...
 
     def lock(self, path: Path, content: bytes) -> contextlib.AbstractContextManager[None]:
-        """Hold the POSIX record lock on byte 0 of a file; BlockingIOError if another process has it."""
+        """Hold the POSIX lock on byte 0 of a file; BlockingIOError if another process has it."""
         ...
 
     def boot_id(self) -> str:
-        """Name this start of the operating system: while it is the same, the page cache survived."""
+        """Name this start of the system: while it is the same, the page cache survived."""
         ...
 
 
@@ -184,14 +187,21 @@ class OsFiles:
 
     def open(self, path: Path, *, create: bool = False, size: int | None = None) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
-        if create:
-            flags |= os.O_CREAT
-        fd = os.open(path, flags, 0o644)
+        made = False
+        try:
+            fd = os.open(path, flags)
+        except FileNotFoundError:
+            if not create:
+                raise
+            fd = os.open(path, flags | os.O_CREAT, 0o644)
+            made = True
         try:
             if create and size is not None and os.fstat(fd).st_size != size:
                 os.ftruncate(fd, size)
         except BaseException:
             os.close(fd)
+            if made:  # whoever opens it next must not take it for one that is complete
+                os.unlink(path)
             raise
         return OsFile(path, fd)
 

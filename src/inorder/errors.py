@@ -3,11 +3,13 @@
     InorderError
     ├─ ConfigError                                      before anything starts
     ├─ UsageError          NotStarted, AlreadyClosed    the caller's mistake
+    ├─ BatchIncomplete(outcomes)                        some messages of a batch were not stored
     ├─ ProtocolError       LocalProtocolError, RemoteProtocolError
     ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding
     ├─ RouteError          TopicNotRouted, NoWritableQueue
     ├─ BrokerError(code, remark)  one class per response code that callers tell apart
-    └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, StoreLocked, StoreFailed
+    └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, StoreLocked,
+                           StoreFailed, WriteInDoubt
 
 A message says what happened, to which object, and what to do next. `retriable` says whether the
 same call may succeed later without a change by the caller. A ProtocolError of the peer closes the
@@ -16,6 +18,7 @@ connection; a BrokerError never does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -39,6 +42,17 @@ class NotStarted(UsageError):
 
 class AlreadyClosed(UsageError):
     """The object was closed; make a new one."""
+
+
+class BatchIncomplete(InorderError):
+    """Some messages of a batch were not stored, or nobody knows.
+
+    `outcomes` holds, for each message in its place, its SendReceipt or the error.
+    """
+
+    def __init__(self, message: str, outcomes: Sequence[object]) -> None:
+        self.outcomes = tuple(outcomes)
+        super().__init__(message)
 
 
 class ProtocolError(InorderError):
@@ -212,7 +226,7 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
         SubscriptionParseFailed, SubscriptionNotFound, SubscriptionNotLatest, GroupNotFound,
         InvalidParameter, ConsumerNotOnline,
     )
-}
+}  # fmt: skip
 
 
 def broker_error(code: int, remark: str | None) -> BrokerError:
@@ -250,3 +264,7 @@ class StoreLocked(StoreError):
 
 class StoreFailed(StoreError):
     """A write or sync failed in a way that cannot be taken back; the store takes no more writes."""
+
+
+class WriteInDoubt(StoreFailed):
+    """A write failed and could not be taken back: what it wrote may come back at the next start."""

@@ -56,7 +56,7 @@ def run(at: int, words: list[str]) -> None:
             die()
         write(file, data, position)
 
-    OsFile.pwrite = pwrite  # type: ignore[method-assign]
+    OsFile.pwrite = pwrite  # type: ignore[method-assign, assignment]
     for name in ("fdatasync", "truncate"):
         death.wrap(OsFile, name)
     for name in ("remove", "remove_tree", "rename", "fsync_dir"):
@@ -69,7 +69,7 @@ def run(at: int, words: list[str]) -> None:
             die()
         return create(files, path, **options)
 
-    OsFiles.open = open_  # type: ignore[method-assign]
+    OsFiles.open = open_  # type: ignore[method-assign, assignment]
     sys.argv = ["inorder", *words]
     main()
 

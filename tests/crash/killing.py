@@ -1,11 +1,13 @@
 """kill -9 of a real broker process under load, round after round, with every promise checked.
 
 One round: start, load it with pipelined producers and committing consumers, SIGKILL it after 0.1 to
-2 s; then perhaps kill it again, up to three times, while it recovers (at a random time, or at a
-chosen change of a file: `dying.py`); then start it in peace, read everything back and judge it
-(`load.py`), stop it, and read its files without our code (`verify.py`). Where recovery was killed,
-a copy of the directory is recovered in one go and must come out the same. A directory lives for
-some rounds; half of them flush asynchronously, half synchronously.
+2 s (now and then SIGTERM: what is acknowledged on the way out counts as well); then perhaps kill it
+again, up to three times, while it recovers (at a random time, or at a chosen change of a file:
+`dying.py`; sometimes with queues and index removed, so that they are made again from the log); then
+start it in peace, read everything back and judge it (`load.py`), stop or kill it, and read its
+files without our code (`verify.py`). Where recovery was killed, a copy of the directory is
+recovered in one go and must come out the same. A directory lives for some rounds; half of them
+flush asynchronously, half synchronously.
 
     python -m tests.crash.killing --rounds 100 --seed 7
 """
@@ -14,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import random
 import re
 import shutil
@@ -45,10 +46,14 @@ SETTINGS = (
     "flushConsumerOffsetInterval=150",
 )
 ROOT = Path(__file__).parents[2]
-ROUNDS_PER_LIFE = 8
+ROUNDS_PER_LIFE = 5
+LOAD_S_MAX = 2.0
+STOP_RATIO = 0.1
 SENDERS = 3
 READY_S = 60
-RECOVERY_CHANGES_MAX = 60
+RECOVERY_CHANGES_MAX = 16
+REBUILD_CHANGES_MAX = 120
+REBUILD_RATIO = 0.2
 
 
 class Wrong(AssertionError):
@@ -64,7 +69,9 @@ class Figures:
     acknowledged: int = 0
     copies: int = 0
     kills: int = 0
+    stops: int = 0
     kills_in_recovery: int = 0
+    rebuilt: int = 0
     recoveries_compared: int = 0
     records_verified: int = 0
     segments: int = 0
@@ -75,7 +82,9 @@ class Figures:
         modes = " ".join(f"{mode}={count}" for mode, count in sorted(self.acks_by_mode.items()))
         return (
             f"rounds={self.rounds} directories={self.lives} acknowledged={self.acknowledged} "
-            f"({modes}) kills={self.kills} kills_during_recovery={self.kills_in_recovery} "
+            f"({modes}) kills={self.kills} stops_under_load={self.stops} "
+            f"kills_during_recovery={self.kills_in_recovery} "
+            f"rebuilt_from_the_log={self.rebuilt} "
             f"recoveries_compared={self.recoveries_compared} copies_by_retries={self.copies} "
             f"records_verified={self.records_verified} segments={self.segments} "
             f"lost=0 seconds={self.seconds:.0f}"
@@ -95,7 +104,9 @@ class Process:
         for setting in (*SETTINGS, f"flushDiskType={'SYNC' if sync else 'ASYNC'}_FLUSH"):
             self._words += ["--set", setting]
 
-    def start(self, *, dies_at: int | None = None, data: Path | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, *, dies_at: int | None = None, data: Path | None = None
+    ) -> subprocess.Popen[str]:
         """Start it; it dies at a change of a file if told to."""
         words = list(self._words)
         if data is not None:
@@ -130,14 +141,16 @@ def end(process: subprocess.Popen[str], number: int) -> int:
 class Life:
     """One data directory over some rounds."""
 
-    def __init__(self, folder: Path, seed: int, figures: Figures) -> None:
+    def __init__(self, folder: Path, seed: int, figures: Figures, load_s_max: float) -> None:
+        self._load_s_max = load_s_max
         self._draw = random.Random(f"life/{seed}")
         self.sync = seed % 2 == 1
         self._data = folder / "data"
+        self._log = folder / "log"
         self._folder = folder
         self._figures = figures
         self._process = Process(
-            self._data, sync=self.sync, pair=self._draw.random() < 0.3, log=folder / "log"
+            self._data, sync=self.sync, pair=self._draw.random() < 0.3, log=self._log
         )
         self._book = Book()
         self._senders = [Sender(f"p{number}", self._book, seed) for number in range(SENDERS)]
@@ -150,7 +163,7 @@ class Life:
         """Load, kill, recover, judge."""
         figures, draw, book = self._figures, self._draw, self._book
         before = book.acknowledged
-        await self._load_and_kill(draw.uniform(0.1, 2.0))
+        await self._load_and_kill(draw.uniform(0.1, self._load_s_max))
         image = await self._kill_in_recovery() if draw.random() < 0.6 else None
         contents = await self._judge()
         if image is not None:
@@ -179,16 +192,27 @@ class Life:
                 self._new = False
             places = [(topic, queue) for topic in TOPICS for queue in range(QUEUES)]
             tasks = [
-                asyncio.create_task(sender.run(connection, window=self._draw.choice((1, 16, 128))))
+                asyncio.create_task(
+                    sender.run(
+                        connection, window=self._draw.choice((1, 16, 128)),
+                        full_speed=self._draw.randint(500, 3000),
+                    )
+                )
                 for sender, connection in zip(self._senders, connections, strict=False)
-            ]
+            ]  # fmt: skip
             tasks.append(asyncio.create_task(consume(api, places, self._book, suspend_ms=500)))
             await asyncio.sleep(load_s)
-            process.kill()
-            self._figures.kills += 1
+            how = signal.SIGTERM if self._draw.random() < STOP_RATIO else signal.SIGKILL
+            process.send_signal(how)
+            if how == signal.SIGKILL:
+                self._figures.kills += 1
             for connection in connections:
                 await connection.wait_closed()
             await asyncio.gather(*tasks)
+            if how == signal.SIGTERM:
+                self._figures.stops += 1
+                if process.wait(READY_S) != 0 or (self._data / "abort").exists():
+                    raise Wrong(f"stopped under load: {self._log.read_text()[-2000:]}")
         finally:
             end(process, signal.SIGKILL)
 
@@ -197,17 +221,25 @@ class Life:
         image = self._folder / "image"
         if image.exists():
             shutil.rmtree(image)
-        subprocess.run(["cp", "-a", "--sparse=always", str(self._data), str(image)], check=True)
+        changes_max = RECOVERY_CHANGES_MAX
+        if self._draw.random() < REBUILD_RATIO:  # all but the log follows from the log
+            for name in ("inorder", "index", "consumequeue"):
+                shutil.rmtree(self._data / name, ignore_errors=True)
+            changes_max = REBUILD_CHANGES_MAX
+            self._figures.rebuilt += 1
+        _copy(self._data, image)
         for _ in range(self._draw.randint(1, 3)):
-            if self._draw.random() < 0.6:
-                process = self._process.start(dies_at=self._draw.randint(1, RECOVERY_CHANGES_MAX))
+            if self._draw.random() < 0.7:
+                process = self._process.start(dies_at=self._draw.randint(1, changes_max))
             else:
                 process = self._process.start()
-                await asyncio.sleep(self._draw.uniform(0.2, 1.0) * self._start_s)
+                await asyncio.sleep(self._draw.uniform(0.5, 1.0) * self._start_s)
                 process.kill()
-            with contextlib.suppress(Wrong):  # if it came as far as to be ready, so be it
+            try:
                 await self._process.ready(process)
-            self._figures.kills_in_recovery += 1
+                self._figures.kills += 1  # too late: it was done
+            except Wrong:
+                self._figures.kills_in_recovery += 1
             end(process, signal.SIGKILL)
         return image
 
@@ -252,12 +284,24 @@ class Life:
         )  # fmt: skip
 
 
+def _copy(source: Path, target: Path) -> None:
+    subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)
+
+
 def _raise(problems: list[str]) -> None:
     if problems:
         raise Wrong("\n".join([f"{len(problems)} problems", *problems[:20]]))
 
 
-async def run(rounds: int, seed: int, *, folder: Path, show: bool = False) -> Figures:
+async def run(
+    rounds: int,
+    seed: int,
+    *,
+    folder: Path,
+    rounds_per_life: int = ROUNDS_PER_LIFE,
+    load_s_max: float = LOAD_S_MAX,
+    show: bool = False,
+) -> Figures:
     """Play rounds; raises `Wrong` and leaves the directory if a promise is broken."""
     figures = Figures()
     began = time.monotonic()
@@ -265,15 +309,18 @@ async def run(rounds: int, seed: int, *, folder: Path, show: bool = False) -> Fi
     while figures.rounds < rounds:
         home = folder / f"life-{number}"
         home.mkdir()
-        life = Life(home, number, figures)
-        for _ in range(min(ROUNDS_PER_LIFE, rounds - figures.rounds)):
+        life = Life(home, number, figures, load_s_max)
+        for _ in range(min(rounds_per_life, rounds - figures.rounds)):
             try:
                 await life.round()
             except BaseException as error:
                 error.add_note(f"seed={seed} round={figures.rounds} directory={home}")
                 raise
             if show:
-                print(f"round {figures.rounds}/{rounds} acknowledged={figures.acknowledged}")
+                print(
+                    f"round {figures.rounds} of {rounds}: {figures.acknowledged} acknowledged",
+                    flush=True,
+                )
         life.close()
         shutil.rmtree(home)
         number += 1

@@ -38,6 +38,7 @@ QUEUES = 3
 KEYS = 12
 BATCH_RATIO = 0.15
 TIMEOUT_MS = 30_000
+SLOW_S = 0.005
 LOSS = frozenset((Kind.LOST, Kind.OFFSET_CONFLICT))
 Place = tuple[str, int]
 
@@ -110,7 +111,7 @@ class Book:
                     wrong += filter(None, (self.show(place, record) for record in records))
                     wrong += self._judge_shown(place, len(records))
                 wrong += await self._judge_commit(api, place, len(records))
-        rules = Rules(stored_once=False, acknowledged_min=0)
+        rules = Rules(stored_once=False, acknowledged_min=0, complete_stored=True)
         report: Report = check([*self.events, *stored], rules=rules)
         wrong += [str(one) for one in report.findings if one.kind not in allowed]
         self.copies = sum(found.values()) - len(found)
@@ -195,10 +196,19 @@ class Sender:
         self.large = False
 
     async def run(
-        self, connection: Connection, *, window: int = 64, pause_ms: Callable[[], float] | None = None
+        self,
+        connection: Connection,
+        *,
+        window: int = 64,
+        pause_ms: Callable[[], float] | None = None,
+        full_speed: int = 1 << 30,
     ) -> None:
-        """Send until the connection is lost or the task is cancelled."""
+        """Send until the connection is lost or the task is cancelled.
+
+        After `full_speed` requests it goes on slowly: what is sent must all be read and judged.
+        """
         draw = self._draw
+        sent = 0
         unanswered: dict[str, Letter] = {}
         room = asyncio.Semaphore(window)
         again, self._again = self._again, []
@@ -207,16 +217,19 @@ class Sender:
                 if again:
                     letters = [again.pop(0)]
                 elif draw.random() < BATCH_RATIO:
-                    letters = self._batch()
+                    letters = self.batch()
                 else:
-                    letters = [self._letter()]
+                    letters = [self.letter()]
                 await room.acquire()
                 for letter in letters:
                     unanswered[letter.id] = letter
                     self._book.attempts[letter.id] += 1
                 self._send(connection, letters, unanswered, room)
+                sent += 1
                 if pause_ms is not None:
                     await asyncio.sleep(pause_ms() / 1000)
+                elif sent > full_speed:
+                    await asyncio.sleep(draw.uniform(0, SLOW_S))
                 elif draw.random() < 0.05:
                     await asyncio.sleep(0)
         except TransportError:
@@ -235,7 +248,7 @@ class Sender:
         self, connection: Connection, letters: list[Letter], unanswered: dict[str, Letter],
         room: asyncio.Semaphore,
     ) -> None:  # fmt: skip
-        answer = connection.call(_command(letters), TIMEOUT_MS)
+        answer = connection.call(send_command(letters), TIMEOUT_MS)
 
         def done(finished: asyncio.Future[Command]) -> None:
             room.release()
@@ -256,7 +269,8 @@ class Sender:
 
         answer.add_done_callback(done)
 
-    def _letter(self, place: Place | None = None) -> Letter:
+    def letter(self, place: Place | None = None) -> Letter:
+        """Return the next message, of one queue if told which."""
         draw = self._draw
         while True:
             topic = draw.choice(TOPICS) if place is None else place[0]
@@ -273,9 +287,10 @@ class Sender:
         body = id_.encode() + draw.randbytes(8) * (size // 8)
         return Letter(self._name, id_, key, self._sequences[key], home, body)
 
-    def _batch(self) -> list[Letter]:
-        first = self._letter()
-        return [first, *(self._letter(first.place) for _ in range(self._draw.randint(1, 7)))]
+    def batch(self) -> list[Letter]:
+        """Return the next messages of one queue."""
+        first = self.letter()
+        return [first, *(self.letter(first.place) for _ in range(self._draw.randint(1, 7)))]
 
 
 async def consume(api: BrokerApi, places: list[Place], book: Book, *, suspend_ms: int) -> None:
@@ -285,7 +300,7 @@ async def consume(api: BrokerApi, places: list[Place], book: Book, *, suspend_ms
         queue = _queue(place)
         offset = await api.query_offset(GROUP, queue)
         while True:
-            pulled = await api.pull_message(_pull(place, offset, suspend_ms), timeout_ms=TIMEOUT_MS)
+            pulled = await api.pull_message(pull(place, offset, suspend_ms), timeout_ms=TIMEOUT_MS)
             for record in pulled.records():
                 problem = book.show(place, record)
                 assert problem is None, problem
@@ -317,21 +332,21 @@ async def read_queue(api: BrokerApi, place: Place) -> list[Record]:
     offset, end = await api.min_offset(queue), await api.max_offset(queue)
     records: list[Record] = []
     while offset < end:
-        pulled = await api.pull_message(_pull(place, offset, 0), timeout_ms=TIMEOUT_MS)
+        pulled = await api.pull_message(pull(place, offset, 0), timeout_ms=TIMEOUT_MS)
         assert pulled.code == 0, f"{_name(place)}: code {pulled.code} at {offset} of {end}"
         records += pulled.records()
         offset = pulled.reply.next_begin_offset
     return records
 
 
-def _pull(place: Place, offset: int, suspend_ms: int) -> PullMessage:
+def pull(place: Place, offset: int, suspend_ms: int) -> PullMessage:
+    """Return a pull of a queue."""
     flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms else 0)
-    return PullMessage(
-        GROUP, place[0], place[1], offset, 32, flag, 0, suspend_ms, 0, "*", "TAG"
-    )
+    return PullMessage(GROUP, place[0], place[1], offset, 32, flag, 0, suspend_ms, 0, "*", "TAG")
 
 
-def _command(letters: list[Letter]) -> Command:
+def send_command(letters: list[Letter]) -> Command:
+    """Return the request that sends a message, or several as a batch."""
     first = letters[0]
     batch = len(letters) > 1
     if batch:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from inorder.config import StoreConfig
-from inorder.errors import DiskFull, StoreError, StoreFailed
+from inorder.errors import DiskFull, StoreError, StoreFailed, WriteInDoubt
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles, Fault, Killed
@@ -307,14 +307,14 @@ def test_a_failed_sync_is_final() -> None:
 
 @pytest.mark.slow
 def test_an_error_that_cannot_be_taken_back_fails_the_store() -> None:
-    """If zeroing a failed write fails too, the store takes nothing more."""
+    """If cutting off a failed write fails too, the store takes nothing more."""
     run = Workload()
     files = FakeFiles()
     store = Store.open(ROOT, CONFIG, files, run.clock)
     run.tick(store)
     files.fail(Fault("write", 1, error=errno.ENOSPC, kept_bytes=120))
-    files.fail(Fault("write", 2, error=errno.EIO, forever=True))
-    with pytest.raises(StoreFailed, match="taking the bytes back"):
+    files.fail(Fault("truncate", 1, error=errno.EIO, forever=True))
+    with pytest.raises(WriteInDoubt, match="taking the bytes back"):
         run.tick(store)
     files.heal()
     assert not store.writable

@@ -55,6 +55,7 @@ class Contents:
     queues: dict[Queue, list[Found]] = field(default_factory=dict)
     index_entries: int = 0
     index_files: int = 0
+    index_repeats: int = 0
     segments: int = 0
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -179,6 +180,9 @@ def _read_record(contents: Contents, data: bytes, at: int, base: int) -> Found |
     if zlib.crc32(body) & 0x7FFFFFFF != crc:
         contents.wrong(f"the body of the record at {base + at} does not fit its checksum")
         return None
+    if "\0" in raw:
+        contents.wrong(f"the properties of the record at {base + at} are torn")
+        return None
     pairs = (pair.partition("\x01") for pair in raw.split("\x02") if pair)
     properties = {name: value for name, _, value in pairs}
     return Found(position, size, topic, queue_id, queue_offset, stored_at_ms, body, properties)
@@ -261,6 +265,14 @@ def _check_index(contents: Contents, folder: Path, slots: int, entries: int) -> 
         if len(data) != size:
             contents.wrong(f"index/{path.name} has {len(data)} bytes, not {size}")
             return
+        # A recovery that keeps full files does not know whether the keys of their last record are
+        # all there, and adds them again at the start of the next: a query finds the record once.
+        first = INDEX_ENTRY.unpack_from(data, INDEX_HEADER.size + 4 * slots + INDEX_ENTRY.size)[1]
+        repeated = done
+        while repeated and expected[repeated - 1][1].position == first:
+            repeated -= 1
+        contents.index_repeats += done - repeated
+        done = repeated
         count = _check_index_file(contents, path.name, data, expected[done:], slots)
         done += count
     contents.index_entries = done
@@ -275,7 +287,7 @@ def _check_index_file(
     begin_ms, end_ms, begin, end, slots_used, next_entry = INDEX_HEADER.unpack_from(data, 0)
     count = max(next_entry - 1, 0)
     mine = expected[:count]
-    if count and (
+    if mine and (
         (begin_ms, begin) != (mine[0][1].stored_at_ms, mine[0][1].position)
         or (end_ms, end) != (mine[-1][1].stored_at_ms, mine[-1][1].position)
     ):

@@ -104,9 +104,7 @@ class Target:
         """Return the names in the data directory that no legal topic or file of ours has."""
         legal = re.compile(r"[%|a-zA-Z0-9_.@-]+").fullmatch
         return [
-            str(path)
-            for path in self.data.rglob("*")
-            if not legal(path.name) or path.is_symlink()
+            str(path) for path in self.data.rglob("*") if not legal(path.name) or path.is_symlink()
         ]
 
     def _files_outside(self) -> set[str]:

@@ -85,13 +85,13 @@ class Witness:
     async def _send(self, connection: Connection, number: int, due: float) -> None:
         fields = {
             "a": "witness", "b": self._topic, "c": "TBW102", "d": "1", "e": "0", "f": "0",
-            "g": str(int(time.time() * 1000)), "h": "0", "i": "TAGS\x01w\x02", "j": "0", "k": "false",
-            "m": "false",
+            "g": str(int(time.time() * 1000)), "h": "0", "i": "TAGS\x01w\x02", "j": "0",
+            "k": "false", "m": "false",
         }  # fmt: skip
         request = Command.request(310, fields, str(number).encode())
         try:
             answer = await connection.request(request, SEND_TIMEOUT_MS)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it was noticed
+        except Exception as error:  # whatever it is, it was noticed
             self.errors.append(f"send {number}: {error!r}")
             return
         if answer.code != 0 or answer.fields.get("queueOffset") != str(number + 1):
@@ -109,7 +109,7 @@ class Witness:
             }  # fmt: skip
             try:
                 answer = await connection.request(Command.request(11, fields), SEND_TIMEOUT_MS)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 self.errors.append(f"pull {offset}: {error!r}")
                 return
             if answer.code == 19:
@@ -138,14 +138,13 @@ class Witness:
         return count
 
     async def _ask_all(self, connection: Connection) -> None:
-        due = time.monotonic()
         while True:
-            due += NAMESRV_INTERVAL_S
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            request = Command.request(105, {"topic": "TBW102"})
+            await asyncio.sleep(NAMESRV_INTERVAL_S)
+            due = time.monotonic()
+            request = Command.request(105, {"topic": self._topic})
             try:
                 answer = await connection.request(request, SEND_TIMEOUT_MS)
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:
                 self.errors.append(f"route: {error!r}")
                 return
             if answer.code != 0 or b"broker-a" not in bytes(answer.body):

@@ -29,7 +29,8 @@ RECORDS = st.builds(
     INT64,
     INT64,
     st.binary(max_size=50),
-    st.binary(max_size=50),
+    # A zero byte at the end is what a torn write leaves: no record is taken in with one.
+    st.binary(max_size=50).map(lambda text: text.rstrip(b"\0")),
     INT32,
     INT32,
     INT64,

@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OUTPUT_FACTOR_MAX = 16
+OUTPUT_FACTOR_MAX = 4
 """Unread answers of a connection may reach this many times `write_buffer_bytes_max`."""
+FLUSH_BYTES = 256 * 1024
+"""Queued output that is written before the end of the tick, so that its limits are seen in time."""
+CROWDED_FACTOR = 32
+"""A connection of a crowded server may have this part of `write_buffer_bytes_max` unread."""
+NOTED_BYTES_MIN = 16 * 1024
+"""Unread answers of a connection from which on the server counts them."""
 NO_HOST = bytes(8)
 TLS_HANDSHAKE = 0x16
 """First byte of a TLS connection; a frame starts with 0 or 1."""
@@ -65,10 +71,10 @@ class ServerConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_active", "_active_at_ms", "_calls", "_decoder", "_partial_since_ms", "_parts",
-        "_reading_paused", "_reason", "_server", "_stalled_since_ms", "_started", "_taken_bytes",
-        "_tls", "_transport", "_writing_paused", "_written_bytes", "closed", "id", "peer",
-        "peer_host", "state",
+        "_active", "_active_at_ms", "_calls", "_decoder", "_deferred", "_partial_since_ms",
+        "_parts", "_queued_bytes", "_reading_paused", "_reason", "_server", "_stalled_since_ms",
+        "_started", "_taken_bytes", "_tight", "_tls", "_transport", "_written_bytes", "closed",
+        "congested", "id", "noted_bytes", "peer", "peer_host", "state",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -82,7 +88,11 @@ class ServerConnection(asyncio.Protocol):
         self._tls: TlsSession | None = None
         self._decoder: FrameDecoder | None = None
         self._calls: Calls | None = None
+        self._deferred: list[RawFrame] = []
         self._parts: list[Buffer] = []
+        self._queued_bytes = 0
+        self.noted_bytes = 0
+        self._tight = False
         self._started = False
         self._active = True
         self._active_at_ms = -1
@@ -91,21 +101,17 @@ class ServerConnection(asyncio.Protocol):
         self._taken_bytes = 0
         self._written_bytes = 0
         self._reading_paused = False
-        self._writing_paused = False
+        self.congested = False
+        """Whether the peer has too many unread answers; it is not read from meanwhile."""
         self._reason = ""
 
     # What the handler uses.
 
     @property
-    def congested(self) -> bool:
-        """Return whether the peer has too many unread answers; it is not read from meanwhile."""
-        return self._writing_paused
-
-    @property
     def unsent_bytes(self) -> int:
         """Return how many bytes of output the peer has not taken yet."""
         waiting = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return waiting + sum(map(len, self._parts))
+        return waiting + self._queued_bytes
 
     def write(self, data: Buffer) -> None:
         """Queue bytes; they leave at the end of this tick. Nothing happens once closed."""
@@ -115,14 +121,22 @@ class ServerConnection(asyncio.Protocol):
         if not self._parts:
             self._server.mark_dirty(self)
         self._parts.append(data)
+        self._queued_bytes += len(data)
+        if self._queued_bytes > FLUSH_BYTES:
+            self.flush()
 
     def write_parts(self, parts: Iterable[Buffer]) -> None:
         """Queue several buffers, which need not be joined first."""
         if self.closed:
             return
-        if not self._parts:
+        queued = self._parts
+        if not queued:
             self._server.mark_dirty(self)
-        self._parts.extend(parts)
+        before = len(queued)
+        queued.extend(parts)
+        self._queued_bytes += sum(map(len, queued[before:] if before else queued))
+        if self._queued_bytes > FLUSH_BYTES:
+            self.flush()
 
     def send(self, command: Command) -> None:
         """Queue a command."""
@@ -133,22 +147,37 @@ class ServerConnection(asyncio.Protocol):
         parts = self._parts
         if not parts:
             return
+        size = self._queued_bytes
         self._parts = []
+        self._queued_bytes = 0
         transport = self._transport
         if transport is None:
             return
         self._active = True
         if self._tls is not None:
             parts = [self._tls.encrypt(parts)]
-        size = sum(map(len, parts))
+            size = len(parts[0])
         self._written_bytes += size
         self._server.bytes_sent += size
+        if self._server.crowded is not self._tight:
+            self._set_output_limit(transport)
         write_out(transport, parts)
-        limit = OUTPUT_FACTOR_MAX * self._server.config.write_buffer_bytes_max
-        if self._writing_paused and transport.get_write_buffer_size() > limit:
-            self._server.closed_for_slowness += 1
-            self._complain("does not read its answers", "let it read, or pull less at a time")
-            self.abort("the peer does not read its answers")
+        waiting = transport.get_write_buffer_size()
+        if waiting > OUTPUT_FACTOR_MAX * self._server.config.write_buffer_bytes_max:
+            self.drop_unread()
+        elif waiting > NOTED_BYTES_MIN or self.noted_bytes:
+            self._server.note_unread(self, waiting)
+
+    def drop_unread(self) -> None:
+        """Close a connection whose peer leaves too many answers unread."""
+        self._server.closed_for_slowness += 1
+        self._complain("does not read its answers", "let it read, or pull less at a time")
+        self.abort("the peer does not read its answers")
+
+    def defer(self, frames: list[RawFrame]) -> None:
+        """Keep frames until the peer has read its answers; nothing is read from it meanwhile."""
+        self._deferred += frames
+        self._apply_reading()
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
         """Ask the peer and return its answer. Raises RequestTimeout or ConnectionLost."""
@@ -185,6 +214,8 @@ class ServerConnection(asyncio.Protocol):
         """Close at once; what is queued is lost."""
         self._close(reason)
         self._parts = []
+        self._queued_bytes = 0
+        self._deferred = []
         if self._transport is not None:
             self._transport.abort()
 
@@ -215,8 +246,7 @@ class ServerConnection(asyncio.Protocol):
             transport.abort()
             return
         self.id = number
-        limit = server.config.write_buffer_bytes_max
-        transport.set_write_buffer_limits(high=limit, low=limit // 4)
+        self._set_output_limit(transport)
         server.handler.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
@@ -237,13 +267,12 @@ class ServerConnection(asyncio.Protocol):
             if frames:
                 self._partial_since_ms = -1
                 server.frames_received += len(frames)
-                server.handler.frames_received(self, frames)
-        except ProtocolError as error:
-            self._protocol_failed(error)
-        except Exception:
-            # The root of everything that input can cause: a bug must not take other peers along.
-            logger.exception("peer=%s a handler failed; its connection is closed", self.peer)
-            self.close("a handler failed")
+                if self._deferred:
+                    self._deferred += frames
+                else:
+                    server.handler.frames_received(self, frames)
+        except Exception as error:
+            self._failed(error)
 
     def eof_received(self) -> bool:
         self.flush()
@@ -251,19 +280,24 @@ class ServerConnection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
+        self.congested = True
         self._apply_reading()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
+        self.congested = False
         self._stalled_since_ms = -1
-        self._apply_reading()
+        if self._deferred:
+            self._server.loop.call_soon(self._serve_deferred)
+        else:
+            self._apply_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._close("the peer closed" if exc is None else f"{type(exc).__name__}: {exc}")
         self._transport = None
         self._decoder = None
         self._parts = []
+        self._queued_bytes = 0
+        self._deferred = []
         if self.id == 0:
             return  # it was one too many and never was a connection
         self._server.remove(self)
@@ -274,7 +308,7 @@ class ServerConnection(asyncio.Protocol):
     def sweep(self, now_ms: int) -> None:
         """Close the connection if it is silent, dribbles or does not read; `Server` calls this."""
         config = self._server.config
-        if self._writing_paused or self.closed:
+        if self.congested or self.closed:
             if self._stalls(now_ms, config.frame_timeout_ms):
                 self._server.closed_for_slowness += 1
                 self.abort(self._reason or "the peer does not read its answers")
@@ -306,6 +340,14 @@ class ServerConnection(asyncio.Protocol):
     def _handshaking(self) -> bool:
         return self._tls is not None and not self._tls.established
 
+    def _set_output_limit(self, transport: asyncio.Transport) -> None:
+        """Say at how many unread bytes the transport tells us to pause."""
+        self._tight = self._server.crowded
+        limit = self._server.config.write_buffer_bytes_max
+        if self._tight:
+            limit //= CROWDED_FACTOR
+        transport.set_write_buffer_limits(high=limit, low=limit // 4)
+
     def _start(self, data: bytes) -> None:
         """Decide by the first byte whether this is TLS."""
         self._started = True
@@ -328,6 +370,26 @@ class ServerConnection(asyncio.Protocol):
         if answer and self._transport is not None:
             self._transport.write(answer)
         return plain
+
+    def _serve_deferred(self) -> None:
+        """Go on where the handler stopped because the peer did not read."""
+        if self.closed or self.congested:
+            return
+        frames, self._deferred = self._deferred, []
+        try:
+            self._server.handler.frames_received(self, frames)
+        except Exception as error:
+            self._failed(error)
+        self._apply_reading()
+
+    def _failed(self, error: Exception) -> None:
+        """End a connection whose input failed."""
+        if isinstance(error, ProtocolError):
+            self._protocol_failed(error)
+            return
+        # The root of everything that input can cause: a bug must not take other peers along.
+        logger.error("peer=%s a handler failed; it is closed", self.peer, exc_info=error)
+        self.close("a handler failed")
 
     def _protocol_failed(self, error: ProtocolError) -> None:
         if self._tls is not None and self._transport is not None:
@@ -360,7 +422,7 @@ class ServerConnection(asyncio.Protocol):
     def _apply_reading(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._reading_paused or self._writing_paused:
+        if self._reading_paused or self.congested or self._deferred:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()

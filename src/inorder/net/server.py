@@ -5,8 +5,10 @@ in one synchronous call. Output is queued and written once per tick of the loop,
 connections of the server together. What a peer can cost is bounded:
 
 - memory: the bytes it sent (up to one frame), and the answers it did not read. Above
-  `write_buffer_bytes_max` nothing more is read from it; above OUTPUT_FACTOR_MAX times that, or if
-  it reads nothing for `frame_timeout_ms`, it is closed;
+  `write_buffer_bytes_max` nothing more is read from it, and the frames of it that were read wait;
+  above OUTPUT_FACTOR_MAX times that, or if it reads nothing for `frame_timeout_ms`, it is closed.
+  When the unread answers of all connections exceed half of `unread_bytes_max`, each may have only
+  a small part of its usual share; above all of it, those with most are closed;
 - time: silence for `idle_timeout_ms`, or one frame that takes longer than `frame_timeout_ms`,
   closes. One timer of the server looks after that, so an idle connection costs no timer;
 - number: above `connections_max` a new connection is closed at once.
@@ -92,6 +94,11 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._dirty: list[ServerConnection] = []
+        self._behind: set[ServerConnection] = set()
+        self._unread_bytes = 0
+        self._recount_above = config.unread_bytes_max // 2
+        self.crowded = False
+        """Whether the unread answers of all connections come near their limit."""
         self._flush_scheduled = False
         self._closed = False
         self._empty: asyncio.Future[None] | None = None
@@ -196,8 +203,40 @@ class Server:
     def remove(self, connection: ServerConnection) -> None:
         """Forget a connection that is gone."""
         self._connections.pop(connection.id, None)
+        self.note_unread(connection, 0)
         if not self._connections and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
+
+    def note_unread(self, connection: ServerConnection, size: int) -> None:
+        """Count the bytes that a peer has not read yet."""
+        self._unread_bytes += size - connection.noted_bytes
+        connection.noted_bytes = size
+        if size:
+            self._behind.add(connection)
+        else:
+            self._behind.discard(connection)
+        if self._unread_bytes > self._recount_above:
+            self._recount()
+
+    def _recount(self) -> None:
+        """Count anew, for peers have read meanwhile; close those with most if it is too much."""
+        total = 0
+        for connection in list(self._behind):
+            connection.noted_bytes = connection.unsent_bytes
+            total += connection.noted_bytes
+            if not connection.noted_bytes:
+                self._behind.discard(connection)
+        limit = self.config.unread_bytes_max
+        worst = sorted(self._behind, key=lambda one: one.noted_bytes) if total > limit else []
+        while total > limit and worst:
+            connection = worst.pop()
+            total -= connection.noted_bytes
+            connection.noted_bytes = 0
+            self._behind.discard(connection)
+            connection.drop_unread()
+        self._unread_bytes = total
+        self.crowded = total > limit // 2
+        self._recount_above = max(limit // 2, total + limit // 16)
 
     def mark_dirty(self, connection: ServerConnection) -> None:
         """Remember that a connection has output; it is written at the end of this tick."""
@@ -213,4 +252,6 @@ class Server:
         now_ms = self.clock.monotonic_ms()
         for connection in list(self._connections.values()):
             connection.sweep(now_ms)
+        if self._behind:
+            self._recount()
         self._arm_sweep()

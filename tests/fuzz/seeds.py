@@ -1,0 +1,152 @@
+"""Where the fuzzers start: the captured frames of real peers, taken apart for each target."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from inorder.errors import InorderError
+from inorder.wire.codes import RequestCode
+from inorder.wire.command import Command
+from inorder.wire.compression import compress_body
+from inorder.wire.fields import wire_names
+from inorder.wire.frame import FrameDecoder, RawFrame
+from inorder.wire.header import decode_command
+from tests.fuzz import targets
+
+FRAMES = Path(__file__).resolve().parents[1] / "golden" / "frames"
+SEED_BYTES_MAX = 4096
+PER_TARGET_MAX = 400
+
+BODY_OF_REQUEST = {
+    RequestCode.HEART_BEAT: 0,
+    RequestCode.CHECK_CLIENT_CONFIG: 1,
+    RequestCode.LOCK_BATCH_MQ: 2,
+    RequestCode.UNLOCK_BATCH_MQ: 2,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: 6,
+    RequestCode.QUERY_DATA_VERSION: 10,
+}
+BODY_OF_ANSWER = {
+    RequestCode.LOCK_BATCH_MQ: 3,
+    RequestCode.GET_ALL_TOPIC_CONFIG: 4,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: 5,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: 6,
+    RequestCode.GET_TOPIC_CONFIG: 8,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: 11,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: 12,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: 14,
+    RequestCode.GET_BROKER_CONFIG: 15,
+}
+ROUTES = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: 0,
+    RequestCode.GET_BROKER_CLUSTER_INFO: 1,
+    RequestCode.GET_BROKER_MEMBER_GROUP: 2,
+}
+
+
+def captured() -> Iterator[tuple[int | None, bytes, RawFrame, Command]]:
+    """Yield the request code that a frame belongs to, the frame, its parts, its command."""
+    for path in sorted(FRAMES.glob("*.jsonl.xz")):
+        with lzma.open(path, "rt") as lines:
+            for line in lines:
+                row = json.loads(line)
+                if "frame_b64" not in row or row.get("body_omitted"):
+                    continue
+                frame = base64.b64decode(row["frame_b64"])
+                if len(frame) > SEED_BYTES_MAX:
+                    continue
+                try:
+                    (raw,) = FrameDecoder().receive_data(frame)
+                    command = decode_command(raw)
+                except (InorderError, ValueError):
+                    continue
+                yield row.get("req_code", row["code"]), frame, raw, command
+
+
+def all_seeds() -> dict[str, list[bytes]]:
+    """Return the seeds of every target."""
+    seeds: dict[str, list[bytes]] = {name: [] for name in targets.TARGETS}
+    for code, frame, raw, command in captured():
+        serializer, header, body = raw
+        seeds["frame_stream"].append(b"\x10" + frame)
+        seeds["binary_header" if serializer else "json_header"].append(header)
+        if header.startswith(b'{"code":310,'):
+            seeds["hot_send_header"].append(header[12:])
+        elif header.startswith(b'{"code":11,'):
+            seeds["hot_pull_header"].append(header[11:])
+        if not command.is_response:
+            _request(seeds, code, command, body)
+        elif code == RequestCode.PULL_MESSAGE and command.code == 0:
+            for name in ("record_decode", "record_scan", "record_list"):
+                seeds[name].append(body)
+        elif code in BODY_OF_ANSWER and command.code == 0 and body:
+            seeds["json_bodies"].append(bytes((BODY_OF_ANSWER[RequestCode(code)],)) + body)
+        elif code in ROUTES and command.code == 0 and body:
+            seeds["route_data"].append(bytes((ROUTES[RequestCode(code)],)) + body)
+        if body[:1] in (b"{", b"["):
+            seeds["fast_json"].append(body)
+        if text := command.fields.get("i") or command.fields.get("properties"):
+            seeds["message_properties"].append(text.encode())
+        if text := command.fields.get("msgId"):
+            seeds["message_id"].append(text.split(",")[0].encode())
+        if text := command.fields.get("subscription"):
+            seeds["subscription"].append(text.encode())
+    _by_hand(seeds)
+    return {name: _distinct(found) for name, found in seeds.items()}
+
+
+def _request(
+    seeds: dict[str, list[bytes]], code: int | None, command: Command, body: bytes
+) -> None:
+    for index, cls in enumerate(targets.REQUESTS):
+        if getattr(cls, "CODE", None) == code:
+            values = [command.fields.get(name, "") for name in wire_names(cls)]
+            seeds["typed_fields"].append(bytes((index,)) + "\x00".join(values).encode())
+    if code == RequestCode.SEND_BATCH_MESSAGE and body:
+        seeds["batch"].append(body)
+        seeds["batch_short_cut"].append(body)
+    if code in BODY_OF_REQUEST and body:
+        seeds["json_bodies"].append(bytes((BODY_OF_REQUEST[RequestCode(code)],)) + body)
+    if code == RequestCode.REGISTER_BROKER and body:
+        seeds["register_broker"].append((b"\x03" if body[:1] == b"\x78" else b"\x00") + body)
+        if body[:1] == b"\x78":
+            seeds["register_broker"].append(b"\x06" + zlib.decompress(body))
+
+
+def _by_hand(seeds: dict[str, list[bytes]]) -> None:
+    for number, algorithm in enumerate(("zlib", "lz4", "zstd")):
+        packed = compress_body(algorithm, b"hello" * 100, 5)
+        seeds["compressed_body"].append(bytes((number,)) + packed)
+    seeds["topic_attributes"] += [b"+message.type=FIFO,-reserve.time", b"+queue.type=BatchCQ"]
+    seeds["tls_first_bytes"] += [b"\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)]
+    seeds["config_files"] += [
+        bytes((kind,)) + targets._new_table(kind).encode() for kind in range(3)
+    ]
+    seeds["config_files"].append(
+        b'\x02{"offsetTable":{"t@g":{0:5,1:7}},"dataVersion":{"counter":1}}'
+    )
+    seeds["config_files"].append(b'\x03{"configTable":{"ns":{"key":"value"}}}')
+    seeds["store_files"] += [
+        bytes((kind, 0, at)) + b"\xff" * 8 for kind in range(20) for at in (0, 90)
+    ]
+    seeds["json_bodies"] += [
+        b'\x0e{"table":{"a":"b"}}', b'\x0c{"topicList":["a"]}', b'\x0d{"groupList":["a"]}',
+        b'\x09{"topicConfigList":[{"topicName":"a"}]}',
+        b'\x07{"groupConfigList":[{"groupName":"g"}]}',
+    ]  # fmt: skip
+
+
+def _distinct(found: list[bytes]) -> list[bytes]:
+    return sorted(set(found), key=lambda seed: (len(seed), seed))[:PER_TARGET_MAX]
+
+
+def write_corpus(name: str, seeds: list[bytes], folder: Path) -> None:
+    """Write the seeds of a target as files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        (folder / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)

@@ -1,0 +1,465 @@
+"""What is fuzzed: one function per decoder, with the exceptions that it may raise.
+
+A target takes bytes. Whatever it raises beyond its allowed exceptions is a finding, and so is a
+result that does not survive being written and read again, or that two ways of reading see
+differently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inorder.broker import hot, pulls, sendrules
+from inorder.broker.state import attributes
+from inorder.broker.state.groups import GroupTable
+from inorder.broker.state.offsets import OffsetTable
+from inorder.broker.state.topics import TopicTable
+from inorder.config import StoreConfig
+from inorder.errors import (
+    BrokerError,
+    CorruptRecord,
+    LocalProtocolError,
+    MessageIllegal,
+    RemoteProtocolError,
+    StoreError,
+    SubscriptionParseFailed,
+    SystemError_,
+)
+from inorder.nameserver.kv import KvTable
+from inorder.net.tls import ServerTls
+from inorder.store.store import Store
+from inorder.testing.clock import FakeClock
+from inorder.testing.disk import FakeFiles
+from inorder.testing.storing import append, contents, write_and_publish
+from inorder.wire import bodies, fastjson, properties, record, recordscan
+from inorder.wire.batch import decode_batch, encode_batch
+from inorder.wire.compression import decompress_body
+from inorder.wire.fields import decode_fields, encode_fields, wire_names
+from inorder.wire.frame import FrameDecoder, RawFrame
+from inorder.wire.header import decode_command, encode_header
+from inorder.wire.hosts import pack_host
+from inorder.wire.ids import offset_message_id, parse_message_id
+from inorder.wire.requests import (
+    admin,
+    groups,
+    locks,
+    names,
+    offsets,
+    progress,
+    pull,
+    query,
+    routes,
+    send,
+)  # fmt: skip
+from inorder.wire.routedata import BrokerMemberGroup, ClusterInfo, TopicRoute
+from inorder.wire.subscription import parse_subscription
+
+FRAME_LIMIT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function to call with bytes, and what it may raise."""
+
+    name: str
+    run: Callable[[bytes], None]
+    allowed: tuple[type[Exception], ...]
+
+    def __call__(self, data: bytes) -> None:
+        """Try one input; what is allowed is swallowed."""
+        try:
+            self.run(data)
+        except self.allowed:
+            pass
+
+
+TARGETS: dict[str, Target] = {}
+
+
+def target(
+    *allowed: type[Exception],
+) -> Callable[[Callable[[bytes], None]], Callable[[bytes], None]]:
+    """Put a function into the table."""
+
+    def put(function: Callable[[bytes], None]) -> Callable[[bytes], None]:
+        name = function.__name__
+        TARGETS[name] = Target(name, function, allowed)
+        return function
+
+    return put
+
+
+def same(left: object, right: object) -> None:
+    """Fail unless both are equal."""
+    assert left == right, f"{left!r:.300} is not {right!r:.300}"
+
+
+# Frames and headers.
+
+
+def _frames(pieces: list[bytes]) -> tuple[list[RawFrame], bool]:
+    decoder = FrameDecoder(FRAME_LIMIT)
+    found: list[RawFrame] = []
+    try:
+        for piece in pieces:
+            found += decoder.receive_data(piece)
+            assert decoder.pending_bytes <= sum(map(len, pieces))
+    except RemoteProtocolError:
+        return found, True
+    return found, False
+
+
+@target()
+def frame_stream(data: bytes) -> None:
+    """However the stream is cut, the same frames come out, and the same end."""
+    if len(data) < 2:
+        return
+    step, stream = data[0] % 64 + 1, data[1:]
+    whole, broken = _frames([stream])
+    cut, cut_broken = _frames([stream[i : i + step] for i in range(0, len(stream), step)])
+    same(broken, cut_broken)
+    # In one piece the frames before the broken one are not handed out.
+    same(whole, [] if broken else cut)
+    for serializer, header, body in cut:
+        assert serializer in (0, 1)
+        assert len(header) + len(body) <= FRAME_LIMIT
+
+
+def _header(serializer: int, data: bytes) -> None:
+    command = decode_command((serializer, data, b""))
+    try:
+        again = decode_command((serializer, encode_header(command), b""))
+    except LocalProtocolError:
+        return  # what JSON brought may not fit the other serializer's numbers
+    again.has_fields = command.has_fields
+    if command.serializer == 1:
+        command.remark = command.remark or None
+    same(again, command)
+
+
+@target(RemoteProtocolError)
+def json_header(data: bytes) -> None:
+    _header(0, data)
+
+
+@target(RemoteProtocolError)
+def binary_header(data: bytes) -> None:
+    _header(1, data)
+
+
+REQUESTS = [
+    cls
+    for module in (admin, groups, locks, names, offsets, progress, pull, query, routes, send)
+    for cls in vars(module).values()
+    if dataclasses.is_dataclass(cls) and isinstance(cls, type)
+]
+
+
+@target(SystemError_)
+def typed_fields(data: bytes) -> None:
+    """Every request and reply class: one byte chooses it, the values follow, parted by zeros."""
+    if not data:
+        return
+    cls = REQUESTS[data[0] % len(REQUESTS)]
+    values = data[1:].decode("utf-8", "replace").split("\x00")
+    fields = dict(zip(wire_names(cls), values, strict=False))
+    decoded = decode_fields(cls, fields)
+    written = encode_fields(decoded)
+    # An empty text of a number means that it is absent.
+    same(decode_fields(cls, written), decoded)
+
+
+_hot_send = msgspec.json.Decoder(hot._SendHeader, strict=False).decode
+_hot_pull = msgspec.json.Decoder(pulls._PullHeader, strict=False).decode
+
+
+# The short cuts do not look at fields that they do not need, so the general way may refuse more.
+@target(msgspec.MsgspecError, UnicodeError, RemoteProtocolError, SystemError_)
+def hot_send_header(data: bytes) -> None:
+    """What both the short cut of sends and the general way accept means the same to both."""
+    read = _hot_send(b'{"code":310,' + data)
+    command = decode_command((0, b'{"code":310,' + data, b""))
+    if command.code != 310:
+        return  # the last of two codes counts; the short cut has seen the first
+    request = send.SendMessage.from_fields_v2(command.fields)
+    fields = read.extFields
+    same((fields.b, fields.e, fields.f), (request.topic, request.queue_id, request.sys_flag))
+    same((fields.g, fields.h), (request.born_at_ms, request.flag))
+    same(fields.i, request.properties or "")
+    same((read.opaque, read.flag & 3), (command.request_id, command.flag & 3))
+
+
+@target(msgspec.MsgspecError, UnicodeError, RemoteProtocolError, SystemError_)
+def hot_pull_header(data: bytes) -> None:
+    """The same for pulls."""
+    read = _hot_pull(b'{"code":11,' + data)
+    command = decode_command((0, b'{"code":11,' + data, b""))
+    request = decode_fields(pull.PullMessage, command.fields)
+    fields = read.extFields
+    same((fields.topic, fields.queue_id, fields.offset, fields.sys_flag),
+         (request.topic, request.queue_id, request.queue_offset, request.sys_flag))  # fmt: skip
+    same((read.opaque, read.flag & 3), (command.request_id, command.flag & 3))
+
+
+# Records.
+
+
+@target(CorruptRecord)
+def record_decode(data: bytes) -> None:
+    found = record.decode(data, check_crc=False)
+    if "\ufffd" in found.topic:
+        return  # it stands for bytes that were no text
+    again = record.decode(record.encode(dataclasses.replace(found, body_crc=None)))
+    again.body_crc = found.body_crc
+    same(again, found)
+
+
+@target()
+def record_scan(data: bytes) -> None:
+    """A scan never fails: it stops; and what it passes, `check` passes too."""
+    at = 0
+    for one in recordscan.scan(data, 0, len(data), position_of_at=0, check_crc=False):
+        same(one.position, at)
+        same(recordscan.check(data, at, len(data), position=at, check_crc=False), one.size)
+        at += one.size
+    assert at <= len(data)
+
+
+@target(CorruptRecord)
+def record_list(data: bytes) -> None:
+    record.decode_all(data, check_crc=False)
+
+
+@target(MessageIllegal)
+def batch(data: bytes) -> None:
+    """Both ways of splitting a batch agree on what they both accept."""
+    items = decode_batch(data)
+    same(decode_batch(encode_batch(items)), items)
+    quick = sendrules.split_batch(data, 1 << 22)
+    if quick is not None:
+        same([(flag, data[at : at + size]) for flag, at, size, _ in quick],
+             [(item.flag, item.body) for item in items])  # fmt: skip
+
+
+@target()
+def batch_short_cut(data: bytes) -> None:
+    """What the short cut accepts, the general way accepts."""
+    if sendrules.split_batch(data, 1 << 22) is not None:
+        decode_batch(data)
+
+
+@target()
+def message_properties(data: bytes) -> None:
+    """One property found in the raw bytes is what the whole table says."""
+    table = properties.parse(data)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return
+    for name in (*list(table)[:20], "TAGS", "KEYS"):
+        found = properties.get(data, name.encode())
+        same(None if found is None else found.decode(), table.get(name))
+    same(properties.parse(text), table)
+    if all("\x01" not in value for value in table.values()):
+        same(properties.parse(properties.format_properties(table)), table)
+    sendrules.is_special(text)
+
+
+@target(RemoteProtocolError)
+def message_id(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    ip, port, position = parse_message_id(text)
+    same(offset_message_id(pack_host(ip, port), position), text.upper())
+
+
+@target(CorruptRecord, LocalProtocolError)
+def compressed_body(data: bytes) -> None:
+    """Nothing ever grows beyond its limit."""
+    if len(data) > 1:
+        flags = (0x1, 0x101, 0x201, 0x301, 0x701)[data[0] % 5]
+        assert len(decompress_body(flags, data[1:], limit=100_000)) <= 100_000
+
+
+# JSON bodies.
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+@target(RemoteProtocolError)
+def fast_json(data: bytes) -> None:
+    value = fastjson.loads(data)
+    for pretty in (False, True):
+        try:
+            text = fastjson.dumps(value, pretty=pretty)
+        except LocalProtocolError:
+            return
+        same(fastjson.loads(text), _without_nulls(value))
+
+
+BODIES: list[tuple[Callable[[bytes], Any], Callable[[Any], bytes] | None]] = [
+    (bodies.ClientHeartbeat.decode, bodies.ClientHeartbeat.encode),
+    (bodies.ClientConfigCheck.decode, lambda v: b"{}" if v is None else v.encode()),
+    (bodies.LockBatchBody.decode, bodies.LockBatchBody.encode),
+    (bodies.LockedQueues.decode, bodies.LockedQueues.encode),
+    (bodies.TopicTable.decode, bodies.TopicTable.encode),
+    (bodies.GroupTable.decode, bodies.GroupTable.encode),
+    (bodies.decode_group_config, bodies.encode_group_config),
+    (bodies.decode_group_configs, bodies.encode_group_configs),
+    (bodies.decode_topic_config, bodies.encode_topic_config),
+    (bodies.decode_topic_configs, bodies.encode_topic_configs),
+    (bodies.decode_data_version, bodies.encode_data_version),
+    (bodies.decode_consumer_ids, bodies.encode_consumer_ids),
+    (bodies.decode_topic_list, bodies.encode_topic_list),
+    (bodies.decode_group_list, bodies.encode_group_list),
+    (bodies.decode_kv_table, bodies.encode_kv_table),
+    (bodies.decode_settings, None),
+]
+
+
+@target(RemoteProtocolError, SystemError_, SubscriptionParseFailed)
+def json_bodies(data: bytes) -> None:
+    """Every typed body: one byte chooses it."""
+    if not data:
+        return
+    decode, encode = BODIES[data[0] % len(BODIES)]
+    value = decode(data[1:])
+    if encode is not None:
+        same(decode(encode(value)), value)
+
+
+@target(RemoteProtocolError)
+def route_data(data: bytes) -> None:
+    if not data:
+        return
+    kind = (TopicRoute, ClusterInfo, BrokerMemberGroup)[data[0] % 3]
+    value = kind.decode(data[1:])
+    same(kind.decode(value.encode()), value)
+
+
+@target(SystemError_)
+def register_broker(data: bytes) -> None:
+    """The three forms; the compressed one both as it comes and around any content."""
+    if len(data) < 2:
+        return
+    version, form, rest = (479, 400, 10)[data[0] % 3], data[0] // 3 % 3, data[1:]
+    raw = zlib.compress(rest, 1) if form == 2 else rest
+    body = bodies.RegisterBrokerBody.decode(raw, version=version, compressed=form > 0)
+    if version >= 400:
+        again = bodies.RegisterBrokerBody.decode(body.encode(), version=version)
+        same(again, body)
+
+
+@target(SubscriptionParseFailed)
+def subscription(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    found = parse_subscription("topic", text)
+    assert len(found.tag_hashes) <= len(found.tags) <= 1024
+    same(parse_subscription("topic", found.expression), found)
+
+
+@target(BrokerError)
+def topic_attributes(data: bytes) -> None:
+    changes = attributes.parse_changes(data.decode("utf-8", "replace"))
+    for create in (True, False):
+        attributes.alter({}, changes, create=create)
+
+
+# Files.
+
+
+@target(RemoteProtocolError)
+def config_files(data: bytes) -> None:
+    """topics.json, subscriptionGroup.json, consumerOffset.json, kvConfig.json."""
+    if not data:
+        return
+    content = data[1:]
+    kind = data[0] % 4
+    if kind == 3:
+        same(KvTable.decode(KvTable.decode(content).encode())._spaces,
+             KvTable.decode(content)._spaces)  # fmt: skip
+        return
+    tables = [_new_table(kind), _new_table(kind)]
+    tables[0].decode(content)
+    text = tables[0].encode()
+    tables[1].decode(text)
+    same(tables[1].encode(), text)
+
+
+def _new_table(kind: int) -> Any:
+    if kind == 0:
+        return TopicTable(cluster="c", broker="b", now_ms=1)
+    return GroupTable(now_ms=1) if kind == 1 else OffsetTable(now_ms=1)
+
+
+ROOT = Path("/store")
+CONFIG = StoreConfig(
+    segment_bytes=16_384, queue_file_bytes=400, index_slots=16, index_entries=64,
+    flush_interval_ms=1, message_bytes_max=4096,
+)  # fmt: skip
+
+
+@functools.cache
+def _small_store() -> tuple[FakeFiles, list[str], int]:
+    """Return the files of a store that was killed, which of them to damage, and its messages."""
+    files = FakeFiles()
+    store = Store.open(ROOT, CONFIG, files, FakeClock())
+    count = 0
+    for index in range(60):
+        append(store, f"t{index % 2}", index % 3, b"x" * (index * 5 + 1), tag="a", keys=f"k{index}",
+               unique=f"u{index}")  # fmt: skip
+        write_and_publish(store)
+        count += 1
+    store.housekeep(1)
+    store.sync()
+    killed = files.kill()
+    return killed, sorted(name for name, size in killed.tree().items() if size), count
+
+
+@target(StoreError)
+def store_files(data: bytes) -> None:
+    """Any file of the store with any bytes changed: it opens without them, or says why not."""
+    if len(data) < 4:
+        return
+    template, paths, count = _small_store()
+    files = template.kill()
+    path = Path(paths[data[0] % len(paths)])
+    size = files.info(path).size
+    patch = data[3:67]
+    at = int.from_bytes(data[1:3], "big") % size
+    files.write(path, patch[: size - at], at)
+    store = Store.open(ROOT, CONFIG, files, FakeClock())
+    found = contents(store)
+    assert sum(map(len, found.values())) <= count
+    served = [body for entries in found.values() for _, body in entries]
+    assert all(body == b"x" * len(body) for body in served), "a body that nobody sent is served"
+    store.close()
+
+
+# TLS.
+
+
+@functools.cache
+def _server_tls() -> ServerTls:
+    return ServerTls()
+
+
+@target(RemoteProtocolError)
+def tls_first_bytes(data: bytes) -> None:
+    session = _server_tls().session(1_700_000_000_000)
+    for at in range(0, len(data), 97):
+        session.receive(b"\x16" + data[at : at + 97] if not at else data[at : at + 97])
+        assert len(session.outgoing()) < 1 << 20
