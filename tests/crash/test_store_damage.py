@@ -180,9 +180,7 @@ def test_queues_without_a_log_are_refused() -> None:
         ("index_slots", 9, "maxHashSlotNum=9"),
     ],
 )
-def test_wrong_sizes_are_refused_with_file_and_setting(
-    setting: str, value: int, name: str
-) -> None:
+def test_wrong_sizes_are_refused_with_file_and_setting(setting: str, value: int, name: str) -> None:
     """A directory written with other sizes is refused; the message names the setting."""
     files = FakeFiles()
     filled(files, close=True)

@@ -12,7 +12,8 @@ import resource
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
@@ -57,20 +58,26 @@ def _connect(address: Address) -> socket.socket:
     return one
 
 
-def idle(target: Target, count: int, seconds: float) -> dict[str, object]:
-    """Connections that say nothing, or one frame, and stay."""
+def idle(
+    target: Target, count: int, seconds: float, measure: Callable[[], dict[str, Any]]
+) -> dict[str, object]:
+    """Connections that say nothing, or one frame, and stay; measured while they do."""
     possible = descriptors_for(count)
     before = target.memory.now_bytes()
     with crowd(target.broker, possible) as sockets:
         for one in sockets[::2]:
             one.sendall(encode_frame(Command.request(31_999)))
+        opening = measure()
         time.sleep(seconds)
+        steady = measure()
         held = target.sockets()
         grown = target.memory.now_bytes() - before
     said: dict[str, object] = {
         "connections": possible,
         "open at the broker": held,
         "bytes each": round(grown / possible),
+        "send p99 while they open (ms)": opening["send_ms"]["p99"],
+        "send p99 while they are idle (ms)": steady["send_ms"]["p99"],
     }
     if possible < count:
         said["note"] = f"{count} were wanted; the limit of open files allows {possible}"

@@ -47,6 +47,7 @@ class Run:
     """One attack in progress: what is attacked, how hard, and what was found."""
 
     target: Target
+    witness: WitnessProcess
     scale: float
     dice: random.Random
     failures: list[str] = field(default_factory=list)
@@ -191,7 +192,7 @@ def slow_loris(run: Run) -> dict[str, object]:
 
 
 def idle(run: Run) -> dict[str, object]:
-    return assaults.idle(run.target, run.sized(10_000), 3.0)
+    return assaults.idle(run.target, run.sized(10_000), 5.0 * max(0.2, run.scale), run.witness.take)
 
 
 def flood(run: Run) -> dict[str, object]:
@@ -232,7 +233,7 @@ def attack(
     """Run the phases; return what was measured in each, and what went wrong."""
     target = Target(root, SETTINGS)
     witness = WitnessProcess(target.broker, target.namesrv)
-    run = Run(target, scale, random.Random(seed))
+    run = Run(target, witness, scale, random.Random(seed))
     rows: list[dict[str, Any]] = []
     try:
         time.sleep(1.0)

@@ -22,9 +22,15 @@ def _played(name: str) -> list[Exchange]:
 
 def _changed(command: Command, **changes: object) -> Command:
     copy = Command(
-        command.code, command.request_id, command.flag,
-        dict(command.fields) if command.has_fields else None, command.remark, command.body,
-        language=command.language, version=command.version, serializer=command.serializer,
+        command.code,
+        command.request_id,
+        command.flag,
+        dict(command.fields) if command.has_fields else None,
+        command.remark,
+        command.body,
+        language=command.language,
+        version=command.version,
+        serializer=command.serializer,
     )
     for name, value in changes.items():
         setattr(copy, name, value)
@@ -38,7 +44,8 @@ def _wheres(exchange: Exchange, **changes: object) -> list[str]:
 
 def _find(name: str, code: int, answer_code: int = 0) -> Exchange:
     return next(
-        one for one in _played(name)
+        one
+        for one in _played(name)
         if one.code == code and one.captured.code == answer_code and one.captured.body
     )
 
@@ -83,7 +90,9 @@ def test_a_changed_message_is_caught() -> None:
     pull = _find("java53-pull", 11)
     body = bytes(pull.ours.body)
     assert _wheres(pull, body=body.replace(b"TagA", b"TagX")) == [
-        "body.0.property.TAGS", "body.2.property.TAGS", "body.4.property.TAGS",
+        "body.0.property.TAGS",
+        "body.2.property.TAGS",
+        "body.4.property.TAGS",
     ]
     first_size = int.from_bytes(body[:4], "big")
     assert _wheres(pull, body=body[first_size:]) == ["body.records"]

@@ -133,9 +133,7 @@ def test_key_queries_give_the_same_hits(sample: str, tmp_path: Path) -> None:
 def test_rebuilt_queues_equal_the_ones_rocketmq_wrote(tmp_path: Path) -> None:
     """Without consumequeue, index and our notes everything is made from the log, byte for byte."""
     root = unpack("clean", tmp_path)
-    before = {
-        path.relative_to(root): path.read_bytes() for path in root.glob("consumequeue/*/*/*")
-    }
+    before = {path.relative_to(root): path.read_bytes() for path in root.glob("consumequeue/*/*/*")}
     files = OsFiles()
     files.remove_tree(root / "consumequeue")
     files.remove_tree(root / "index")
@@ -193,9 +191,7 @@ def _assert_queues_cover_the_log(root: Path, end: int) -> None:
             assert record.queue_offset == offset
             assert record.size == int.from_bytes(entry[8:12], "big")
         if used:
-            ends.append(
-                int.from_bytes(used[-1][:8], "big") + int.from_bytes(used[-1][8:12], "big")
-            )
+            ends.append(int.from_bytes(used[-1][:8], "big") + int.from_bytes(used[-1][8:12], "big"))
     assert max(ends) == end
 
 

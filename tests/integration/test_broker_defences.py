@@ -48,6 +48,24 @@ def test_an_answer_larger_than_a_frame_is_said_to_be(monkeypatch: pytest.MonkeyP
     asyncio.run(story())
 
 
+def test_wrong_utf8_in_a_pull_closes_its_connection_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The short cut of pulls leaves it to the general way to say what is wrong."""
+
+    async def story() -> None:
+        async with running() as rig:
+            peer = await Connection.open(rig.broker.address, NetConfig())
+            assert peer._transport is not None
+            header = b'{"code":11,"opaque":1,"extFields":{"topic":"\xf0("}}'
+            peer._transport.write(frame_module.frame(0, header, b""))
+            await peer.wait_closed()
+            assert (await rig.ask(31_999)).code == 3
+
+    asyncio.run(story())
+    assert not [entry for entry in caplog.records if entry.exc_info]
+
+
 @pytest.mark.slow
 def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     """Pulls beyond what fits wait; when the peer reads again, all of them are answered in order."""

@@ -53,7 +53,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 @pytest.mark.parametrize("name", attack.PHASES)
 def test_an_attack_is_answered_or_closed_and_others_are_served(scene: Scene, name: str) -> None:
     """Each phase in small: no hang, bounded memory, the witness gets all it asked for."""
-    run = attack.Run(scene.target, SCALE, random.Random(7))
+    run = attack.Run(scene.target, scene.witness, SCALE, random.Random(7))
     scene.witness.take()
     scene.target.memory.take_peak_bytes()
     attack.PHASES[name](run)

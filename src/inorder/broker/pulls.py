@@ -121,7 +121,7 @@ class Pulls:
         """Serve code 11 from its raw JSON header; False if it needs the general way."""
         try:
             request = self._decode(header)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeError):
             return False
         if request.flag & _RESPONSE:
             return False

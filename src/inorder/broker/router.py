@@ -70,7 +70,7 @@ class Router:
         try:
             for index, frame in enumerate(frames):
                 serializer, header, body = frame
-                if connection.congested:
+                if connection.busy:
                     connection.defer(frames[index:])
                     break
                 if serializer == 0:

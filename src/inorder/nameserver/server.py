@@ -173,7 +173,7 @@ class _Frames:
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
         for index, frame in enumerate(frames):
-            if connection.congested:
+            if connection.busy:
                 connection.defer(frames[index:])
                 return
             self._owner.receive(connection, decode_command(frame))

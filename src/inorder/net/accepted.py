@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 OUTPUT_FACTOR_MAX = 4
 """Unread answers of a connection may reach this many times `write_buffer_bytes_max`."""
-FLUSH_BYTES = 256 * 1024
-"""Queued output that is written before the end of the tick, so that its limits are seen in time."""
+TURN_BYTES = 256 * 1024
+"""Output after which a connection's turn is over: it is written, the others come first."""
 CROWDED_FACTOR = 32
 """A connection of a crowded server may have this part of `write_buffer_bytes_max` unread."""
 NOTED_BYTES_MIN = 16 * 1024
@@ -73,8 +73,8 @@ class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_active", "_active_at_ms", "_calls", "_decoder", "_deferred", "_partial_since_ms",
         "_parts", "_queued_bytes", "_reading_paused", "_reason", "_server", "_stalled_since_ms",
-        "_started", "_taken_bytes", "_tight", "_tls", "_transport", "_written_bytes", "closed",
-        "congested", "id", "noted_bytes", "peer", "peer_host", "state",
+        "_started", "_taken_bytes", "_tight", "_tls", "_transport", "_written_bytes", "busy",
+        "closed", "congested", "id", "noted_bytes", "peer", "peer_host", "state",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -103,6 +103,8 @@ class ServerConnection(asyncio.Protocol):
         self._reading_paused = False
         self.congested = False
         """Whether the peer has too many unread answers; it is not read from meanwhile."""
+        self.busy = False
+        """Whether further frames must wait: it is congested, or has had its share of this turn."""
         self._reason = ""
 
     # What the handler uses.
@@ -122,8 +124,8 @@ class ServerConnection(asyncio.Protocol):
             self._server.mark_dirty(self)
         self._parts.append(data)
         self._queued_bytes += len(data)
-        if self._queued_bytes > FLUSH_BYTES:
-            self.flush()
+        if self._queued_bytes > TURN_BYTES:
+            self._end_turn()
 
     def write_parts(self, parts: Iterable[Buffer]) -> None:
         """Queue several buffers, which need not be joined first."""
@@ -135,8 +137,8 @@ class ServerConnection(asyncio.Protocol):
         before = len(queued)
         queued.extend(parts)
         self._queued_bytes += sum(map(len, queued[before:] if before else queued))
-        if self._queued_bytes > FLUSH_BYTES:
-            self.flush()
+        if self._queued_bytes > TURN_BYTES:
+            self._end_turn()
 
     def send(self, command: Command) -> None:
         """Queue a command."""
@@ -175,7 +177,7 @@ class ServerConnection(asyncio.Protocol):
         self.abort("the peer does not read its answers")
 
     def defer(self, frames: list[RawFrame]) -> None:
-        """Keep frames until the peer has read its answers; nothing is read from it meanwhile."""
+        """Keep frames until it is no longer `busy`; nothing is read from it meanwhile."""
         self._deferred += frames
         self._apply_reading()
 
@@ -280,15 +282,16 @@ class ServerConnection(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        self.congested = True
+        self.congested = self.busy = True
         self._apply_reading()
 
     def resume_writing(self) -> None:
         self.congested = False
         self._stalled_since_ms = -1
         if self._deferred:
-            self._server.loop.call_soon(self._serve_deferred)
+            self._server.loop.call_soon(self._next_turn)
         else:
+            self.busy = False
             self._apply_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -371,15 +374,24 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(answer)
         return plain
 
-    def _serve_deferred(self) -> None:
-        """Go on where the handler stopped because the peer did not read."""
+    def _end_turn(self) -> None:
+        """Write what there is and let the others come first; `_next_turn` goes on."""
+        self.flush()
+        if not self.busy:
+            self.busy = True
+            self._server.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        """Go on where the handler stopped."""
         if self.closed or self.congested:
             return
-        frames, self._deferred = self._deferred, []
-        try:
-            self._server.handler.frames_received(self, frames)
-        except Exception as error:
-            self._failed(error)
+        self.busy = False
+        if self._deferred:
+            frames, self._deferred = self._deferred, []
+            try:
+                self._server.handler.frames_received(self, frames)
+            except Exception as error:
+                self._failed(error)
         self._apply_reading()
 
     def _failed(self, error: Exception) -> None:

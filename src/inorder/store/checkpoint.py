@@ -1,7 +1,7 @@
 """RocketMQ's `checkpoint`: up to which store time log, queues and index are on disk.
 
-    0 physicMsgTimestamp | 8 logicsMsgTimestamp | 16 indexMsgTimestamp | 24 masterFlushedOffset
-    32 confirmPhyOffset | zeros up to 4096
+0 physicMsgTimestamp | 8 logicsMsgTimestamp | 16 indexMsgTimestamp | 24 masterFlushedOffset
+32 confirmPhyOffset | zeros up to 4096
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Checkpoint:
     def copy(self) -> Checkpoint:
         """Return another one with the same fields."""
         return replace(self)
+
+    def without_derived(self) -> Checkpoint:
+        """Return another one that says nothing of queues and index."""
+        return replace(self, queues_ms=0, index_ms=0)
 
     def pack(self) -> bytes:
         """Return the bytes of the fields."""

@@ -186,9 +186,7 @@ class IndexFile:
         while self._freezing is not None or self._dirty:
             self.write_slots(REBUILD_ENTRIES)
         data = self._file.pread(self._slots * SLOT_BYTES, INDEX_HEADER_BYTES)
-        self._array = SlotArray(
-            data, self.header.next_entry, self._slot, region_slots=REGION_SLOTS
-        )
+        self._array = SlotArray(data, self.header.next_entry, self._slot, region_slots=REGION_SLOTS)
         return self._array
 
     def drop_array(self) -> None:
@@ -267,9 +265,7 @@ class IndexFile:
         self._file.pwrite(INDEX_HEADER.pack(*header), 0)
         self.written = header
 
-    def find(
-        self, key_hash: int, *, begin_ms: int, end_ms: int, count_max: int
-    ) -> list[int]:
+    def find(self, key_hash: int, *, begin_ms: int, end_ms: int, count_max: int) -> list[int]:
         """Return positions with this hash stored in [begin, end], newest first."""
         found: list[int] = []
         number = self._slot(key_hash % self._slots)

@@ -1,16 +1,16 @@
 """Names, sizes and byte layouts of the data directory; all integers are big-endian and signed.
 
-    commitlog/<20 digits: position of the first byte>            records, then zeros
-    consumequeue/<topic>/<queue id>/<20 digits: byte offset>     20-byte entries, then zeros
-    index/<yyyyMMddHHmmssSSS>                                    header, slots, entries
-    checkpoint  abort  lock                                      as RocketMQ has them
-    inorder/positions                                            ours alone (`positions.py`)
+commitlog/<20 digits: position of the first byte>            records, then zeros
+consumequeue/<topic>/<queue id>/<20 digits: byte offset>     20-byte entries, then zeros
+index/<yyyyMMddHHmmssSSS>                                    header, slots, entries
+checkpoint  abort  lock                                      as RocketMQ has them
+inorder/positions                                            ours alone (`positions.py`)
 
-    queue entry   | position 8 | size 4 | tag code 8 |
-    index header  | begin ms 8 | end ms 8 | begin position 8 | end position 8 |
-                  | slots used 4 | next entry 4 |
-    index entry   | key hash 4 | position 8 | seconds since begin 4 | previous entry of the slot 4 |
-    end of a log segment   | bytes left 4 | MAGIC_BLANK 4 |
+queue entry   | position 8 | size 4 | tag code 8 |
+index header  | begin ms 8 | end ms 8 | begin position 8 | end position 8 |
+              | slots used 4 | next entry 4 |
+index entry   | key hash 4 | position 8 | seconds since begin 4 | previous entry of the slot 4 |
+end of a log segment   | bytes left 4 | MAGIC_BLANK 4 |
 """
 
 from __future__ import annotations

@@ -113,6 +113,12 @@ class PositionsFile:
         """Tell whether the directory was ever opened by us."""
         return self._files.exists(self._layout.own / FILE_NAME)
 
+    def remove(self) -> None:
+        """Forget both slots, for good."""
+        self.close()
+        self._files.remove(self._layout.own / FILE_NAME)
+        self._files.fsync_dir(self._layout.own)
+
     def load(self) -> tuple[Positions | None, Positions | None]:
         """Return the slots (written, synced)."""
         if not self.exists():

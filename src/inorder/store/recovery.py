@@ -9,7 +9,8 @@ Where the reading of the log starts, best first:
                 say that we had not stopped, someone may just have removed `abort`: whole.)
     checkpoint  another broker crashed: at RocketMQ's choice, the segment that began before the
                 time in `checkpoint`
-    whole       nothing else fits, or a record did not continue its queue: the whole log
+    whole       nothing else fits, a record did not continue its queue, or a recovery from here was
+                broken off: the whole log
 
 The log ends before the first bytes that are no valid record (size, magic, checksum, own position).
 If nothing valid follows, that is the torn end of the last write, and it is cleared: stale bytes
@@ -19,7 +20,8 @@ report says what was cut. Anywhere else the file is damaged, the records behind 
 acknowledged, and the directory is refused unless `cut_corrupt_log` says to go on without them.
 
 Everything here may be killed at any write and started again: the notes of `positions.py` move only
-when all is done, and what is written before is what would be written again.
+when all is done, and what is written before is what would be written again. Only `whole` takes away
+what the notes rely on, so it makes them void first.
 """
 
 from __future__ import annotations
@@ -154,9 +156,7 @@ class Recovery:
                     "remove consumequeue and index to begin with nothing"
                 )
 
-    def _starts(
-        self, written: Positions | None, synced: Positions | None
-    ) -> Iterator[Start]:
+    def _starts(self, written: Positions | None, synced: Positions | None) -> Iterator[Start]:
         """Give the ways to begin, best first."""
         segments = self._log.segments
         low = segments.min_position
@@ -172,7 +172,7 @@ class Recovery:
                 self.positions = written.moved(token="", boot_id=ours.boot_id)
                 yield self._from_slot("closed", written, synced)
                 self.positions = ours  # the queues are not those that we left
-            elif written is None or not written.token or written.clean:
+            elif written is None or written.clean:
                 yield Start("foreign", low, low)
         else:
             for slot, method in ((written, "written"), (synced, "synced")):
@@ -212,6 +212,8 @@ class Recovery:
         """Recover from one start."""
         if start.method != "closed" and not self.positions.token:
             self._positions_file.write(self.positions)  # with the sizes, before anything is cut
+        if start.method == "whole":
+            self._void_notes()
         segments = self._log.segments
         self._log.end_position = segments.items[-1].end if segments.items else 0
         start = self._prepare_queues(start)
@@ -231,6 +233,11 @@ class Recovery:
         last, end = self._dispatch(first, start, dispatcher)
         self._judge_end(start, end)
         self._finish(start, end, last)
+
+    def _void_notes(self) -> None:
+        """Queues and index will be emptied: if that breaks off, the next start must do it again."""
+        self._positions_file.write_synced(self.positions)
+        self.checkpoint.without_derived().save(self._files, self._layout)
 
     def _prepare_queues(self, start: Start) -> Start:
         queues = self._queues
@@ -422,5 +429,3 @@ def _read_text(files: Files, layout: Layout) -> str | None:
         return file.pread(256, 0).rstrip(b"\0").decode("ascii", "replace")
     finally:
         file.close()
-
-

@@ -93,8 +93,12 @@ class Segments:
         segment.create()
         # Its name and length are durable before its first byte: after a power cut no segment is
         # short or missing while a later one is there.
-        segment.file().fdatasync()
-        self.sync_directory()
+        try:
+            segment.file().fdatasync()
+            self.sync_directory()
+        except OSError:
+            segment.close()
+            raise
         self.items = [*self.items, segment]
         return segment
 

@@ -142,6 +142,11 @@ class Store:
 
     def _make_directories(self) -> None:
         layout = self.layout
+        if self._positions_file.exists() and not self._files.exists(layout.consumequeue):
+            # Somebody removed it to have it made again: what was noted of it is void. Before the
+            # directory is there again, or a kill in between would hide that it was gone.
+            Checkpoint.load(self._files, layout).without_derived().save(self._files, layout)
+            self._positions_file.remove()
         for directory in (layout.commitlog, layout.consumequeue, layout.index, layout.own):
             self._files.makedirs(directory)
         self._files.fsync_dir(layout.root)

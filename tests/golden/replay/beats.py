@@ -71,7 +71,9 @@ class Beats:
             if int(fields.get("sysFlag", _WITH_SUBSCRIPTION)) & _WITH_SUBSCRIPTION:
                 return None
             group, topic, version = (
-                fields["consumerGroup"], fields["topic"], int(fields["subVersion"])
+                fields["consumerGroup"],
+                fields["topic"],
+                int(fields["subVersion"]),
             )
             told = self._told.get(group, {})
             if answer == _NOT_LATEST:
@@ -91,10 +93,16 @@ class Beats:
 
     def _make(self, row: Row, group: str, versions: dict[str, int], kind: str) -> bytes:
         client = self._clients.get(row.connection, f"client-{row.connection}")
-        data = dict(self._data.get(group) or {
-            "groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "unitMode": False,
-        })
+        data = dict(
+            self._data.get(group)
+            or {
+                "groupName": group,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "unitMode": False,
+            }
+        )
         known = {item["topic"]: item for item in data.get("subscriptionDataSet", ())}
         for told in self._told.get(group, {}).values():
             for topic, version in told.items():
@@ -102,14 +110,21 @@ class Beats:
                     known[topic] = {**known[topic], "subVersion": version}
         for topic, version in versions.items():
             subscription = known.get(topic) or {
-                "topic": topic, "subString": "*", "expressionType": kind, "tagsSet": [],
-                "codeSet": [], "classFilterMode": False,
+                "topic": topic,
+                "subString": "*",
+                "expressionType": kind,
+                "tagsSet": [],
+                "codeSet": [],
+                "classFilterMode": False,
             }
             known[topic] = {**subscription, "subVersion": version}
         data["subscriptionDataSet"] = list(known.values())
         beat = {
-            "clientID": client, "consumerDataSet": [data], "producerDataSet": [],
-            "heartbeatFingerprint": 0, "withoutSub": False,
+            "clientID": client,
+            "consumerDataSet": [data],
+            "producerDataSet": [],
+            "heartbeatFingerprint": 0,
+            "withoutSub": False,
         }
         self._note(row.connection, beat)
         return fastjson.dumps(beat)

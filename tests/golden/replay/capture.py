@@ -117,9 +117,11 @@ def split_frame(frame: bytes) -> tuple[int, bytes, bytes]:
 
 def join_frame(serializer: int, header: bytes, body: bytes) -> bytes:
     """Put a frame together."""
-    return struct.pack(
-        ">iI", 4 + len(header) + len(body), serializer << 24 | len(header)
-    ) + header + body
+    return (
+        struct.pack(">iI", 4 + len(header) + len(body), serializer << 24 | len(header))
+        + header
+        + body
+    )
 
 
 def _row(fields: dict[str, object]) -> Row:

@@ -113,7 +113,9 @@ class SocketChannel:
     """A connection over a real socket."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
         connections: Callable[[], int],
     ) -> None:
         self._reader = reader

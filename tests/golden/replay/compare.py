@@ -30,16 +30,32 @@ BINARY_CODES = frozenset((60,))
 ADDRESS = re.compile(r"(?:\d{1,3}\.){3}\d{1,3}:\d+")
 _ID = re.compile(r"[0-9A-Fa-f]{32}")
 # Values that tell when or where something happened; only their kind is compared.
-_TIMES = frozenset((
-    "timestamp", "indexLastUpdateTimestamp", "lastUpdateTimestamp", "timeStamp", "lastTimestamp",
-))
+_TIMES = frozenset(
+    (
+        "timestamp",
+        "indexLastUpdateTimestamp",
+        "lastUpdateTimestamp",
+        "timeStamp",
+        "lastTimestamp",
+    )
+)
 _POSITIONS = frozenset(("indexLastUpdatePhyoffset",))
 _VERSIONS = frozenset(("dataVersion", "mappingDataVersion"))
 # Written by Java from hash sets and hash maps, in no order that means anything.
-_SETS = frozenset((
-    "topicList", "consumerIdList", "lockOKMQSet", "groupList", "tagsSet", "codeSet",
-    "connectionSet", "queueDatas", "brokerDatas", "DefaultCluster",
-))
+_SETS = frozenset(
+    (
+        "topicList",
+        "consumerIdList",
+        "lockOKMQSet",
+        "groupList",
+        "tagsSet",
+        "codeSet",
+        "connectionSet",
+        "queueDatas",
+        "brokerDatas",
+        "DefaultCluster",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +197,17 @@ def _name(record: Record) -> str:
 
 # Positions, hosts and times of storing are the server's own.
 _RECORD_FIELDS = (
-    "topic", "queue_id", "queue_offset", "flag", "sys_flag", "born_at_ms", "redeliveries",
-    "prepared_position", "body_crc", "version", "body",
+    "topic",
+    "queue_id",
+    "queue_offset",
+    "flag",
+    "sys_flag",
+    "born_at_ms",
+    "redeliveries",
+    "prepared_position",
+    "body_crc",
+    "version",
+    "body",
 )
 
 

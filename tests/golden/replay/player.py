@@ -50,9 +50,7 @@ class Player:
         self._start_ms = start_ms(conversation)
         self._prepares = servers.can_prepare and not conversation.namesrv_only
         past = past_of(conversation) if self._prepares else Past()
-        self._hands = Hands(
-            self._ask, past, whole=conversation.whole, before_ms=self._start_ms - 1
-        )
+        self._hands = Hands(self._ask, past, whole=conversation.whole, before_ms=self._start_ms - 1)
         self._beats = Beats(conversation)
         self._last = {row.connection: row.seq for row in conversation.rows}
         self._played = Played()
@@ -144,9 +142,7 @@ class Player:
     async def _collect(self, row: Row, captured: Row) -> None:
         ours = await self._channels[row.connection].answer(row.command.request_id)
         self._played.exchanges.append(
-            Exchange(
-                self._conversation.name, self._conversation.whole, row, captured.command, ours
-            )
+            Exchange(self._conversation.name, self._conversation.whole, row, captured.command, ours)
         )
         if row.command.code in SENDS and captured.command.code == ours.code == 0:
             self._learn_positions(captured.command, ours)
@@ -168,8 +164,14 @@ class Player:
             return row.frame
         return encode_frame(
             Command(
-                command.code, command.request_id, command.flag, {**fields, **changed},
-                command.remark, command.body, language=command.language, version=command.version,
+                command.code,
+                command.request_id,
+                command.flag,
+                {**fields, **changed},
+                command.remark,
+                command.body,
+                language=command.language,
+                version=command.version,
                 serializer=command.serializer,
             )
         )
@@ -200,7 +202,12 @@ class Player:
         self._played.notified.update(channel.notified)
 
     async def _ask(
-        self, peer: str, code: int, fields: dict[str, str], body: bytes = b"", *,
+        self,
+        peer: str,
+        code: int,
+        fields: dict[str, str],
+        body: bytes = b"",
+        *,
         at_ms: int | None = None,
     ) -> Command:
         """Send a request of our own, at a time of the past if need be."""

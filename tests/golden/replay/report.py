@@ -105,15 +105,14 @@ def _codes(results: list[Result]) -> str:
     for result in results:
         oneway.update(result.oneway)
     lines = [
-        "## Request codes", "",
+        "## Request codes",
+        "",
         "| code | name | to | status | pairs | equal | on purpose | one-way |",
         "| ---: | --- | --- | --- | ---: | ---: | --- | ---: |",
     ]
     for peer, code in sorted(by_code.keys() | oneway.keys(), key=lambda key: (key[1], key[0])):
         judged = by_code.get((peer, code), [])
-        rules = Counter(
-            rule.id for one in judged for rule in one.rules
-        )
+        rules = Counter(rule.id for one in judged for rule in one.rules)
         shown = ", ".join(f"{rule_id} {count}" for rule_id, count in sorted(rules.items()))
         lines.append(
             f"| {code} | {_name(code)} | {_TO[peer]} | {_status(peer, code, judged)} | "
@@ -143,13 +142,15 @@ def _status(peer: str, code: int, judged: list[Judged]) -> str:
 
 
 def _uncaptured(results: list[Result]) -> str:
-    seen = {
-        (one.exchange.request.peer, one.exchange.code) for one in _judged(results)
-    } | {key for result in results for key in result.oneway}
+    seen = {(one.exchange.request.peer, one.exchange.code) for one in _judged(results)} | {
+        key for result in results for key in result.oneway
+    }
     served = census()
     lines = [
-        "## Codes that no conversation asks for", "",
-        "| code | name | name server | broker |", "| ---: | --- | --- | --- |",
+        "## Codes that no conversation asks for",
+        "",
+        "| code | name | name server | broker |",
+        "| ---: | --- | --- | --- |",
     ]
     for code in RequestCode:
         if (NAMESRV, code) in seen or (BROKER, code) in seen:
@@ -171,9 +172,12 @@ def _differences(results: list[Result]) -> str:
     lines = ["## Deliberate differences", ""]
     lines += _table([rule for rule in RULES if not rule.state], pairs, codes)
     lines += [
-        "", "## Consequences, and state that the capture lacks", "",
+        "",
+        "## Consequences, and state that the capture lacks",
+        "",
         "Answers that could not be the same, after what was answered otherwise before, or since "
-        "frames that led to them are in another conversation or were left out:", "",
+        "frames that led to them are in another conversation or were left out:",
+        "",
     ]
     lines += _table([rule for rule in RULES if rule.state], pairs, codes)
     return "\n".join(lines)

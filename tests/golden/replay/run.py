@@ -109,10 +109,16 @@ async def local_servers(*, with_broker: bool = True) -> AsyncIterator[LocalServe
         try:
             if with_broker:
                 config = BrokerConfig(
-                    name="broker-a", cluster="DefaultCluster", port=0, data=folder,
-                    advertised_host="127.0.0.1", namesrv=f"{host}:{port}",
+                    name="broker-a",
+                    cluster="DefaultCluster",
+                    port=0,
+                    data=folder,
+                    advertised_host="127.0.0.1",
+                    namesrv=f"{host}:{port}",
                     store=StoreConfig(
-                        segment_bytes=8 * MIB, queue_file_bytes=20_000, index_slots=500,
+                        segment_bytes=8 * MIB,
+                        queue_file_bytes=20_000,
+                        index_slots=500,
                         index_entries=2000,
                     ),
                 )
@@ -207,8 +213,11 @@ def _judge_later(exchange: Exchange) -> Judged:
     """A code that comes later is answered 3, and with nothing else."""
     wrong: tuple[Difference, ...] = ()
     if exchange.ours.code != NOT_SUPPORTED:
-        wrong = (Difference(exchange, "code", f"{NOT_SUPPORTED} until it is served",
-                            str(exchange.ours.code)),)
+        wrong = (
+            Difference(
+                exchange, "code", f"{NOT_SUPPORTED} until it is served", str(exchange.ours.code)
+            ),
+        )
     return Judged(exchange, True, (), wrong)
 
 

@@ -95,8 +95,11 @@ def topic_of_route(answer: Command) -> dict[str, Any] | None:
         return None
     data = fastjson.loads(bytes(answer.body))["queueDatas"][0]
     return {
-        "readQueueNums": data["readQueueNums"], "writeQueueNums": data["writeQueueNums"],
-        "perm": data["perm"], "topicSysFlag": data.get("topicSysFlag", 0), "order": False,
+        "readQueueNums": data["readQueueNums"],
+        "writeQueueNums": data["writeQueueNums"],
+        "perm": data["perm"],
+        "topicSysFlag": data.get("topicSysFlag", 0),
+        "order": False,
     }
 
 
@@ -252,14 +255,15 @@ class Hands:
         for config in self._past.groups.values():
             await self._ask(BROKER, 200, {}, fastjson.dumps(config))
         known = sorted(
-            (one for key, one in self._past.records.items()
-             if one.queue_offset < self._past.lengths.get(key[:2], 0)),
+            (
+                one
+                for key, one in self._past.records.items()
+                if one.queue_offset < self._past.lengths.get(key[:2], 0)
+            ),
             key=lambda one: one.position,
         )
         for one in known:
-            await self.grow(
-                (one.topic, one.queue_id), one.queue_offset + 1, at_ms=one.stored_at_ms
-            )
+            await self.grow((one.topic, one.queue_id), one.queue_offset + 1, at_ms=one.stored_at_ms)
         for queue, length in self._past.lengths.items():
             await self.grow(queue, length)
         for (topic, group, queue_id), offset in self._past.offsets.items():
@@ -279,7 +283,9 @@ class Hands:
             await self._before_pull(fields, reply)
         elif code == 14 and reply.code == 0:
             await self.commit(
-                fields["topic"], fields["consumerGroup"], int(fields["queueId"]),
+                fields["topic"],
+                fields["consumerGroup"],
+                int(fields["queueId"]),
                 int(reply.fields["offset"]),
             )
         elif code == 222 and reply.code == 0:
@@ -316,7 +322,9 @@ class Hands:
     async def commit(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Commit an offset of a group, which is made if need be."""
         fields = {
-            "topic": topic, "consumerGroup": group, "queueId": str(queue_id),
+            "topic": topic,
+            "consumerGroup": group,
+            "queueId": str(queue_id),
             "commitOffset": str(offset),
         }
         reply = await self._ask(BROKER, 15, fields)
@@ -332,9 +340,18 @@ class Hands:
             )
         properties = plain_properties(one.properties)
         fields = {
-            "a": "BEFORE_THE_CAPTURE", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id),
-            "f": str(one.sys_flag & ~_TRANSACTION_BITS), "g": str(one.born_at_ms),
-            "h": str(one.flag), "i": properties, "j": "0", "k": "false", "m": "false",
+            "a": "BEFORE_THE_CAPTURE",
+            "b": topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": str(queue_id),
+            "f": str(one.sys_flag & ~_TRANSACTION_BITS),
+            "g": str(one.born_at_ms),
+            "h": str(one.flag),
+            "i": properties,
+            "j": "0",
+            "k": "false",
+            "m": "false",
         }
         body = one.body
         if "UNIQ_KEY" not in properties:  # only in a batch does a message go without
@@ -348,9 +365,7 @@ class Hands:
 
     async def _need_queue(self, topic: str, queue_id: int) -> None:
         if not await self._exists(topic):
-            queues = 1 + max(
-                [queue_id, *(key[1] for key in self._past.records if key[0] == topic)]
-            )
+            queues = 1 + max([queue_id, *(key[1] for key in self._past.records if key[0] == topic)])
             await self._topic(topic, {"readQueueNums": queues, "writeQueueNums": queues, "perm": 6})
 
     async def _exists(self, topic: str) -> bool:
@@ -358,10 +373,13 @@ class Hands:
 
     async def _topic(self, name: str, config: dict[str, Any]) -> None:
         fields = {
-            "topic": name, "defaultTopic": "TBW102",
+            "topic": name,
+            "defaultTopic": "TBW102",
             "readQueueNums": str(config["readQueueNums"]),
-            "writeQueueNums": str(config["writeQueueNums"]), "perm": str(config["perm"]),
-            "topicFilterType": "SINGLE_TAG", "topicSysFlag": str(config.get("topicSysFlag", 0)),
+            "writeQueueNums": str(config["writeQueueNums"]),
+            "perm": str(config["perm"]),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": str(config.get("topicSysFlag", 0)),
             "order": "true" if config.get("order") else "false",
         }
         attributes = config.get("attributes") or {}

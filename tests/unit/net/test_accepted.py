@@ -296,11 +296,32 @@ def test_deferred_frames_wait_until_the_peer_has_read() -> None:
         assert len(recorder.calls) == 1
         connection.resume_writing()
         assert not transport.reading
+        assert connection.busy
         await tick()
+        assert not connection.busy
         assert [decode_command(raw).request_id for raw in recorder.calls[1]] == [1, 2]
         assert transport.reading
 
     play(story, write_buffer_bytes_max=1000)
+
+
+def test_a_turn_ends_with_its_share_of_output() -> None:
+    """After 256 KiB of answers the other connections come first; then it goes on."""
+
+    async def story(s: Any, connection: Any, transport: Any, recorder: Any, c: Any) -> None:
+        connection.data_received(frame_of(request_id=1))
+        assert not connection.busy
+        connection.write(b"x" * 300_000)
+        assert connection.busy
+        assert not connection.congested
+        connection.defer(recorder.calls[0])
+        assert not transport.reading
+        await tick()
+        assert not connection.busy
+        assert len(recorder.calls) == 2
+        assert transport.reading
+
+    play(story)
 
 
 def test_a_crowded_server_gives_each_connection_less() -> None:

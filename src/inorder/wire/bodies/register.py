@@ -72,6 +72,8 @@ class RegisterBrokerBody:
         raw = bytes(data)
         if compressed or raw[:1] == _ZLIB_FIRST_BYTE:
             return _decode_compressed(raw, version)
+        if raw.count(b":{") > 2 * TABLE_ENTRIES_MAX + 16:  # cheaper than to read them first
+            raise RemoteProtocolError(f"more than {TABLE_ENTRIES_MAX} topics in a registration")
         value = shapes.as_object(
             loads(raw, items_max=TABLE_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX), "registration"
         )
