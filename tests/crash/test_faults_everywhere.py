@@ -217,7 +217,8 @@ class Run:
             await self.machine.stop()
         except (OSError, InorderError) as error:
             self.expect(bool(self.disk.failed_at), f"the stop failed without a reason: {error}")
-        self.expect(not self.machine.disk.open_now, f"left open: {self.machine.disk.open_now}")
+        left = [str(file.path) for file in self.machine.disk.open_now]
+        self.expect(not left, f"left open: {left}")
         self.disk.heal()
         self.counts = dict(self.disk.counts)
 

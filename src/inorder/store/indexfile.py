@@ -95,7 +95,12 @@ class IndexFile:
             end_ms, end = before.end_ms, before.end_position
             header = Header(end_ms, end_ms, end, end)
         made = cls(file, path, slots=slots, entries=entries, header=header)
-        made._write_header(header)
+        try:
+            made._write_header(header)
+        except OSError:  # the next try has another name: leave nothing behind
+            made.close()
+            files.remove(path)
+            raise
         return made
 
     @property
