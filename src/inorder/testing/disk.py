@@ -275,7 +275,7 @@ class FakeFiles:
                     if present:
                         names[path] = inode
                     else:
-                        names.pop(path, None)
+                        _forget(names, path)
         inodes: dict[int, _Inode] = {}
         other = FakeFiles(self.capacity)
         other._boot = self._boot + 1
@@ -371,7 +371,7 @@ class FakeFiles:
                 if present:
                     self._durable_names[name] = inode
                 else:
-                    self._durable_names.pop(name, None)
+                    _forget(self._durable_names, name)
         self._name_changes = left
 
     def write_back(self) -> None:
@@ -497,6 +497,13 @@ class FakeFiles:
                 free -= 1
             done += step
         inode.change((position, data))
+
+
+def _forget(names: dict[Path, _Inode | None], gone: Path) -> None:
+    """Take a name away; with a directory everything in it, for a new one of that name is empty."""
+    if names.pop(gone, gone) is None:
+        for name in [name for name in names if gone in name.parents]:
+            del names[name]
 
 
 _CHANGES: Final = frozenset({"write", "truncate", "create", "remove", "rename", "sync"})

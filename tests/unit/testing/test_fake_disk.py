@@ -148,3 +148,18 @@ def test_short_writes_of_the_system_are_completed(
     file.pwrite(b"0123456789", 0)
     assert file.pread(10, 0) == b"0123456789"
     file.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_directory_made_again_is_empty_whatever_the_crash_keeps(seed: int) -> None:
+    """A directory whose removal is durable takes its files along; a new one of its name is new."""
+    files = FakeFiles()
+    files.makedirs(Path("/a/b"))
+    files.open(Path("/a/b/old"), create=True, size=4).fdatasync()
+    for directory in ("/", "/a", "/a/b"):
+        files.fsync_dir(Path(directory))
+    files.remove_tree(Path("/a/b"))
+    files.fsync_dir(Path("/a"))
+    files.makedirs(Path("/a/b"))
+    files.open(Path("/a/b/new"), create=True, size=4)
+    assert "old" not in files.crash(Random(seed)).listdir(Path("/a/b"))
