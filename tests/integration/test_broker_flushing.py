@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -200,5 +201,28 @@ def test_too_much_waiting_for_the_disk_is_answered_busy() -> None:
             codes = [(await send).code for send in waiting]
             assert codes.count(0) >= 3
             assert set(codes) == {0, ResponseCode.SYSTEM_BUSY}
+
+    asyncio.run(scenario())
+
+
+def test_a_deleted_topic_is_gone_for_good_when_that_is_answered() -> None:
+    """Also when a flush was under way: one runs at a time, so no older one takes it back."""
+
+    async def scenario() -> None:
+        files = FakeFiles()
+        async with running(files, stop=False) as rig:
+            for number in range(5):
+                await rig.send(b"old%d" % number)
+            rig.broker.store.housekeep(0)
+            under_way = asyncio.ensure_future(rig.broker.keeping.flush_now())
+            await asyncio.sleep(0)
+            assert (await rig.ask(215, {"topic": "Orders"})).code == 0
+            assert under_way.done()
+            cuts = [files.crash(Random(seed)) for seed in range(5)]
+        for left in cuts:
+            async with running(left) as rig:
+                answer = await rig.send(b"new")
+                assert answer.fields["queueOffset"] == "0"
+                assert bodies(await rig.pull()) == [b"new"]
 
     asyncio.run(scenario())

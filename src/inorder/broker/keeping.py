@@ -73,6 +73,7 @@ class Keeping:
         self._indexing = False
         self._queues_due_ms = 0
         self._flushed_all_to = -1
+        self._flush_wanted: list[asyncio.Future[None]] = []
         self._offsets_saved = broker.offsets.revision
         self._stopped = False
 
@@ -200,24 +201,50 @@ class Keeping:
         if store.log.end_position == self._flushed_all_to:
             store.rest()
             return
-        if self._syncing:
-            return
+        if not self._syncing:
+            self._start_flush_all()
+
+    def _start_flush_all(self) -> None:
+        store, offload = self._broker.store, self._broker.offload
         self._syncing = True
         self._flushed_all_to = store.log.end_position
+        served, self._flush_wanted = self._flush_wanted, []
         plan = store.plan_flush()
-        offload = self._broker.offload
 
         def finish(durable: int) -> None:
-            offload.run(lambda: plan.finish(durable), self._flushed, self._flush_failed)
+            offload.run(lambda: plan.finish(durable), flushed, self._flush_failed)
+
+        def flushed(_result: None) -> None:
+            for waiter in served:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._flushed(None)
 
         offload.run(store.sync, finish, self._flush_failed, log_sync=True)
 
+    async def flush_now(self) -> None:
+        """Return when everything written so far is durable and noted, queues and index too.
+
+        One flush runs at a time: an older one that ended later would take newer notes back.
+        """
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._flush_wanted.append(waiter)
+        if not self._syncing:
+            self._start_flush_all()
+        await waiter
+
     def _flushed(self, _result: object) -> None:
         self._syncing = False
+        if self._flush_wanted and not self._stopped:
+            self._start_flush_all()
 
     def _flush_failed(self, error: BaseException) -> None:
         self._syncing = False
         failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
+        wanted, self._flush_wanted = self._flush_wanted, []
+        for waiter in wanted:
+            if not waiter.done():
+                waiter.set_exception(failure)
         self._broker.write_failed(failure)
 
     def _expire_syncs(self) -> None:

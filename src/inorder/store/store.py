@@ -414,16 +414,18 @@ class Store:
         self._disk_trouble = report.disk_full
         return report
 
-    def drop_topic(self, topic: str) -> None:
+    def drop_topic(self, topic: str, *, flush: bool = True) -> None:
         """Remove a topic's queues. Its records stay in the log until retention takes them.
 
-        The positions move behind them at once, so that no recovery takes them up again.
+        The positions move behind them at once, so that no recovery takes them up again; without
+        `flush` the caller sees to it that a flush follows, or a power cut brings them back.
         """
         self.queues.write_out(WRITE_ALL)
         self.keys.write_all(self._clock.now_ms())
         self.queues.drop_topic(topic)
         self._write_positions()
-        self.flush_indexes()
+        if flush:
+            self.flush_indexes()
 
     def close(self) -> None:
         """Write, sync and note everything; then the directory is as after RocketMQ's clean stop.

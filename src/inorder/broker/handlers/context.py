@@ -50,6 +50,10 @@ class KeepingLike(Protocol):
         """Look at the earliest lock deadline again."""
         ...
 
+    async def flush_now(self) -> None:
+        """Return when everything written so far is durable, queues and index too."""
+        ...
+
 
 class BrokerLike(Protocol):
     """The broker as handlers see it."""

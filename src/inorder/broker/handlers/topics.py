@@ -99,7 +99,9 @@ async def _answer_registered(broker: BrokerLike, answer: Command) -> Command:
     return answer
 
 
-def delete_topic(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def delete_topic(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
     """Delete a topic with its queues and offsets; name servers forget it by their own request."""
     name = decode_fields(DeleteTopic, command.fields).topic
     if not name.strip():
@@ -109,16 +111,24 @@ def delete_topic(broker: BrokerLike, connection: ServerConnection, command: Comm
     for group in broker.offsets.groups_of(name):
         retries = (f"%RETRY%{group}_{name}", f"%RETRY%{group}+{name}")
         gone.extend(topic for topic in retries if topic in broker.topics)
+    dropped = False
     for topic in gone:
         known = broker.topics.delete(topic, broker.clock.now_ms()) is not None
         if known:
             broker.save_topics()
         broker.offsets.remove_topic(topic)
-        if broker.store.queues_of(topic):  # to drop them costs a sync
-            broker.store.drop_topic(topic)
+        if broker.store.queues_of(topic):
+            broker.store.drop_topic(topic, flush=False)
+            dropped = True
         if known:
             broker.topic_gone(topic)
     logger.info("topic=%s deleted peer=%s", name, connection.peer)
+    return _reply_when_durable(broker, command) if dropped else command.reply()
+
+
+async def _reply_when_durable(broker: BrokerLike, command: Command) -> Command:
+    """Answer when no power cut can bring back what was deleted."""
+    await broker.keeping.flush_now()
     return command.reply()
 
 

@@ -59,9 +59,13 @@ class FakeKeeping:
 
     def __init__(self) -> None:
         self.lock_deadlines = 0
+        self.flushes = 0
 
     def lock_deadline_changed(self) -> None:
         self.lock_deadlines += 1
+
+    async def flush_now(self) -> None:
+        self.flushes += 1
 
 
 class FakeBroker:
