@@ -158,7 +158,7 @@ class HotPath:
         body: bytes,
         answers: Answers,
     ) -> bool:
-        # hot: one stretch, since a call costs as much as a look-up. 3.4 µs, 2 of them the record.
+        # hot: 5.1 µs with decoding and packing (bench/hotpath.py); one stretch, for calls cost.
         fields = request.extFields
         properties, flag = fields.i, request.flag
         if (

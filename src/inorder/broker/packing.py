@@ -120,7 +120,7 @@ class Packer:
         self.bytes += size
         return position
 
-    # hot: 1.9 µs a message
+    # hot: 1.7 µs a message
     def put_batch(
         self,
         target: Target,

@@ -203,7 +203,7 @@ def illegal_size(size_max: int) -> BrokerError:
 
 def split_batch(body: bytes, size_max: int) -> list[tuple[int, int, int, int]] | None:
     """Return (flag, body start, body size, properties size) per item, None if it is not plain."""
-    # hot: 0.5 µs a message
+    # hot: 0.6 µs a message
     end = len(body)
     if not end or end > size_max or b"DELAY\x01" in body or b"TIMER_D" in body:
         return None

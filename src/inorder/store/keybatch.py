@@ -34,7 +34,7 @@ class KeyRows:
         self.hashes = hashes
 
 
-# hot: 0.6 µs a record with two keys
+# hot: the key index as a whole takes 1.35 µs a record with two keys (bench/hotpath.py)
 def key_rows(topics: Sequence[str], properties: Sequence[bytes]) -> KeyRows:
     """Return the rows of a batch, in the order of the records: the id first, then the words."""
     blob = JOIN.join(properties) + JOIN

@@ -65,7 +65,7 @@ class SlotArray:
         """Return how many regions the file does not have yet."""
         return len(self._dirty)
 
-    # hot: 0.25 µs a key
+    # hot: once per batch of records
     def chain(self, hashes: Any, positions: Any, seconds: Any, first: int) -> Chained:
         """Make entries `first`, `first + 1`, ...; they count when `enter` is called."""
         slots = hashes % len(self._values)
