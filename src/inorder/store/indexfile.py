@@ -53,13 +53,12 @@ class IndexFile:
     """An open index file."""
 
     __slots__ = (
-        "_array", "_dirty", "_file", "_freezing", "_frozen", "_slots", "_view", "entries_max",
+        "_array", "_dirty", "_file", "_freezing", "_frozen", "_slots", "entries_max",
         "header", "path", "written",
     )  # fmt: skip
 
     def __init__(self, file: File, path: Path, *, slots: int, entries: int, header: Header) -> None:
         self._file = file
-        self._view: memoryview | None = None  # for slots: a pread each would cost five times that
         self.path = path
         self._slots = slots
         self.entries_max = entries
@@ -108,10 +107,6 @@ class IndexFile:
         """Return how many entries still fit."""
         return self.entries_max - self.header.next_entry
 
-    def _map(self) -> memoryview:
-        self._view = self._file.view()
-        return self._view
-
     def _entry_at(self, number: int) -> int:
         return INDEX_HEADER_BYTES + self._slots * SLOT_BYTES + number * INDEX_ENTRY_BYTES
 
@@ -128,7 +123,8 @@ class IndexFile:
         if known is not None:
             return known
         at = INDEX_HEADER_BYTES + slot * SLOT_BYTES
-        number: int = _SLOT.unpack_from(self._view or self._map(), at)[0]
+        # By pread: a map of a hole wants a page on some file systems, and a full disk is a SIGBUS.
+        number: int = _SLOT.unpack(self._file.pread(SLOT_BYTES, at))[0]
         count = self.header.next_entry
         while number >= count:  # written before a kill, not yet counted
             previous = self._entry(number)[3] if number < self.entries_max else 0
@@ -305,7 +301,6 @@ class IndexFile:
                 used += not previous
                 begin = end if number == 1 else begin
                 _SLOT.pack_into(slots, key_hash % self._slots * SLOT_BYTES, number)
-        self._view = None
         self._file.pwrite(slots, INDEX_HEADER_BYTES)
         self._file.truncate(self._entry_at(count))
         self._file.truncate(self.size_of(self._slots, self.entries_max))
@@ -319,5 +314,4 @@ class IndexFile:
 
     def close(self) -> None:
         """Close the file; what waits in memory is lost."""
-        self._view = None
         self._file.close()

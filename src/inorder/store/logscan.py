@@ -46,7 +46,7 @@ def is_boundary(segments: Segments, position: int) -> bool:
     if segment is None:
         return position == (segments.items[-1].end if segments.items else 0)
     at = position - segment.position
-    head = bytes(segment.view()[at : at + 8])
+    head = segment.read(8, position)
     if head == bytes(len(head)):
         return True
     found = scan(segment.view(), at, segment.size, position_of_at=position)

@@ -14,7 +14,7 @@ from inorder.store.keyhash import hash_pure, prefix_hash
 from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.keywords import keys_of
 from inorder.store.layout import INDEX_ENTRY, INDEX_HEADER, Layout
-from inorder.testing.disk import FakeFiles, Fault
+from inorder.testing.disk import FakeFile, FakeFiles, Fault
 from inorder.wire.javahash import java_hash
 
 ROOT = Path("/store")
@@ -280,3 +280,19 @@ def test_files_behind_the_log_go() -> None:
     assert len(files.listdir(ROOT / "index")) == 3
     assert find(index, "a29") == [2900]
     assert index.drop_before(1 << 40) == 2
+
+
+def test_the_index_is_never_read_through_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map of a hole wants a page on some file systems: on a full disk that is a SIGBUS."""
+
+    def refuse(file: FakeFile) -> memoryview:
+        raise AssertionError(f"mapped {file.path}")
+
+    monkeypatch.setattr(FakeFile, "view", refuse)
+    monkeypatch.setattr(keyhash, "_numpy_wanted", False)
+    index = make_index(FakeFiles(), slots=97, entries=4000)
+    for number in range(20):
+        index.note("T", b"UNIQ_KEY\x01id%d\x02" % number, number * 100, 1_000_000)
+    index.settle(2000)
+    index.build(WRITE_ALL, 1_000_000)
+    assert index.find("T", "id7", count_max=8, begin_ms=0, end_ms=2_000_000) == [700]
