@@ -6,6 +6,7 @@ that is read from the system and not from what the broker says of itself.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -19,6 +20,7 @@ from pathlib import Path
 READY_TIMEOUT_S = 20.0
 SAMPLE_INTERVAL_S = 0.05
 MIB = 1024 * 1024
+HOUSE = Path(__file__).resolve().parents[2]
 
 
 class Target:
@@ -28,15 +30,17 @@ class Target:
         self.root = root
         self.data = root / "data"
         self._log = root / "stderr.log"
+        self._lag = root / "lag.json"
         for name in ("home", "tmp", "cwd"):
             (root / name).mkdir(parents=True)
-        words = [sys.executable, "-m", "inorder.cli.main", "up", "--log-level", "warning"]
+        words = [sys.executable, "-m", "tests.garbage.measured", str(self._lag)]
+        words += ["up", "--log-level", "warning"]
         words += ["--namesrv-port", "0", "--broker-port", "0", "--data", str(self.data)]
         for name, value in settings.items():
             words += ["--set", f"{name}={value}"]
         environment = {
             "PATH": os.environ.get("PATH", ""),
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src"),
+            "PYTHONPATH": f"{HOUSE / 'src'}:{HOUSE}",
             "HOME": str(root / "home"),
             "TMPDIR": str(root / "tmp"),
         }
@@ -80,6 +84,21 @@ class Target:
         """Return how much the process wrote to stderr."""
         return self._log.stat().st_size
 
+    def take_lag_ms(self) -> dict[str, dict[str, float]]:
+        """Return how late its event loop was, and how long it worked in one go (`measured.py`)."""
+        self._lag.unlink(missing_ok=True)
+        self._process.send_signal(signal.SIGUSR1)
+        if not wait_until(self._lag.exists, READY_TIMEOUT_S, 0.01):
+            raise RuntimeError("the event loop of the broker stands still")
+        said: dict[str, dict[str, float]] = json.loads(self._lag.read_text())
+        return said
+
+    def core_ms(self) -> tuple[float, float]:
+        """Return how long its main thread ran so far, and how long it waited for a core."""
+        path = Path(f"/proc/{self.pid}/task/{self.pid}/schedstat")
+        ran_ns, waited_ns = path.read_text().split()[:2]
+        return int(ran_ns) / 1e6, int(waited_ns) / 1e6
+
     def sockets(self) -> int:
         """Count the sockets that the process has open, the listening ones included."""
         count = 0
@@ -111,7 +130,7 @@ class Target:
         return {
             str(path)
             for path in self.root.rglob("*")
-            if self.data not in path.parents and path != self.data
+            if self.data not in path.parents and path != self.data and path.stem != self._lag.stem
         }
 
     def stop(self) -> int:

@@ -2,8 +2,8 @@
 
 `python -m tests.garbage.witness HOST:PORT TOPIC` runs in a process of its own, so that the attack
 does not slow down its clock. A line on stdin names a phase and starts its count; the answer on
-stdout is what happened since the line before. It sends at fixed times, whatever the answers do:
-a broker that stops for a second is seen by every request of that second.
+stdout is what happened since the line before ("look" starts no count). It sends at fixed times,
+whatever the answers do: a broker that stops for a second is seen by every request of that second.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from inorder.net.connection import Connection
 from inorder.wire.command import Command
 from inorder.wire.record import decode
 
+LOOK = "look"
 INTERVAL_S = 0.005
 SEND_TIMEOUT_MS = 30_000
 SUSPEND_MS = 5000
@@ -46,6 +47,7 @@ class Witness:
         self.sends_ms: list[float] = []
         self.deliveries_ms: list[float] = []
         self.routes_ms: list[float] = []
+        self.own_ms: list[float] = []
         self.errors: list[str] = []
 
     def result(self) -> dict[str, Any]:
@@ -54,6 +56,7 @@ class Witness:
             "send_ms": _percentiles(self.sends_ms),
             "delivery_ms": _percentiles(self.deliveries_ms),
             "route_ms": _percentiles(self.routes_ms),
+            "own_ms": _percentiles(self.own_ms),
             "waiting": len(self._sent_at),
             "errors": self.errors[:5],
             "error_count": len(self.errors),
@@ -76,6 +79,7 @@ class Witness:
         while True:
             due += INTERVAL_S
             await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self.own_ms.append((time.monotonic() - due) * 1000)
             self._sent_at[number] = due
             task = asyncio.create_task(self._send(connection, number, due))
             self._pending.add(task)
@@ -176,11 +180,12 @@ async def _main(address: str, namesrv: str, topic: str) -> None:
         loop.call_soon_threadsafe(lines.put_nowait, "")
 
     threading.Thread(target=read, daemon=True).start()
-    while await lines.get():
+    while line := await lines.get():
         if running.done():
             witness.errors.append(f"the client ended: {running.exception()!r}")
         print(json.dumps(witness.result()), flush=True)
-        witness.reset()
+        if line.strip() != LOOK:
+            witness.reset()
     running.cancel()
 
 
@@ -199,10 +204,17 @@ class WitnessProcess:
         )  # fmt: skip
 
     def take(self) -> dict[str, Any]:
-        """Return what it noticed since the last call."""
+        """Return what it noticed since the last call, and begin a new count."""
+        return self._ask("phase")
+
+    def look(self) -> dict[str, Any]:
+        """Return what it noticed so far, and go on counting."""
+        return self._ask(LOOK)
+
+    def _ask(self, word: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write("phase\n")
+        self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
         result: dict[str, Any] = json.loads(self._process.stdout.readline())
         return result

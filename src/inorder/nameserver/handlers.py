@@ -7,7 +7,7 @@ Codes, fields, remarks and bodies are RocketMQ's, compared with the answers of a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +28,7 @@ from inorder.wire.codes import VERSION_STANDARD_ROUTE_JSON, RequestCode, Respons
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests import names, routes
 from inorder.wire.routedata import TopicRoute
+from inorder.wire.steps import Steps, finish
 
 if TYPE_CHECKING:
     from inorder.config import NameServerConfig
@@ -58,16 +59,22 @@ class Call:
     now_ms: int
 
 
-Handler = Callable[[Desk, Call], "Command"]
+Handler = Callable[[Desk, Call], "Command | Steps[Command]"]
 
 
 def answer(desk: Desk, call: Call) -> Command:
     """Return the answer to a request. Raises nothing but bugs."""
+    return finish(answer_steps(desk, call))
+
+
+def answer_steps(desk: Desk, call: Call) -> Steps[Command]:
+    """Do as `answer`, in steps where it takes long."""
     handler = HANDLERS.get(call.request.code)
     try:
         if handler is None:
             raise CodeNotSupported(f" request type {call.request.code} not supported")
-        return handler(desk, call)
+        result = handler(desk, call)
+        return (yield from result) if isinstance(result, Generator) else result
     except BrokerError as error:
         # RocketMQ writes an empty extFields for codes whose answer has a header of its own.
         fields: dict[str, str] | None = {} if call.request.code in _WITH_HEADER else None
@@ -114,13 +121,14 @@ def get_member_group(desk: Desk, call: Call) -> Command:
 # Brokers.
 
 
-def register_broker(desk: Desk, call: Call) -> Command:
+def register_broker(desk: Desk, call: Call) -> Steps[Command]:
+    """Register a broker, in steps: it may have a hundred thousand topics."""
     request = call.request
     asked = decode_fields(routes.RegisterBroker, request.fields)
     if asked.body_crc32 and zlib.crc32(request.body) & 0x7FFFFFFF != asked.body_crc32:
         raise SystemError_("crc32 not match")
     if request.body:
-        body = RegisterBrokerBody.decode(
+        body = yield from RegisterBrokerBody.decode_steps(
             request.body, version=request.version, compressed=asked.compressed
         )
     else:
@@ -128,7 +136,7 @@ def register_broker(desk: Desk, call: Call) -> Command:
     timeout_ms = asked.heartbeat_timeout_ms
     if timeout_ms is None:
         timeout_ms = desk.config.broker_expiry_ms
-    registered = desk.routes.register(
+    registered = yield from desk.routes.register_steps(
         Registration(
             cluster=asked.cluster_name,
             broker_name=asked.broker_name,

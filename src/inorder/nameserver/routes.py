@@ -22,19 +22,24 @@ broker name leaves the old one, and the numbers of brokers and topic entries hav
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+import itertools
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from inorder.errors import SystemError_
 from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from inorder.wire.routedata import BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRoute
+from inorder.wire.steps import Steps, finish
 
 BROKERS_MAX: Final = 10_000
 TOPIC_ENTRIES_MAX: Final = 1_000_000
 TOPIC_CHARS_MAX: Final = 255
 NAME_CHARS_MAX: Final = 255
 """Of clusters, brokers, addresses and zones."""
+
+TOPICS_PER_STEP: Final = 500
 
 UNIT_FLAG: Final = 1
 UNIT_SUBSCRIPTION_FLAG: Final = 2
@@ -119,12 +124,22 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._brokers: dict[str, _Broker] = {}
         self._lives: dict[tuple[str, str], _Life] = {}
+        self._channels: dict[object, dict[tuple[str, str], None]] = {}
+        self._of_broker: dict[str, dict[str, QueueData]] = {}
+        self._leaving: deque[tuple[str, Iterator[tuple[str, QueueData]]]] = deque()
         self._entries = 0
 
     # Brokers.
 
     def register(self, new: Registration, *, now_ms: int) -> Registered:
         """Take a broker's registration. Raises SystemError_ if it is refused."""
+        return finish(self.register_steps(new, now_ms=now_ms))
+
+    def register_steps(self, new: Registration, *, now_ms: int) -> Steps[Registered]:
+        """Do as `register`, many topics in steps: the broker is known first, then its topics.
+
+        Ends with SystemError_ if the broker went, or registered again, in between.
+        """
         broker = self._brokers.get(new.broker_name) or _Broker(new.cluster)
         addresses = {
             broker_id: address
@@ -133,7 +148,7 @@ class RouteTable:
         }
         if self._outdated(new, addresses.get(new.broker_id)):
             broker.addresses = addresses
-            self._lives.pop((new.cluster, new.address), None)
+            self._forget_life((new.cluster, new.address))
             return Registered()
         first = new.broker_id not in addresses
         if first and len(new.topics) == 1:
@@ -147,23 +162,16 @@ class RouteTable:
         self._brokers[new.broker_name] = broker
         master = new.broker_id == MASTER_ID
         prime_slave = new.acting_master is not None and new.broker_id == min(addresses)
+        changed = first or self.data_version(new.cluster, new.address) != new.version
+        self._live(new, now_ms)
         if master or prime_slave:
             wipe = not master and broker.acting_master
-            self._take_topics(new, first=first, wipe_write=wipe)
-        self._lives[new.cluster, new.address] = _Life(
-            new.broker_name,
-            now_ms,
-            new.timeout_ms,
-            dataclasses.replace(new.version),
-            new.channel,
-            new.ha_address,
-            new.filter_servers,
-        )
+            yield from self._take_topics(new, changed=changed, wipe_write=wipe)
         return Registered() if master else self._master_of(new.cluster, broker)
 
     def unregister(self, cluster: str, broker_name: str, address: str) -> None:
         """Forget a broker that leaves; unknown ones change nothing."""
-        self._lives.pop((cluster, address), None)
+        self._forget_life((cluster, address))
         broker = self._brokers.get(broker_name)
         if broker is None:
             return
@@ -176,7 +184,7 @@ class RouteTable:
 
     def channel_lost(self, channel: object) -> list[Gone]:
         """Drop the brokers that registered over a connection which is gone."""
-        return self._drop(key for key, life in self._lives.items() if life.channel is channel)
+        return self._drop(self._channels.get(channel, ()))
 
     def expire(self, now_ms: int) -> list[Gone]:
         """Drop the brokers that are silent for longer than their timeout."""
@@ -326,15 +334,48 @@ class RouteTable:
             if self._entries + added > TOPIC_ENTRIES_MAX:
                 raise SystemError_(f"there are {self._entries} topic entries already")
 
-    def _take_topics(self, new: Registration, *, first: bool, wipe_write: bool) -> None:
-        changed = first or self.data_version(new.cluster, new.address) != new.version
-        for config in new.topics.values():
+    def _live(self, new: Registration, now_ms: int) -> None:
+        key = (new.cluster, new.address)
+        old = self._lives.get(key)
+        if old is not None:
+            self._forget_channel(key, old.channel)
+        self._lives[key] = _Life(
+            new.broker_name,
+            now_ms,
+            new.timeout_ms,
+            dataclasses.replace(new.version),
+            new.channel,
+            new.ha_address,
+            new.filter_servers,
+        )
+        self._channels.setdefault(new.channel, {})[key] = None
+
+    def _forget_channel(self, key: tuple[str, str], channel: object) -> None:
+        keys = self._channels.get(channel, {})
+        keys.pop(key, None)
+        if not keys:
+            self._channels.pop(channel, None)
+
+    def _forget_life(self, key: tuple[str, str]) -> None:
+        life = self._lives.pop(key, None)
+        if life is not None:
+            self._forget_channel(key, life.channel)
+
+    def _take_topics(
+        self, new: Registration, *, changed: bool, wipe_write: bool
+    ) -> Generator[None, None, None]:
+        life = self._lives[new.cluster, new.address]
+        for number, config in enumerate(new.topics.values()):
             if changed or new.broker_name not in self._topics.get(config.name, {}):
                 perm = config.perm & ~PERM_WRITE if wipe_write else config.perm
                 queue = QueueData(
                     new.broker_name, config.read_queues, config.write_queues, perm, config.sys_flag
                 )
                 self._put(config.name, new.broker_name, queue)
+            if number % TOPICS_PER_STEP == TOPICS_PER_STEP - 1:
+                yield
+                if self._lives.get((new.cluster, new.address)) is not life:
+                    raise SystemError_("the broker left or registered again meanwhile")
 
     def _master_of(self, cluster: str, broker: _Broker) -> Registered:
         address = broker.addresses.get(MASTER_ID)
@@ -356,29 +397,53 @@ class RouteTable:
         )
 
     def _set_perms(self, broker_name: str, change: PermChange) -> int:
-        count = 0
-        for queues in self._topics.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queues[broker_name] = dataclasses.replace(queue, perm=change(queue.perm))
-                count += 1
-        return count
+        entries = self._of_broker.get(broker_name, {})
+        for topic, queue in list(entries.items()):
+            self._put(topic, broker_name, dataclasses.replace(queue, perm=change(queue.perm)))
+        return len(entries)
 
     def _put(self, topic: str, broker_name: str, queue: QueueData) -> None:
         queues = self._topics.setdefault(topic, {})
         self._entries += broker_name not in queues
         queues[broker_name] = queue
+        self._of_broker.setdefault(broker_name, {})[topic] = queue
 
     def _remove(self, topic: str, broker_name: str) -> None:
         queues = self._topics[topic]
-        del queues[broker_name]
+        queue = queues.pop(broker_name)
         self._entries -= 1
         if not queues:
             del self._topics[topic]
+        of_broker = self._of_broker.get(broker_name, {})
+        if of_broker.get(topic) is queue:
+            del of_broker[topic]
 
     def _remove_topics_of(self, broker_name: str) -> None:
-        for topic in [t for t, queues in self._topics.items() if broker_name in queues]:
-            self._remove(topic, broker_name)
+        """Remove the topics of a broker that is gone; many of them later, by `clean_up`."""
+        entries = self._of_broker.pop(broker_name, {})
+        self._leaving.append((broker_name, iter(entries.items())))
+        self.clean_up(TOPICS_PER_STEP)
+
+    @property
+    def unclean(self) -> bool:
+        """Tell whether topics of brokers that are gone are left to be removed."""
+        return bool(self._leaving)
+
+    def clean_up(self, count: int) -> bool:
+        """Remove up to `count` topics of brokers that are gone; True if more are left.
+
+        One that the broker has registered again meanwhile is another entry, and stays.
+        """
+        while self._leaving:
+            broker_name, entries = self._leaving[0]
+            for topic, queue in itertools.islice(entries, count):
+                count -= 1
+                if self._topics.get(topic, {}).get(broker_name) is queue:
+                    self._remove(topic, broker_name)
+            if count <= 0:
+                return True
+            self._leaving.popleft()
+        return False
 
 
 def only_zone(route: TopicRoute, zone_name: str) -> TopicRoute:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from inorder.errors import AlreadyClosed, LocalProtocolError
 from inorder.nameserver import handlers
 from inorder.nameserver.kvfile import KvFile
-from inorder.nameserver.routes import Gone, RouteStatistics, RouteTable
+from inorder.nameserver.routes import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
 from inorder.net.quiet import QuietLog, printable
 from inorder.net.server import Server, ServerConnection, ServerStatistics
+from inorder.net.turns import SHARE_MS
 from inorder.tasks.groups import Tasks
 from inorder.tasks.periodic import periodic
 from inorder.wire.codes import ResponseCode
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from inorder.nameserver.kv import KvTable
     from inorder.wire.command import Command
     from inorder.wire.frame import RawFrame
+    from inorder.wire.steps import Steps
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +51,14 @@ class NameServer:
 
     def __init__(self, config: NameServerConfig, clock: Clock, files: Files) -> None:
         self.config = config
-        self._clock = clock
+        self.clock = clock
         self._file = KvFile(files, Path(config.data))
         self._server = Server(_Frames(self), config.net, clock, name="namesrv")
         self._tasks = Tasks("namesrv")
         self._quiet = QuietLog(logger)
         self._desk: handlers.Desk | None = None
         self._requests_total = 0
+        self._cleaning = False
         self._stopped = False
 
     @property
@@ -85,7 +88,7 @@ class NameServer:
             periodic(
                 self.drop_silent_brokers,
                 interval_ms=self.config.scan_interval_ms,
-                clock=self._clock,
+                clock=self.clock,
                 name="scan for silent brokers",
             ),
             name="scan",
@@ -101,10 +104,11 @@ class NameServer:
 
     def drop_silent_brokers(self) -> None:
         """Drop brokers that were silent for too long, and close their connections."""
-        for gone in self.routes.expire(self._clock.monotonic_ms()):
+        for gone in self.routes.expire(self.clock.monotonic_ms()):
             _log_gone(gone, "was silent for too long")
             assert isinstance(gone.channel, ServerConnection)
             gone.channel.close("the broker was silent for too long")
+        self._clean_up()
 
     def receive(self, connection: ServerConnection, request: Command) -> None:
         """Answer one request; a one-way request is carried out without an answer."""
@@ -112,16 +116,42 @@ class NameServer:
             connection.take_response(request)
             return
         self._requests_total += 1
-        now_ms = self._clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
+        steps = handlers.answer_steps(self.desk, handlers.Call(request, connection, now_ms))
+        if not self._step(connection, request, steps):
+            # Its later requests wait, those of others come in between.
+            connection.hold()
+            self._server.turns.later(lambda: self._go_on(connection, request, steps))
+
+    def _go_on(self, connection: ServerConnection, request: Command, steps: Steps[Command]) -> None:
+        """Take one more step of a long request, unless nobody waits for it any more."""
+        if connection.closed or self._stopped:
+            steps.close()
+        elif self._step(connection, request, steps):
+            connection.release()
+        else:
+            self._server.turns.later(lambda: self._go_on(connection, request, steps))
+
+    def _step(self, connection: ServerConnection, request: Command, steps: Steps[Command]) -> bool:
+        """Take a step; answer and return True if it was the last."""
         try:
-            reply = handlers.answer(self.desk, handlers.Call(request, connection, now_ms))
+            next(steps)
+        except StopIteration as end:
+            reply: Command = end.value
         except Exception as error:
             # The root of every request: a bug costs its answer, not the connection.
             logger.exception("peer=%s code=%d failed", connection.peer, request.code)
             reply = request.reply(ResponseCode.SYSTEM_ERROR, type(error).__name__)
+        else:
+            return False
+        self._reply(connection, request, reply)
+        self._clean_up()
+        return True
+
+    def _reply(self, connection: ServerConnection, request: Command, reply: Command) -> None:
         if reply.code not in _ORDINARY:
             self._quiet.warning(
-                now_ms,
+                self.clock.monotonic_ms(),
                 "peer=%s code=%d answered=%d remark=%s",
                 connection.peer, request.code, reply.code, reply.remark or "",
             )  # fmt: skip
@@ -132,11 +162,23 @@ class NameServer:
         except LocalProtocolError as error:
             connection.send(request.reply(ResponseCode.SYSTEM_ERROR, str(error)))
 
+    def _clean_up(self) -> None:
+        """Remove the topics of a large broker that went, a few in each turn."""
+        if self.routes.unclean and not self._cleaning:
+            self._cleaning = True
+            self._server.turns.later(self._clean_some)
+
+    def _clean_some(self) -> None:
+        self._cleaning = self.routes.clean_up(TOPICS_PER_STEP)
+        if self._cleaning:
+            self._server.turns.later(self._clean_some)
+
     def forget(self, connection: ServerConnection) -> None:
         """Drop the brokers of a connection that is gone."""
         if not self._stopped:
             for gone in self.routes.channel_lost(connection):
                 _log_gone(gone, "lost its connection")
+            self._clean_up()
 
     def statistics(self) -> NameServerStatistics:
         """Return a snapshot of tables and counters."""
@@ -172,11 +214,15 @@ class _Frames:
         """Nothing to do before it says who it is."""
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
+        clock = self._owner.clock
+        ends_ms = clock.monotonic_ms() + SHARE_MS
         for index, frame in enumerate(frames):
             if connection.busy:
                 connection.defer(frames[index:])
                 return
             self._owner.receive(connection, decode_command(frame))
+            if clock.monotonic_ms() >= ends_ms:
+                connection.end_share()
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         self._owner.forget(connection)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -20,6 +21,7 @@ from inorder.errors import (
 from inorder.net.calls import Calls
 from inorder.net.output import Buffer, write_out
 from inorder.net.quiet import printable
+from inorder.net.turns import PROBATION_MS, SHARE_FRAMES
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
 from inorder.wire.hosts import pack_host
 
@@ -71,10 +73,11 @@ class ServerConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_active", "_active_at_ms", "_calls", "_decoder", "_deferred", "_partial_since_ms",
-        "_parts", "_queued_bytes", "_reading_paused", "_reason", "_server", "_stalled_since_ms",
-        "_started", "_taken_bytes", "_tight", "_tls", "_transport", "_written_bytes", "busy",
-        "closed", "congested", "id", "noted_bytes", "peer", "peer_host", "state",
+        "_active", "_active_at_ms", "_calls", "_decoder", "_deferred", "_greedy", "_held",
+        "_in_line", "_light", "_light_from_ms", "_partial_since_ms", "_parts", "_queued_bytes",
+        "_reading_paused", "_reason", "_server", "_stalled_since_ms", "_started", "_taken_bytes",
+        "_tight", "_tls", "_transport", "_written_bytes", "busy", "closed", "congested", "id",
+        "noted_bytes", "peer", "peer_host", "state",
     )  # fmt: skip
 
     def __init__(self, server: Server) -> None:
@@ -89,6 +92,11 @@ class ServerConnection(asyncio.Protocol):
         self._decoder: FrameDecoder | None = None
         self._calls: Calls | None = None
         self._deferred: list[RawFrame] = []
+        self._greedy = False
+        self._held = False
+        self._in_line = False
+        self._light = False
+        self._light_from_ms = -1
         self._parts: list[Buffer] = []
         self._queued_bytes = 0
         self.noted_bytes = 0
@@ -125,7 +133,7 @@ class ServerConnection(asyncio.Protocol):
         self._parts.append(data)
         self._queued_bytes += len(data)
         if self._queued_bytes > TURN_BYTES:
-            self._end_turn()
+            self.end_share()
 
     def write_parts(self, parts: Iterable[Buffer]) -> None:
         """Queue several buffers, which need not be joined first."""
@@ -138,7 +146,7 @@ class ServerConnection(asyncio.Protocol):
         queued.extend(parts)
         self._queued_bytes += sum(map(len, queued[before:] if before else queued))
         if self._queued_bytes > TURN_BYTES:
-            self._end_turn()
+            self.end_share()
 
     def send(self, command: Command) -> None:
         """Queue a command."""
@@ -180,6 +188,25 @@ class ServerConnection(asyncio.Protocol):
         """Keep frames until it is no longer `busy`; nothing is read from it meanwhile."""
         self._deferred += frames
         self._apply_reading()
+
+    def hold(self) -> None:
+        """Serve nothing more of it until `release`: a long request of it is being worked on."""
+        self._held = self.busy = True
+        self._apply_reading()
+
+    def release(self) -> None:
+        """Go on after `hold`."""
+        self._held = False
+        if not self.closed:
+            self._wait_in_line()
+
+    def end_share(self) -> None:
+        """It had enough of this turn: write what there is, and let the others come first."""
+        self.flush()
+        self._light = False
+        self._greedy = True
+        self._light_from_ms = self._server.clock.monotonic_ms() + PROBATION_MS
+        self._wait_in_line()
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
         """Ask the peer and return its answer. Raises RequestTimeout or ConnectionLost."""
@@ -242,8 +269,8 @@ class ServerConnection(asyncio.Protocol):
         if number is None:
             self._close("too many connections")
             self._complain(
-                f"refused: {server.config.connections_max} connections are open",
-                "raise connections_max, or find who opens so many",
+                "refused: too many connections are open, in all or from this address",
+                "raise connections_max or connections_per_address_max, or find who opens so many",
             )
             transport.abort()
             return
@@ -269,17 +296,29 @@ class ServerConnection(asyncio.Protocol):
             if frames:
                 self._partial_since_ms = -1
                 server.frames_received += len(frames)
-                if self._deferred:
+                if self._deferred or self._held:
                     self._deferred += frames
-                else:
+                elif not (self._light or self._may_go()):
+                    self._wait_in_line()
+                    self.defer(frames)
+                elif len(frames) <= SHARE_FRAMES:
                     server.handler.frames_received(self, frames)
+                else:
+                    self._serve_share(frames)
         except Exception as error:
             self._failed(error)
 
     def eof_received(self) -> bool:
         self.flush()
         self._close("the peer closed")
+        if self._server.turns.over:  # closing is what costs, and many may close at once
+            self._server.turns.later(self._close_transport)
+            return True
         return False
+
+    def _close_transport(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
     def pause_writing(self) -> None:
         self.congested = self.busy = True
@@ -289,9 +328,9 @@ class ServerConnection(asyncio.Protocol):
         self.congested = False
         self._stalled_since_ms = -1
         if self._deferred:
-            self._server.loop.call_soon(self._next_turn)
+            self._wait_in_line()
         else:
-            self.busy = False
+            self.busy = self._held
             self._apply_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -301,8 +340,11 @@ class ServerConnection(asyncio.Protocol):
         self._parts = []
         self._queued_bytes = 0
         self._deferred = []
-        if self.id == 0:
-            return  # it was one too many and never was a connection
+        if self.id != 0:  # else it was one too many and never was a connection
+            self._server.turns.do(self._forget)
+
+    def _forget(self) -> None:
+        """Tell everybody that it is closed."""
         self._server.remove(self)
         if self._calls is not None:
             self._calls.fail(ConnectionLost(f"lost the connection to {self.peer}: {self._reason}"))
@@ -374,25 +416,45 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(answer)
         return plain
 
-    def _end_turn(self) -> None:
-        """Write what there is and let the others come first; `_next_turn` goes on."""
-        self.flush()
-        if not self.busy:
-            self.busy = True
-            self._server.loop.call_soon(self._next_turn)
+    def _may_go(self) -> bool:
+        """Tell whether a connection that is new or was greedy is served now (`net/turns.py`)."""
+        now_ms = self._server.clock.monotonic_ms()
+        if self._light_from_ms < 0:
+            self._light_from_ms = now_ms + PROBATION_MS
+        self._light = now_ms >= self._light_from_ms
+        if self._light:
+            self._greedy = False
+            return True
+        return self._server.turns.admits(greedy=self._greedy)
 
-    def _next_turn(self) -> None:
-        """Go on where the handler stopped."""
-        if self.closed or self.congested:
+    def _wait_in_line(self) -> None:
+        self.busy = True
+        if not self._in_line:
+            self._in_line = True
+            self._server.turns.wait(self)
+
+    def take_turn(self) -> None:
+        """Go on where the handler stopped; `Turns` calls this."""
+        self._in_line = False
+        if self.closed or self.congested or self._held:
             return
         self.busy = False
         if self._deferred:
             frames, self._deferred = self._deferred, []
             try:
-                self._server.handler.frames_received(self, frames)
+                self._serve_share(frames)
             except Exception as error:
                 self._failed(error)
         self._apply_reading()
+
+    def _serve_share(self, frames: list[RawFrame]) -> None:
+        """Have so many frames served as a share allows; the rest wait."""
+        rest = frames[SHARE_FRAMES:]
+        self._server.handler.frames_received(self, frames[:SHARE_FRAMES] if rest else frames)
+        if rest and not self.closed:
+            if not self.busy:
+                self.end_share()
+            self.defer(rest)
 
     def _failed(self, error: Exception) -> None:
         """End a connection whose input failed."""
@@ -434,7 +496,7 @@ class ServerConnection(asyncio.Protocol):
     def _apply_reading(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._reading_paused or self.congested or self._deferred:
+        if self._reading_paused or self.congested or self._deferred or self._held:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -454,8 +516,12 @@ def peer_names(peername: Any) -> tuple[str, bytes]:
     """Return a peer's address as "ip:port" and as the packed form of records."""
     if not isinstance(peername, tuple) or len(peername) < 2:
         return "?:0", NO_HOST
-    host = str(peername[0]).partition("%")[0].removeprefix("::ffff:")
-    port = int(peername[1])
+    host, port = str(peername[0]), int(peername[1])
+    try:
+        return f"{host}:{port}", socket.inet_pton(socket.AF_INET, host) + port.to_bytes(4, "big")
+    except OSError:
+        pass  # not IPv4
+    host = host.partition("%")[0].removeprefix("::ffff:")
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         return shown, pack_host(host, port)

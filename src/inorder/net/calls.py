@@ -42,6 +42,10 @@ class Calls:
             self._arm(deadline_ms)
         return call
 
+    def next_id(self) -> int:
+        """Return an id for a request that is not kept here."""
+        return self._exchange.next_id()
+
     def number(self, command: Command) -> None:
         """Give a one-way request an id of its own."""
         command.request_id = self._exchange.next_id()

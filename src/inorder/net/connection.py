@@ -2,6 +2,8 @@
 
 Requests are numbered, queued and written once per tick; answers come back in any order. The server
 may also send requests of its own over the same connection: `on_request` gets them.
+
+Sends, of which there are many, take a shorter way: see `net/posts.py`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from inorder.errors import (
 )
 from inorder.net.calls import Calls
 from inorder.net.output import Buffer, write_out
+from inorder.net.posts import Posting
 from inorder.net.quiet import printable
 from inorder.net.tls import TlsSession
 from inorder.wire.codes import ResponseCode
@@ -54,7 +57,7 @@ class ConnectionStatistics:
     closed: str | None
 
 
-class Connection(asyncio.Protocol):
+class Connection(Posting, asyncio.Protocol):
     """A connection that we opened. Make one with `Connection.open`."""
 
     def __init__(
@@ -66,6 +69,7 @@ class Connection(asyncio.Protocol):
         on_lost: OnLost | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        super().__init__()
         self.address = address
         self.local_address = ""
         self.closed = False
@@ -81,6 +85,8 @@ class Connection(asyncio.Protocol):
             host, _ = parse_address(address)
             self._tls = TlsSession(tls, server_side=False, server_hostname=host)
         self._parts: list[Buffer] = []
+        self.numbers_sends: bool | None = None
+        """Whether the server is a broker that knows numbered sends; None: nobody asked yet."""
         self._reason: str | None = None
         self._writable: asyncio.Future[None] | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
@@ -193,6 +199,7 @@ class Connection(asyncio.Protocol):
             self._finish()
         else:
             self._transport.close()
+            self._end_posts()
 
     async def wait_closed(self) -> None:
         """Wait until the connection is gone, by whichever side."""
@@ -202,7 +209,7 @@ class Connection(asyncio.Protocol):
         """Return a snapshot of the counters."""
         return ConnectionStatistics(
             address=self.address,
-            outstanding=len(self._calls),
+            outstanding=len(self._calls) + len(self._posts),
             requests_sent=self._requests_sent,
             responses_received=self._responses_received,
             strays_received=self._strays_received,
@@ -240,7 +247,10 @@ class Connection(asyncio.Protocol):
             if self._tls is not None:
                 data = self._decrypt(self._tls, data)
             for frame in self._decoder.receive_data(data):
-                self._receive(frame)
+                if not self._posts or not self._receive_posted(frame):
+                    self._receive(frame)
+            if self._was_full and not self.closed:
+                self._tell_room()
         except ProtocolError as error:
             logger.warning(
                 "server=%s closed: it sent %s; check that it is a RocketMQ server",
@@ -255,6 +265,8 @@ class Connection(asyncio.Protocol):
         waiting, self._writable = self._writable, None
         if waiting is not None and not waiting.done():
             waiting.set_result(None)
+        if self._was_full and not self.closed:
+            self._tell_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._close("the server closed" if exc is None else f"{type(exc).__name__}: {exc}")
@@ -324,6 +336,7 @@ class Connection(asyncio.Protocol):
             self._ready.set_exception(lost)
             self._ready.exception()  # nobody need be waiting
         self._lost.set_result(None)
+        self._end_posts()
         if self._on_lost is not None:
             self._on_lost(self, self._reason or "")
 

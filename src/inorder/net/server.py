@@ -11,7 +11,9 @@ connections of the server together. What a peer can cost is bounded:
   a small part of its usual share; above all of it, those with most are closed;
 - time: silence for `idle_timeout_ms`, or one frame that takes longer than `frame_timeout_ms`,
   closes. One timer of the server looks after that, so an idle connection costs no timer;
-- number: above `connections_max` a new connection is closed at once.
+- number: above `connections_max`, or `connections_per_address_max`, a new connection is closed at
+  once;
+- turns: greedy peers, and thousands of new ones, wait in line (`net/turns.py`).
 
 A peer may speak TLS on the same port: the first byte tells (`net/tls.py`).
 """
@@ -29,6 +31,7 @@ from inorder.errors import AlreadyClosed
 from inorder.net.accepted import FrameHandler, ServerConnection
 from inorder.net.quiet import QuietLog
 from inorder.net.tls import ServerTls
+from inorder.net.turns import Turns
 
 if TYPE_CHECKING:
     from inorder.clock import Clock
@@ -89,10 +92,12 @@ class Server:
         self.bytes_received = 0
         self.bytes_sent = 0
         self._connections: dict[int, ServerConnection] = {}
+        self._of_address: dict[bytes, int] = {}
         self._last_connection_id = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: asyncio.Server | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
+        self.turns = Turns(clock)
         self._dirty: list[ServerConnection] = []
         self._behind: set[ServerConnection] = set()
         self._unread_bytes = 0
@@ -157,6 +162,7 @@ class Server:
                         await asyncio.shield(self._empty)
             for connection in list(self._connections.values()):
                 connection.abort("the server stops")
+            self.turns.finish()
             await self._empty
 
     def flush(self) -> None:
@@ -197,12 +203,24 @@ class Server:
         if self._closed or len(self._connections) >= self.config.connections_max:
             self.connections_refused += 1
             return None
+        address = connection.peer_host[:-4]
+        count = self._of_address.get(address, 0)
+        if count >= self.config.connections_per_address_max:
+            self.connections_refused += 1
+            return None
+        self._of_address[address] = count + 1
         self._connections[self._last_connection_id] = connection
         return self._last_connection_id
 
     def remove(self, connection: ServerConnection) -> None:
         """Forget a connection that is gone."""
         self._connections.pop(connection.id, None)
+        address = connection.peer_host[:-4]
+        left = self._of_address.get(address, 1) - 1
+        if left:
+            self._of_address[address] = left
+        else:
+            self._of_address.pop(address, None)
         self.note_unread(connection, 0)
         if not self._connections and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)

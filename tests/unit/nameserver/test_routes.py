@@ -11,6 +11,7 @@ from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver import routes
 from inorder.nameserver.routes import Registered, Registration, RouteTable, only_zone
 from inorder.wire.routedata import QueueData, TopicRoute
+from inorder.wire.steps import finish
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
 NAMES = ("SELF_TEST_TOPIC", "TBW102", "orders")
@@ -345,3 +346,47 @@ def _route(made: RouteTable, topic: str) -> TopicRoute:
     route = made.route(topic)
     assert route is not None
     return route
+
+
+def test_many_topics_are_taken_and_removed_in_steps() -> None:
+    """A step takes some hundreds; a broker that goes leaves the routes at once all the same."""
+    made = RouteTable()
+    names = [f"topic{number}" for number in range(3 * routes.TOPICS_PER_STEP)]
+    steps = made.register_steps(replace(MASTER, topics=topics(*names)), now_ms=0)
+    next(steps)
+    assert made.statistics().topics == routes.TOPICS_PER_STEP
+    assert finish(steps) == Registered()
+    assert made.statistics().topics == len(names)
+    made.unregister("C", "broker-a", A)
+    assert made.route(names[-1]) is None
+    assert made.unclean
+    while made.clean_up(routes.TOPICS_PER_STEP):
+        pass
+    assert made.statistics().topics == 0
+    assert not made.unclean
+
+
+def test_a_broker_that_comes_back_while_it_is_removed_keeps_its_topics() -> None:
+    """What it has registered again stays, what it has no more goes."""
+    names = [f"topic{number}" for number in range(3 * routes.TOPICS_PER_STEP)]
+    made = table(replace(MASTER, topics=topics(*names)))
+    made.unregister("C", "broker-a", A)
+    made.register(replace(MASTER, topics=topics(*names[-2:])), now_ms=1)
+    while made.clean_up(routes.TOPICS_PER_STEP):
+        pass
+    assert sorted(made.topics()) == sorted(names[-2:])
+    assert queue_of(made, names[-1]) == QueueData("broker-a", 4, 4, 6, 0)
+
+
+def test_a_broker_that_goes_while_it_registers_leaves_nothing() -> None:
+    """The rest of its topics is not taken any more."""
+    made = RouteTable()
+    names = [f"topic{number}" for number in range(3 * routes.TOPICS_PER_STEP)]
+    steps = made.register_steps(replace(MASTER, topics=topics(*names)), now_ms=0)
+    next(steps)
+    made.channel_lost("channel-a")
+    with pytest.raises(SystemError_, match="meanwhile"):
+        finish(steps)
+    while made.clean_up(routes.TOPICS_PER_STEP):
+        pass
+    assert made.statistics().topics == 0

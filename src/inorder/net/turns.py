@@ -1,0 +1,131 @@
+"""Whose turn it is: what many peers, or greedy ones, may take of the loop before others come in.
+
+A connection that has been here for a while and asks for little is served where its bytes arrive,
+always: there is no queue that others could fill before it. Two kinds wait in line for a slice of
+each turn of the loop, and are served as far as the slice reaches:
+
+- greedy ones: those that had more than a share (`ServerConnection.end_share`: bytes of answers, or
+  time) within the last second;
+- new ones, in their first second, when the slice of this turn is used up already: thousands that
+  come at once must not be ahead of those who were here before.
+
+What is to be done about closed connections takes its time of the same slice: ten thousand that
+close at once are closed and forgotten over many turns. While nobody waits and there is time, all of
+this is done at once, so it costs nothing in quiet times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inorder.clock import Clock
+    from inorder.net.accepted import ServerConnection
+
+SLICE_MS = 3
+"""Time of one turn for those in line."""
+SHARE_MS = 2
+"""Time after which a connection has had its share, looked at between two requests."""
+SHARE_FRAMES = 512
+"""Requests after which a connection has had its share, however cheap they were."""
+SPARED_MAX = 16
+"""New connections served in a turn although its slice is used up."""
+PROBATION_MS = 1000
+"""How long a connection counts as new, or as greedy."""
+
+
+class Turns:
+    """The line of one server, and what is left of the present turn."""
+
+    __slots__ = ("_clock", "_ends_ms", "_line", "_loop", "_open", "_scheduled", "_spared", "_work")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._line: deque[ServerConnection] = deque()
+        self._work: deque[Callable[[], None]] = deque()
+        self._scheduled = False
+        self._open = False
+        self._ends_ms = 0
+        self._spared = 0
+
+    def __repr__(self) -> str:
+        return f"Turns(in line={len(self._line)}, work={len(self._work)})"
+
+    def admits(self, *, greedy: bool) -> bool:
+        """Tell whether a connection of the two kinds may be served now, without waiting."""
+        if self._line:
+            return False
+        if self._has_time():
+            return True
+        # A few new ones need not wait because the machine was slow for a moment.
+        self._spared += 1
+        return not greedy and self._spared <= SPARED_MAX
+
+    def wait(self, connection: ServerConnection) -> None:
+        """Put a connection in line; its `take_turn` is called when it is its turn."""
+        self._line.append(connection)
+        self._schedule()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Do something small that nobody waits for: now, or when there is time."""
+        if not self._work and self._has_time():
+            work()
+        else:
+            self.later(work)
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do something small in the next turn, or when there is time."""
+        self._work.append(work)
+        self._schedule()
+
+    @property
+    def over(self) -> bool:
+        """Tell whether this turn has no time left for what can wait."""
+        return bool(self._work) or not self._has_time()
+
+    def finish(self) -> None:
+        """Do all that waits now, except serving: the server stops."""
+        while self._work:
+            self._work.popleft()()
+
+    def _has_time(self) -> bool:
+        now_ms = self._clock.monotonic_ms()
+        if not self._open:
+            self._open = True
+            self._ends_ms = now_ms + SLICE_MS
+            self._loop = self._loop or asyncio.get_running_loop()
+            self._loop.call_soon(self._end)
+            return True
+        return now_ms < self._ends_ms
+
+    def _end(self) -> None:
+        self._open = False
+        self._spared = 0
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop = self._loop or asyncio.get_running_loop()
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        """Serve those in line, one share each, until the slice is over."""
+        self._scheduled = False
+        clock = self._clock
+        ends_ms = clock.monotonic_ms() + SLICE_MS
+        served, worked = len(self._line), len(self._work)
+        while served or worked:
+            if served:
+                served -= 1
+                self._line.popleft().take_turn()
+            if worked:
+                worked -= 1
+                self._work.popleft()()
+            if clock.monotonic_ms() >= ends_ms:
+                break
+        if self._line or self._work:
+            self._schedule()
