@@ -264,6 +264,21 @@ class CommitLog:
         view = segment.view()[start : start + size]
         return view if len(view) == size else None
 
+    def bytes_at(self, position: int, size: int = 0) -> bytes:
+        """Return a copy of a record (0: all of it), also of one not written yet; empty if none."""
+        if not size:
+            size = int.from_bytes(self._copy(position, 4), "big")
+        return self._copy(position, size)
+
+    def _copy(self, position: int, size: int) -> bytes:
+        if position < self.end_position:
+            view = self.view_at(position, size)
+            return b"" if view is None else bytes(view)
+        for base, data in (*self._sealed, (self.pending_base, self.pending)):
+            if base <= position < base + len(data):
+                return bytes(data[position - base : position - base + size])
+        return b""
+
     def read_at(self, position: int, size: int) -> bytes | None:
         """Return a copy of written bytes by pread: for cold data, from any thread."""
         segment = self.segments.find(position)

@@ -9,12 +9,14 @@ deleted and made anew); a hole is filled with entries that no reader is given, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from inorder.store.keyindex import KeyIndex
 from inorder.store.layout import SCHEDULE_TOPIC
 from inorder.store.queueindex import QueueIndex
 from inorder.store.queuetable import QueueTable
+from inorder.wire.delaylevels import delay_ms
 from inorder.wire.properties import get
 from inorder.wire.record import (
     TRANSACTION_COMMIT,
@@ -23,15 +25,6 @@ from inorder.wire.record import (
     ScannedRecord,
 )
 
-_SECOND: Final = 1000
-_MINUTE: Final = 60 * _SECOND
-_HOUR: Final = 60 * _MINUTE
-DELAYS_MS: Final[tuple[int, ...]] = (
-    *(seconds * _SECOND for seconds in (1, 5, 10, 30)),
-    *(minutes * _MINUTE for minutes in (*range(1, 11), 20, 30)),
-    _HOUR,
-    2 * _HOUR,
-)
 PROBLEMS_MAX: Final = 100
 
 
@@ -42,11 +35,12 @@ class Mismatch(Exception):
 class Dispatcher:
     """Feeds queues and key index from scanned records."""
 
-    __slots__ = ("_keys", "_queues", "problems", "strict")
+    __slots__ = ("_delays_ms", "_keys", "_queues", "problems", "strict")
 
-    def __init__(self, queues: QueueTable, keys: KeyIndex) -> None:
+    def __init__(self, queues: QueueTable, keys: KeyIndex, delays_ms: Sequence[int]) -> None:
         self._queues = queues
         self._keys = keys
+        self._delays_ms = delays_ms
         self.strict = True
         self.problems: list[str] = []
 
@@ -57,7 +51,7 @@ class Dispatcher:
         queue = self._queues.get(record.topic, record.queue_id)
         if record.queue_offset != queue.next_offset:
             self._align(queue, record)
-        queue.append(record.position, record.size, tag_code(record))
+        queue.append(record.position, record.size, tag_code(record, self._delays_ms))
 
     def to_keys(self, record: ScannedRecord) -> None:
         """Note the record's keys, unless it is the end of a transaction that failed."""
@@ -88,15 +82,10 @@ class Dispatcher:
             self.problems.append(problem)
 
 
-def tag_code(record: ScannedRecord) -> int:
+def tag_code(record: ScannedRecord, delays_ms: Sequence[int]) -> int:
     """Return the tag code of a queue entry: the tag's hash, or when a delayed message is due."""
     if record.topic == SCHEDULE_TOPIC:
         level = get(record.properties, b"DELAY")
         if level is not None and level.isdigit() and int(level) > 0:
-            return record.stored_at_ms + delay_ms(int(level))
+            return record.stored_at_ms + delay_ms(delays_ms, int(level))
     return record.tag_hash
-
-
-def delay_ms(level: int) -> int:
-    """Return the delay of a level; above the highest it is that one's."""
-    return DELAYS_MS[min(level, len(DELAYS_MS)) - 1]

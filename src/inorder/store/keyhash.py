@@ -19,11 +19,12 @@ SIGN: Final = 0x80000000
 NUMPY_BATCH_MIN: Final = 256
 TAIL_CHARS: Final = 12
 HEADS_MAX: Final = 4096
+BLOCK_CHARS: Final = 64
 
 _numpy_wanted = True
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65_536)  # topics in turn, one more than fits: none would ever be found
 def prefix_hash(topic: str) -> int:
     """Return the hash of `topic#`, unsigned."""
     return java_hash(topic + "#") & MASK
@@ -52,7 +53,12 @@ def _key_hash(key: bytes) -> tuple[int, int]:
     if known is None:
         if len(_heads) >= HEADS_MAX:
             _heads.clear()
-        known = _heads[head] = sum(map(mul, head, powers(len(head)))) & MASK
+        known = 0
+        for start in range(0, len(head), BLOCK_CHARS):
+            block = head[start : start + BLOCK_CHARS]
+            value = sum(map(mul, block, powers(len(block))))
+            known = (known * pow(31, len(block), 1 << 32) + value) & MASK
+        _heads[head] = known
     tail = sum(map(mul, key[-TAIL_CHARS:], powers(TAIL_CHARS)))
     return (known * _TAIL_POWER + tail) & MASK, length
 

@@ -19,25 +19,36 @@ ZERO_BYTES_ENOUGH: Final = 64 * 1024 * 1024
 class LogScan:
     """The valid records from `start` on, across segments; afterwards `end` is behind the last."""
 
-    __slots__ = ("_segments", "end")
+    __slots__ = ("_check_crc", "_segments", "end")
 
-    def __init__(self, segments: Segments, start: int) -> None:
+    def __init__(self, segments: Segments, start: int, *, check_crc: bool = True) -> None:
         self._segments = segments
+        self._check_crc = check_crc
         self.end = start
 
     def __iter__(self) -> Iterator[ScannedRecord]:
+        window = CHUNK_BYTES
         while True:
             segment = self._segments.find(self.end)
             if segment is None:
                 return
-            at = self.end - segment.position
-            found = scan(segment.view(), at, segment.size, position_of_at=self.end)
+            # Not through the map: behind the end there may be a hole, and to touch one where the
+            # file system is full kills the process.
+            data = segment.read(window, self.end)
+            before = self.end
+            found = scan(data, 0, len(data), position_of_at=before, check_crc=self._check_crc)
             for record in found:
                 self.end = record.position + record.size
                 yield record
-            if found.reason != BLANK:
-                return
-            self.end = segment.end
+            if found.reason == BLANK:
+                self.end = segment.end
+            elif self.end == before:
+                need = int.from_bytes(data[:4], "big", signed=True)
+                if not len(data) < need <= segment.end - before:
+                    return
+                window = need
+                continue
+            window = CHUNK_BYTES
 
 
 def is_boundary(segments: Segments, position: int) -> bool:
@@ -45,12 +56,12 @@ def is_boundary(segments: Segments, position: int) -> bool:
     segment = segments.find(position)
     if segment is None:
         return position == (segments.items[-1].end if segments.items else 0)
-    at = position - segment.position
     head = segment.read(8, position)
     if head == bytes(len(head)):
         return True
-    found = scan(segment.view(), at, segment.size, position_of_at=position)
-    return next(found, None) is not None or found.reason == BLANK
+    found = LogScan(segments, position)
+    first = next(iter(found), None)
+    return found.end != position and (first is None or first.position >= position)
 
 
 class Behind:

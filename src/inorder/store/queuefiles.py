@@ -19,7 +19,9 @@ Key = tuple[str, int, int]
 class QueueFiles:
     """Open files by (topic, queue id, byte offset of the file)."""
 
-    __slots__ = ("_files", "_layout", "_open", "_open_max", "created", "size", "unsynced")
+    __slots__ = (
+        "_files", "_layout", "_open", "_open_max", "created", "queue_count", "size", "unsynced",
+    )  # fmt: skip
 
     def __init__(self, files: Files, layout: Layout, *, size: int, open_max: int) -> None:
         self._files = files
@@ -27,6 +29,7 @@ class QueueFiles:
         self._open: OrderedDict[Key, File] = OrderedDict()
         self._open_max = max(1, open_max)
         self.size = size
+        self.queue_count = 0  # queues with a directory
         self.unsynced: dict[Key, None] = {}
         self.created: dict[Path, None] = {}  # directories with names that are not yet durable
 
@@ -50,7 +53,9 @@ class QueueFiles:
         except FileNotFoundError:
             pass
         path = self.path(key)
-        self._files.makedirs(path.parent)
+        if not self._files.exists(path.parent):
+            self._files.makedirs(path.parent)
+            self.queue_count += 1
         for directory in (path.parent, path.parent.parent, self._layout.consumequeue):
             self.created[directory] = None
         return self._keep(key, self._files.open(path, create=True, size=self.size))
@@ -73,8 +78,13 @@ class QueueFiles:
             self._open.pop(key).close()
         for key in [key for key in self.unsynced if key[0] == topic]:
             del self.unsynced[key]
+        self.queue_count -= self.count_of_topic(topic)
         self._files.remove_tree(self._layout.consumequeue / topic)
         self.created[self._layout.consumequeue] = None
+
+    def count_of_topic(self, topic: str) -> int:
+        """Return how many queues of a topic have a directory."""
+        return len(self._files.listdir(self._layout.consumequeue / topic))
 
     def _forget(self, key: Key) -> None:
         file = self._open.pop(key, None)

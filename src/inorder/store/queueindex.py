@@ -100,7 +100,11 @@ class QueueIndex:
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """Return (position, size, tag code) at `offset`, None if there is none."""
-        if not 0 <= offset < self.settled_offset:
+        return self.given_entry(offset) if offset < self.settled_offset else None
+
+    def given_entry(self, offset: int) -> tuple[int, int, int] | None:
+        """Return the same also for an offset that was given out in this tick."""
+        if not 0 <= offset < self.next_offset:
             return None
         data = self.read(offset, 1)
         if len(data) != ENTRY_BYTES:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from inorder.disk import Files
@@ -39,8 +39,8 @@ class QueueTable:
     """Queues by topic and id."""
 
     __slots__ = (
-        "_files", "_layout", "_log", "_topics", "cutting", "dirty", "limit", "queue_files",
-        "short_allowed", "thorough", "unwritten", "verifying",
+        "_files", "_layout", "_log", "_topics", "cut_short", "cutting", "dirty", "limit",
+        "queue_files", "short_allowed", "thorough", "unwritten", "verifying",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,7 @@ class QueueTable:
         self._topics: dict[str, dict[int, QueueIndex | None]] = {}
         self.dirty: list[QueueIndex] = []  # given offsets in this tick
         self.unwritten: dict[QueueIndex, None] = {}  # with settled entries in memory, oldest first
+        self.cut_short = False  # the last write_out, for it was late
         self.limit = NOTHING_CUT
         self.cutting = False
         self.thorough = False
@@ -74,6 +75,7 @@ class QueueTable:
                     raise StoreError(f"{root / topic / name} does not belong here; move it away")
                 ids[int(name)] = None
             self._topics[topic] = ids
+        self.queue_files.queue_count = self.count
 
     def get(self, topic: str, queue_id: int) -> QueueIndex:
         """Return a queue, new if it does not exist."""
@@ -144,13 +146,18 @@ class QueueTable:
             queue.roll_back()
         self.dirty.clear()
 
-    def write_out(self, budget: int) -> None:
+    def write_out(self, budget: int, late: Callable[[], bool] | None = None) -> None:
         """Write the entries of up to `budget` queues, those waiting longest first.
 
-        One that needs a new file counts as `NEW_FILE_COST`.
+        One that needs a new file counts as `NEW_FILE_COST`. Ends early when it is `late`: a new
+        file may take long while the disk is busy.
         """
         unwritten = self.unwritten
+        self.cut_short = False
         for queue in list(itertools.islice(unwritten, budget)):
+            if late is not None and queue.needs_file and late():
+                self.cut_short = True
+                break
             if budget <= 0:
                 break
             budget -= NEW_FILE_COST if queue.needs_file else 1

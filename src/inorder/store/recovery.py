@@ -43,7 +43,7 @@ from inorder.store.layout import Layout
 from inorder.store.logscan import Behind, LogScan, is_boundary
 from inorder.store.positions import IndexState, Positions, PositionsFile
 from inorder.store.queuetable import NOTHING_CUT, QueueTable
-from inorder.wire.record import ScannedRecord, scan
+from inorder.wire.record import ScannedRecord
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +76,7 @@ class Start:
     stored_at_ms: int = 0
     keys_after: int = -1  # the index has the keys up to this record, even if it was not noted
     queues_synced: int = 0
+    queue_count: int = 0  # so many have a directory
 
 
 class Recovery:
@@ -194,15 +195,14 @@ class Recovery:
             synced = Positions(queues=low, log=low)
         return Start(
             method, slot.queues, slot.index, slot.index_state, synced.log, slot.stored_at_ms,
-            queues_synced=max(synced.queues, self._log.min_position),
+            queues_synced=max(synced.queues, self._log.min_position), queue_count=slot.queue_count,
         )  # fmt: skip
 
     def _by_checkpoint(self) -> Start:
         """Choose as RocketMQ: the last segment whose first record is older than the checkpoint."""
         self.positions = self.positions.moved(token="")
         for segment in reversed(self._log.segments.items):
-            found = scan(segment.view(), 0, segment.size, position_of_at=segment.position)
-            first = next(found, None)
+            first = next(iter(LogScan(self._log.segments, segment.position)), None)
             if first is not None and 0 < first.stored_at_ms <= self.checkpoint.min_ms:
                 return Start("checkpoint", segment.position, segment.position)
         low = self._log.min_position
@@ -219,6 +219,8 @@ class Recovery:
         start = self._prepare_queues(start)
         if start.method == "closed" and self._queues.count != self.positions.queue_count:
             raise Mismatch(f"{self._queues.count} queues, not {self.positions.queue_count}")
+        if self._queues.count < start.queue_count:  # somebody removed some, to have them rebuilt
+            raise Mismatch(f"{self._queues.count} queues, of {start.queue_count} that there were")
         start = self._prepare_index(start, short_allowed=short_allowed)
         dispatcher.strict = start.method != "whole"
         dispatcher.problems.clear()

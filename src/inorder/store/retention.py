@@ -4,8 +4,9 @@ RocketMQ's rules: segments go oldest first, never the last, at most ten a run. I
 `delete_when`, or when the disk is fuller than `disk_used_ratio_max`, those that expired (by the
 time of their last change) go; above `disk_clean_forcibly_ratio` they go expired or not; above
 `disk_full_ratio` writes are refused until it is below the forcible ratio again.
-One rule is ours: a segment stays until its records' queue entries are on disk. They are all that
-is left of the numbering of a queue whose records have gone.
+Two rules are ours. A segment stays until its records' queue entries are on disk: they are all that
+is left of the numbering of a queue whose records have gone. And it stays until nobody has to read
+it any more (`Store.keep_from`): the numbers of producers are in the log alone until they are saved.
 """
 
 from __future__ import annotations
@@ -85,9 +86,10 @@ def _hours(config: StoreConfig) -> set[int]:
 def clean(store: Store, now_ms: int, local_hour: int, usage: DiskUsage) -> CleanReport:
     """Decide and remove segments, then queue files and index files that only point below them."""
     segments = store.log.segments
-    candidates = [
-        segment for segment in segments.items[:-1] if segment.end <= store.flushed_position
-    ]
+    needed_from = store.flushed_position
+    if store.keep_from is not None:
+        needed_from = min(needed_from, store.keep_from)
+    candidates = [segment for segment in segments.items[:-1] if segment.end <= needed_from]
     decision = decide(
         [now_ms - store.modified_ms(segment.path) for segment in candidates[:SEGMENTS_PER_RUN]],
         config=store.config,

@@ -19,7 +19,7 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from inorder.clock import Clock
 from inorder.config import StoreConfig
@@ -42,12 +42,27 @@ from inorder.store.recordview import record_at
 from inorder.store.recovery import Recovery, RecoveryReport
 from inorder.store.retention import CleanReport
 from inorder.store.segments import Segments
+from inorder.wire.delaylevels import parse_delay_levels
 
 log = logging.getLogger(__name__)
 
 QUEUES_PER_HOUSEKEEP: Final = 256
 RECORDS_PER_QUEUE: Final = 4
+NEW_FILES_MS: Final = 2
+"""How long one call may make new files of queues."""
 REGIONS_PER_HOUSEKEEP: Final = 32
+
+
+class Companion(Protocol):
+    """What follows the log's ticks: it keeps what is written and takes back what is not."""
+
+    def settle(self) -> None:
+        """The tick is written."""
+        ...
+
+    def roll_back(self) -> None:
+        """Nothing of the tick happened."""
+        ...
 
 
 class WrittenTick:
@@ -70,6 +85,7 @@ class Store:
         """Wire the parts; use `Store.open`."""
         _check_config(config)
         self.config = config
+        self.delays_ms = parse_delay_levels(config.delay_levels)
         self.layout = Layout(root)
         self._files = files
         self._clock = clock
@@ -80,7 +96,10 @@ class Store:
             files,
             self.layout,
             QueueFiles(
-                files, self.layout, size=config.queue_file_bytes, open_max=config.open_files_max
+                files,
+                self.layout,
+                size=config.queue_file_bytes,
+                open_max=min(config.open_files_max, files.descriptors_max() // 4),
             ),
             self.log,
         )
@@ -91,6 +110,9 @@ class Store:
         )  # fmt: skip
         self.reader = Reader(self.log)
         self.note_keys = self.keys.note
+        self.companions: list[Companion] = []
+        self.keep_from: int | None = None
+        """Where the part of the log begins that somebody has still to read; None: nowhere."""
         self.recovery = RecoveryReport()
         self.checkpoint = Checkpoint()
         self._positions = Positions()
@@ -156,7 +178,7 @@ class Store:
             self._files, self.layout, self.config, self._clock, log=self.log, queues=self.queues,
             keys=self.keys, positions_file=self._positions_file,
         )  # fmt: skip
-        self.recovery = recovery.run(Dispatcher(self.queues, self.keys))
+        self.recovery = recovery.run(Dispatcher(self.queues, self.keys, self.delays_ms))
         self.checkpoint = recovery.checkpoint
         self._positions = recovery.positions
         if not self._positions.token:
@@ -244,9 +266,13 @@ class Store:
         except StoreError:
             self.queues.roll_back()
             self.keys.roll_back()
+            for companion in self.companions:
+                companion.roll_back()
             raise
         end = commit_log.end_position
         self.keys.settle(end)
+        for companion in self.companions:
+            companion.settle()
         return WrittenTick(end, commit_log.stored_at_ms, self.queues.settle())
 
     def publish(self, tick: WrittenTick) -> None:
@@ -281,7 +307,11 @@ class Store:
         records = max(budget * RECORDS_PER_QUEUE, keys.settled_count // 8)
         try:
             if not keys_only:
-                self.queues.write_out(max(budget, len(self.queues.unwritten) // 32))
+                ends_ms = self._clock.monotonic_ms() + NEW_FILES_MS
+                self.queues.write_out(
+                    max(budget, len(self.queues.unwritten) // 32),
+                    lambda: self._clock.monotonic_ms() >= ends_ms,
+                )
             keys.build(records, now_ms)
             keys.write(now_ms, regions_max=REGIONS_PER_HOUSEKEEP)
             self._write_positions()
@@ -302,6 +332,7 @@ class Store:
             queues=self.queues.written_position,
             index=self.keys.written_position,
             index_state=self.keys.state,
+            queue_count=self.queues.queue_files.queue_count,
         )
         if moved != self._positions:
             self._positions = moved
@@ -422,6 +453,11 @@ class Store:
         """
         self.queues.write_out(WRITE_ALL)
         self.keys.write_all(self._clock.now_ms())
+        files = self.queues.queue_files
+        # First, or a kill in between would look as if somebody had removed queues.
+        count = files.queue_count - files.count_of_topic(topic)
+        self._positions = self._positions.moved(queue_count=count)
+        self._positions_file.write(self._positions)
         self.queues.drop_topic(topic)
         self._write_positions()
         if flush:

@@ -14,6 +14,8 @@ import pytest
 from inorder.config import StoreConfig
 from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, DiskFull, StoreError, StoreFailed, StoreLocked
+from inorder.store import logscan
+from inorder.store.segment import Segment
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles, Fault
@@ -299,3 +301,91 @@ def test_many_queues_need_few_descriptors_and_start_fast(tmp_path: Path) -> None
     assert sum(map(len, contents(again).values())) == 2000
     assert again.queues.queue_files.open_count <= 16
     again.close()
+
+
+@pytest.mark.parametrize("gone", ["all", "one"])
+def test_queues_removed_after_a_kill_are_made_again_from_the_log(
+    files: FakeFiles, gone: str
+) -> None:
+    """Also if no later message would show that they are missing."""
+    first = Store.open(ROOT, CONFIG, files, FakeClock())
+    for number in range(5):
+        append(first, "T", 0, b"%d" % number)
+        append(first, "U", 1, b"%d" % number)
+    write_and_publish(first)
+    while first.housekeep(1):
+        pass
+    expected = contents(first)
+    first.abandon()
+    killed = files.kill()
+    for topic in ("T", "U") if gone == "all" else ("U",):
+        killed.remove_tree(ROOT / "consumequeue" / topic)
+    second = Store.open(ROOT, CONFIG, killed, FakeClock())
+    try:
+        assert contents(second) == expected
+    finally:
+        second.abandon()
+
+
+def test_a_topic_dropped_before_a_kill_does_not_look_like_queues_removed(
+    files: FakeFiles,
+) -> None:
+    """What is left is taken up where it was noted, not from the whole log."""
+    first = Store.open(ROOT, CONFIG, files, FakeClock())
+    for topic in ("T", "U"):
+        append(first, topic, 0, b"x")
+    write_and_publish(first)
+    while first.housekeep(1):
+        pass
+    first.drop_topic("T")
+    first.abandon()
+    second = Store.open(ROOT, CONFIG, files.kill(), FakeClock())
+    try:
+        assert second.recovery.method == "written"
+        assert contents(second) == {("U", 0): [(0, b"x")]}
+    finally:
+        second.abandon()
+
+
+def test_recovery_reads_the_log_without_its_map(
+    files: FakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the end there may be a hole, and on a full tmpfs to touch one kills the process."""
+    first = Store.open(ROOT, CONFIG, files, FakeClock())
+    for number in range(40):  # over several segments, with blanks at their ends
+        append(first, "T", 0, b"%d" % number * 100)
+        write_and_publish(first)
+    expected = contents(first)
+    first.abandon()
+    killed = files.kill()
+    killed.remove_tree(ROOT / "consumequeue" / "T")
+    with monkeypatch.context() as patch:
+
+        def touched(_: Segment) -> memoryview:
+            raise AssertionError("the map was used")
+
+        patch.setattr(Segment, "view", touched)
+        second = Store.open(ROOT, CONFIG, killed, FakeClock())
+    try:
+        assert second.recovery.method != "closed"
+        assert contents(second) == expected
+    finally:
+        second.abandon()
+
+
+def test_a_record_longer_than_a_window_is_recovered(
+    files: FakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read in windows; one that is too short for its first record is read again."""
+    monkeypatch.setattr(logscan, "CHUNK_BYTES", 256)
+    first = Store.open(ROOT, CONFIG, files, FakeClock())
+    for size in (10, 1000, 100, 2000, 90):
+        append(first, "T", 0, bytes(size))
+        write_and_publish(first)
+    expected = contents(first)
+    first.abandon()
+    second = Store.open(ROOT, CONFIG, files.kill(), FakeClock())
+    try:
+        assert contents(second) == expected
+    finally:
+        second.abandon()
