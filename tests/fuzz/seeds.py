@@ -124,6 +124,13 @@ def _by_hand(seeds: dict[str, list[bytes]]) -> None:
         seeds["compressed_body"].append(bytes((number,)) + packed)
     seeds["topic_attributes"] += [b"+message.type=FIFO,-reserve.time", b"+queue.type=BatchCQ"]
     seeds["tls_first_bytes"] += [b"\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)]
+    seeds["key_map"] += [b"1/broker-a:0-7", b"3/a:0-0/b%2F:4-9/a:1-1", b"9/x:0-999"]
+    seeds["message_numbers"] += [
+        b"INORDER_PID\x01p\x02INORDER_SEQ\x0112\x02",
+        b"TAGS\x01a\x02INORDER_PID\x01p\x02INORDER_SEQ\x011\x02INORDER_PREV\x01-1\x02",
+        b"INORDER_SEQ\x011\x02INORDER_PID\x01p\x02",
+    ]
+    seeds["producers_file"] += [_producers(count) for count in (0, 1, 5)]
     seeds["config_files"] += [
         bytes((kind,)) + targets._new_table(kind).encode() for kind in range(3)
     ]
@@ -150,3 +157,15 @@ def write_corpus(name: str, seeds: list[bytes], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         (folder / hashlib.sha256(seed).hexdigest()[:16]).write_bytes(seed)
+
+
+def _producers(count: int) -> bytes:
+    """Return a file of producers."""
+    table: targets.ProducerTable[str] = targets.ProducerTable()
+    for index in range(count):
+        for number in range(3):
+            table.replayed(f"p{index}", "T", index, number, 2 * number, named=index % 2 > 0)
+    encoder = targets.Encoder(table, 10)
+    while encoder.step():
+        pass
+    return encoder.finish(20, 30)

@@ -21,6 +21,9 @@ from inorder.broker import hot, pulls, sendrules
 from inorder.broker.state import attributes
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.offsets import OffsetTable
+from inorder.broker.state.producerfile import Encoder
+from inorder.broker.state.producerfile import decode as decode_producers
+from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.topics import TopicTable
 from inorder.config import StoreConfig
 from inorder.errors import (
@@ -35,6 +38,7 @@ from inorder.errors import (
 )
 from inorder.nameserver.kv import KvTable
 from inorder.net.tls import ServerTls
+from inorder.ordering.keymap import KeyMap, version_of
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
@@ -47,6 +51,7 @@ from inorder.wire.frame import FrameDecoder, RawFrame
 from inorder.wire.header import decode_command, encode_header
 from inorder.wire.hosts import pack_host
 from inorder.wire.ids import offset_message_id, parse_message_id
+from inorder.wire.numbering import NUMBER_MAX, read_numbered
 from inorder.wire.requests import (
     admin,
     groups,
@@ -378,7 +383,43 @@ def topic_attributes(data: bytes) -> None:
         attributes.alter({}, changes, create=create)
 
 
+@target(RemoteProtocolError)
+def key_map(data: bytes) -> None:
+    """A map that is read is written as one that is equal, and its version is found by itself."""
+    text = data.decode("utf-8", "replace")
+    found = KeyMap.decode(text)
+    same(KeyMap.decode(found.encode()), found)
+    same(version_of(text), found.version)
+
+
+@target(MessageIllegal)
+def message_numbers(data: bytes) -> None:
+    """Numbers that are read stand in the properties as such."""
+    text = data.decode("utf-8", "replace")
+    found = read_numbered(text)
+    if found is not None:
+        producer_id, number, before = found
+        assert producer_id
+        assert 0 <= number <= NUMBER_MAX
+        assert before is None or before >= -1
+        assert f"INORDER_PID\x01{producer_id}" in text.split("\x02")
+
+
 # Files.
+
+
+@target(RemoteProtocolError)
+def producers_file(data: bytes) -> None:
+    """inorderProducers.bin: with a right checksum, too, only what makes sense is read."""
+    for content in (data, data[:-4] + zlib.crc32(data[:-4]).to_bytes(4, "big")):
+        saved = decode_producers(content)
+        table: ProducerTable[str] = ProducerTable(producers_max=1000)
+        saved.restore(table)
+        encoder = Encoder(table, saved.replay_from)
+        while encoder.step():
+            pass
+        again = decode_producers(encoder.finish(saved.depends_on, saved.log_crc))
+        same((again.replay_from, again.depends_on), (saved.replay_from, saved.depends_on))
 
 
 @target(RemoteProtocolError)

@@ -1,13 +1,42 @@
-"""Which queue a key belongs to: the one place that knows the function.
+"""Which queue a key belongs to: the one place that knows the function and the map.
 
-It is that of Java's SelectMessageQueueByHash, `abs(key.hashCode() % n)`, so that producers in other
-languages put a key into the same queue. Java's remainder has the sign of its left side, so the
-absolute value may as well be taken first; Python's integers have no -2**31 that stays negative.
+The function is that of Java's SelectMessageQueueByHash, `abs(key.hashCode() % n)`, so that
+producers in other languages put a key into the same queue. Java's remainder has the sign of its
+left side, so the absolute value may as well be taken first; Python's integers have no -2**31 that
+stays negative.
+
+The map is the list that the function points into: all queues of a topic, with a version. It lives
+in an attribute of the topic at each of its brokers and in the name server's key-value config, so
+that a broker that is down does not change where a key goes. In both places it is this text:
+
+    3/broker-a:0-7/broker-b:0-3        version 3: twelve queues, in this order
+
+No comma and no equals sign: RocketMQ's text of attributes is separated by them. Names are
+percent-encoded.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote
+
+from inorder.errors import RemoteProtocolError
 from inorder.wire.javahash import java_hash
+
+ATTRIBUTE: Final = "inorder.keymap"
+"""The attribute of a topic that holds its map at a broker."""
+
+NAMESPACE: Final = "INORDER_KEYMAP"
+"""The namespace of the name server's key-value config that holds the maps, by topic."""
+
+QUEUES_MAX: Final = 262_144
+"""A map with more queues is not read: it is damaged, or somebody is playing with us."""
+
+_RUN: Final = re.compile(r"([^/:,=]+):([0-9]{1,9})-([0-9]{1,9})")
+_VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def queue_for_key(key: str, queues: int) -> int:
@@ -15,3 +44,70 @@ def queue_for_key(key: str, queues: int) -> int:
     if queues < 1:
         raise ValueError(f"a key needs at least one queue, not {queues}")
     return abs(java_hash(key)) % queues
+
+
+def version_of(text: str) -> int:
+    """Return the version of a map's text; 0 if it is not one."""
+    version = text.partition("/")[0]
+    return int(version) if _VERSION.fullmatch(version) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyMap:
+    """A version of a topic's list of (broker name, queue id)."""
+
+    version: int
+    queues: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what the text could not carry."""
+        if self.version < 1:
+            raise ValueError(f"versions of a key map begin at 1, not {self.version}")
+        if not self.queues:
+            raise ValueError("a key map needs at least one queue")
+
+    @classmethod
+    def of(cls, version: int, queues: Iterable[tuple[str, int]]) -> KeyMap:
+        """Make a map over queues in any order: it is sorted, as RocketMQ's clients sort."""
+        return cls(version, tuple(sorted(set(queues))))
+
+    def queue(self, key: str) -> tuple[str, int]:
+        """Return the broker and the queue of a key."""
+        return self.queues[queue_for_key(key, len(self.queues))]
+
+    def encode(self) -> str:
+        """Return the map as text."""
+        runs: list[list[int]] = []
+        names: list[str] = []
+        for broker, index in self.queues:
+            if names and names[-1] == broker and runs[-1][1] + 1 == index:
+                runs[-1][1] = index
+            else:
+                names.append(broker)
+                runs.append([index, index])
+        parts = [
+            f"{quote(name, safe='')}:{first}-{last}"
+            for name, (first, last) in zip(names, runs, strict=True)
+        ]
+        return "/".join([str(self.version), *parts])
+
+    @classmethod
+    def decode(cls, text: str) -> KeyMap:
+        """Read a map.
+
+        Raises:
+            RemoteProtocolError: it is not one.
+        """
+        version, *runs = text.split("/")
+        if not _VERSION.fullmatch(version) or not runs:
+            raise RemoteProtocolError(f"not a key map: {text[:80]!r}")
+        queues: list[tuple[str, int]] = []
+        for run in runs:
+            found = _RUN.fullmatch(run)
+            if found is None:
+                raise RemoteProtocolError(f"not a key map: {run[:80]!r}")
+            name, first, last = unquote(found[1]), int(found[2]), int(found[3])
+            if not 0 < last - first + 1 <= QUEUES_MAX - len(queues):
+                raise RemoteProtocolError(f"not a key map: {run[:80]!r} in {text[:80]!r}")
+            queues += [(name, index) for index in range(first, last + 1)]
+        return cls(int(version), tuple(queues))

@@ -22,7 +22,9 @@ from inorder.wire.references import resolve
 DEPTH_MAX: Final = 64
 ITEMS_MAX: Final = 200_000
 """Commas and brackets of a text: bounds the objects made of it."""
-SLOW_ITEMS_MAX: Final = 20_000
+REQUEST_ITEMS_MAX: Final = 50_000
+"""The same for a request's body: a server reads it in one go, some milliseconds at most."""
+SLOW_ITEMS_MAX: Final = 5000
 """The same for a request's body that is not standard JSON: reading it takes 3 us an item."""
 
 _INT_CHARS_MAX: Final = 20

@@ -78,6 +78,11 @@ def format_properties(mapping: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
+def join(mapping: Mapping[str, str]) -> str:
+    """Return properties that were parsed as they were: whatever a value holds stays."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in mapping.items())
+
+
 def get(raw: bytes, name: bytes) -> bytes | None:
     """Return the value of one property, or None."""
     # hot: 0.4 us for four properties. Backwards, because the last one counts.

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.ordering.keymap import queue_for_key
+from inorder.errors import RemoteProtocolError
+from inorder.ordering.keymap import KeyMap, queue_for_key, version_of
 from inorder.wire.javahash import java_hash
 
 
@@ -48,3 +49,50 @@ def test_no_queue_is_an_error() -> None:
     """A topic without queues has no place for a key."""
     with pytest.raises(ValueError, match="at least one queue"):
         queue_for_key("a", 0)
+
+
+def test_a_map_is_one_line_of_text() -> None:
+    """Runs of queues, in RocketMQ's order; what attributes are separated by is encoded."""
+    made = KeyMap.of(3, [("broker-b", 0), ("broker-a", 1), ("broker-a", 0), ("a,b=c/d:e", 7)])
+    assert made.encode() == "3/a%2Cb%3Dc%2Fd%3Ae:7-7/broker-a:0-1/broker-b:0-0"
+    assert KeyMap.decode(made.encode()) == made
+    assert version_of(made.encode()) == 3
+
+
+def test_a_map_gives_the_queue_of_a_key() -> None:
+    """The function points into the list of all queues, whichever broker is up."""
+    made = KeyMap.of(1, [(broker, index) for broker in ("a", "b") for index in range(4)])
+    for key in ("order-1", "order-2", "Käse"):
+        assert made.queue(key) == made.queues[queue_for_key(key, 8)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0/a:0-1",
+        "x/a:0-1",
+        "1",
+        "1/",
+        "1/a:0",
+        "1/a:2-1",
+        "1/a:-1-1",
+        "1/a:0-1,b:0-1",
+        "1/a:0-999999999",
+        "1/a:0-262143/b:0-0",
+        "01/a:0-1",
+    ],
+)
+def test_what_is_no_map_is_refused(text: str) -> None:
+    """Nor does a short text make a long list."""
+    with pytest.raises(RemoteProtocolError):
+        KeyMap.decode(text)
+
+
+def test_a_map_has_a_version_and_queues() -> None:
+    """Nothing is made that could not be read."""
+    with pytest.raises(ValueError, match="begin at 1"):
+        KeyMap(0, (("a", 0),))
+    with pytest.raises(ValueError, match="at least one queue"):
+        KeyMap(1, ())
+    assert version_of("garbage") == 0

@@ -15,7 +15,7 @@ from inorder.wire.bodies.topics import (
     data_version_from_json,
     data_version_to_json,
 )
-from inorder.wire.fastjson import SLOW_ITEMS_MAX, loads
+from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, loads
 
 _INT32_BITS: Final = 32
 
@@ -123,7 +123,8 @@ def encode_group_config(config: GroupConfig) -> bytes:
 
 def decode_group_config(data: bytes | memoryview) -> GroupConfig:
     """Read the answer's body of GET_SUBSCRIPTIONGROUP_CONFIG; malformed: RemoteProtocolError."""
-    return group_config_from_json(shapes.as_object(loads(data), "group config"))
+    value = loads(data, items_max=REQUEST_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
+    return group_config_from_json(shapes.as_object(value, "group config"))
 
 
 decode_group_config_request = shapes.request_body(decode_group_config)
@@ -138,5 +139,7 @@ def encode_group_configs(configs: list[GroupConfig]) -> bytes:
 @shapes.request_body
 def decode_group_configs(data: bytes | memoryview) -> list[GroupConfig]:
     """Read the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST; malformed: SystemError_."""
-    value = shapes.as_object(loads(data, slow_items_max=SLOW_ITEMS_MAX), "group list")
+    value = shapes.as_object(
+        loads(data, items_max=REQUEST_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX), "group list"
+    )
     return [group_config_from_json(item) for item in shapes.objects(value, "groupConfigList")]

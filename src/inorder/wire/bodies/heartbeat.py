@@ -130,7 +130,8 @@ class ClientConfigCheck:
         Raises:
             SystemError_: it is no such body.
         """
-        value = shapes.as_object(loads(data), "client config")
+        loaded = loads(data, items_max=_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
+        value = shapes.as_object(loaded, "client config")
         subscription = value.get("subscriptionData")
         if subscription is None:
             return None

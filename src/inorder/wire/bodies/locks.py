@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from inorder.errors import RemoteProtocolError
 from inorder.model import TopicQueue
 from inorder.wire import shapes
-from inorder.wire.fastjson import SLOW_ITEMS_MAX, dumps, loads
+from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, dumps, loads
+
+QUEUES_MAX: Final = 2048
+"""Queues of one request."""
 
 _INT32_BITS: Final = 32
 
@@ -36,11 +40,16 @@ class LockBatchBody:
     @shapes.request_body
     def decode(cls, data: bytes | memoryview) -> LockBatchBody:
         """Read the JSON text; malformed: SystemError_."""
-        value = shapes.as_object(loads(data, slow_items_max=SLOW_ITEMS_MAX), "lock request")
+        value = shapes.as_object(
+            loads(data, items_max=REQUEST_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX), "lock request"
+        )
+        queues = shapes.objects(value, "mqSet")
+        if len(queues) > QUEUES_MAX:
+            raise RemoteProtocolError(f"{len(queues)} queues; at most {QUEUES_MAX} in one request")
         return cls(
             shapes.text(value, "clientId"),
             shapes.text(value, "consumerGroup"),
-            tuple(map(queue_from_json, shapes.objects(value, "mqSet"))),
+            tuple(map(queue_from_json, queues)),
             shapes.boolean(value, "onlyThisBroker", False),
         )
 

@@ -116,6 +116,13 @@ def encode_queue_offsets(offsets: Mapping[TopicQueue, int]) -> bytes:
     return dumps({"offsetTable": {_key(queue): offset for queue, offset in offsets.items()}})
 
 
+def encode_queue_offset_list(offsets: Mapping[TopicQueue, int]) -> bytes:
+    """Return a ResetOffsetBody as the C++ client wants it: a list."""
+    return dumps(
+        {"offsetTable": [queue_to_json(queue) | {"offset": at} for queue, at in offsets.items()]}
+    )
+
+
 def decode_queue_offsets(data: bytes | memoryview) -> dict[TopicQueue, int]:
     """Read a ResetOffsetBody; malformed: RemoteProtocolError."""
     value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "offsets")

@@ -8,25 +8,31 @@ it is recognised by its first byte.
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import zlib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
+from msgspec.json import decode as _decode_standard
 from msgspec.json import encode as _encode_standard
 
-from inorder.errors import RemoteProtocolError
+from inorder.errors import RemoteProtocolError, SystemError_
 from inorder.model import DataVersion, TopicConfig
 from inorder.wire import shapes
 from inorder.wire.bodies.topics import (
     TABLE_ENTRIES_MAX,
-    TABLE_ITEMS_MAX,
     TopicTable,
+    check_entries,
     data_version_from_json,
     data_version_to_json,
+    topic_config_from_json,
+    topic_config_to_json,
 )
 from inorder.wire.codes import VERSION_QUEUE_MAPPING, VERSION_REGISTER_BODY
-from inorder.wire.fastjson import SLOW_ITEMS_MAX, loads
+from inorder.wire.fastjson import ITEMS_MAX, SLOW_ITEMS_MAX, loads
+from inorder.wire.steps import Steps, finish
 
 PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024
 """What a compressed registration may grow to: as much as a frame could have carried."""
@@ -35,6 +41,19 @@ ATTRIBUTE_ITEMS_MAX: Final = 500_000
 FILTER_SERVERS_MAX: Final = 64
 """RocketMQ's brokers have none since 4.9."""
 
+JSON_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What we send as JSON; more is compressed, or it might not fit a frame."""
+PIECE_BYTES: Final = 64 * 1024
+CUTS_MAX: Final = 8
+"""Commas tried to cut a piece: those inside of one topic are few."""
+REST_BYTES_MAX: Final = 1024 * 1024
+"""What a registration may say beside its topics."""
+PACKED_BYTES: Final = 64 * 1024
+PLAIN_STEP_BYTES: Final = 256 * 1024
+ENCODED_PER_STEP: Final = 250
+DECODED_PER_STEP: Final = 250
+
+_TABLE_KEY: Final = b'"topicConfigTable":{'
 _INT: Final = struct.Struct(">i")
 _ZLIB_FIRST_BYTE: Final = b"\x78"
 _WORDS_MIN: Final = 5
@@ -59,8 +78,24 @@ class RegisterBrokerBody:
             }
         )
 
+    def encode_steps(self) -> Steps[bytes]:
+        """Do as `encode`, in steps: JSON, or the zlib form if that would be too long."""
+        lines: list[bytes] = []
+        size = 0
+        for number, config in enumerate(self.topics.values()):
+            entry = _encode_standard({config.name: topic_config_to_json(config)})[1:-1]
+            lines.append(entry)
+            size += len(entry)
+            if number % ENCODED_PER_STEP == ENCODED_PER_STEP - 1:
+                yield
+            if size > JSON_BYTES_MAX:
+                return (yield from _encode_compressed_steps(self))
+        rest = dataclasses.replace(self, topics={}).encode()
+        head, found, tail = rest.partition(_TABLE_KEY)
+        assert found, "the key stands in every registration"
+        return b"".join((head, found, b",".join(lines), tail))
+
     @classmethod
-    @shapes.request_body
     def decode(
         cls, data: bytes | memoryview, *, version: int, compressed: bool = False
     ) -> RegisterBrokerBody:
@@ -69,56 +104,140 @@ class RegisterBrokerBody:
         Raises:
             SystemError_: it is no registration.
         """
-        raw = bytes(data)
-        if compressed or raw[:1] == _ZLIB_FIRST_BYTE:
-            return _decode_compressed(raw, version)
-        if raw.count(b":{") > 2 * TABLE_ENTRIES_MAX + 16:  # cheaper than to read them first
-            raise RemoteProtocolError(f"more than {TABLE_ENTRIES_MAX} topics in a registration")
-        value = shapes.as_object(
-            loads(raw, items_max=TABLE_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX), "registration"
-        )
-        if version < VERSION_REGISTER_BODY:
+        return finish(cls.decode_steps(data, version=version, compressed=compressed))
+
+    @classmethod
+    def decode_steps(
+        cls, data: bytes | memoryview, *, version: int, compressed: bool = False
+    ) -> Steps[RegisterBrokerBody]:
+        """Do as `decode`, in steps of about a millisecond: a hundred thousand topics take long."""
+        try:
+            raw = bytes(data)
+            if compressed or raw[:1] == _ZLIB_FIRST_BYTE:
+                return (yield from _decode_compressed(raw, version))
+            topics: dict[str, TopicConfig] = {}
+            raw = yield from _cut_topics(raw, topics)
+            value = shapes.as_object(
+                loads(raw, items_max=ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX), "registration"
+            )
+            servers: list[Any] = []
+            if version >= VERSION_REGISTER_BODY:
+                servers = shapes.as_list(value.get("filterServerList"), "filterServerList")
+                wrapper = value.get("topicConfigSerializeWrapper")
+                value = shapes.as_object(wrapper, "topicConfigSerializeWrapper")
             table = TopicTable.from_json(value)
-            return cls(table.version, table.topics)
-        wrapper = value.get("topicConfigSerializeWrapper")
-        table = TopicTable.from_json(shapes.as_object(wrapper, "topicConfigSerializeWrapper"))
-        servers = shapes.as_list(value.get("filterServerList"), "filterServerList")
-        return cls(table.version, table.topics, _filter_servers(servers))
+            topics.update(table.topics)
+            check_entries(len(topics), "topics")
+            return cls(table.version, topics, _filter_servers(servers))
+        except RemoteProtocolError as error:
+            raise SystemError_(f"the body cannot be read: {error}") from None
+
+
+def _cut_topics(raw: bytes, topics: dict[str, TopicConfig]) -> Steps[bytes]:
+    """Take the topics out of a long JSON text, a piece at a time; return what is left of it.
+
+    A piece begins at a member of the table and ends before a comma. If it is the inside of a JSON
+    object by itself, the comma belongs to the table, for the meaning of a text does not depend on
+    what follows; if it is not, the comma lay inside a member, and one before it is tried.
+    """
+    start = raw.find(_TABLE_KEY) + len(_TABLE_KEY)
+    at = start
+    while start >= len(_TABLE_KEY) and len(raw) - at > PIECE_BYTES:
+        end = at + PIECE_BYTES
+        for _ in range(CUTS_MAX):
+            end = raw.rfind(b'},"', at, end)
+            if end < 0:
+                break
+            try:
+                piece = _decode_standard(b"{" + raw[at : end + 1] + b"}")
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                end += 2
+                continue
+            check_entries(len(topics) + len(piece), "topics")
+            for number, (name, config) in enumerate(piece.items()):
+                found = topic_config_from_json(shapes.as_object(config, "topic config"), name)
+                topics[found.name] = found
+                if number % DECODED_PER_STEP == DECODED_PER_STEP - 1:
+                    yield
+            at = end + 2
+            break
+        else:
+            end = -1
+        if end < 0:
+            break  # whatever it is, it has to be short
+        yield
+    left = raw[:start] + raw[at:] if at > start else raw
+    if len(left) > REST_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"registration has more than {REST_BYTES_MAX} bytes beside topics"
+        )
+    return left
 
 
 def _encode_compressed(body: RegisterBrokerBody) -> bytes:
-    pieces = [_encode_standard(data_version_to_json(body.version))]
-    parts = [_INT.pack(len(pieces[0])), pieces[0], _INT.pack(len(body.topics))]
-    for config in body.topics.values():
+    return finish(_encode_compressed_steps(body))
+
+
+def _encode_compressed_steps(body: RegisterBrokerBody) -> Steps[bytes]:
+    packer = zlib.compressobj(1)  # 15 MB of topics: 0.1 s, with level 9 it is 1 s
+    version = _encode_standard(data_version_to_json(body.version))
+    packed = []
+    parts = [_INT.pack(len(version)), version, _INT.pack(len(body.topics))]
+    for number, config in enumerate(body.topics.values()):
         line = (
             f"{config.name} {config.read_queues} {config.write_queues} {config.perm} "
             f"{config.filter_type} {_encode_standard(config.attributes).decode()}"
         ).encode()
         parts += (_INT.pack(len(line)), line)
+        if number % ENCODED_PER_STEP == ENCODED_PER_STEP - 1:
+            packed.append(packer.compress(b"".join(parts)))
+            parts = []
+            yield
     servers = _encode_standard(body.filter_servers)
     parts += (_INT.pack(len(servers)), servers, _INT.pack(0))
-    return zlib.compress(b"".join(parts), 1)  # 15 MB of topics: 0.1 s, with level 9 it is 1 s
+    packed += (packer.compress(b"".join(parts)), packer.flush())
+    return b"".join(packed)
 
 
-def _decode_compressed(raw: bytes, version: int) -> RegisterBrokerBody:
+def _unpack(raw: bytes) -> Steps[bytes]:
+    """Return the plain form of zlib data, up to its limits."""
     stream = zlib.decompressobj()
-    try:
-        plain = stream.decompress(raw, PLAIN_BYTES_MAX)
-    except zlib.error as error:
-        raise RemoteProtocolError(f"registration is not zlib data: {error}") from None
+    plain = bytearray()
+    items = 0
+    for start in range(0, len(raw), PACKED_BYTES):
+        rest = raw[start : start + PACKED_BYTES]
+        while rest and not stream.eof:
+            try:
+                more = stream.decompress(rest, PLAIN_STEP_BYTES)
+            except zlib.error as error:
+                raise RemoteProtocolError(f"registration is not zlib data: {error}") from None
+            rest = stream.unconsumed_tail
+            plain += more
+            items += more.count(b",") + more.count(b"{")
+            if len(plain) > PLAIN_BYTES_MAX:
+                raise RemoteProtocolError("registration is cut short or too large")
+            if items > ATTRIBUTE_ITEMS_MAX:
+                raise RemoteProtocolError(
+                    f"registration has more than {ATTRIBUTE_ITEMS_MAX} attributes"
+                )
+            yield
     if not stream.eof:
         raise RemoteProtocolError("registration is cut short or too large")
-    if plain.count(b",") + plain.count(b"{") > ATTRIBUTE_ITEMS_MAX:
-        raise RemoteProtocolError(f"registration has more than {ATTRIBUTE_ITEMS_MAX} attributes")
-    reader = _Reader(plain)
+    return bytes(plain)
+
+
+def _decode_compressed(raw: bytes, version: int) -> Steps[RegisterBrokerBody]:
+    reader = _Reader((yield from _unpack(raw)))
     data_version = data_version_from_json(shapes.as_object(loads(reader.piece()), "dataVersion"))
     topics: dict[str, TopicConfig] = {}
     count = reader.count()
     if count > TABLE_ENTRIES_MAX:
         raise RemoteProtocolError(f"registration has more than {TABLE_ENTRIES_MAX} topics")
-    for _ in range(count):
+    for number in range(count):
         config = _config_from_line(reader.piece())
         topics[config.name] = config
+        if number % DECODED_PER_STEP == DECODED_PER_STEP - 1:
+            yield
     servers = shapes.as_list(loads(reader.piece()), "filterServerList")
     if version >= VERSION_QUEUE_MAPPING:
         for _ in range(reader.count()):

@@ -10,7 +10,7 @@ from msgspec.json import encode as _encode_standard
 from inorder.errors import RemoteProtocolError
 from inorder.model import DataVersion, TopicConfig
 from inorder.wire import shapes
-from inorder.wire.fastjson import SLOW_ITEMS_MAX, loads
+from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, loads
 
 TABLE_ITEMS_MAX: Final = 2_000_000
 """A table of 100,000 topics has 1.2 million commas and brackets."""
@@ -100,7 +100,8 @@ def encode_data_version(version: DataVersion) -> bytes:
 
 def decode_data_version(data: bytes | memoryview) -> DataVersion:
     """Read the body of QUERY_DATA_VERSION; malformed: RemoteProtocolError."""
-    return data_version_from_json(shapes.as_object(loads(data), "data version"))
+    value = loads(data, items_max=REQUEST_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
+    return data_version_from_json(shapes.as_object(value, "data version"))
 
 
 decode_data_version_request = shapes.request_body(decode_data_version)
@@ -153,5 +154,7 @@ def encode_topic_configs(configs: list[TopicConfig]) -> bytes:
 @shapes.request_body
 def decode_topic_configs(data: bytes | memoryview) -> list[TopicConfig]:
     """Read the body of UPDATE_AND_CREATE_TOPIC_LIST; malformed: SystemError_."""
-    value = shapes.as_object(loads(data, slow_items_max=SLOW_ITEMS_MAX), "topic list")
+    value = shapes.as_object(
+        loads(data, items_max=REQUEST_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX), "topic list"
+    )
     return [topic_config_from_json(item) for item in shapes.objects(value, "topicConfigList")]

@@ -40,6 +40,7 @@ class PullMessage:
     expression_type: str | None = None
     max_bytes: Int32 | None = field(default=None, metadata={"wire": "maxMsgBytes"})
     broker_name: str | None = field(default=None, metadata={"wire": "bname"})
+    bulk: Int32 | None = None  # ours, see wire/extensions.py
 
 
 @dataclass(frozen=True, slots=True)

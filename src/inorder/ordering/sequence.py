@@ -1,0 +1,78 @@
+"""The numbers of one producer on one queue: is a send the next one, one again, or out of turn?
+
+An anonymous producer numbers its messages 0, 1, 2 … without gaps. A number that was stored is a
+duplicate, the next one is stored, a later one is refused, for then an earlier one is still on its
+way, and stored behind it would be out of order. If nothing is known of the producer, only 0 can be
+its first message; anything later means that what was known is lost.
+
+A named producer is given its numbers from outside, by a pipeline that may run again. They only
+grow, and gaps are allowed, so a number alone does not tell whether all before it are stored. Each
+send therefore names its predecessor on the queue: it is the next one if that is the last stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from itertools import pairwise
+from typing import Final
+
+NOTHING: Final = -1
+"""The last number of a queue that has none."""
+
+
+class Verdict(Enum):
+    """What a number is to the broker."""
+
+    NEXT = "next"
+    DUPLICATE = "duplicate"
+    GAP = "gap"
+    UNKNOWN = "unknown"
+
+
+def judge(last: int | None, number: int, before: int | None) -> Verdict:
+    """Judge a send; `last` is None if nothing is known of the producer on this queue.
+
+    `before` is the predecessor that a named producer's send names, None for an anonymous one.
+    """
+    if last is None:
+        if before is None and number:
+            return Verdict.UNKNOWN
+        last = NOTHING
+    if number <= last:
+        return Verdict.DUPLICATE
+    if before is None:
+        return Verdict.NEXT if number == last + 1 else Verdict.GAP
+    return Verdict.NEXT if before == last else Verdict.GAP
+
+
+def expected(last: int | None, *, named: bool) -> int:
+    """Return what a refused send is told: the next number, or the predecessor to name."""
+    known = NOTHING if last is None else last
+    return known if named else known + 1
+
+
+def judge_batch(last: int | None, numbers: Sequence[tuple[int, int | None]]) -> tuple[Verdict, int]:
+    """Judge the (number, before) of a batch's items, which must follow one another.
+
+    Returns how many at its front are stored already, and the verdict on the first that is not;
+    DUPLICATE if all are.
+
+    Raises:
+        ValueError: they do not follow one another; says how.
+    """
+    _require_chain(numbers)
+    known = NOTHING if last is None else last
+    done = sum(number <= known for number, _ in numbers)
+    if done == len(numbers):
+        return Verdict.DUPLICATE, done
+    return judge(last, *numbers[done]), done
+
+
+def _require_chain(numbers: Sequence[tuple[int, int | None]]) -> None:
+    for (earlier, _), (number, before) in pairwise(numbers):
+        if number != earlier + 1 if before is None else before != earlier:
+            raise ValueError(f"{number} does not follow {earlier}")
+    for number, before in numbers:
+        if before is not None and before >= number:
+            raise ValueError(f"{number} names a later predecessor, {before}")

@@ -1,0 +1,150 @@
+"""The frames of sends straight from bytes, and their answers by a typed decoder: the client's way.
+
+A header is a template for its queue with holes for what changes from message to message; texts of
+callers go through the JSON encoder before they are put in. `wire/requests/send.py` says what the
+letters mean.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import msgspec
+from msgspec.json import encode
+
+from inorder.errors import LocalProtocolError
+from inorder.wire.codes import VERSION, RequestCode
+from inorder.wire.extensions import MAP_VERSION, PREDECESSOR, PRODUCER_ID, SEQUENCE
+from inorder.wire.frame import FRAME_BYTES_MAX
+from inorder.wire.header import HEADER_BYTES_MAX
+
+_PREFIX: Final = struct.Struct(">II").pack
+_ONEWAY: Final = 2
+_PREFIX_BYTES: Final = 8
+_VERSION_FIELD: Final = b',"' + MAP_VERSION.encode() + b'":"%d"'
+
+
+class SendFields(msgspec.Struct, gc=False):
+    """The fields that answers to a send may have."""
+
+    queueId: int = -1
+    queueOffset: int = -1
+    offsets: str = ""
+    expected: int = -1
+    highest: int = -1
+    version: int = 0
+    map: str = ""
+
+
+class SendAnswer(msgspec.Struct):
+    """The header of an answer to a send."""
+
+    code: int
+    opaque: int
+    flag: int = 0
+    remark: str | None = None
+    extFields: SendFields | None = None
+
+
+_decode: Final = msgspec.json.Decoder(SendAnswer, strict=False).decode
+
+
+def decode_answer(header: bytes) -> SendAnswer | None:
+    """Return the answer if the header can be one to a send; None for others."""
+    # hot: 0.8 us.
+    try:
+        return _decode(header)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def json_text(text: str) -> bytes:
+    """Return a text as it stands between the quotes of JSON."""
+    try:
+        return encode(text)[1:-1]
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"a text of the message is no UTF-8: {error}") from None
+
+
+def number_mark(producer_id: str, *, named: bool) -> bytes:
+    r"""Return the properties that number a message, with a hole for the number.
+
+    Raw, as in the items of a batch; of a named producer with a second hole for the predecessor.
+    """
+    head = f"{PRODUCER_ID}\x01{producer_id}\x02{SEQUENCE}\x01".encode().replace(b"%", b"%%")
+    return head + (f"%d\x02{PREDECESSOR}\x01".encode() if named else b"") + b"%d\x02"
+
+
+class SendTemplate:
+    """The header of sends to one queue."""
+
+    __slots__ = ("_batch", "_numbers", "_single", "item_mark")
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        topic: str,
+        template_topic: str,
+        template_queues: int,
+        queue_id: int,
+        broker: str,
+    ) -> None:
+        texts = [encode(text) for text in (group, topic, template_topic, broker)]
+        group_, topic_, template_, broker_ = (text.replace(b"%", b"%%") for text in texts)
+        single, batch = (
+            b'{"code":%d,"extFields":{"a":%b,"b":%b,"c":%b,"d":"%d","e":"%d",'
+            % (code, group_, topic_, template_, template_queues, queue_id)
+            + b'"f":"%d","g":"%d","h":"%d","i":"%b%b","k":"false","m":"'
+            + flag
+            + b'","n":'
+            + broker_
+            + b'%b},"flag":%d,"language":"PYTHON","opaque":%d,'
+            b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION).encode() + b"}"
+            for code, flag in (
+                (RequestCode.SEND_MESSAGE_V2, b"false"),
+                (RequestCode.SEND_BATCH_MESSAGE, b"true"),
+            )
+        )
+        self._single, self._batch = single, batch
+        self._numbers = b""
+        self.item_mark = b""
+
+    def set_producer(self, producer_id: str, *, named: bool) -> None:
+        """Number messages from now on, as this producer."""
+        self.item_mark = number_mark(producer_id, named=named)
+        self._numbers = json_text(self.item_mark.decode())
+
+    def frame(
+        self,
+        request_id: int,
+        properties: bytes,
+        body: bytes,
+        *,
+        numbers: tuple[int, ...] = (),
+        sys_flag: int = 0,
+        flag: int = 0,
+        born_at_ms: int = 0,
+        batch: bool = False,
+        oneway: bool = False,
+        map_version: int = 0,
+    ) -> bytes:
+        """Return the frame of a request; `properties` are JSON already.
+
+        `numbers` of a single message: its own, and of a named producer its predecessor's.
+        """
+        # hot: 1.2 us.
+        mark = self._numbers % numbers if numbers else b""
+        version = _VERSION_FIELD % map_version if map_version else b""
+        header = (self._batch if batch else self._single) % (
+            sys_flag, born_at_ms, flag, properties, mark, version, _ONEWAY if oneway else 0,
+            request_id,
+        )  # fmt: skip
+        size = len(header)
+        total = size + len(body)
+        if size > HEADER_BYTES_MAX or total + _PREFIX_BYTES > FRAME_BYTES_MAX:
+            raise LocalProtocolError(
+                f"a frame of {total + _PREFIX_BYTES} bytes is above the limit of {FRAME_BYTES_MAX}"
+            )
+        return _PREFIX(total + 4, size) + header + body
