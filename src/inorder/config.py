@@ -41,9 +41,11 @@ class StoreConfig:
     disk_clean_forcibly_ratio: float = setting(0.85, "above: oldest files go, expired or not", rocketmq="diskSpaceCleanForciblyRatio")
     disk_full_ratio: float = setting(0.90, "above: writes are refused", rocketmq="diskSpaceWarningLevelRatio")
     clean_interval_ms: int = setting(10_000, "how often retention runs", rocketmq="cleanResourceInterval")
-    open_files_max: int = setting(2048, "consume-queue files kept open")
+    open_files_max: int = setting(16_384, "consume-queue files kept open; never more than a quarter of the descriptors")
     cut_corrupt_log: bool = setting(False, "start on a log damaged in its middle and lose what follows the damage")
     pending_bytes_max: int = setting(64 * MIB, "bytes that may wait for a write or a sync; above: SYSTEM_BUSY")
+    delay_levels: str = setting("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "the delay of each level, level 1 first", rocketmq="messageDelayLevel")
+    delay_save_interval_ms: int = setting(10_000, "how often the progress of delayed delivery is saved", rocketmq="flushDelayOffsetInterval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class NetConfig:
 
     frame_bytes_max: int = setting(16 * MIB, "largest frame, length field included")
     connections_max: int = setting(20_000, "connections at a time; further ones are closed")
+    connections_per_address_max: int = setting(1_000_000, "connections from one address at a time; as many as you like unless set")
     idle_timeout_ms: int = setting(120_000, "a silent connection is closed", rocketmq="serverChannelMaxIdleTimeSeconds")
     frame_timeout_ms: int = setting(30_000, "a frame that does not complete in this time closes the connection")
     write_buffer_bytes_max: int = setting(8 * MIB, "unsent bytes of a connection at which reading from it pauses")
@@ -82,6 +85,7 @@ class BrokerConfig:
     default_topic_queues: int = setting(8, "queues of the template TBW102", rocketmq="defaultTopicQueueNums")
     topics_max: int = setting(100_000, "topics; further ones are refused")
     groups_max: int = setting(100_000, "groups; further ones are refused")
+    producers_max: int = setting(100_000, "numbering producers; the anonymous one idle longest is forgotten")
     long_polling: bool = setting(True, "hold pulls that find nothing", rocketmq="longPollingEnable")
     short_polling_ms: int = setting(1000, "hold when long polling is off", rocketmq="shortPollingTimeMills")
     waits_max: int = setting(200_000, "held pulls; further ones are answered at once")
@@ -119,6 +123,28 @@ class NameServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """Consumers that run handlers; the defaults are RocketMQ's where it has one."""
+
+    pull_suspend_ms: int = setting(15_000, "how long a broker may hold a pull that finds nothing")
+    pull_timeout_ms: int = setting(30_000, "time for a pull and its answer", rocketmq="consumerTimeoutMillisWhenSuspend")
+    pull_messages_max: int = setting(32, "messages of one pull")
+    pull_interval_ms: int = setting(0, "pause after a pull that found messages", rocketmq="pullInterval")
+    pull_error_delay_ms: int = setting(1000, "pause after a pull that failed", rocketmq="pullTimeDelayMillsWhenException")
+    cached_messages_max: int = setting(1000, "messages of one queue not done yet; above: no further pull")
+    cached_bytes_max: int = setting(100 * MIB, "bytes of one queue not done yet; above: no further pull")
+    cached_span_max: int = setting(2000, "offsets from the oldest to the newest message not done yet, without order", rocketmq="consumeConcurrentlyMaxSpan")
+    topic_messages_max: int = setting(0, "messages of one topic not done yet, divided among its queues here; 0: only the limit of a queue counts", rocketmq="pullThresholdForTopic")
+    topic_bytes_max: int = setting(0, "bytes of one topic not done yet, divided among its queues here; 0: only the limit of a queue counts")
+    concurrency: int = setting(20, "handlers of one topic at a time", rocketmq="consumeThreadMax")
+    suspend_ms: int = setting(1000, "how long an ordered queue waits after a failed attempt", rocketmq="suspendCurrentQueueTimeMillis")
+    handler_timeout_ms: int = setting(900_000, "a message without order that takes longer is sent back")
+    commit_interval_ms: int = setting(5000, "how often offsets are committed", rocketmq="persistConsumerOffsetInterval")
+    close_timeout_ms: int = setting(30_000, "how long `close` waits for handlers", rocketmq="awaitTerminationMillisWhenShutdown")
+    offsets_dir: str = setting("~/.rocketmq_offsets", "where broadcasting consumers keep their offsets", rocketmq="rocketmq.client.localOffsetStoreDir")
+
+
+@dataclass(frozen=True, slots=True)
 class ClientConfig:
     """One client session: what its producers and consumers share."""
 
@@ -139,5 +165,7 @@ class ClientConfig:
     compress_above_bytes: int = setting(4096, "bodies of this size and larger are packed", rocketmq="compressMsgBodyOverHowmuch")
     batch_bytes_max: int = setting(MIB, "bytes of one request of a batch; larger batches are split")
     sends_waiting_max: int = setting(10_000, "sends of one producer without an outcome yet; further ones are refused")
+    sends_in_flight_max: int = setting(256, "sends of one producer to one queue that may be unanswered at a time; 1 to 1024")
     avoid_failed_ms: int = setting(5000, "how long sends without a key pass over a broker that failed")
+    consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     net: NetConfig = field(default_factory=NetConfig)

@@ -5,9 +5,14 @@
     ├─ UsageError          NotStarted, AlreadyClosed    the caller's mistake
     ├─ BatchIncomplete(outcomes)                        some messages of a batch were not stored
     ├─ ProtocolError       LocalProtocolError, RemoteProtocolError
-    ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding
+    ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding,
+    │                      OutcomeUnknown
+    ├─ MessagesLost                                     acknowledged, and gone with the log's end
+    ├─ PredecessorFailed                                a name's message before this one failed
     ├─ RouteError          TopicNotRouted, NoWritableQueue
     ├─ BrokerError(code, remark)  one class per response code that callers tell apart
+    │  └─ ProducerGap(expected), ProducerUnknown, ProducerStale(highest), ProducerMismatch,
+    │     ProducersFull, KeyMapChanged(version, map)    numbered sends and key maps: ours alone
     └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, StoreLocked,
                            StoreFailed, WriteInDoubt
 
@@ -18,8 +23,9 @@ connection; a BrokerError never does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class InorderError(Exception):
@@ -87,6 +93,23 @@ class RequestTimeout(TransportError):
 
 class TooManyOutstanding(TransportError):
     """More requests are in flight than the limit allows."""
+
+
+class OutcomeUnknown(TransportError):
+    """A message may or may not be stored, and the broker can no longer tell."""
+
+    retriable = False
+
+
+class MessagesLost(InorderError):
+    """Messages that were acknowledged are gone: the broker lost the end of its log."""
+
+
+class PredecessorFailed(InorderError):
+    """A named producer's message before this one failed, so this one is not stored either.
+
+    Send again from the first one that failed, with the same numbers.
+    """
 
 
 class RouteError(InorderError):
@@ -218,20 +241,100 @@ class ConsumerNotOnline(BrokerError):
     code = 206
 
 
+class ProducerGap(BrokerError):
+    """PRODUCER_GAP: not the next number of its queue; `expected` is. Nothing was stored.
+
+    For a named producer `expected` is the last number stored, which the send must name as its
+    predecessor; -1 if there is none.
+    """
+
+    code = 7100
+
+    def __init__(self, remark: str = "", *, code: int | None = None, expected: int = 0) -> None:
+        self.expected = expected
+        self.fields = {"expected": str(expected)}
+        super().__init__(remark, code=code)
+
+
+class ProducerUnknown(BrokerError):
+    """PRODUCER_UNKNOWN: the broker knows nothing of this producer, or of this number, any more."""
+
+    code = 7101
+
+
+class ProducerStale(BrokerError):
+    """PRODUCER_STALE: a newer incarnation has said hello (`highest`), or none did here."""
+
+    code = 7102
+
+    def __init__(self, remark: str = "", *, code: int | None = None, highest: int = 0) -> None:
+        self.highest = highest
+        self.fields = {"highest": str(highest)}
+        super().__init__(remark, code=code)
+
+
+class ProducerMismatch(BrokerError):
+    """PRODUCER_MISMATCH: the number belongs to another message. Nothing was stored."""
+
+    code = 7103
+
+
+class ProducersFull(BrokerError):
+    """PRODUCERS_FULL: there is no room for another named producer; drop one that is not used."""
+
+    code = 7104
+
+
+class KeyMapChanged(BrokerError):
+    """KEY_MAP_CHANGED: the topic's key map has another version. Nothing was stored.
+
+    `map` is the broker's map as text, empty if it has none; then `version` is 0.
+    """
+
+    code = 7110
+    retriable = True
+
+    def __init__(
+        self, remark: str = "", *, code: int | None = None, version: int = 0, map: str = ""
+    ) -> None:
+        self.version = version
+        self.map = map
+        self.fields = {"version": str(version), "map": map}
+        super().__init__(remark, code=code)
+
+
 BROKER_ERRORS: dict[int, type[BrokerError]] = {
     cls.code: cls
     for cls in (
         SystemError_, SystemBusy, CodeNotSupported, FlushTimeout, MessageIllegal,
         ServiceNotAvailable, NoPermission, TopicNotFound, OffsetOutOfRange, NotFound,
         SubscriptionParseFailed, SubscriptionNotFound, SubscriptionNotLatest, GroupNotFound,
-        InvalidParameter, ConsumerNotOnline,
+        InvalidParameter, ConsumerNotOnline, ProducerGap, ProducerUnknown, ProducerStale,
+        ProducerMismatch, ProducersFull, KeyMapChanged,
     )
 }  # fmt: skip
 
+ANSWER_NUMBERS: Mapping[type[BrokerError], str] = {
+    ProducerGap: "expected",
+    ProducerStale: "highest",
+    KeyMapChanged: "version",
+}
+"""Which field of an answer is a number that its exception carries."""
 
-def broker_error(code: int, remark: str | None) -> BrokerError:
-    """Return the exception that stands for a response code."""
-    return BROKER_ERRORS.get(code, BrokerError)(remark or "", code=code)
+
+def broker_error(
+    code: int, remark: str | None, fields: Mapping[str, str] | None = None
+) -> BrokerError:
+    """Return the exception that stands for a response code, with what its fields say."""
+    kind = BROKER_ERRORS.get(code, BrokerError)
+    given: dict[str, Any] = {}
+    number = ANSWER_NUMBERS.get(kind)
+    if number is not None and fields:
+        with contextlib.suppress(ValueError):  # a broken answer is still that answer
+            given[number] = int(fields.get(number, ""))
+        if kind is KeyMapChanged:
+            given["map"] = fields.get("map", "")
+    return kind(remark or "", code=code, **given)
 
 
 class StoreError(InorderError):

@@ -101,7 +101,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """Where a message went."""
+    """Where a message went; `offset` is -1 if its broker has it, but remembers no more where."""
 
     message_id: str
     queue: TopicQueue
@@ -143,3 +143,8 @@ class ReceivedMessage:
     @property
     def key(self) -> str | None:
         return self.properties.get("__SHARDINGKEY")
+
+    @property
+    def attempt(self) -> int:
+        """Return which time it is handed to a handler, the first being 1."""
+        return self.redeliveries + 1

@@ -15,6 +15,8 @@ QUEUES = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(
     lambda ids: [TopicQueue("t", "broker", i) for i in ids]
 )
 
+ALL = [TopicQueue("t", "broker", i) for i in range(4)]
+
 
 class LockModel(RuleBasedStateMachine):
     """The model: who renewed when, and until when it counts."""
@@ -49,6 +51,16 @@ class LockModel(RuleBasedStateMachine):
                 assert lock.epoch == last if owner is not None else lock.epoch > last
                 self.epochs[key] = lock.epoch
                 self.model[key] = (client, self.now, self.now + 60)
+
+    @rule(group=GROUPS, queues=QUEUES, client=CLIENTS, at_once=st.booleans())
+    def leave_out(self, group: str, queues: list[TopicQueue], client: str, at_once: bool) -> None:
+        """Times here are far below those of a renewal; `RENEWAL_MS_MIN` counts from 10 s."""
+        self.now += 10_000
+        self.locks.expire(self.now)
+        self.model.clear()
+        self.lock(group, [*queues, *ALL], client)
+        self.now += 20  # not long enough to be a renewal: nothing is given up
+        assert self.locks.omitted(group, queues, client, self.now, at_once=at_once) == []
 
     @rule(group=GROUPS, queues=QUEUES, client=CLIENTS)
     def unlock(self, group: str, queues: list[TopicQueue], client: str) -> None:

@@ -13,28 +13,38 @@ import contextlib
 import logging
 import os
 import random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from inorder.broker.delayed import Delayed
+from inorder.broker.delayrecovery import recover
 from inorder.broker.hot import HotPath
 from inorder.broker.keeping import Keeping
+from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
 from inorder.broker.pulls import Pull, Pulls
 from inorder.broker.registration import Registration
 from inorder.broker.router import Router
+from inorder.broker.saving import Saving, TopicNotes
+from inorder.broker.sendrules import require_writable
 from inorder.broker.snapshots import Snapshot
+from inorder.broker.state.commits import Committer, commit
+from inorder.broker.state.delays import Delays
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.locks import QueueLocks
 from inorder.broker.state.members import Departure, Members
 from inorder.broker.state.offsets import OffsetTable
+from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.state.topics import TopicTable
 from inorder.broker.state.waits import PullWaits
-from inorder.broker.ticks import Ticks
-from inorder.errors import StoreFailed
+from inorder.broker.ticks import Answers, Ticks
+from inorder.errors import StoreError, StoreFailed
+from inorder.model import TopicQueue
 from inorder.net.server import Server, ServerConnection
 from inorder.store.store import Store
 from inorder.wire.codes import RequestCode
 from inorder.wire.command import Command
+from inorder.wire.frame import encode_frame
 from inorder.wire.ids import UniqueIds
 from inorder.wire.record import pack_host
 
@@ -44,15 +54,12 @@ if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
     from inorder.disk import Files
-    from inorder.errors import StoreError
     from inorder.model import GroupConfig, TopicConfig
     from inorder.store.reader import ReadResult
     from inorder.wire.frame import RawFrame
+    from inorder.wire.record import Record
 
 log = logging.getLogger(__name__)
-
-SLOW_SAVE_MS: Final = 10
-SAVE_WAIT_MS_MAX: Final = 2000
 
 
 class Broker:
@@ -65,7 +72,10 @@ class Broker:
     router: Router
     registration: Registration
     offload: Offload
+    saving: Saving
     keeping: Keeping
+    delayed: Delayed
+    delays: Delays
 
     def __init__(
         self,
@@ -92,6 +102,9 @@ class Broker:
         self.offsets = OffsetTable(now_ms=now_ms)
         self.members: Members[ServerConnection] = Members()
         self.locks = QueueLocks(lease_ms=config.lock_expiry_ms)
+        self.producers: ProducerTable[ServerConnection] = ProducerTable(
+            producers_max=config.producers_max
+        )
         self.waits: PullWaits[ServerConnection, Pull] = PullWaits(
             waits_max=config.waits_max, connection_waits_max=config.net.outstanding_max
         )
@@ -102,12 +115,14 @@ class Broker:
         self.started_ms = now_ms
         self.writable = False
         self._ready = False
+        self._notices: dict[str, dict[ServerConnection, None]] = {}
         folder = config.data_path / "config"
         self._topics_file = Snapshot(files, folder / "topics.json")
         self._groups_file = Snapshot(files, folder / "subscriptionGroup.json")
-        self._unsaved: dict[Snapshot, TopicTable | GroupTable] = {}
-        self._save_after_ms: dict[Snapshot, int] = {}
+        self._topic_notes = TopicNotes(files, folder / "topics.json.new")
         self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
+        self.delays_file = Snapshot(files, folder / "delayOffset.json")
+        self.numbers_file = NumbersFile(self)
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -116,6 +131,7 @@ class Broker:
         config = self.config
         loop = asyncio.get_running_loop()
         self.store = Store.open(config.data_path, config.store, self.files, self.clock)
+        self.store.companions.append(self.producers)
         try:
             self._load()
             host, port = await self.server.start(config.host, config.port)
@@ -127,15 +143,18 @@ class Broker:
         self.store_host = pack_host(shown, port)
         self.unique_ids = UniqueIds(shown, os.getpid(), self.random.getrandbits(32))
         self.offload = Offload(loop)
+        self.saving = Saving(self.clock, self.server.turns, self.offload)
         self.hot = HotPath(self)
         self.pulls = Pulls(self)
         self.ticks = Ticks(self, loop)
         self.router = Router(self)
         self.keeping = Keeping(self, loop)
+        self.delayed = Delayed(self, loop)
         self.registration = Registration(self)
         self.writable = self.store.unwritable_reason is None
         self._ready = True
         self.keeping.start()
+        self.delayed.start()
         await self.registration.start()
         log.info(
             "broker started name=%s address=%s data=%s recovery=%s",
@@ -148,9 +167,12 @@ class Broker:
 
     def _load(self) -> None:
         self._topics_file.load(self.topics.decode)
+        if self._topic_notes.load(self.topics, self.clock.now_ms()):
+            self._topics_file.save(self.topics.encode())
         self._groups_file.load(self.groups.decode)
         self.offsets_file.load(self.offsets.decode)
         self._find_lost_topics()
+        self.topics.take_changes()
         cuts = self.offsets.clamp(self._max_offset)
         for cut in cuts:
             log.warning(
@@ -164,6 +186,19 @@ class Broker:
             )
         if cuts:  # durable before anybody can send: or a kill would let it skip new messages
             self.offsets_file.save(self.offsets.encode())
+        self.delays = Delays(self.store.delays_ms, now_ms=self.clock.now_ms())
+        self.delays_file.load(self.delays.decode)
+        if recover(self.store, self.delays):
+            self.save_delays(self.store.log.end_position)
+        self.numbers_file.load()
+
+    def save_delays(self, position: int | None = None) -> None:
+        """Save the progress of delayed delivery: what it counts must be on disk before."""
+        if position is None:
+            position = self.delayed.settled_position
+        content = self.delays.encode(position=position)
+        self.store.sync()
+        self.delays_file.save(content)
 
     def _find_lost_topics(self) -> None:
         """Know the topics that hold messages and are not in the file: it may be older than they."""
@@ -186,14 +221,17 @@ class Broker:
         timeout = self.config.shutdown_timeout_ms / 1000
         self.server.stop_accepting()
         self.server.pause_reading()
+        self.delayed.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.registration.stop()
                 await self.router.drain()
                 await self.ticks.drain()
         self.router.cancel()
+        self.numbers_file.cancel()
         await self.keeping.stop()
         await self.server.close(drain_ms=1000)
+        self.saving.stop()
         await self.offload.drain()
         self.offload.close()
         try:
@@ -215,13 +253,29 @@ class Broker:
             except OSError as error:
                 log.error("not saved file=%s error=%s", file.path, error)
                 failure = error
+        for path, save in (
+            (self.delays_file.path, self.save_delays),
+            (self.numbers_file.path, self.numbers_file.save_at_stop),
+        ):
+            try:
+                save()
+            except StoreError as error:  # the log failed: the next start finds in it what is new
+                log.error("not saved file=%s error=%s", path, error)
+            except OSError as error:
+                log.error("not saved file=%s error=%s", path, error)
+                failure = error
+        self._topic_notes.close(remove=failure is None)
         if failure is not None:
             raise failure
 
     def abandon(self) -> None:
         """Drop everything as a kill would."""
         self._ready = False
+        self.saving.stop()
+        self._topic_notes.close(remove=False)
         self.keeping.cancel()
+        self.delayed.cancel()
+        self.numbers_file.cancel()
         self.registration.abandon()
         self.router.cancel()
         self.server.stop_accepting()
@@ -244,11 +298,14 @@ class Broker:
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         """Forget a client: its waiting pulls, its memberships; shorten its locks."""
         self.waits.drop_connection(connection)
+        self.producers.connection_lost(connection)
         if self._ready:
             self.apply_departure(self.members.close(connection))
 
     def apply_departure(self, departure: Departure[ServerConnection]) -> None:
         """Shorten or free the locks of clients that went and tell the groups."""
+        if not departure.departed and not departure.notices:
+            return
         now_ms = self.clock.monotonic_ms()
         freed = set()
         for gone in departure.departed:
@@ -264,14 +321,24 @@ class Broker:
     def notify_ids_changed(
         self, group: str, connections: Iterable[ServerConnection] | None = None
     ) -> None:
-        """Send NOTIFY_CONSUMER_IDS_CHANGED to the members of a group."""
+        """Send NOTIFY_CONSUMER_IDS_CHANGED to the members of a group, at the end of this turn."""
         targets = self.members.connections(group) if connections is None else connections
-        for connection in targets:
-            connection.notify(
-                Command.request(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, oneway=True
+        if not self._notices:
+            asyncio.get_running_loop().call_soon(self._send_notices)
+        self._notices.setdefault(group, {}).update(dict.fromkeys(targets))
+
+    def _send_notices(self) -> None:
+        """Tell each client once of a group, whatever happened to it in this turn."""
+        notices, self._notices = self._notices, {}
+        for group, connections in notices.items():
+            for connection in connections:
+                connection.notify(
+                    Command.request(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                        {"consumerGroup": group},
+                        oneway=True,
+                    )
                 )
-            )
 
     # -- topics and groups -----------------------------------------------------------------------
 
@@ -286,11 +353,35 @@ class Broker:
             self.registration.topic_changed(made)
         return made
 
-    def ensure_topic(self, name: str, *, queues: int) -> TopicConfig:
+    def append(
+        self,
+        record: Record,
+        queue_id: int,
+        *,
+        level: int,
+        connection: ServerConnection,
+        answer: Command,
+        oneway: bool,
+    ) -> None:
+        """Store a message of the broker's own making, after a delay if `level` says so."""
+        require_writable(self)
+        answers = Answers(connection, self.clock.now_ms())
+        record.stored_at_ms = answers.now_ms
+        self.delayed.put(self.hot.target(record.topic, queue_id), record, level)
+        if oneway:
+            answers.add_oneway()
+        else:
+            frame = encode_frame(answer)
+            answers.add(answer.request_id, frame, serializer=answer.serializer)
+        self.ticks.take(answers)
+
+    def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:
         """Return a topic that the broker needs itself, made if it is not there."""
         found = self.topics.get(name)
         if found is None:
-            found = self.topics.create_internal(name, queues, self.clock.now_ms())
+            found = self.topics.create_internal(
+                name, queues, self.clock.now_ms(), sys_flag=sys_flag
+            )
             assert found is not None, "it was not there a moment ago"
             self.save_topics()
             self.registration.topic_changed(found)
@@ -311,53 +402,36 @@ class Broker:
         """Persist the topics after a change, and let the hot path look them up again."""
         self.hot.forget_targets()
         self.pulls.forget_gates()
-        self._save(self._topics_file, self.topics)
+        self._topic_notes.add(
+            self.topics.take_changes(),
+            covered=self.saving.covers(self._topics_file),
+            durable=self.config.store.sync_flush,
+        )
+        self.saving.save(self._topics_file, self.topics)
 
     def save_groups(self) -> None:
         """Persist the groups after a change."""
         self.pulls.forget_gates()
-        self._save(self._groups_file, self.groups)
-
-    def _save(self, file: Snapshot, table: TopicTable | GroupTable) -> None:
-        """Save a table; while the disk takes nothing it stays in memory and is tried again.
-
-        A large table takes long to write and stops everybody meanwhile. So that names made by the
-        thousand cost others at most a tenth of the time, the next save waits for as long.
-        """
-        began_ms = self.clock.monotonic_ms()
-        if began_ms < self._save_after_ms.get(file, began_ms):
-            self._save_later(file, table)
-            return
-        try:
-            file.save(table.encode())
-        except OSError as error:
-            self._unsaved[file] = table
-            log.error("not saved yet, will be tried again file=%s error=%s", file.path, error)
-        else:
-            self._unsaved.pop(file, None)
-        ended_ms = self.clock.monotonic_ms()
-        if ended_ms - began_ms >= SLOW_SAVE_MS:
-            self._save_after_ms[file] = ended_ms + min(9 * (ended_ms - began_ms), SAVE_WAIT_MS_MAX)
-
-    def _save_later(self, file: Snapshot, table: TopicTable | GroupTable) -> None:
-        if file not in self._unsaved:
-            self._unsaved[file] = table
-            wait_ms = self._save_after_ms[file] - self.clock.monotonic_ms()
-            asyncio.get_running_loop().call_later(wait_ms / 1000, self._save_due, file, table)
-
-    def _save_due(self, file: Snapshot, table: TopicTable | GroupTable) -> None:
-        if self._ready and file in self._unsaved:
-            self._save_after_ms.pop(file, None)
-            self._save(file, table)
+        self.saving.save(self._groups_file, self.groups)
 
     def save_again(self) -> None:
         """Save what the disk did not take."""
-        for file, table in list(self._unsaved.items()):
-            self._save(file, table)
+        self.saving.save_again()
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store a group's progress."""
-        self.offsets.commit(group, topic, queue_id, offset, self.clock.now_ms())
+    def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, connection: ServerConnection
+    ) -> bool:
+        """Store a group's progress; False if a lock on the queue forbids it."""
+        return commit(
+            self.offsets,
+            self.locks,
+            group,
+            TopicQueue(topic, self.config.name, queue_id),
+            offset,
+            committer=Committer(self.members.client_id(group, connection), connection.id),
+            now_ms=self.clock.now_ms(),
+            monotonic_ms=self.clock.monotonic_ms(),
+        )
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Go on with other settings, of which only those that may change at run time differ."""

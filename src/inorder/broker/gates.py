@@ -66,6 +66,7 @@ class PullFields(
     sub_version: I64
     subscription: str | None = None
     expression_type: str | None = None
+    bulk: I32 = 0
 
 
 class Gate:

@@ -8,7 +8,7 @@ Three ways lead in, all ending in the packer (`packing.py`):
 
     {"code":310, … {"code":320, …   typed decoder straight from the header bytes   `send_v2`
     {"code":10, …                    the same by the long names                     `send_long`
-    anything else                    a decoded Command (binary header, odd fields)  `send_command`
+    anything else                    a decoded Command (`generalsend.py`)           `send_command`
 
 Whatever is not plain (a delay, a transaction, an unknown topic, a strange property) leaves the hot
 path by an exception or through `sendrules.py`, which decides and says why. The accelerator, when it
@@ -23,16 +23,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 
 from inorder.broker import sendrules
+from inorder.broker.generalsend import GeneralSends
+from inorder.broker.numbering import in_turn, is_numbered_topic, items_in_turn
 from inorder.broker.packing import Packer, Target
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
+from inorder.ordering import keymap
 from inorder.wire.codes import VERSION, RequestCode
 from inorder.wire.command import Command
-from inorder.wire.frame import encode_frame
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.numbering import MARK, MARK_BYTES
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
+    from inorder.broker.state.queuenumbers import QueueNumbers
     from inorder.net.server import ServerConnection
 
 _TARGETS_MAX: Final = 200_000
@@ -61,6 +64,7 @@ class _SendFields(msgspec.Struct):
     j: _I32 = 0
     l: _I32 = -1  # noqa: E741  # RocketMQ's letter
     m: str = "false"
+    mv: str = ""  # the version of the key map: ours
 
 
 class _LongSendFields(
@@ -105,6 +109,7 @@ class HotPath:
         self._decode = msgspec.json.Decoder(_SendHeader, strict=False).decode
         self._decode_long = msgspec.json.Decoder(_LongSendHeader, strict=False).decode
         self._targets: dict[tuple[str, int], Target] = {}
+        self._note_number = broker.producers.stored
         self._body_max = broker.config.store.message_bytes_max
         self._id_prefix = broker.store_host.hex().upper().encode()
         region, trace = broker.config.region, "true" if broker.config.trace_on else "false"
@@ -112,6 +117,7 @@ class HotPath:
         suffix += f"CLUSTER\x01{broker.config.cluster}\x02"
         self.packer = Packer(broker.store, broker.store_host, suffix.encode(), self._body_max)
         self._put = self.packer.put
+        self._general = GeneralSends(broker, self)
         self._region_fields = {"TRACE_ON": trace, "MSG_REGION": region}
         region_json = msgspec.json.encode(region).replace(b"%", b"%%")
         head = b'{"code":0,"extFields":{"queueId":"%d",'
@@ -172,7 +178,7 @@ class HotPath:
         ):
             return False
         target = self._targets.get((fields.b, fields.e))
-        if target is None:
+        if target is None or (fields.mv and fields.mv != target.map_version):
             return False
         if fields.m not in _NO_BATCH:
             return fields.m == "true" and self._batch(connection, request, target, body, answers)
@@ -184,6 +190,13 @@ class HotPath:
             unique = properties[start + 9 : end] if end >= 0 else properties[start + 9 :]
         else:
             unique = ""
+        numbers = None
+        start = properties.find(MARK)
+        if start >= 0 and target.numbers is not None:
+            turn = in_turn(connection, target.numbers, properties, start)
+            if turn is None or not unique:
+                return False
+            numbers, number = turn
         if not unique:
             properties, unique = sendrules.with_unique_key(self._broker, properties)
         offset = target.queue.next_offset
@@ -198,6 +211,8 @@ class HotPath:
             fields.j,
             answers.now_ms,
         )
+        if numbers is not None:
+            self._note_number(numbers, number, offset)
         answers.count += 1
         if not flag & _ONEWAY:
             opaque = request.opaque
@@ -220,6 +235,12 @@ class HotPath:
         items = sendrules.split_batch(body, self._body_max)
         if items is None:
             return False
+        numbered: list[tuple[QueueNumbers[ServerConnection], int]] = []
+        if MARK_BYTES in body and target.numbers is not None:
+            found = items_in_turn(connection, target.numbers, body, items)
+            if found is None:
+                return False
+            numbered = found
         offset = target.queue.next_offset
         positions = self.packer.put_batch(
             target,
@@ -231,6 +252,8 @@ class HotPath:
             fields.j,
             answers.now_ms,
         )
+        for index, (numbers, number) in enumerate(numbered):
+            self._note_number(numbers, number, offset + index)
         if request.flag & _ONEWAY:
             answers.add_oneway(len(items))
             return True
@@ -246,55 +269,7 @@ class HotPath:
         self, connection: ServerConnection, command: Command, answers: Answers
     ) -> None:
         """Serve a send in any form; raises BrokerError for what is refused."""
-        request = SendMessage.from_fields(command.code, command.fields)
-        target, request = sendrules.admit(self._broker, self, connection, request, command.version)
-        redeliveries = request.redeliveries or 0
-        if request.batch:
-            items = sendrules.require_batch(request, command.body, self._body_max)
-            offset = target.queue.next_offset
-            positions = self.packer.put_batch(
-                target,
-                connection.peer_host,
-                bytes(command.body),
-                items,
-                request.sys_flag,
-                request.born_at_ms,
-                redeliveries,
-                answers.now_ms,
-            )
-            ids = self._ids(positions)
-            unique, count = sendrules.unique_key(request.properties or ""), len(items)
-        else:
-            properties = sendrules.plain_properties(self._broker, request)
-            body = bytes(command.body)
-            sendrules.require_body(body, self._body_max)
-            offset = target.queue.next_offset
-            position = self._put(
-                target,
-                connection.peer_host,
-                properties.encode(),
-                body,
-                request.flag,
-                request.sys_flag,
-                request.born_at_ms,
-                redeliveries,
-                answers.now_ms,
-            )
-            ids = self._id_prefix + b"%016X" % position
-            unique, count = sendrules.unique_key(properties), 1
-        if command.is_oneway:
-            answers.add_oneway(count)
-            return
-        fields = {
-            "queueId": str(target.queue_id),
-            "msgId": ids.decode(),
-            "queueOffset": str(offset),
-            **self._region_fields,
-        }
-        if unique:
-            fields["transactionId"] = unique
-        reply = encode_frame(command.reply(fields=fields))
-        answers.add(command.request_id, reply, count, command.serializer)
+        self._general.send(connection, command, answers)
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -321,8 +296,19 @@ class HotPath:
         if found is None:
             if len(self._targets) >= _TARGETS_MAX:
                 self._targets.clear()
-            found = self._targets[key] = Target(topic, queue_id, self._store.queue(topic, queue_id))
+            found = self._targets[key] = self._make_target(topic, queue_id)
         return found
+
+    def _make_target(self, topic: str, queue_id: int) -> Target:
+        config = self._broker.topics.get(topic)
+        mapped = "" if config is None else config.attributes.get(keymap.ATTRIBUTE, "")
+        return Target(
+            topic,
+            queue_id,
+            self._store.queue(topic, queue_id),
+            self._broker.producers.on_queue(topic, queue_id) if is_numbered_topic(topic) else None,
+            str(keymap.version_of(mapped)),
+        )
 
     def forget_targets(self) -> None:
         """Look every topic up again: a topic, a permission or a queue count changed."""

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 MEMBERS_SCAN_MS: Final = 10_000
 FLUSH_ALL_MS: Final = 10_000
 INDEX_STEP_MS: Final = 2
+NEW_FILES_STEP_MS: Final = 8
 FLUSH_CHECK_MS: Final = 250
 DISK_FULL_RETRY_MS: Final = 1000
 
@@ -75,6 +76,8 @@ class Keeping:
         self._flushed_all_to = -1
         self._flush_wanted: list[asyncio.Future[None]] = []
         self._offsets_saved = broker.offsets.revision
+        self._saving_delays = False
+        self._delays_saved = broker.delays.revision
         self._stopped = False
 
     def start(self) -> None:
@@ -84,6 +87,7 @@ class Keeping:
         self._every("stats", 1000, self._sample)
         self._every("members", MEMBERS_SCAN_MS, self._expire_members)
         self._every("offsets", config.offset_save_interval_ms, self._save_offsets)
+        self._every("delays", store.delay_save_interval_ms, self._save_delays)
         self._every("clean", store.clean_interval_ms, self._clean)
         self._every("flush all", FLUSH_ALL_MS, self._flush_all)
         if store.sync_flush:
@@ -103,8 +107,9 @@ class Keeping:
     async def stop(self) -> None:
         """Stop all timers and answer the pulls that wait."""
         self.cancel()
-        for wait in self._broker.waits.take_all():
-            self._broker.pulls.finish(wait.request)
+        pulls = self._broker.pulls
+        for pull in [wait.request for wait in self._broker.waits.take_all()] + pulls.take_waking():
+            pulls.finish(pull)
 
     def _every(self, name: str, interval_ms: int, function: Callable[[], None]) -> None:
         def fire() -> None:
@@ -156,6 +161,8 @@ class Keeping:
         broker = self._broker
         broker.count()
         broker.stats.sample(broker.clock.monotonic_ms(), broker.clock.now_ms())
+        broker.numbers_file.look()
+        broker.delayed.look_at_clock()
 
     # -- the store -------------------------------------------------------------------------------
 
@@ -179,6 +186,9 @@ class Keeping:
         if broker.writable and not store.writable:
             self._indexing = False
             self._look_at_disk()
+        elif store.queues.cut_short:  # many new files, or a slow disk: soon again, not at once
+            self._queues_due_ms = broker.clock.monotonic_ms() + NEW_FILES_STEP_MS
+            self._index_in(NEW_FILES_STEP_MS)
         elif more and store.keys.settled_count:
             if due:
                 self._queues_due_ms += broker.config.store.queue_write_interval_ms
@@ -211,8 +221,12 @@ class Keeping:
         served, self._flush_wanted = self._flush_wanted, []
         plan = store.plan_flush()
 
+        def failed(error: BaseException) -> None:
+            self._flush_wanted += served
+            self._flush_failed(error)
+
         def finish(durable: int) -> None:
-            offload.run(lambda: plan.finish(durable), flushed, self._flush_failed)
+            offload.run(lambda: plan.finish(durable), flushed, failed)
 
         def flushed(_result: None) -> None:
             for waiter in served:
@@ -220,7 +234,7 @@ class Keeping:
                     waiter.set_result(None)
             self._flushed(None)
 
-        offload.run(store.sync, finish, self._flush_failed, log_sync=True)
+        offload.run(store.sync, finish, failed, log_sync=True)
 
     async def flush_now(self) -> None:
         """Return when everything written so far is durable and noted, queues and index too.
@@ -253,6 +267,7 @@ class Keeping:
     def _clean(self) -> None:
         broker = self._broker
         hour = datetime.fromtimestamp(broker.clock.now_ms() / 1000).astimezone().hour
+        broker.store.keep_from = broker.numbers_file.keep_from
         report = broker.store.clean(
             broker.clock.now_ms(), hour, broker.files.usage(broker.config.data_path)
         )
@@ -306,3 +321,29 @@ class Keeping:
             log.error("consumer offsets were not saved, the old file is kept error=%s", error)
 
         broker.offload.run(lambda: broker.offsets_file.save(content), saved, failed)
+
+    def _save_delays(self) -> None:
+        """Save the progress of delayed delivery, once the log is on disk as far as it counts."""
+        broker = self._broker
+        delays, revision = broker.delays, broker.delays.revision
+        if self._saving_delays or revision == self._delays_saved:
+            return
+        self._saving_delays = True
+        content = delays.encode(position=broker.delayed.settled_position)
+
+        def saved(_: None) -> None:
+            self._saving_delays = False
+            self._delays_saved = revision
+
+        def failed(error: BaseException) -> None:
+            self._saving_delays = False
+            log.error("the progress of delays was not saved, the old file is kept error=%s", error)
+
+        def synced(_position: int) -> None:
+            broker.offload.run(lambda: broker.delays_file.save(content), saved, failed)
+
+        def sync_failed(error: BaseException) -> None:
+            self._saving_delays = False
+            self._flush_failed(error)
+
+        broker.offload.run(broker.store.sync, synced, sync_failed, log_sync=True)

@@ -53,6 +53,10 @@ class Offload:
 
         future.add_done_callback(finish)
 
+    async def call(self, function: Callable[[], T]) -> T:
+        """Call `function` in a thread and return its result; a caller that is cancelled goes on."""
+        return await asyncio.shield(self._submit(function, log_sync=False))
+
     def _submit(self, function: Callable[[], T], *, log_sync: bool) -> asyncio.Future[T]:
         if log_sync:
             if self._log_thread is None:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker import sendrules
 from inorder.wire.javahash import java_hash
-from inorder.wire.record import MAGIC_V1, MAGIC_V2, body_crc
+from inorder.wire.record import MAGIC_V1, MAGIC_V2, Record, body_crc, encode
 
 if TYPE_CHECKING:
+    from inorder.broker.state.queuenumbers import QueueNumbers
+    from inorder.net.server import ServerConnection
     from inorder.store.queueindex import QueueIndex
     from inorder.store.store import Store
 
@@ -26,15 +28,28 @@ _IPV4_HOST_BYTES: Final = 8
 _BORN_V6: Final = 0x10
 _STORE_V6: Final = 0x20
 _HOST_BITS: Final = _BORN_V6 | _STORE_V6
+_POSITION: Final = struct.Struct(">q")
+_POSITION_AT: Final = 28
 
 
 class Target:
     """A queue that may be written to, with what a record needs of its topic."""
 
-    __slots__ = ("magic", "queue", "queue_id", "topic", "topic_bytes", "topic_part")
+    __slots__ = (
+        "magic", "map_version", "numbers", "queue", "queue_id", "topic", "topic_bytes", "topic_part"
+    )  # fmt: skip
 
-    def __init__(self, topic: str, queue_id: int, queue: QueueIndex) -> None:
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        queue: QueueIndex,
+        numbers: dict[str, QueueNumbers[ServerConnection]] | None = None,
+        map_version: str = "",
+    ) -> None:
         self.topic = topic
+        self.numbers = numbers
+        self.map_version = map_version
         self.topic_bytes = topic.encode()
         length = len(self.topic_bytes)
         short = length <= _V1_TOPIC_BYTES_MAX
@@ -72,11 +87,15 @@ class Packer:
         born_at_ms: int,
         redeliveries: int,
         now_ms: int,
+        tag_code: int | None = None,
     ) -> int:
-        """Pack one record, give it its offset, note its keys; return its position."""
+        """Pack one record, give it its offset, note its keys; return its position.
+
+        `tag_code` stands in the queue entry in place of the tag's hash: when it is due.
+        """
         if properties and properties[-1] != 2:
             properties += b"\x02"
-        tag_hash = self._tag_hash(properties)
+        tag_hash = self._tag_hash(properties) if tag_code is None else tag_code
         properties += self._suffix
         body_size, topic, size_properties = len(body), target.topic_bytes, len(properties)
         if size_properties > _PROPERTIES_BYTES_MAX:
@@ -118,6 +137,26 @@ class Packer:
         self._note_keys(target.topic, properties, position, now_ms)
         self.messages += 1
         self.bytes += size
+        return position
+
+    def put_record(self, target: Target, record: Record, tag_code: int | None = None) -> int:
+        """Pack a message of the broker's own making: all is set but its place."""
+        # hot: 4 µs
+        queue = target.queue
+        record.topic, record.queue_id = target.topic, target.queue_id
+        record.queue_offset = queue.next_offset
+        data = encode(record)
+        at = self._log.reserve(len(data))
+        position = self._log.pending_base + at
+        self._log.pending[at : at + len(data)] = data
+        _POSITION.pack_into(self._log.pending, at + _POSITION_AT, position)
+        properties = record.properties
+        queue.append(
+            position, len(data), self._tag_hash(properties) if tag_code is None else tag_code
+        )
+        self._note_keys(target.topic, properties, position, record.stored_at_ms)
+        self.messages += 1
+        self.bytes += len(data)
         return position
 
     # hot: 1.7 µs a message

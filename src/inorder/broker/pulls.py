@@ -9,6 +9,7 @@ of the mapped log; nothing is copied here, and no body is ever looked into.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from inorder.broker.broker import Broker
+    from inorder.broker.state.waits import Wait
     from inorder.config import BrokerConfig
     from inorder.net.server import ServerConnection
     from inorder.store.queueindex import QueueIndex
@@ -36,7 +38,13 @@ log = logging.getLogger(__name__)
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 
+BULK_MESSAGES_MAX: Final = 16_384
+BULK_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What one pull may take that asks for much at once; it stops others for a few ms at most."""
+
 _RESPONSE: Final = 1
+_WOKEN_AT_ONCE: Final = 64
+"""Pulls held for one queue that are served in the turn in which it grows, in one go."""
 _EXPRESSION_KEPT_CHARS: Final = 256
 _HELD_WITH_LONG_EXPRESSION_MAX: Final = 1000
 """A held pull keeps its expression: so many, at most 64 KiB each, may hold a long one."""
@@ -104,6 +112,7 @@ class Pulls:
             b'"flag":1,"language":"PYTHON","opaque":%d,"remark":"FOUND",'
             b'"serializeTypeCurrentRPC":"JSON","version":' + str(VERSION).encode() + b"}"
         )
+        self._waking: deque[tuple[QueueIndex, Wait[ServerConnection, Pull]]] = deque()
         self.messages = 0
         self.bytes = 0
         self.found = 0
@@ -144,6 +153,7 @@ class Pulls:
             sub_version=header.sub_version,
             subscription=header.subscription,
             expression_type=header.expression_type,
+            bulk=header.bulk or 0,
         )
         pull = Pull(
             connection, fields, command.request_id, command.serializer, oneway=command.is_oneway
@@ -170,7 +180,7 @@ class Pulls:
         gate = self._gates.of(pull.fields, pull.connection.peer)
         if fields.sys_flag & COMMIT_OFFSET:
             self._broker.commit_offset(
-                fields.group, fields.topic, fields.queue_id, fields.commit_offset
+                fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection
             )
         result = self._read(gate, pull, fields.offset)
         if (
@@ -185,16 +195,21 @@ class Pulls:
     def _read(self, gate: Gate, pull: Pull, offset: int) -> ReadResult:
         fields, queue = pull.fields, gate.queue
         reset = self._broker.offsets.take_reset(fields.group, fields.topic, fields.queue_id)
-        if reset is not None:
+        if reset is not None and reset != offset:  # else it is there already
             return ReadResult(
                 ReadStatus.OFFSET_RESET, reset, queue.min_offset, queue.visible_offset
             )
+        if fields.bulk > 0:
+            count_max, bytes_max = BULK_MESSAGES_MAX, min(fields.bulk, BULK_BYTES_MAX)
+            scan_max = count_max
+        else:
+            count_max, bytes_max, scan_max = self._count_max, self._bytes_max, self._scan_max
         return self._store.reader.get(
             queue,
             offset,
-            max_messages=max(1, min(fields.max_messages, self._count_max)),
-            max_bytes=self._bytes_max,
-            scan_max=self._scan_max,
+            max_messages=max(1, min(fields.max_messages, count_max)),
+            max_bytes=bytes_max,
+            scan_max=scan_max,
             wanted=gate.wanted,
         )
 
@@ -296,8 +311,31 @@ class Pulls:
         for queue, _ in touched:
             key = (queue.topic, queue.queue_id)
             if key in waits:
-                for wait in waits.take_ready(key):
+                ready = waits.take_ready(key)
+                for wait in ready[:_WOKEN_AT_ONCE]:
                     self._rerun(wait.request, queue, wait.deadline_ms)
+                if len(ready) > _WOKEN_AT_ONCE:
+                    self._wake_later(queue, ready[_WOKEN_AT_ONCE:])
+
+    def _wake_later(self, queue: QueueIndex, ready: list[Wait[ServerConnection, Pull]]) -> None:
+        """Serve the rest a few at a time, so that thousands on one queue stop nobody."""
+        if not self._waking:
+            self._broker.server.turns.later(self._wake_some)
+        self._waking.extend((queue, wait) for wait in ready)
+
+    def _wake_some(self) -> None:
+        waking = self._waking
+        for _ in range(min(_WOKEN_AT_ONCE, len(waking))):
+            queue, wait = waking.popleft()
+            self._rerun(wait.request, queue, wait.deadline_ms)
+        if waking:
+            self._broker.server.turns.later(self._wake_some)
+
+    def take_waking(self) -> list[Pull]:
+        """Take the pulls that were woken and not served yet: the broker stops."""
+        taken = [wait.request for _, wait in self._waking]
+        self._waking.clear()
+        return taken
 
     def _rerun(self, pull: Pull, queue: QueueIndex, deadline_ms: int) -> None:
         if pull.connection.closed:

@@ -4,7 +4,8 @@ A broker registers with every name server, over a connection of its own to each 
 name server drops the broker when that connection closes. One task per name server, so that one
 which is down holds up nobody.
 
-    connected again, every 30 s, or after `refresh`     all topics
+    connected again, every 30 s, or after `refresh`     all topics; every 30 s, if they are many,
+                                                        only if the name server lacks them
     a topic is made or changed                          that topic, with the table's version; all
                                                         topics if an earlier change may be missing
 
@@ -17,19 +18,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field
+import ssl
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from inorder.errors import BrokerError, InorderError, broker_error
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig
 from inorder.net.connection import Connection
+from inorder.net.tls import client_context
 from inorder.tasks.backoff import Backoff
 from inorder.tasks.groups import Tasks
 from inorder.wire.bodies import RegisterBrokerBody, decode_kv_table
+from inorder.wire.bodies.topics import encode_data_version
 from inorder.wire.command import Command
-from inorder.wire.fields import encode_fields
+from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.record import body_crc
-from inorder.wire.requests.routes import RegisterBroker, UnregisterBroker
+from inorder.wire.requests.routes import (
+    QueryDataVersion,
+    QueryDataVersionReply,
+    RegisterBroker,
+    UnregisterBroker,
+)
 
 if TYPE_CHECKING:
     from inorder.broker.state.topics import TopicTable
@@ -44,8 +53,8 @@ STOP_WAIT_MS: Final = 1000
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 5000
 READ_WRITE: Final = PERM_READ | PERM_WRITE
-PLAIN_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Longer registrations are compressed."""
+MANY_TOPICS: Final = 1000
+"""From so many on a name server is asked whether it has them before they are sent again."""
 
 
 class Registrant(Protocol):
@@ -109,7 +118,7 @@ class Registration:
         addresses = [part.strip() for part in config.namesrv.replace(",", ";").split(";")]
         self._links = [_Link(address) for address in dict.fromkeys(filter(None, addresses))]
         self._tasks = Tasks(f"registration of {config.name}")
-        self._body: tuple[int, int, bytes] | None = None
+        self._body: tuple[tuple[int, int], bytes] | None = None
 
     def __repr__(self) -> str:
         up = sum(link.up is True for link in self._links)
@@ -207,14 +216,13 @@ class Registration:
     async def _register(self, link: _Link) -> None:
         connection = await self._connect(link)
         counter = self._broker.topics.data_version.counter
-        if link.all_due or not link.pending:
-            body = self._full_body()
-        else:
-            body = self._encode(link.pending)
-        # What changes while the name server answers belongs to the next turn.
-        link.pending = {}
-        link.all_due = False
+        if await self._is_known(link, connection):
+            return
+        # What changes while the body is made and the name server answers belongs to the next turn.
+        pending, link.pending = link.pending, {}
+        whole, link.all_due = link.all_due or not pending, False
         try:
+            body = await (self._full_body() if whole else self._encode(pending))
             answer = await connection.request(
                 self._command(body), self._broker.config.register_timeout_ms
             )
@@ -228,6 +236,29 @@ class Registration:
             link.order_topics = frozenset(decode_kv_table(answer.body))
             self._apply_order_topics()
 
+    async def _is_known(self, link: _Link, connection: Connection) -> bool:
+        """Ask whether the name server has all topics, where to send them again takes long."""
+        topics = self._broker.topics
+        if link.all_due or link.pending or len(topics) < MANY_TOPICS:
+            return False
+        if link.known_counter != topics.data_version.counter:
+            return False
+        header = QueryDataVersion(
+            broker_name=self._broker.config.name,
+            broker_address=self._broker.address,
+            cluster_name=self._broker.config.cluster,
+            broker_id=self._broker.config.broker_id,
+        )
+        answer = await connection.request(
+            Command.request(
+                QueryDataVersion.CODE,
+                encode_fields(header),
+                encode_data_version(topics.data_version),
+            ),
+            self._broker.config.register_timeout_ms,
+        )
+        return answer.code == 0 and not decode_fields(QueryDataVersionReply, answer.fields).changed
+
     async def _connect(self, link: _Link) -> Connection:
         if link.connection is None or link.connection.closed:
             link.all_due = True
@@ -235,8 +266,15 @@ class Registration:
                 link.address,
                 self._broker.config.net,
                 on_lost=lambda connection, _reason: self._lost(link, connection),
+                tls=self._tls(),
             )
         return link.connection
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Encrypt what we say to name servers if we take nothing that is not; trust any of them."""
+        if self._broker.config.net.tls_mode != "enforcing":
+            return None
+        return client_context(trust_any=True)
 
     def _lost(self, link: _Link, connection: Connection) -> None:
         if link.connection is not connection:
@@ -272,23 +310,30 @@ class Registration:
         for config in changed:
             self.topic_changed(config)
 
-    def _full_body(self) -> bytes:
+    async def _full_body(self) -> bytes:
         """Return the registration of all topics, made anew only when they have changed."""
         version = self._broker.topics.data_version
+        key = (version.counter, version.timestamp_ms)
         kept = self._body
-        if kept is None or kept[:2] != (version.counter, version.timestamp_ms):
-            body = self._encode({config.name: config for config in self._broker.topics})
-            kept = self._body = (version.counter, version.timestamp_ms, body)
-        return kept[2]
+        if kept is None or kept[0] != key:
+            body = await self._encode({config.name: config for config in self._broker.topics})
+            kept = self._body = (key, body)
+        return kept[1]
 
-    def _encode(self, topics: dict[str, TopicConfig]) -> bytes:
+    async def _encode(self, topics: dict[str, TopicConfig]) -> bytes:
+        """Write a registration; of many topics a part in each turn of the loop."""
         perm = self._broker.config.perm
         if perm & READ_WRITE != READ_WRITE:
             topics = {name: config.with_perm(config.perm & perm) for name, config in topics.items()}
-        body = RegisterBrokerBody(self._broker.topics.data_version, topics)
-        text = body.encode()
-        # A hundred thousand topics do not fit a frame as they are, and must not undo the broker.
-        return text if len(text) <= PLAIN_BYTES_MAX else body.encode(compressed=True)
+        version = replace(self._broker.topics.data_version)
+        steps = RegisterBrokerBody(version, topics).encode_steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                body: bytes = end.value
+                return body
+            await asyncio.sleep(0)
 
     def _command(self, body: bytes) -> Command:
         config = self._broker.config

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.handlers import HANDLERS
 from inorder.broker.hot import SEND_CODES
-from inorder.broker.sendrules import require_writable
 from inorder.broker.ticks import Answers
 from inorder.errors import (
     BrokerError,
@@ -26,6 +25,7 @@ from inorder.errors import (
     StoreError,
 )
 from inorder.net.quiet import printable
+from inorder.net.turns import SHARE_MS
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.header import decode_command
@@ -43,6 +43,10 @@ _SEND_V2: Final = b'{"code":310,'
 _SEND_BATCH: Final = b'{"code":320,'
 _PULL: Final = b'{"code":11,'
 _SEND: Final = b'{"code":10,'
+_DELETING: Final = frozenset(
+    (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP)
+)
+_NEVER: Final = 1 << 62
 _REFUSALS_WITH_REGION: Final = frozenset((2, 13, 14, 16, 17, 29))
 
 
@@ -67,6 +71,8 @@ class Router:
         hot, pulls = broker.hot, broker.pulls
         answers = Answers(connection, broker.clock.now_ms())
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
+        monotonic_ms = broker.clock.monotonic_ms
+        ends_ms = monotonic_ms() + SHARE_MS if len(frames) > 1 else _NEVER
         try:
             for index, frame in enumerate(frames):
                 serializer, header, body = frame
@@ -80,6 +86,8 @@ class Router:
                             continue
                     elif start[:11] == _PULL:
                         if pulls.pull_raw(connection, header):
+                            if index & 3 == 3 and monotonic_ms() >= ends_ms:
+                                connection.end_share()
                             continue
                     elif (
                         start[:11] == _SEND
@@ -88,6 +96,8 @@ class Router:
                     ):
                         continue
                 self._general(connection, frame, answers)
+                if ends_ms != _NEVER and monotonic_ms() >= ends_ms:
+                    connection.end_share()
         finally:
             # Also when a later frame is garbage: what was appended is written and answered.
             broker.ticks.take(answers)
@@ -99,7 +109,6 @@ class Router:
             return
         try:
             if command.code in SEND_CODES:
-                require_writable(self._broker)
                 self._broker.hot.send_command(connection, command, answers)
             elif command.code in PULL_CODES:
                 self._broker.pulls.pull_command(connection, command)
@@ -124,11 +133,22 @@ class Router:
                 ),
             )
             return
+        saving = self._broker.saving
+        asked = saving.asked
         result = handler(self._broker, connection, command)
+        if saving.asked != asked and result is not None:  # it changed a table of names
+            result = self._when_saved(command.code, result)
         if isinstance(result, Command):
             self._reply(connection, command, result)
         elif result is not None:
             self._spawn(connection, command, result)
+
+    async def _when_saved(
+        self, code: int, result: Command | Coroutine[Any, Any, Command | None]
+    ) -> Command | None:
+        """Answer when what the request changed is in its file."""
+        await self._broker.saving.saved(always=code in _DELETING)
+        return result if isinstance(result, Command) else await result
 
     def _spawn(
         self,

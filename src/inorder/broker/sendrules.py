@@ -1,8 +1,8 @@
 """What may be sent, and what the broker makes of it: RocketMQ's checks, in RocketMQ's order.
 
 Everything here is decided before a byte is stored. A message that asks for something this broker
-does not do yet (a delay, a timer, a transaction) is refused with a clear error and is never stored
-as a plain one.
+does not do yet (a timer, a transaction) is refused with a clear error and is never stored as a
+plain one.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _ITEM_BYTES_MIN: Final = 22
 _TRANSACTION_BITS: Final = 0xC
 _INNER_BATCH_BITS: Final = 0xC0
 _MAX_RETRIES_VERSION: Final = 121
+_LEVEL_DIGITS_MAX: Final = 9
 _TIMER_NAMES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
@@ -101,46 +102,63 @@ def _retry(
     most = group.retry_max_times
     if version >= _MAX_RETRIES_VERSION and request.redeliveries_max is not None:
         most = request.redeliveries_max
-    if (request.redeliveries or 0) <= most:
+    # A group that holds locks consumes in order, and gives a message back only to be rid of it.
+    ordered = not broker.locks.all_expired(group_name, broker.clock.monotonic_ms())
+    if (request.redeliveries or 0) <= most and not ordered:
         return request, topic
     letters = broker.ensure_topic(DEAD_LETTER_PREFIX + group_name, queues=1)
     kept = props.parse(request.properties or "")
     kept["DELAY"] = "-1"
-    request = replace(
-        request, topic=letters.name, queue_id=0, properties=props.format_properties(kept)
-    )
+    request = replace(request, topic=letters.name, queue_id=0, properties=props.join(kept))
     return request, letters
 
 
 def plain_properties(broker: Broker, request: SendMessage) -> str:
-    """Return the properties to store, or refuse what asks for more than a plain message."""
+    """Return the properties to store, or refuse what asks for more than a delay."""
     text = request.properties or ""
     if is_special(text):
         found = props.parse(text)
-        _refuse_special(found, request.topic)
+        delayed = _level(found) > 0
+        _refuse_special(found, request.topic, delayed=delayed, redeliveries=request.redeliveries)
         if found.pop("POP_CK", None) is not None:
-            text = props.format_properties(found)
+            text = props.join(found)
     return with_unique_key(broker, text)[0]
 
 
-def _refuse_special(found: dict[str, str], topic: str) -> None:
-    level = found.get("DELAY")
-    if level is not None and _number(level) > 0:
-        raise _not_served(f"delayed messages (DELAY={level})", topic)
-    for name in _TIMER_NAMES:
+def delay_level(properties: str) -> int:
+    """Return the delay level that a message asks for; 0 if it is to be delivered at once."""
+    return max(0, _level(props.parse(properties))) if "DELAY" in properties else 0
+
+
+def _refuse_special(
+    found: dict[str, str], topic: str, *, delayed: bool = False, redeliveries: int | None = None
+) -> None:
+    for name in () if delayed else _TIMER_NAMES:  # of both, the level counts
         if name in found:
             raise _not_served(f"timer messages ({name})", topic)
-    if found.get("TRAN_MSG", "false").lower() == "true":
+    # Old clients leave the mark of a transaction on a message that they try again.
+    again = delayed and (redeliveries or 0) > 0
+    if found.get("TRAN_MSG", "false").lower() == "true" and not again:
         raise _not_served("transactional messages (TRAN_MSG)", topic)
     if "INNER_NUM" in found or "INNER_MULTI_DISPATCH" in found:
         raise _not_served("inner batches and light queues (INNER_NUM, INNER_MULTI_DISPATCH)", topic)
 
 
-def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        return 1  # unreadable: not a plain message
+def _refuse_in_batch(found: dict[str, str], topic: str) -> None:
+    if _level(found) > 0:
+        raise MessageIllegal(
+            f"a batch cannot hold delayed messages; nothing was stored for topic[{topic}]. "
+            "Send them one by one."
+        )
+    _refuse_special(found, topic)
+
+
+def _level(found: dict[str, str]) -> int:
+    text = found.get("DELAY", "0")
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _LEVEL_DIGITS_MAX):
+        raise MessageIllegal(f"DELAY={text[:32]} is not the number of a delay level")
+    return int(text)
 
 
 def _not_served(what: str, topic: str) -> BrokerError:
@@ -240,7 +258,7 @@ def require_batch(
     if len(data) > size_max:
         raise illegal_size(size_max)
     found = props.parse(request.properties or "")
-    _refuse_special(found, request.topic)
+    _refuse_in_batch(found, request.topic)
     items = split_batch(data, size_max)
     if items is not None:
         return items
@@ -249,7 +267,7 @@ def require_batch(
     except MessageIllegal as error:  # RocketMQ answers 1 for a batch that does not parse
         raise SystemError_(f"the batch does not parse: {error.remark}") from None
     for item in decoded:
-        _refuse_special(props.parse(item.properties), request.topic)
+        _refuse_in_batch(props.parse(item.properties), request.topic)
         if item.properties.endswith(b"\0"):  # to recovery that is the mark of a torn write
             raise MessageIllegal("the properties of an item of the batch end in a zero byte")
         if not item.body:

@@ -16,7 +16,7 @@ unreadable, the load fails: to start with an empty table would forget topics or 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from inorder.disk import Files
@@ -92,6 +92,18 @@ class Snapshot:
             self._set_aside()
             logger.warning("starting without file=%s: there is no readable copy", self.path)
         return False
+
+    def contents(self) -> Iterator[tuple[Path, bytes]]:
+        """Give what was saved last, then what was saved before, as far as it is there."""
+        for path in (self.path, self._backup):
+            content = self._read(path)
+            if content:
+                yield path, content
+
+    def remove(self, path: Path) -> None:
+        """Remove one of the files that `contents` gave, for good."""
+        self._files.remove(path)
+        self._files.fsync_dir(path.parent)
 
     def _read(self, path: Path) -> bytes:
         files = self._files

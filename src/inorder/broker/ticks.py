@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from inorder.errors import DiskFull, StoreError, StoreFailed, WriteInDoubt
 from inorder.wire.codes import ResponseCode
@@ -76,14 +76,49 @@ class Answers:
             )
             self.connection.write(encode_frame(reply))
 
-    def write_late(self) -> None:
+    def write_late(self) -> bool:
         """Answer FLUSH_DISK_TIMEOUT with the same fields: stored, not yet known to be on disk."""
-        if self.connection.closed:
-            return
-        for frame in self.frames:
+        for frame in self.frames if not self.connection.closed else ():
             reply = decode_command(FrameDecoder().receive_data(frame)[0])
             reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
             self.connection.write(encode_frame(reply))
+        return True
+
+
+class PartlyStored(Answers):
+    """The answer of a batch whose first messages were stored before: no refusal fits it."""
+
+    __slots__ = ()
+
+    def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
+        """Say that the outcome is mixed: only PRODUCER_STATE tells where it stopped."""
+        super().refuse(
+            ResponseCode.SYSTEM_ERROR,
+            f"the outcome is unknown: the first messages of the batch are stored, the last are "
+            f"not; {remark}",
+            fields,
+        )
+
+
+class Owed(Protocol):
+    """Whoever put records into a tick and wants to know what became of them."""
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        ...
+
+    def write(self) -> None:
+        """They are stored, safe by the flush mode."""
+        ...
+
+    def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
+        """They are not, or nobody knows."""
+        ...
+
+    def write_late(self) -> bool:
+        """They are written; that they are on disk takes too long. True: that is enough to know."""
+        ...
 
 
 class _Waiting:
@@ -91,7 +126,7 @@ class _Waiting:
 
     __slots__ = ("answered", "answers", "deadline_ms", "written")
 
-    def __init__(self, written: WrittenTick, answers: list[Answers], deadline_ms: int) -> None:
+    def __init__(self, written: WrittenTick, answers: list[Owed], deadline_ms: int) -> None:
         self.written = written
         self.answers = answers
         self.deadline_ms = deadline_ms
@@ -104,7 +139,7 @@ class Ticks:
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
         self._loop = loop
-        self._open: list[Answers] = []
+        self._open: list[Owed] = []
         self._scheduled = False
         self._waiting: deque[_Waiting] = deque()
         self._syncing = False
@@ -124,7 +159,7 @@ class Ticks:
         store = self._broker.store
         return store.log.end_position - store.log.durable_position
 
-    def take(self, answers: Answers) -> None:
+    def take(self, answers: Owed) -> None:
         """Adopt what a connection's frames appended; the write comes at the end of the turn."""
         if not answers.count:
             return
@@ -132,6 +167,34 @@ class Ticks:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.end)
+
+    def answer_again(
+        self, connection: ServerConnection, command: Command, frame: bytes, position: int
+    ) -> None:
+        """Answer for what was stored before, once its record (the last one) is safe."""
+        log = self._broker.store.log
+        owed = Answers(connection, 0)
+        owed.add(command.request_id, frame, 0, command.serializer)
+        if position >= log.end_position:  # of this very tick: what becomes of it becomes of this
+            self._open.append(owed)
+        elif not self._sync_flush or position < log.durable_position:
+            owed.write()
+        else:
+            self._answer_when_durable(owed, position)
+
+    def _answer_when_durable(self, owed: Answers, position: int) -> None:
+        for waiting in self._waiting:
+            if position < waiting.written.end_position:
+                if waiting.answered:
+                    owed.write_late()
+                else:
+                    waiting.answers.append(owed)
+                return
+        owed.refuse(
+            ResponseCode.SYSTEM_ERROR,
+            "the outcome is unknown, the disk failed while the message was made durable",
+            {},
+        )
 
     def end(self) -> None:
         """Write the turn's records, then acknowledge or queue them for the sync."""
@@ -157,7 +220,7 @@ class Ticks:
         self._waiting.append(_Waiting(written, answers, deadline))
         self._start_sync()
 
-    def _settle(self, written: WrittenTick, answers: list[Answers]) -> None:
+    def _settle(self, written: WrittenTick, answers: list[Owed]) -> None:
         broker = self._broker
         broker.store.publish(written)
         for owed in answers:
@@ -166,7 +229,7 @@ class Ticks:
         broker.keeping.indexing_needed()
         broker.server.flush()
 
-    def _refuse(self, answers: list[Answers], error: StoreError) -> None:
+    def _refuse(self, answers: list[Owed], error: StoreError) -> None:
         code = ResponseCode.SERVICE_NOT_AVAILABLE
         if isinstance(error, WriteInDoubt):
             code = ResponseCode.SYSTEM_ERROR
@@ -198,7 +261,7 @@ class Ticks:
         waiting = self._waiting
         while waiting and waiting[0].written.end_position <= durable_position:
             done = waiting.popleft()
-            self._settle(done.written, [] if done.answered else done.answers)
+            self._settle(done.written, done.answers)
         self._start_sync()
         self._tell_drained()
 
@@ -220,8 +283,7 @@ class Ticks:
                 break
             if not late.answered:
                 late.answered = True
-                for owed in late.answers:
-                    owed.write_late()
+                late.answers = [owed for owed in late.answers if not owed.write_late()]
 
     async def drain(self) -> None:
         """Return when nothing waits to be written or synced."""
@@ -236,5 +298,5 @@ class Ticks:
             self._drained = None
 
 
-def _count(answers: Answers) -> int:
+def _count(answers: Owed) -> int:
     return answers.count

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from inorder.wire.command import Command
+from inorder.wire.frame import encode_frame
 from inorder.wire.header import decode_command
 from tests.golden.replay.capture import Conversation, split_frame
 
@@ -169,6 +170,8 @@ class SocketChannel:
             command = decode_command(split_frame(frame))
             if not command.is_response:
                 self.notified[command.code] += 1
+                if not command.is_oneway:  # the captured client did not answer, or is not here
+                    self._writer.write(encode_frame(command.reply(1, "the capture has no answer")))
                 continue
             waiting_for = self._answers.get(command.request_id)
             if waiting_for is not None and not waiting_for.done():

@@ -158,7 +158,7 @@ class Player:
         changed: dict[str, str] = {}
         if _may_be_held(command) and captured is not None and captured.command.code != 0:
             changed["suspendTimeoutMillis"] = HELD_MS
-        elif command.code == 33 and row.peer == BROKER and "offset" in fields:
+        elif command.code in (33, 36) and row.peer == BROKER and "offset" in fields:
             changed["offset"] = str(self._position(int(fields["offset"])))
         if all(fields.get(name) == value for name, value in changed.items()):
             return row.frame

@@ -19,12 +19,15 @@ Code = tuple[str, int]
 
 _TO = {NAMESRV: "name server", BROKER: "broker"}
 _TO_CLIENT = {
-    39: ("CHECK_TRANSACTION_STATE", "transactions"),
-    220: ("RESET_CONSUMER_CLIENT_OFFSET", "operations"),
-    221: ("GET_CONSUMER_STATUS_FROM_CLIENT", "operations"),
-    307: ("GET_CONSUMER_RUNNING_INFO", "operations"),
-    309: ("CONSUME_MESSAGE_DIRECTLY", "operations"),
-    326: ("PUSH_REPLY_MESSAGE_TO_CLIENT", "request and reply"),
+    39: ("CHECK_TRANSACTION_STATE", "not sent yet: transactions"),
+    220: (
+        "RESET_CONSUMER_CLIENT_OFFSET",
+        "done; sent for queues of which no pull waits, which would have told the client",
+    ),
+    221: ("GET_CONSUMER_STATUS_FROM_CLIENT", "done"),
+    307: ("GET_CONSUMER_RUNNING_INFO", "done"),
+    309: ("CONSUME_MESSAGE_DIRECTLY", "done"),
+    326: ("PUSH_REPLY_MESSAGE_TO_CLIENT", "not sent yet: request and reply"),
 }
 _NAMES_OF_4_9 = {50: "UPDATE_AND_CREATE_ACL_CONFIG"}
 
@@ -126,7 +129,7 @@ def _codes(results: list[Result]) -> str:
         f"| | | | {ours} sent, {captured} in the trimmed capture |"
     )
     lines.extend(
-        f"| {code} | {name} | client | not sent yet: {what} | | | | |"
+        f"| {code} | {name} | client | {what} | | | | |"
         for code, (name, what) in sorted(_TO_CLIENT.items())
     )
     return "\n".join(lines)

@@ -25,12 +25,11 @@ def _later(what: str, *codes: int) -> None:
     LATER.update(dict.fromkeys(codes, what))
 
 
-_later("retries and dead letters", 36)
-_later("delayed messages and timers", 45, 60, 61, 370)
+_later("timers", 60, 61, 370)
 _later("transactions", 37, 323)
 _later("request and reply", 324, 325)
 _later("POP", 400, 401, 402, 200050, 200051, 200053)
-_later("operations: what clients are asked for, time spans", 223, 303, 307, 308, 309, 317)
+_later("operations: time spans, statistics of all groups", 303, 308, 317)
 _later("operations: cleaning, statistics, queue contents", 306, 315, 316, 321, 329)
 _later("replication", 43, 906, 907)
 _later("not planned: cold data flow control, access control lists", 2003, 3005)
@@ -70,6 +69,11 @@ def _special_send(difference: Difference) -> bool:
     return not is_plain_send(difference.exchange.request.command)
 
 
+def _delayed_send(difference: Difference) -> bool:
+    exchange = difference.exchange
+    return "DELAY\x01" in (exchange.field("i") or exchange.field("properties") or "")
+
+
 def _empty_queue(difference: Difference) -> bool:
     exchange = difference.exchange
     return exchange.captured.code == 22 and exchange.ours.fields.get("offset") == "0"
@@ -102,9 +106,17 @@ RULES: tuple[Rule, ...] = (
         everywhere=True,
     ),
     Rule(
+        "capability",
+        "The answer to a heartbeat says in one field more that this is inorder; stock clients do "
+        "not look at it.",
+        codes=frozenset((34,)),
+        where="field.inorder",
+        everywhere=True,
+    ),
+    Rule(
         "not-plain-message",
-        "Delayed, timer and transactional messages are refused with code 13 and a clear remark "
-        "until the broker serves them; none is ever stored as a plain one.",
+        "Timer and transactional messages are refused with code 13 and a clear remark until the "
+        "broker serves them; none is ever stored as a plain one.",
         codes=SENDS,
         where="code",
         when=_special_send,
@@ -221,12 +233,21 @@ RULES: tuple[Rule, ...] = (
         state=True,
     ),
     Rule(
-        "retry-before",
-        "The message that was given back (36) for a group was answered 3, so there is no retry "
-        "topic of it.",
-        codes=frozenset((21,)),
-        where="body.topicConfigTable.%RETRY%NoSuchGroup",
+        "delayed-elsewhere",
+        "Messages of that level waited already, which other conversations had sent: a delayed "
+        "message is answered with its offset in the queue of its level.",
+        codes=SENDS,
+        where="field.queueOffset",
         state=True,
+        when=_delayed_send,
+    ),
+    Rule(
+        "delay-offsets-elsewhere",
+        "How far the levels were follows from delayed messages of other conversations.",
+        codes=frozenset((45,)),
+        where="body.offsetTable.*",
+        state=True,
+        when=lambda d: d.ours == ABSENT,
     ),
     Rule(
         "delayed-before",
@@ -292,7 +313,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "online-elsewhere",
         "The clients that the admin tool asked about were connected in other conversations.",
-        codes=frozenset((203, 204)),
+        codes=frozenset((203, 204, 223, 307, 309)),
         where="code",
         state=True,
         when=lambda d: d.exchange.captured.code == 0 and d.exchange.ours.code in (1, 206),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from inorder.broker import registration as registration_module
 from inorder.broker.registration import Registration
 from inorder.broker.state.topics import TopicTable
 from inorder.config import BrokerConfig, NetConfig
@@ -33,6 +34,7 @@ class FakeNameServer:
         self.silent = False
         self.code = 0
         self.body = b""
+        self.fields: dict[str, str] = {}
 
     async def start(self, port: int) -> None:
         self.server = Server(self, NetConfig(tls_mode="disabled"), self.clock, name="namesrv")
@@ -46,7 +48,7 @@ class FakeNameServer:
             command = decode_command(frame)
             self.seen.append(command)
             if not self.silent:
-                connection.send(command.reply(self.code, fields={}, body=self.body))
+                connection.send(command.reply(self.code, fields=self.fields, body=self.body))
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
         self.connections.remove(connection)
@@ -297,5 +299,46 @@ def test_a_new_topic_is_told_alone_also_to_who_asks_meanwhile() -> None:
         await asyncio.sleep(1)
         assert [len(server.topics(index)) for index in (1, 2, 3)] == [1, 1, 1]
         assert server.codes() == [103] * 4
+
+    play(scene)
+
+
+def test_many_topics_are_not_sent_again_to_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 30 s the name server is asked for their version; one that lacks them gets them all."""
+
+    async def scene(server: FakeNameServer, broker: FakeBroker, registration: Registration) -> None:
+        monkeypatch.setattr(registration_module, "MANY_TOPICS", 1)
+        server.fields = {"changed": "false"}
+        await registration.start()
+        await asyncio.sleep(61)
+        assert server.codes() == [103, 322, 322]
+        server.fields = {"changed": "true"}
+        await asyncio.sleep(30)
+        assert server.codes() == [103, 322, 322, 322, 103]
+        broker.topics.create_internal("New", 1, 2)
+        registration.topic_changed(TopicConfig("New"))
+        await asyncio.sleep(1)
+        assert server.codes()[5:] == [103]
+        assert set(server.topics(5)) == {"New"}
+
+    play(scene)
+
+
+def test_a_topic_made_while_a_registration_is_written_is_told_too() -> None:
+    """A long table is written over several turns; what comes meanwhile follows."""
+
+    async def scene(server: FakeNameServer, broker: FakeBroker, registration: Registration) -> None:
+        for number in range(2000):
+            broker.topics.create_internal(f"topic{number}", 1, 2)
+        starting = asyncio.ensure_future(registration.start())
+        while not registration._links[0].connection:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.0001)
+        broker.topics.create_internal("Late", 1, 2)
+        registration.topic_changed(TopicConfig("Late"))
+        await starting
+        await asyncio.sleep(1)
+        told = [name for index in range(len(server.seen)) for name in server.topics(index)]
+        assert "topic1999" in told
+        assert "Late" in told
 
     play(scene)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 import pytest
@@ -40,7 +41,7 @@ def test_as_many_topics_as_are_allowed_can_be_registered(count: int) -> None:
     for number in range(count):
         broker.topics.put(TopicConfig(f"{number:0127d}", 8, 8), 1)
     registration = Registration(broker)
-    command = registration._command(registration._full_body())
+    command = registration._command(asyncio.run(registration._full_body()))
     assert len(encode_frame(command)) < FRAME_BYTES_MAX
     header = decode_fields(RegisterBroker, command.fields)
     assert header.compressed == (count > 1000)

@@ -117,7 +117,6 @@ def test_body_that_only_looks_like_a_delay_is_stored() -> None:
     ("properties", "word"),
     [
         ("DELAY\x013\x02", "delayed"),
-        ("DELAY\x01soon\x02", "delayed"),
         ("TIMER_DELIVER_MS\x0199\x02", "timer"),
         ("TRAN_MSG\x01TRUE\x02", "transactional"),
         ("INNER_NUM\x013\x02", "inner"),
@@ -128,6 +127,32 @@ def test_messages_not_served_yet_are_refused_by_name(properties: str, word: str)
     with pytest.raises(MessageIllegal, match=word) as caught:
         sendrules.require_batch(request(properties), item(b"m1"), LIMIT)
     assert "nothing was stored" in caught.value.remark
+
+
+@pytest.mark.parametrize(
+    ("properties", "level"),
+    [
+        ("TAGS\x01A\x02", 0),
+        ("DELAY\x013\x02", 3),
+        ("DELAY\x013\x02DELAY\x014\x02", 4),
+        ("DELAY\x010\x02", 0),
+        ("DELAY\x01-1\x02", 0),
+        ("MY_DELAY\x013\x02", 0),
+    ],
+)
+def test_the_delay_level_is_that_of_the_property(properties: str, level: int) -> None:
+    """Nothing, zero and less mean at once."""
+    assert sendrules.delay_level(properties) == level
+
+
+@pytest.mark.parametrize("text", ["soon", "1.5", "", "9" * 30, "\u0663"])
+def test_a_delay_that_is_no_number_is_refused(text: str) -> None:
+    """It is not stored as a message without delay."""
+    if not text:
+        assert sendrules.delay_level("DELAY\x01\x02") == 0  # an empty property is none
+        return
+    with pytest.raises(MessageIllegal, match="delay level"):
+        sendrules.delay_level(f"DELAY\x01{text}\x02")
 
 
 def test_topic_is_described_as_rocketmq_does() -> None:

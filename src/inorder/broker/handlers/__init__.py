@@ -9,18 +9,22 @@ from collections.abc import Mapping
 from typing import Final
 
 from inorder.broker.handlers import (
+    clients,
     connections,
     groups,
     locks,
     members,
     offsets,
+    producers,
     progress,
     query,
+    retries,
     runtime,
     topics,
 )
 from inorder.broker.handlers.context import BrokerLike, Handler
 from inorder.wire.codes import RequestCode
+from inorder.wire.extensions import ExtensionCode
 
 __all__ = ["HANDLERS", "BrokerLike", "Handler"]
 
@@ -35,6 +39,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     RequestCode.UNREGISTER_CLIENT: members.unregister_client,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: members.get_consumer_list,
     RequestCode.CHECK_CLIENT_CONFIG: members.check_client_config,
+    RequestCode.CONSUMER_SEND_MSG_BACK: retries.consumer_send_back,
     RequestCode.LOCK_BATCH_MQ: locks.lock_batch,
     RequestCode.UNLOCK_BATCH_MQ: locks.unlock_batch,
     RequestCode.VIEW_MESSAGE_BY_ID: query.view_message,
@@ -61,7 +66,15 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     RequestCode.QUERY_TOPICS_BY_CONSUMER: progress.get_topics_of_group,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: progress.reset_offset,
     RequestCode.CLONE_GROUP_OFFSET: progress.clone_offsets,
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: clients.get_consumer_status,
+    RequestCode.GET_CONSUMER_RUNNING_INFO: clients.get_running_info,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: clients.consume_directly,
+    RequestCode.GET_ALL_DELAY_OFFSET: clients.get_delay_offsets,
     RequestCode.GET_BROKER_RUNTIME_INFO: runtime.get_runtime_info,
     RequestCode.GET_BROKER_CONFIG: runtime.get_broker_config,
     RequestCode.UPDATE_BROKER_CONFIG: runtime.update_broker_config,
+    ExtensionCode.PRODUCER_HELLO: producers.hello,
+    ExtensionCode.PRODUCER_STATE: producers.state,
+    ExtensionCode.PRODUCER_DROP: producers.drop,
+    ExtensionCode.PRODUCER_LIST: producers.list_names,
 }

@@ -12,10 +12,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from random import Random
+
+    from inorder.broker.state.delays import Delays
     from inorder.broker.state.groups import GroupTable
     from inorder.broker.state.locks import QueueLocks
     from inorder.broker.state.members import Departure, Members
     from inorder.broker.state.offsets import OffsetTable
+    from inorder.broker.state.producers import ProducerTable
     from inorder.broker.state.stats import BrokerStats
     from inorder.broker.state.topics import TopicTable
     from inorder.clock import Clock
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.store.store import Store
     from inorder.wire.command import Command
+    from inorder.wire.record import Record
 
 
 class RegistrationLike(Protocol):
@@ -55,6 +60,14 @@ class KeepingLike(Protocol):
         ...
 
 
+class NumbersFileLike(Protocol):
+    """The file of numbering producers."""
+
+    async def save_now(self) -> None:
+        """Return when all that is known now is on disk, and nothing older is left there."""
+        ...
+
+
 class BrokerLike(Protocol):
     """The broker as handlers see it."""
 
@@ -69,6 +82,10 @@ class BrokerLike(Protocol):
     @property
     def address(self) -> str: ...
     @property
+    def store_host(self) -> bytes: ...
+    @property
+    def random(self) -> Random: ...
+    @property
     def store(self) -> Store: ...
     @property
     def topics(self) -> TopicTable: ...
@@ -77,9 +94,15 @@ class BrokerLike(Protocol):
     @property
     def offsets(self) -> OffsetTable: ...
     @property
+    def delays(self) -> Delays: ...
+    @property
     def members(self) -> Members[ServerConnection]: ...
     @property
     def locks(self) -> QueueLocks: ...
+    @property
+    def producers(self) -> ProducerTable[ServerConnection]: ...
+    @property
+    def numbers_file(self) -> NumbersFileLike: ...
     @property
     def stats(self) -> BrokerStats: ...
     @property
@@ -95,6 +118,26 @@ class BrokerLike(Protocol):
         """Return a group, made and saved if the settings allow it."""
         ...
 
+    def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:
+        """Return a topic that the broker needs itself, made if it is not there."""
+        ...
+
+    def append(
+        self,
+        record: Record,
+        queue_id: int,
+        *,
+        level: int,
+        connection: ServerConnection,
+        answer: Command,
+        oneway: bool,
+    ) -> None:
+        """Store a message of the broker's own making, after a delay if `level` says so.
+
+        The answer is sent when that is safe by the flush mode.
+        """
+        ...
+
     def save_topics(self) -> None:
         """Persist the topics after a change."""
         ...
@@ -103,8 +146,10 @@ class BrokerLike(Protocol):
         """Persist the groups after a change."""
         ...
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store a group's progress."""
+    def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, connection: ServerConnection
+    ) -> bool:
+        """Store a group's progress; False if a lock on the queue forbids it."""
         ...
 
     def notify_ids_changed(

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.members import Member
+from inorder.broker.state.members import Member, Notice
 from inorder.errors import SystemError_
 from inorder.model import TopicConfig
 from inorder.wire.bodies import (
@@ -17,6 +17,7 @@ from inorder.wire.bodies import (
     encode_consumer_ids,
 )
 from inorder.wire.codes import ResponseCode
+from inorder.wire.extensions import CAPABILITY, PROTOCOL
 from inorder.wire.fields import decode_fields
 from inorder.wire.requests.groups import GetConsumerList, UnregisterClient
 from inorder.wire.subscription import TAG
@@ -38,7 +39,9 @@ def heart_beat(
     """Apply a heartbeat: groups and retry topics are made, members and subscriptions noted.
 
     Everything is applied before the answer. A retry topic that is new is registered with the name
-    servers before it, too: the client asks for its route next.
+    servers before it, too: the client asks for its route next. While the answer waits for that, the
+    client itself is not told that the members changed: Java would count its queues, have a newer
+    subscription to tell, find its own heartbeat under way and keep it for 20 s.
     """
     beat = ClientHeartbeat.decode(command.body)
     member = Member(
@@ -46,6 +49,7 @@ def heart_beat(
     )
     resend = beat.fingerprint == 0
     groups_before, retry_topics = broker.groups.data_version.counter, []
+    notices: list[Notice[ServerConnection]] = []
     for data in beat.consumers:
         group = broker.groups.find_or_create(
             data.group,
@@ -55,8 +59,11 @@ def heart_beat(
         if group is None:
             continue  # as RocketMQ: the others of this heartbeat count
         retry_topics.append(_make_retry_topic(broker, data, group.retry_queues))
-        resend |= _register(broker, member, data, beat, notify=group.notify_ids_changed)
-    if broker.groups.data_version.counter != groups_before:
+        notice, again = _register(broker, member, data, beat, notify=group.notify_ids_changed)
+        notices += [notice] if notice is not None else []
+        resend |= again
+    waits = broker.groups.data_version.counter != groups_before
+    if waits:
         broker.save_groups()
     made = [config for config in retry_topics if config is not None]
     if made:
@@ -70,13 +77,33 @@ def heart_beat(
         fields={
             "IS_SUPPORT_HEART_BEAT_V2": "true",
             "IS_SUB_CHANGE": "true" if resend else "false",
+            CAPABILITY: str(PROTOCOL),
         }
     )
-    return _after_registration(broker, answer) if made else answer
+    waits |= bool(made)
+    for notice in notices:
+        told = [one for one in notice.connections if not (waits and one is connection)]
+        if told:
+            broker.notify_ids_changed(notice.group, told)
+    if not waits:
+        return answer
+    own = [notice.group for notice in notices if connection in notice.connections]
+    return _when_settled(broker, connection, answer, own, register=bool(made))
 
 
-async def _after_registration(broker: BrokerLike, answer: Command) -> Command:
-    await broker.registration.register_now()
+async def _when_settled(
+    broker: BrokerLike,
+    connection: ServerConnection,
+    answer: Command,
+    groups: list[str],
+    *,
+    register: bool,
+) -> Command:
+    """Register the new topics; the client's own notices follow its answer."""
+    if register:
+        await broker.registration.register_now()
+    for group in groups:
+        broker.notify_ids_changed(group, [connection])
     return answer
 
 
@@ -106,8 +133,8 @@ def _register(
     beat: ClientHeartbeat,
     *,
     notify: bool,
-) -> bool:
-    """Note one group of a heartbeat; tell whether the client should send it in full again."""
+) -> tuple[Notice[ServerConnection] | None, bool]:
+    """Note one group of a heartbeat; return whom to tell, and whether it should come in full."""
     members = broker.members
     online = members.group(data.group)
     if online is None or member.connection not in online.members:
@@ -121,9 +148,7 @@ def _register(
         subscriptions=None if beat.without_sub else data.subscriptions,
         notify=notify,
     )
-    if notice is not None:
-        broker.notify_ids_changed(notice.group, notice.connections)
-    return members.note_fingerprint(data.group, beat.fingerprint, full=not beat.without_sub)
+    return notice, members.note_fingerprint(data.group, beat.fingerprint, full=not beat.without_sub)
 
 
 def unregister_client(

@@ -73,7 +73,11 @@ def _first_offset(broker: BrokerLike, topic: str, queue_id: int) -> int | None:
 def update_consumer_offset(
     broker: BrokerLike, connection: ServerConnection, command: Command
 ) -> Command:
-    """Store what a group says of its progress; backwards is allowed, below zero says nothing."""
+    """Store what a group says of its progress; below zero says nothing.
+
+    While a queue is locked only its owner's commits count, and none goes back. Otherwise anybody
+    may set any offset, as in RocketMQ.
+    """
     request = decode_fields(UpdateConsumerOffset, command.fields)
     group, topic = request.consumer_group, request.topic
     if group not in broker.groups:
@@ -89,7 +93,11 @@ def update_consumer_offset(
         )
     if broker.offsets.has_reset(group, topic, request.queue_id):
         return command.reply(remark="Offset has been previously reset", fields={})
-    broker.commit_offset(group, topic, request.queue_id, request.commit_offset)
+    if not broker.commit_offset(group, topic, request.queue_id, request.commit_offset, connection):
+        return command.reply(
+            remark="Offset ignored: the queue is locked by another client, or was further already",
+            fields={},
+        )
     return command.reply(fields={})
 
 

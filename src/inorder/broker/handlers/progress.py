@@ -1,7 +1,8 @@
 """Progress: what queues hold (202), how far groups are (208, 300, 343), resets (222, 314).
 
 A reset works without the group being online. It is kept per queue until the next pull, which is
-answered "offset moved" with the new one; pulls that wait are answered at once.
+answered "offset moved" with the new one; pulls that wait are answered at once, and clients that do
+not pull just now are told to (220).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.handlers.clients import tell_reset
 from inorder.broker.handlers.context import BrokerLike
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.model import TopicConfig, TopicQueue
@@ -118,6 +120,13 @@ def reset_offset(broker: BrokerLike, connection: ServerConnection, command: Comm
         broker.offsets.reset(group, topic, queue_id, offset, broker.clock.now_ms())
     for queue_id in targets:
         broker.wake(topic, queue_id)
+    # Pulls that waited have told their clients. Who does not pull just now is told in another way.
+    untold = {
+        _queue(broker, topic, queue_id): offset
+        for queue_id, offset in targets.items()
+        if broker.offsets.has_reset(group, topic, queue_id)
+    }
+    tell_reset(broker, group, topic, untold, request.timestamp_ms)
     logger.info(
         "offsets reset topic=%s group=%s queues=%s peer=%s", topic, group, targets, connection.peer
     )

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import NoPermission, SystemError_
 from inorder.model import DataVersion
@@ -33,7 +34,9 @@ NO_BUFFER_LIMIT: Final = 2**31 - 1
 def get_runtime_info(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Answer counters and rates under RocketMQ's names."""
     broker.count()
-    table = {**_totals(broker), **_rates(broker), **_disk(broker), **_queues()}
+    table = {
+        **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker)
+    }  # fmt: skip
     return command.reply(body=bodies.encode_kv_table(table))
 
 
@@ -105,6 +108,16 @@ def _queues() -> dict[str, str]:
         table[f"{pool}ThreadPoolQueueCapacity"] = "0"
     table["EndTransactionQueueSize"] = "0"
     table["EndTransactionThreadPoolQueueCapacity"] = "0"
+    return table
+
+
+def _delays(broker: BrokerLike) -> dict[str, str]:
+    """Return how far each delay level is: delivered, stored."""
+    table = {}
+    for level, offset in broker.delays.settled().items():
+        queue = broker.store.find_queue(SCHEDULE_TOPIC, level - 1)
+        end = 0 if queue is None else queue.visible_offset
+        table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     return table
 
 

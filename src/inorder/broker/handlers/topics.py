@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
@@ -11,6 +11,7 @@ from inorder.broker.state.attributes import parse_changes
 from inorder.broker.state.names import validate_topic
 from inorder.errors import InvalidParameter, SystemError_
 from inorder.model import TopicConfig
+from inorder.ordering import keymap
 from inorder.wire import bodies
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields
@@ -43,8 +44,10 @@ def create_topic(
         sys_flag=request.sys_flag or 0,
         order=request.order,
     )
+    changes = parse_changes(request.attributes or "")
     _check(broker, config)
-    _apply(broker, [broker.topics.altered(config, parse_changes(request.attributes or ""))])
+    _check_map(broker, config, changes)
+    _apply(broker, [broker.topics.altered(config, changes)])
     logger.info("topic=%s created or changed peer=%s", request.topic, connection.peer)
     return _answer_registered(broker, command.reply(remark=NOTHING_SET))
 
@@ -56,6 +59,7 @@ def create_topic_list(
     configs = bodies.decode_topic_configs(command.body)
     for config in configs:
         _check(broker, config)
+        _check_map(broker, config, config.attributes)
     _apply(broker, [broker.topics.altered(config, config.attributes) for config in configs])
     logger.info("topics=%d created or changed peer=%s", len(configs), connection.peer)
     return _answer_registered(broker, command.reply(remark=NOTHING_SET))
@@ -77,6 +81,24 @@ def _check(broker: BrokerLike, config: TopicConfig) -> None:
         )
     if config.attributes.get("+message.type") == "MIXED":
         raise InvalidParameter("MIXED message type is not supported.")
+
+
+def _check_map(broker: BrokerLike, config: TopicConfig, changes: Mapping[str, str]) -> None:
+    """Keep the queues of a mapped topic: with others the map would send keys elsewhere.
+
+    A request that brings a new map along comes from `topic resize` itself.
+    """
+    known = broker.topics.get(config.name)
+    if (
+        known is not None
+        and keymap.ATTRIBUTE in known.attributes
+        and f"+{keymap.ATTRIBUTE}" not in changes
+        and (known.read_queues, known.write_queues) != (config.read_queues, config.write_queues)
+    ):
+        raise InvalidParameter(
+            f"topic[{config.name}] has a key map, so its {known.write_queues} queues do not change "
+            "by this request: it would break the order of its keys; use `inorder topic resize`"
+        )
 
 
 def _check_not_system(broker: BrokerLike, name: str) -> None:
@@ -111,24 +133,29 @@ def delete_topic(
     for group in broker.offsets.groups_of(name):
         retries = (f"%RETRY%{group}_{name}", f"%RETRY%{group}+{name}")
         gone.extend(topic for topic in retries if topic in broker.topics)
-    dropped = False
+    dropped, numbered = False, 0
     for topic in gone:
         known = broker.topics.delete(topic, broker.clock.now_ms()) is not None
         if known:
             broker.save_topics()
         broker.offsets.remove_topic(topic)
+        numbered += broker.producers.drop_topic(topic)
         if broker.store.queues_of(topic):
             broker.store.drop_topic(topic, flush=False)
             dropped = True
         if known:
             broker.topic_gone(topic)
     logger.info("topic=%s deleted peer=%s", name, connection.peer)
-    return _reply_when_durable(broker, command) if dropped else command.reply()
+    if dropped or numbered:
+        return _reply_when_durable(broker, command, numbered=numbered > 0)
+    return command.reply()
 
 
-async def _reply_when_durable(broker: BrokerLike, command: Command) -> Command:
+async def _reply_when_durable(broker: BrokerLike, command: Command, *, numbered: bool) -> Command:
     """Answer when no power cut can bring back what was deleted."""
     await broker.keeping.flush_now()
+    if numbered:
+        await broker.numbers_file.save_now()
     return command.reply()
 
 

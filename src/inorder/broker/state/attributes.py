@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from inorder.errors import SystemError_
+from inorder.errors import RemoteProtocolError, SystemError_
+from inorder.ordering import keymap
 
 LONG_MAX: Final = 2**63 - 1
 
@@ -93,6 +94,13 @@ def _between(low: int, high: int) -> Callable[[str], None]:
     return check
 
 
+def _key_map(value: str) -> None:
+    try:
+        keymap.KeyMap.decode(value)
+    except RemoteProtocolError as error:
+        raise SystemError_(str(error)) from None
+
+
 TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
     "queue.type": Attribute(False, _one_of("BatchCQ", "SimpleCQ")),
     "cleanup.policy": Attribute(False, _one_of("DELETE", "COMPACTION")),
@@ -100,5 +108,6 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
         True, _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
     ),
     "reserve.time": Attribute(True, _between(-1, LONG_MAX)),
+    keymap.ATTRIBUTE: Attribute(True, _key_map),
 }
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -106,6 +107,14 @@ class GroupTable:
         if not topics:
             del self._forbidden[group]
         self.data_version.next(now_ms)
+
+    def prepare(self, count: int) -> bool:
+        """Make the text of up to `count` groups that have none; True when all have."""
+        if len(self._texts) < len(self._table):
+            missing = (config for name, config in self._table.items() if name not in self._texts)
+            for config in list(itertools.islice(missing, count)):
+                self._text(config)
+        return len(self._texts) >= len(self._table)
 
     def encode(self, *, pretty: bool = True) -> bytes:
         """Return the content of `subscriptionGroup.json`, which is also the answer to code 201.

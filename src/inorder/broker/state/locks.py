@@ -8,6 +8,9 @@ does not wait longer than the old owner itself does:
     the owner's connection closed           free 30 s after the last renewal, when the client's own
                                             view of its lock has run out; a client that is back
                                             before then has the full time again
+    a renewal leaves the queue out          the client has given it up: a Go client's (which forgets
+                                            to unlock) is free at once, any other 31 s after the
+                                            last renewal, for its listener may still run
     expired                                 removed by `expire`, and the group is told
 
 Every new owner gets a higher `epoch`. `lease_ms` is the time that the owner asked for.
@@ -26,6 +29,10 @@ from inorder.model import TopicQueue
 STOCK_LEASE_MS: Final = 60_000
 CLIENT_VIEW_MS: Final = 30_000
 """How long a stock client trusts a lock that it could not renew."""
+OMITTED_MS: Final = 31_000
+"""How long a lock lasts that the renewals of its owner leave out."""
+RENEWAL_MS_MIN: Final = 10_000
+"""Stock clients renew every 20 s. A request for queues held for less may be for a new one alone."""
 
 
 class LockKey(NamedTuple):
@@ -44,6 +51,8 @@ class Lock:
     lease_ms: int
     renewed_ms: int
     expires_ms: int
+    connection: int | None = None
+    """The connection that renewed it last."""
 
 
 class QueueLocks:
@@ -88,13 +97,77 @@ class QueueLocks:
         now_ms: int,
         *,
         lease_ms: int | None = None,
+        connection: int | None = None,
     ) -> list[TopicQueue]:
         """Lock or renew queues; return those that the client owns now."""
         return [
             queue
             for queue in dict.fromkeys(queues)
-            if self.try_lock(group, queue, client_id, now_ms, lease_ms=lease_ms)
+            if self.try_lock(
+                group, queue, client_id, now_ms, lease_ms=lease_ms, connection=connection
+            )
         ]
+
+    def omitted(
+        self,
+        group: str,
+        queues: Iterable[TopicQueue],
+        client_id: str,
+        now_ms: int,
+        *,
+        at_once: bool,
+    ) -> list[TopicQueue]:
+        """Return what a client holds and leaves out of a renewal, which frees it; ask before it.
+
+        A request is a renewal if it names a queue that the client has held for a while: one for a
+        new queue names that alone. With `at_once` what is left out is free now, else a little
+        later.
+        """
+        named = set(queues)
+        mine = {
+            queue: lock
+            for queue, lock in self._groups.get(group, {}).items()
+            if lock.client_id == client_id and now_ms - lock.renewed_ms >= RENEWAL_MS_MIN
+        }
+        if named.isdisjoint(mine):
+            return []
+        free: list[TopicQueue] = []
+        for queue, lock in mine.items():
+            if queue in named:
+                continue
+            until_ms = lock.renewed_ms + OMITTED_MS
+            if at_once or until_ms <= now_ms:
+                self._remove(group, queue)
+                free.append(queue)
+            elif until_ms < lock.expires_ms:
+                self._set_expiry(LockKey(group, queue), lock, until_ms)
+        return free
+
+    def may_commit(
+        self,
+        group: str,
+        queue: TopicQueue,
+        now_ms: int,
+        *,
+        client_id: str | None,
+        connection: int,
+    ) -> bool:
+        """Tell whether a commit counts: while a queue is locked only its owner's does.
+
+        A connection of which nobody knows whose it is (`client_id` None) may be the owner's.
+        """
+        lock = self.get(group, queue)
+        return (
+            lock is None
+            or lock.expires_ms <= now_ms
+            or client_id in (None, lock.client_id)
+            or connection == lock.connection
+        )
+
+    def is_locked(self, group: str, queue: TopicQueue, now_ms: int) -> bool:
+        """Tell whether somebody owns a queue."""
+        lock = self.get(group, queue)
+        return lock is not None and now_ms < lock.expires_ms
 
     def try_lock(
         self,
@@ -104,6 +177,7 @@ class QueueLocks:
         now_ms: int,
         *,
         lease_ms: int | None = None,
+        connection: int | None = None,
     ) -> bool:
         """Lock or renew one queue; tell whether the client owns it now."""
         lease = self.lease_ms if lease_ms is None else lease_ms
@@ -111,6 +185,7 @@ class QueueLocks:
         if lock is not None and lock.client_id == client_id and now_ms < lock.expires_ms:
             lock.renewed_ms = now_ms
             lock.lease_ms = lease
+            lock.connection = connection
             self._set_expiry(LockKey(group, queue), lock, now_ms + lease)
             return True
         if lock is not None and now_ms < lock.expires_ms:
@@ -121,7 +196,7 @@ class QueueLocks:
             self._count += 1
             heapq.heappush(self._deadlines, (now_ms + lease, LockKey(group, queue)))
         self._groups.setdefault(group, {})[queue] = Lock(
-            client_id, self._next_epoch, lease, now_ms, now_ms + lease
+            client_id, self._next_epoch, lease, now_ms, now_ms + lease, connection
         )
         self._next_epoch += 1
         return True

@@ -121,6 +121,12 @@ class Members(Generic[C]):
         found = self._groups.get(group)
         return [] if found is None else found.client_ids()
 
+    def client_id(self, group: str, connection: C) -> str | None:
+        """Return the client id of a connection in a group; None if it is not a member."""
+        found = self._groups.get(group)
+        member = None if found is None else found.members.get(connection)
+        return None if member is None else member.client_id
+
     def connections(self, group: str) -> tuple[C, ...]:
         """Return all connections of a group."""
         found = self._groups.get(group)

@@ -7,6 +7,7 @@ admin makes any other. Every change counts in `data_version`, by which name serv
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -36,6 +37,9 @@ READ_WRITE = PERM_READ | PERM_WRITE
 DELAY_LEVELS = 18
 
 
+TopicChange = tuple[int, str, TopicConfig | None]
+
+
 class TopicTable:
     """Topic name to configuration."""
 
@@ -54,6 +58,7 @@ class TopicTable:
         self.topics_max = topics_max
         self._table: dict[str, TopicConfig] = {}
         self._texts: dict[str, bytes] = {}
+        self._changes: list[TopicChange] = []
         for config in _system_topics(cluster, broker, default_queues, auto_create):
             self._table[config.name] = config
         self._system = FIXED_SYSTEM_TOPICS | self._table.keys()
@@ -160,6 +165,7 @@ class TopicTable:
         self._table[config.name] = config
         self._texts.pop(config.name, None)
         self.data_version.next(now_ms)
+        self._changes.append((self.data_version.counter, config.name, config))
 
     def altered(self, config: TopicConfig, changes: dict[str, str]) -> TopicConfig:
         """Return `config` with the attributes that result from `changes` to those stored now."""
@@ -184,7 +190,21 @@ class TopicTable:
         if old is not None:
             self._texts.pop(name, None)
             self.data_version.next(now_ms)
+            self._changes.append((self.data_version.counter, name, None))
         return old
+
+    def take_changes(self) -> list[TopicChange]:
+        """Return what changed since the last call: the version, the topic, None if deleted."""
+        taken, self._changes = self._changes, []
+        return taken
+
+    def prepare(self, count: int) -> bool:
+        """Make the text of up to `count` topics that have none; True when all have."""
+        if len(self._texts) < len(self._table):
+            missing = (name for name in self._table if name not in self._texts)
+            for name in list(itertools.islice(missing, count)):
+                self._texts[name] = _text(name, self._table[name])
+        return len(self._texts) >= len(self._table)
 
     def encode(self) -> bytes:
         """Return the content of `topics.json`.
@@ -192,9 +212,7 @@ class TopicTable:
         It is written with every new topic, so the text of each is kept: the table is joined from
         them and not written out anew.
         """
-        for name, config in self._table.items():
-            if name not in self._texts:
-                self._texts[name] = _text(name, config)
+        self.prepare(len(self._table))
         version = fastjson.dumps(bodies.data_version_to_json(self.data_version), pretty=True)
         return b"".join(
             (

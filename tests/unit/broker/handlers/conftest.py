@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
+import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,27 +13,33 @@ from typing import Any
 import pytest
 
 from inorder.broker.handlers import HANDLERS
+from inorder.broker.state.commits import Committer, commit
+from inorder.broker.state.delays import Delays
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.locks import QueueLocks
 from inorder.broker.state.members import Departure, Members
 from inorder.broker.state.offsets import OffsetTable
+from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.state.topics import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
-from inorder.model import GroupConfig, TopicConfig
+from inorder.model import GroupConfig, TopicConfig, TopicQueue
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.wire.command import Command
-from inorder.wire.record import Record, encode
+from inorder.wire.record import Record, encode, pack_host
 
 SMALL = StoreConfig(segment_bytes=65536, queue_file_bytes=2000, index_slots=100, index_entries=400)
+
+_IDS = itertools.count(1)
 
 
 class FakeConnection:
     """A client."""
 
     def __init__(self, peer: str = "10.0.0.1:4000") -> None:
+        self.id = next(_IDS)
         self.peer = peer
         self.closed = False
 
@@ -68,6 +76,16 @@ class FakeKeeping:
         self.flushes += 1
 
 
+class FakeNumbersFile:
+    """Counts how often the producers were to be saved."""
+
+    def __init__(self) -> None:
+        self.saves = 0
+
+    async def save_now(self) -> None:
+        self.saves += 1
+
+
 class FakeBroker:
     """What handlers need of a broker, and what they made it do."""
 
@@ -81,8 +99,11 @@ class FakeBroker:
         self.topics = TopicTable(cluster="DefaultCluster", broker="broker-a", now_ms=now_ms)
         self.groups = GroupTable(now_ms=now_ms)
         self.offsets = OffsetTable(now_ms=now_ms)
+        self.delays = Delays((1000, 5000), now_ms=now_ms)
         self.members: Members[Any] = Members()
         self.locks = QueueLocks()
+        self.producers: ProducerTable[Any] = ProducerTable()
+        self.numbers_file = FakeNumbersFile()
         self.stats = BrokerStats(monotonic_ms=0, now_ms=now_ms)
         self.registration = FakeRegistration()
         self.keeping = FakeKeeping()
@@ -92,6 +113,10 @@ class FakeBroker:
         self.gone: list[str] = []
         self.woken: list[tuple[str, int]] = []
         self.counted = 0
+        self.store_host = pack_host("127.0.0.1", 10911)
+        self.random = random.Random(1)
+        self.appended: list[tuple[Record, int, int]] = []
+        self.answer: Command | None = None
 
     def find_group(self, name: str) -> GroupConfig | None:
         return self.groups.find_or_create(
@@ -104,8 +129,29 @@ class FakeBroker:
     def save_groups(self) -> None:
         self.saved.append("groups")
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self.offsets.commit(group, topic, queue_id, offset, self.clock.now_ms())
+    def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, connection: Any
+    ) -> bool:
+        return commit(
+            self.offsets,
+            self.locks,
+            group,
+            TopicQueue(topic, self.config.name, queue_id),
+            offset,
+            committer=Committer(self.members.client_id(group, connection), connection.id),
+            now_ms=self.clock.now_ms(),
+            monotonic_ms=self.clock.monotonic_ms(),
+        )
+
+    def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:
+        self.topics.create_internal(name, queues, self.clock.now_ms(), sys_flag=sys_flag)
+        found = self.topics.get(name)
+        assert found is not None
+        return found
+
+    def append(self, record: Record, queue_id: int, *, level: int, **answering: Any) -> None:
+        self.appended.append((record, queue_id, level))
+        self.answer = answering["answer"]
 
     def notify_ids_changed(self, group: str, connections: Iterable[Any] | None = None) -> None:
         targets = self.members.connections(group) if connections is None else connections
@@ -139,6 +185,8 @@ class FakeBroker:
         result = HANDLERS[code](self, connection or FakeConnection(), command)  # type: ignore[arg-type]
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
+        if result is None:  # it comes with the tick
+            result, self.answer = self.answer, None
         assert isinstance(result, Command)
         assert (result.request_id, result.flag) == (7, 1)
         return result

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from typing import Any
 
 import pytest
 
+from inorder.broker.handlers import HANDLERS
 from inorder.errors import SystemError_
 from inorder.model import Subscription, TopicConfig, TopicQueue
 from inorder.wire.bodies import ClientHeartbeat, ConsumerData
+from inorder.wire.command import Command
 
 
 def beat(
@@ -26,13 +30,31 @@ def test_a_heartbeat_makes_group_and_retry_topic(broker: Any, connect: Any) -> N
     connection = connect()
     answer = broker.ask(34, body=beat(), connection=connection)
     assert answer.code == 0
-    assert answer.fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert answer.fields == {
+        "IS_SUPPORT_HEART_BEAT_V2": "true",
+        "IS_SUB_CHANGE": "true",
+        "inorder": "1",
+    }
     assert "g" in broker.groups
     assert broker.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", read_queues=1, write_queues=1)
     assert sorted(broker.saved) == ["groups", "topics"]
     assert broker.registration.changed == ["%RETRY%g"]
     assert broker.registration.waited == 1
     assert broker.notified == [("g", [connection])]
+
+
+def test_a_client_is_told_of_itself_after_its_answer(broker: Any, connect: Any) -> None:
+    """While the answer to a first heartbeat waits, the others are told and the client is not."""
+    other, connection = connect(), connect()
+    broker.ask(34, body=beat("c1"), connection=other)
+    broker.notified.clear()
+    both = tuple(ConsumerData(group) for group in ("g", "new"))
+    command = Command.request(34, {}, ClientHeartbeat("c2", both).encode(), request_id=7)
+    waiting = HANDLERS[34](broker, connection, command)
+    assert broker.notified == [("g", [other])]
+    assert inspect.iscoroutine(waiting)
+    assert asyncio.run(waiting).code == 0
+    assert broker.notified[1:] == [("g", [connection]), ("new", [connection])]
 
 
 def test_a_repeated_heartbeat_changes_nothing(broker: Any, connect: Any) -> None:

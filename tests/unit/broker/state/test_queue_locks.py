@@ -109,3 +109,57 @@ def test_deadlines_of_released_locks_do_not_pile_up() -> None:
         locks.try_lock("g", QUEUE, "a", now_ms)
         locks.unlock_batch("g", [QUEUE], "a")
     assert len(locks._deadlines) <= 64
+
+
+def test_a_go_client_gives_up_what_its_renewal_leaves_out() -> None:
+    """It forgets to unlock: the queue is free at its next renewal, 20 s later, not after 60 s."""
+    locks = QueueLocks()
+    locks.lock_batch("g", [QUEUE, OTHER], "a", 0)
+    assert locks.omitted("g", [QUEUE], "a", 20_000, at_once=True) == [OTHER]
+    locks.lock_batch("g", [QUEUE], "a", 20_000)
+    assert set(locks.held("g")) == {QUEUE}
+    assert locks.try_lock("g", OTHER, "b", 20_001)
+
+
+def test_another_client_gives_it_up_when_its_own_view_has_run_out() -> None:
+    """Its listener may still run (O8): 31 s after the last renewal, not before."""
+    locks = QueueLocks()
+    locks.lock_batch("g", [QUEUE, OTHER], "a", 0)
+    assert locks.omitted("g", [QUEUE], "a", 20_000, at_once=False) == []
+    locks.lock_batch("g", [QUEUE], "a", 20_000)
+    assert locks.next_deadline_ms() == 31_000
+    assert not locks.try_lock("g", OTHER, "b", 30_999)
+    assert locks.expire(31_000) == [LockKey("g", OTHER)]
+    late = QueueLocks()
+    late.lock_batch("g", [QUEUE, OTHER], "a", 0)
+    assert late.omitted("g", [QUEUE], "a", 40_000, at_once=False) == [OTHER]
+
+
+def test_what_is_renewed_after_all_has_its_full_time() -> None:
+    """A queue that comes back to the client is locked as any other."""
+    locks = QueueLocks()
+    locks.lock_batch("g", [QUEUE, OTHER], "a", 0)
+    locks.omitted("g", [QUEUE], "a", 20_000, at_once=False)
+    locks.lock_batch("g", [QUEUE, OTHER], "a", 25_000)
+    assert locks.expire(84_999) == []
+
+
+def test_a_request_for_a_new_queue_is_no_renewal() -> None:
+    """It names that queue alone; so does one for a queue that was locked just now."""
+    locks = QueueLocks()
+    locks.lock_batch("g", [QUEUE], "a", 0)
+    assert locks.omitted("g", [OTHER], "a", 20_000, at_once=True) == []
+    locks.lock_batch("g", [OTHER], "a", 20_000)
+    assert locks.omitted("g", [OTHER], "a", 25_000, at_once=True) == []
+    assert set(locks.held("g")) == {QUEUE, OTHER}
+
+
+def test_others_are_not_touched_by_a_renewal() -> None:
+    """Neither another client of the group nor another group of the client."""
+    locks = QueueLocks()
+    locks.lock_batch("g", [QUEUE], "a", 0)
+    locks.lock_batch("g", [OTHER], "b", 0)
+    locks.lock_batch("h", [OTHER], "a", 0)
+    assert locks.omitted("g", [QUEUE], "a", 50_000, at_once=True) == []
+    assert set(locks.held("g")) == {QUEUE, OTHER}
+    assert set(locks.held("h")) == {OTHER}

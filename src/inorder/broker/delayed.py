@@ -1,0 +1,378 @@
+"""Delayed messages: into the queue of their level, and out of it when they are due.
+
+One timer, set to the time when the next message is due; none is set while none waits. A turn
+delivers at most `TURN_RECORDS`, oldest first, as one part of the loop's tick: the records go into
+the log's buffer like those of clients, and count as delivered when the tick is safe by the flush
+mode. If its write fails they are taken again later. Each carries the mark by which a start after a
+crash knows that it was delivered (`delayrecovery.py`).
+
+Turns are at least `TURN_GAP_MS` apart unless work is left: many messages share a write then.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker import sendrules
+from inorder.broker.delayrecovery import NOT_DELIVERED_TO, levels_of
+from inorder.broker.packing import Target
+from inorder.broker.state.delays import (
+    Due,
+    delivered_properties,
+    destination,
+    scheduled_properties,
+)
+from inorder.broker.state.names import SCHEDULE_TOPIC
+from inorder.errors import BrokerError, CorruptRecord, StoreError
+from inorder.wire.properties import join, parse
+from inorder.wire.record import Record, decode
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Sequence
+
+    from inorder.broker.broker import Broker
+    from inorder.store.queueindex import QueueIndex
+
+log = logging.getLogger(__name__)
+
+TURN_RECORDS: Final = 256
+TURN_BYTES: Final = 4 * 1024 * 1024
+TURN_GAP_MS: Final = 10
+IN_FLIGHT_MAX: Final = 16 * TURN_RECORDS
+NOT_VISIBLE_YET_MS: Final = 5
+RETRY_MS: Final = 100
+UNWRITABLE_MS: Final = 1000
+CLOCK_STEP_MS: Final = 20
+
+
+class Delivery:
+    """What one turn put into the log, until the tick says what became of it."""
+
+    __slots__ = ("_delayed", "count", "position", "spans")
+
+    def __init__(self, delayed: Delayed, position: int) -> None:
+        self._delayed = delayed
+        self.position = position
+        """Its records lie at or behind this position."""
+        self.count = 0
+        self.spans: dict[int, tuple[int, int]] = {}
+
+    def write(self) -> None:
+        """Take note that the messages are stored, safe by the flush mode."""
+        self._delayed.stored(self)
+
+    def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
+        """Take note that they are not."""
+        self._delayed.refused(self, remark)
+
+    def write_late(self) -> bool:
+        """Nobody waits for an answer; what becomes of the messages has still to be known."""
+        return False
+
+
+class Delayed:
+    """Puts delayed messages aside and delivers them."""
+
+    def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+        self._broker = broker
+        self._delays = broker.delays
+        self._store = broker.store
+        self._clock = broker.clock
+        self._loop = loop
+        self._heads: dict[int, int] = {}  # level: when its next message is due
+        self._reading: set[int] = set()  # levels whose next messages are read in a thread
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._ran_ms = 0
+        self._skew_ms = 0
+        self._open: dict[Delivery, None] = {}  # on their way into the log, oldest first
+        self._in_flight = 0
+        self._stopped = False
+        self.delivered = 0
+        self.dropped = 0
+
+    def __repr__(self) -> str:
+        return f"Delayed(next due {self._heads}, {self.delivered} delivered)"
+
+    def start(self) -> None:
+        """Look at all levels."""
+        now_ms = self._clock.now_ms()
+        self._heads = dict.fromkeys(levels_of(self._store), now_ms)
+        longest_ms = max(self._delays.delays_ms)
+        if longest_ms >= self._store.config.retention_hours * 3_600_000:
+            log.warning(
+                "messages may be removed before they are due: the longest delay is %d h, "
+                "fileReservedTime %d h",
+                longest_ms // 3_600_000,
+                self._store.config.retention_hours,
+            )
+        self._arm()
+
+    def cancel(self) -> None:
+        """Deliver nothing more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def settled_position(self) -> int:
+        """Return a position behind which lies everything delivered that is not settled."""
+        for delivery in self._open:
+            return delivery.position
+        return self._store.log.end_position
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def place(self, target: Target, properties: str, now_ms: int) -> tuple[Target, str, int | None]:
+        """Return where a message is stored, its properties there, and when it is due, if later."""
+        level = sendrules.delay_level(properties)
+        if not level:
+            return target, properties, None
+        found = parse(properties)
+        level = self._delays.clamp_level(level)
+        scheduled_properties(found, target.topic, target.queue_id, level)
+        waiting, due_ms = self._expect(level, now_ms)
+        return waiting, join(found), due_ms
+
+    def put(self, target: Target, record: Record, level: int) -> None:
+        """Store a message of the broker's own making, for `target` when its time has come."""
+        packer = self._broker.hot.packer
+        if level <= 0:
+            packer.put_record(target, record)
+            return
+        level = self._delays.clamp_level(level)
+        found = parse(record.properties)
+        scheduled_properties(found, target.topic, target.queue_id, level)
+        record.properties = join(found).encode()
+        waiting, due_ms = self._expect(level, record.stored_at_ms)
+        packer.put_record(waiting, record, due_ms)
+
+    def _expect(self, level: int, now_ms: int) -> tuple[Target, int]:
+        due_ms = self._delays.due_ms(level, now_ms)
+        if level not in self._heads and level not in self._reading:
+            self._heads[level] = due_ms
+            self._arm()
+        return self._broker.hot.target(SCHEDULE_TOPIC, level - 1), due_ms
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def look_at_clock(self) -> None:
+        """Set the timer anew if the clock was moved: the loop's timers do not notice."""
+        skew_ms = self._clock.now_ms() - int(self._loop.time() * 1000)
+        if abs(skew_ms - self._skew_ms) > CLOCK_STEP_MS and self._heads:
+            self._ran_ms = 0
+            self._set_timer()
+
+    def _arm(self) -> None:
+        """Have the timer ring when the next message is due."""
+        if self._stopped or not self._heads or self._in_flight >= IN_FLIGHT_MAX:
+            return
+        at_ms = max(min(self._heads.values()), self._ran_ms + TURN_GAP_MS)
+        if self._timer is None or at_ms < self._timer_ms:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now_ms = self._clock.now_ms()
+        self._skew_ms = now_ms - int(self._loop.time() * 1000)
+        self._timer_ms = max(min(self._heads.values()), self._ran_ms + TURN_GAP_MS)
+        wait_ms = max(0, self._timer_ms - now_ms)
+        self._timer = self._loop.call_later(wait_ms / 1000, self._turn)
+
+    def _turn(self) -> None:
+        """Deliver what is due, up to the share of one turn."""
+        self._timer = None
+        broker, now_ms = self._broker, self._clock.now_ms()
+        unsettled_max = self._store.config.pending_bytes_max
+        if not broker.writable or broker.ticks.unsettled_bytes > unsettled_max:
+            self._ran_ms = now_ms + (RETRY_MS if broker.writable else UNWRITABLE_MS)
+            self._arm()
+            return
+        self._ran_ms = now_ms
+        delivery = Delivery(self, self._store.log.end_position)
+        room = TURN_RECORDS
+        for due_ms, level in sorted((due_ms, level) for level, due_ms in self._heads.items()):
+            if due_ms > now_ms or room <= 0:
+                break
+            try:
+                room -= self._take(level, now_ms, room, delivery)
+            except (BrokerError, StoreError, OSError) as error:
+                log.error("delayed messages have to wait level=%d error=%s", level, error)
+                self._heads[level] = now_ms + RETRY_MS
+        if any(due_ms <= now_ms for due_ms in self._heads.values()):
+            self._ran_ms = now_ms - TURN_GAP_MS  # work is left: go on at once, after others
+        self._hand_over(delivery)
+        self._arm()
+
+    def _hand_over(self, delivery: Delivery) -> None:
+        if delivery.count:
+            self._open[delivery] = None
+            self._in_flight += delivery.count
+            self._broker.ticks.take(delivery)
+
+    def _take(self, level: int, now_ms: int, room: int, delivery: Delivery) -> int:
+        """Take what is due of one level; return how many entries were looked at."""
+        delays, queue = self._delays, self._queue(level)
+        if queue is None:
+            self._wait_for_visible(level, None, now_ms)
+            return 0
+        offset = delays.next_offset(level)
+        if offset < queue.min_offset:
+            log.error(
+                "delayed messages were removed before they were due level=%d from=%d to=%d",
+                level, offset, queue.min_offset,
+            )  # fmt: skip
+            delays.advance(level, queue.min_offset)
+            offset = queue.min_offset
+        count = min(room, queue.visible_offset - offset)
+        if count <= 0:
+            self._wait_for_visible(level, queue, now_ms)
+            return 0
+        found = delays.look(level, queue.read(offset, count), now_ms)
+        due, until = _share(found.due), found.next_offset
+        if len(due) < len(found.due):
+            until = due[-1].offset + 1
+            self._heads[level] = now_ms
+        elif found.wake_ms is not None:
+            self._heads[level] = found.wake_ms
+        elif until < queue.visible_offset:
+            self._heads[level] = now_ms
+        else:
+            self._wait_for_visible(level, queue, now_ms)
+        if due and self._store.log.end_position - due[0].position > self._store.reader.hot_bytes:
+            self._read_apart(level, due, until)
+        else:
+            views = [self._store.log.view_at(one.position, one.size) for one in due]
+            self._deliver(level, due, views, until, now_ms=now_ms, delivery=delivery)
+        return until - offset
+
+    def _wait_for_visible(self, level: int, queue: QueueIndex | None, now_ms: int) -> None:
+        """The level is empty, or what came last is not safe yet."""
+        if queue is not None and queue.next_offset > queue.visible_offset:
+            self._heads[level] = now_ms + NOT_VISIBLE_YET_MS
+        else:
+            self._heads.pop(level, None)
+
+    def _read_apart(self, level: int, due: list[Due], until: int) -> None:
+        """Read old messages in a thread, for they may have to come from the disk."""
+        self._heads.pop(level, None)
+        self._reading.add(level)
+        start = self._delays.next_offset(level)
+        ranges, reader = [(one.position, one.size) for one in due], self._store.reader
+
+        def loaded(parts: list[bytes] | None) -> None:
+            self._reading.discard(level)
+            now_ms = self._clock.now_ms()
+            self._heads[level] = now_ms
+            moved = self._delays.next_offset(level) != start
+            if not self._stopped and parts is not None and not moved:  # else it is looked at again
+                delivery = Delivery(self, self._store.log.end_position)
+                self._deliver(level, due, parts, until, now_ms=now_ms, delivery=delivery)
+                self._hand_over(delivery)
+            self._arm()
+
+        def failed(error: BaseException) -> None:
+            log.error("delayed messages cannot be read level=%d error=%s", level, error)
+            self._reading.discard(level)
+            self._heads[level] = self._clock.now_ms() + RETRY_MS
+            self._arm()
+
+        self._broker.offload.run(lambda: reader.load(ranges), loaded, failed)
+
+    def _deliver(
+        self,
+        level: int,
+        due: list[Due],
+        records: Sequence[bytes | memoryview | None],
+        until: int,
+        *,
+        now_ms: int,
+        delivery: Delivery,
+    ) -> None:
+        # hot: 11 µs a message
+        delays = self._delays
+        start = done = delays.next_offset(level)
+        packer = self._broker.hot.packer
+        try:
+            for one, raw in zip(due, records, strict=True):
+                found = self._rebuild(level, one, raw, now_ms)
+                if found is not None:
+                    packer.put_record(*found)
+                    delivery.count += 1
+                done = one.offset + 1
+            done = until
+        finally:  # what is in the log's buffer is on its way, whatever stopped the rest
+            delays.take(level, done)
+            delivery.spans[level] = (start, done)
+
+    def _rebuild(
+        self, level: int, one: Due, raw: bytes | memoryview | None, now_ms: int
+    ) -> tuple[Target, Record] | None:
+        """Return a message as it is delivered, and where to; None if there is no such message."""
+        try:
+            record = None if raw is None else decode(raw)
+        except CorruptRecord:
+            record = None
+        home = None if record is None else destination(record.properties)
+        if record is None or home is None or home[0] in NOT_DELIVERED_TO:
+            self.dropped += 1
+            log.error(
+                "a delayed message cannot be delivered level=%d offset=%d position=%d home=%s",
+                level, one.offset, one.position, home,
+            )  # fmt: skip
+            return None
+        record.properties = delivered_properties(record.properties, level, one.offset)
+        record.stored_at_ms = now_ms
+        record.prepared_position = 0
+        record.version = 1
+        return self._target(*home), record
+
+    def _target(self, topic: str, queue_id: int) -> Target:
+        if topic not in self._broker.topics:
+            # It was deleted. Its messages were acknowledged, so they are not thrown away.
+            log.warning("topic=%s is made again for a delayed message", topic)
+            try:
+                self._broker.ensure_topic(topic, queues=queue_id + 1)
+            except BrokerError as error:
+                log.error("topic=%s is not made again: %s", topic, error)
+        return self._broker.hot.target(topic, queue_id)
+
+    # -- what became of it -----------------------------------------------------------------------
+
+    def stored(self, delivery: Delivery) -> None:
+        """Count messages as delivered."""
+        now_ms = self._clock.now_ms()
+        for level, (_, until) in delivery.spans.items():
+            self._delays.settle(level, until, now_ms)
+        self.delivered += delivery.count
+        del self._open[delivery]
+        self._in_flight -= delivery.count
+        self._arm()
+
+    def refused(self, delivery: Delivery, remark: str) -> None:
+        """Deliver messages again that could not be stored."""
+        retry_ms = self._clock.now_ms() + RETRY_MS
+        log.error("delayed messages were not stored count=%d: %s", delivery.count, remark)
+        for level, (start, _) in delivery.spans.items():
+            self._delays.give_back(level, start)
+            self._heads[level] = retry_ms
+        del self._open[delivery]
+        self._in_flight -= delivery.count
+        self._arm()
+
+    def _queue(self, level: int) -> QueueIndex | None:
+        return self._store.find_queue(SCHEDULE_TOPIC, level - 1)
+
+
+def _share(due: list[Due]) -> list[Due]:
+    """Return as many as one turn may carry, at least one."""
+    total = 0
+    for index, one in enumerate(due):
+        total += one.size
+        if total > TURN_BYTES and index:
+            return due[:index]
+    return due

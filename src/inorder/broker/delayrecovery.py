@@ -1,0 +1,105 @@
+"""After a crash: which delayed messages were delivered already, though no file says so.
+
+The file of delay offsets is saved every few seconds. What was delivered after the last save lies in
+the log behind the position that the file names, each with its mark. Anybody can send a message with
+such a property, so a mark counts only on the very message that waited.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.state.delays import Delays, destination, is_delivery, mark
+from inorder.broker.state.names import HALF_TOPIC, SCHEDULE_TOPIC
+from inorder.errors import CorruptRecord
+from inorder.store.logscan import LogScan, is_boundary
+from inorder.wire.record import Record, decode
+
+if TYPE_CHECKING:
+    from inorder.store.store import Store
+
+log = logging.getLogger(__name__)
+
+NOT_DELIVERED_TO: Final = (HALF_TOPIC, SCHEDULE_TOPIC)
+"""Nobody can have meant these."""
+
+
+def levels_of(store: Store) -> list[int]:
+    """Return the levels that hold or held messages, also those that the setting has no more."""
+    return [queue.queue_id + 1 for queue in store.queues_of(SCHEDULE_TOPIC)]
+
+
+def recover(store: Store, delays: Delays) -> bool:
+    """Bring the levels to where the log says that they are; tell whether that must be saved.
+
+    Only the log behind the last save is read, and only behind the first message that waits: what
+    was delivered after the save lies there. If RocketMQ saved last there is nothing to find, but
+    from here on there will be: then the file needs a position.
+    """
+    before = delays.revision
+    waiting: dict[int, int] = {}
+    for level in (*delays.settled(), *levels_of(store)):
+        queue = store.find_queue(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            delays.cut(level, 0)
+            continue
+        delays.advance(level, queue.min_offset)
+        delays.cut(level, queue.visible_offset)
+        first = queue.entry(delays.next_offset(level))
+        if first is not None:
+            waiting[level] = first[0]
+    if waiting and delays.position is not None:
+        _skip_delivered(store, delays, min(waiting.values()))
+    return delays.revision != before or delays.position is None
+
+
+def _skip_delivered(store: Store, delays: Delays, first_waiting: int) -> None:
+    segments, start = store.log.segments, delays.position or 0
+    if not store.log.min_position <= start <= store.log.end_position or not is_boundary(
+        segments, start
+    ):
+        start = 0
+    read = 0
+    for record in LogScan(segments, max(start, first_waiting), check_crc=False):
+        read += 1
+        found = mark(record.properties)
+        if found is None or found[1] < delays.next_offset(found[0]):
+            continue
+        level, offset = found
+        delivered = _record(store, record.position, record.size)
+        scheduled = _waiting(store, level, offset)
+        if (
+            delivered is not None
+            and scheduled is not None
+            and scheduled.position < delivered.position
+            and is_delivery(delivered, scheduled)
+            # What lies before it can only be what nobody could deliver.
+            and not any(
+                _is_deliverable(store, level, before)
+                for before in range(delays.next_offset(level), offset)
+            )
+        ):
+            delays.advance(level, offset + 1)
+    log.info("delayed messages: levels=%s records_read=%d", delays.settled(), read)
+
+
+def _waiting(store: Store, level: int, offset: int) -> Record | None:
+    """Return a message of a level's queue, None if it is not there."""
+    queue = store.find_queue(SCHEDULE_TOPIC, level - 1)
+    entry = None if queue is None else queue.entry(offset)
+    return None if entry is None else _record(store, entry[0], entry[1])
+
+
+def _is_deliverable(store: Store, level: int, offset: int) -> bool:
+    found = _waiting(store, level, offset)
+    home = None if found is None else destination(found.properties)
+    return home is not None and home[0] not in NOT_DELIVERED_TO
+
+
+def _record(store: Store, position: int, size: int) -> Record | None:
+    view = store.log.view_at(position, size)
+    try:
+        return None if view is None else decode(view)
+    except CorruptRecord:
+        return None

@@ -1,0 +1,176 @@
+"""What an operator asks a consumer through the broker: 223, 307, 309, and the reset of offsets.
+
+The broker finds the client's newest connection, asks there, and hands the answer on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.handlers.query import visible_record
+from inorder.errors import (
+    InorderError,
+    RemoteProtocolError,
+    RequestTimeout,
+    SystemError_,
+    TransportError,
+)
+from inorder.wire.bodies.progress import encode_queue_offset_list, encode_queue_offsets
+from inorder.wire.bodies.running import decode_consumer_status, encode_consumer_statuses
+from inorder.wire.codes import LanguageCode, ResponseCode
+from inorder.wire.command import Command
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.ids import parse_message_id
+from inorder.wire.requests.consumers import (
+    ConsumeDirectly,
+    GetConsumerStatus,
+    GetRunningInfo,
+    ResetClientOffset,
+)
+
+if TYPE_CHECKING:
+    from inorder.model import TopicQueue
+    from inorder.net.server import ServerConnection
+
+logger = logging.getLogger(__name__)
+
+CALL_MS: Final = 10_000
+STATUS_CALL_MS: Final = 5_000
+STATUS_CALLS_MAX: Final = 1000
+NOTHING_SET: Final = "not set any response code"
+
+
+def get_running_info(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Coroutine[Any, Any, Command]:
+    """Ask a consumer what it does (307)."""
+    request = decode_fields(GetRunningInfo, command.fields)
+    client = _find(broker, request.consumer_group, request.client_id)
+    asked = Command.request(command.code, dict(command.fields), bytes(command.body))
+    return _relay(client, command, asked, request.consumer_group, request.client_id)
+
+
+def consume_directly(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Coroutine[Any, Any, Command]:
+    """Have a consumer handle a stored message now (309); its outcome is the answer."""
+    request = decode_fields(ConsumeDirectly, command.fields)
+    group, client_id = request.consumer_group, request.client_id or ""
+    client = _find(broker, group, client_id)
+    try:
+        _, _, position = parse_message_id(request.message_id or "")
+    except RemoteProtocolError as error:
+        raise SystemError_(str(error)) from None
+    record = visible_record(broker, position)
+    if record is None:
+        raise SystemError_(f"can not find message by the offset, {position}")
+    fields = dict(command.fields)
+    fields["brokerName"] = broker.config.name
+    topic, config = broker.topics.get(request.topic or ""), broker.groups.get(group)
+    if topic is not None:
+        fields["topicSysFlag"] = str(topic.sys_flag)
+    if config is not None:
+        fields["groupSysFlag"] = str(config.sys_flag)
+    asked = Command.request(command.code, fields, bytes(record))
+    return _relay(client, command, asked, group, client_id)
+
+
+def _find(broker: BrokerLike, group: str, client_id: str) -> ServerConnection:
+    online = broker.members.group(group)
+    found = None if online is None else online.connection_of(client_id)
+    if found is None:
+        raise SystemError_(f"The Consumer <{group}> <{client_id}> not online")
+    return found
+
+
+async def _relay(
+    client: ServerConnection, command: Command, asked: Command, group: str, client_id: str
+) -> Command:
+    try:
+        answer = await client.request(asked, CALL_MS)
+    except RequestTimeout as error:
+        return command.reply(
+            ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {error}"
+        )
+    except TransportError as error:
+        raise SystemError_(f"invoke consumer <{group}> <{client_id}> Exception: {error}") from None
+    fields = answer.fields if answer.has_fields else None
+    return command.reply(answer.code, answer.remark, fields=fields, body=bytes(answer.body))
+
+
+def get_consumer_status(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
+    """Ask the consumers of a group, or one of them, how far they are on a topic (223).
+
+    Those that do not answer in time are left out.
+    """
+    request = decode_fields(GetConsumerStatus, command.fields)
+    online = broker.members.group(request.group)
+    if online is None:
+        return command.reply(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{request.group}] not online"
+        )
+    wanted = command.fields.get("clientAddr", "").strip()
+    clients = {}
+    for client_id in online.client_ids()[:STATUS_CALLS_MAX]:
+        found = online.connection_of(client_id)
+        if found is not None and wanted in ("", client_id):
+            clients[client_id] = found
+    return _statuses(clients, request, command)
+
+
+async def _statuses(
+    clients: dict[str, ServerConnection], request: GetConsumerStatus, command: Command
+) -> Command:
+    async def ask(client: ServerConnection) -> dict[TopicQueue, int] | None:
+        asked = Command.request(GetConsumerStatus.CODE, encode_fields(request))
+        try:
+            answer = await client.request(asked, STATUS_CALL_MS)
+            return decode_consumer_status(answer.body) if answer.code == 0 else None
+        except InorderError as error:  # gone, silent, or it speaks another language
+            logger.warning("no status group=%s peer=%s: %s", request.group, client.peer, error)
+            return None
+
+    answers = await asyncio.gather(*map(ask, clients.values()))
+    found = {
+        client_id: status
+        for client_id, status in zip(clients, answers, strict=True)
+        if status is not None
+    }
+    return command.reply(remark=NOTHING_SET, body=encode_consumer_statuses(found))
+
+
+def tell_reset(
+    broker: BrokerLike, group: str, topic: str, offsets: Mapping[TopicQueue, int], at_ms: int
+) -> int:
+    """Tell the consumers of a group to go on elsewhere (220); return how many were told."""
+    online = broker.members.group(group)
+    if online is None or online.broadcasting or not offsets:
+        return 0
+    header = encode_fields(ResetClientOffset(topic, group, at_ms, force=True))
+    told = 0
+    for member in online.members.values():
+        if member.superseded:
+            continue
+        encode = (
+            encode_queue_offset_list
+            if member.language == LanguageCode.CPP
+            else encode_queue_offsets
+        )
+        member.connection.notify(
+            Command.request(ResetClientOffset.CODE, dict(header), encode(offsets), oneway=True)
+        )
+        told += 1
+    return told
+
+
+def get_delay_offsets(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer how far each delay level has been delivered (45)."""
+    return command.reply(body=broker.delays.encode(pretty=False))

@@ -1,0 +1,111 @@
+"""Producers that number their messages: hello (7100), state (7101), drop (7102), list (7103)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.errors import InvalidParameter, ProducerUnknown
+from inorder.ordering.sequence import expected
+from inorder.wire.bodies.producers import NamedProducer, encode_named_producers
+from inorder.wire.extensions import PROTOCOL
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.numbering import PRODUCER_ID_CHARS_MAX
+from inorder.wire.requests.producers import (
+    ProducerDrop,
+    ProducerDropReply,
+    ProducerHello,
+    ProducerHelloReply,
+    ProducerList,
+    ProducerState,
+    ProducerStateReply,
+)
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+NAMES_LISTED_MAX = 10_000
+
+
+def hello(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Bind a producer to this connection; sends of it over older ones are refused from now on."""
+    request = decode_fields(ProducerHello, command.fields)
+    _check_id(request.producer_id)
+    if request.incarnation < 0:
+        raise InvalidParameter(f"incarnation {request.incarnation} is below 0")
+    producer = broker.producers.hello(
+        request.producer_id,
+        request.incarnation,
+        connection,
+        named=request.named,
+        memory=request.memory,
+    )
+    reply = ProducerHelloReply(PROTOCOL, producer.highest, broker.producers.memory)
+    return command.reply(fields=encode_fields(reply))
+
+
+def _check_id(producer_id: str) -> None:
+    if (
+        not 0 < len(producer_id) <= PRODUCER_ID_CHARS_MAX
+        or "\x01" in producer_id
+        or "\x02" in producer_id
+    ):
+        raise InvalidParameter(
+            f"a producer's id has 1 to {PRODUCER_ID_CHARS_MAX} characters and neither \\x01 nor "
+            "\\x02 in it"
+        )
+
+
+async def state(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Say what is stored of a producer on a queue.
+
+    What the present tick holds is waited for: it may be taken back.
+    """
+    request = decode_fields(ProducerState, command.fields)
+    place = (request.producer_id, request.topic, request.queue_id)
+    numbers = broker.producers.numbers(*place)
+    while numbers is not None and numbers.last != numbers.settled_last:
+        await asyncio.sleep(0)
+        numbers = broker.producers.numbers(*place)
+    if numbers is None:
+        reply = ProducerStateReply(False, 0, -1)
+    else:
+        named = numbers.producer.named
+        reply = ProducerStateReply(True, expected(numbers.last, named=named), numbers.last)
+    return command.reply(fields=encode_fields(reply))
+
+
+def drop(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Coroutine[Any, Any, Command]:
+    """Forget a named producer; answered when no crash can bring it back."""
+    producer_id = decode_fields(ProducerDrop, command.fields).producer_id
+    queues = broker.producers.drop_name(producer_id)
+    if queues is None:
+        raise ProducerUnknown(f"there is no producer named {producer_id}")
+    logger.info("producer=%s dropped peer=%s", producer_id, connection.peer)
+    return _answer_saved(broker, command.reply(fields=encode_fields(ProducerDropReply(queues))))
+
+
+async def _answer_saved(broker: BrokerLike, answer: Command) -> Command:
+    await broker.numbers_file.save_now()
+    return answer
+
+
+def list_names(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer the named producers and what is stored of each, as JSON."""
+    prefix = decode_fields(ProducerList, command.fields).prefix
+    names = [name for name in broker.producers.names if name.startswith(prefix)]
+    listed = []
+    for name in names[:NAMES_LISTED_MAX]:
+        producer = broker.producers.find(name)
+        assert producer is not None, "it was listed a moment ago"
+        last = {place: numbers.settled_last for place, numbers in sorted(producer.queues.items())}
+        listed.append(NamedProducer(name, producer.connection is not None, last))
+    return command.reply(fields={}, body=encode_named_producers(listed, len(names)))

@@ -1,0 +1,74 @@
+"""A consumer gives a message back (36): to be tried again later, or to the dead letters.
+
+`state/retries.py` has the rules of what is stored; here are RocketMQ's checks, in its order.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.handlers.members import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
+from inorder.broker.handlers.query import visible_record
+from inorder.broker.sendrules import FAQ
+from inorder.broker.state.names import DEAD_LETTER_PREFIX, retry_topic
+from inorder.broker.state.retries import DEAD_LETTER_QUEUES, send_back
+from inorder.errors import GroupNotFound, NoPermission, SystemError_
+from inorder.model import PERM_WRITE
+from inorder.wire.fields import decode_fields
+from inorder.wire.record import decode
+from inorder.wire.requests.consumers import SendBack
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+VERSION_WITH_MAX: Final = 121
+"""Clients from here on (3.4.9) say themselves how often they try."""
+
+
+def consumer_send_back(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | None:
+    """Store a message once more for its group; answered when that is safe."""
+    request = decode_fields(SendBack, command.fields)
+    group = broker.find_group(request.group)
+    if group is None:
+        raise GroupNotFound(f"subscription group not exist, {request.group} {FAQ}")
+    if not broker.config.perm & PERM_WRITE:
+        raise NoPermission(f"the broker[{broker.address}] sending message is forbidden")
+    if group.retry_queues <= 0:
+        return command.reply()  # the group wants no second try
+    queues = min(group.retry_queues, RETRY_QUEUES_MAX)
+    flag = UNIT_SUBSCRIBED if request.unit_mode else 0
+    topic = broker.ensure_topic(retry_topic(group.name), queues=queues, sys_flag=flag)
+    if not topic.writable:
+        raise NoPermission(f"the topic[{topic.name}] sending message is forbidden")
+    found = visible_record(broker, request.position)
+    if found is None:
+        raise SystemError_(f"look message by offset failed, {request.position}")
+    attempts_max = group.retry_max_times
+    if command.version >= VERSION_WITH_MAX and request.redeliveries_max is not None:
+        attempts_max = request.redeliveries_max
+    back = send_back(
+        decode(found),
+        group=group.name,
+        level=request.delay_level,
+        attempts_max=attempts_max,
+        store_host=broker.store_host,
+    )
+    queue_id = 0 if back.dead else broker.random.randrange(queues)
+    if back.dead:
+        broker.ensure_topic(DEAD_LETTER_PREFIX + group.name, queues=DEAD_LETTER_QUEUES)
+        logger.info(
+            "to the dead letters group=%s topic=%s position=%d attempts=%d",
+            group.name, request.origin_topic, request.position, back.record.redeliveries,
+        )  # fmt: skip
+    broker.append(
+        back.record, queue_id, level=back.level, connection=connection,
+        answer=command.reply(), oneway=command.is_oneway,
+    )  # fmt: skip
+    return None

@@ -1,0 +1,342 @@
+"""Numbered sends, in the order of the rules: who speaks, stored already, key map, next or not.
+
+The hot path takes what is plainly the next message of its producer. Everything else comes here:
+the first message on a queue, duplicates, gaps, strangers. A duplicate is answered from the record
+that was stored, also when its queue or its map is closed by now or the disk is full: a refusal says
+"not stored", and that would be wrong.
+
+Only what clients send is judged. Messages of retry, dead-letter and system topics are copies that
+carry the numbers of their origin; the broker's own appends do not pass here at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from inorder.broker import sendrules
+from inorder.broker.state.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from inorder.errors import (
+    BrokerError,
+    InvalidParameter,
+    KeyMapChanged,
+    MessageIllegal,
+    ProducerGap,
+    ProducerMismatch,
+    ProducerUnknown,
+    StoreError,
+    SystemError_,
+)
+from inorder.ordering import keymap
+from inorder.ordering.sequence import Verdict, expected, judge_batch
+from inorder.wire.extensions import MAP_VERSION
+from inorder.wire.numbering import (
+    MARK,
+    MARK_BYTES,
+    NUMBER_MAX,
+    match_numbered,
+    read_numbered,
+)
+from inorder.wire.properties import get
+from inorder.wire.record import scan
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.packing import Target
+    from inorder.broker.state.producers import Producer, ProducerTable
+    from inorder.broker.state.queuenumbers import QueueNumbers
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+    from inorder.wire.record import ScannedRecord
+    from inorder.wire.requests.send import SendMessage
+
+_NO_NUMBERS_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+
+
+class Stored(NamedTuple):
+    """Where a message lies that was sent before; -1 and no id if that is not remembered."""
+
+    offset: int
+    position: int | None
+    unique: str | None
+
+
+@dataclass(slots=True)
+class Claim:
+    """A numbered send that may be stored, as far as it is not stored already."""
+
+    table: ProducerTable[ServerConnection]
+    producer: Producer[ServerConnection]
+    numbers: QueueNumbers[ServerConnection] | None
+    topic: str
+    queue_id: int
+    stored: list[Stored]
+    """The messages at its front that are stored."""
+    rest: list[int]
+    """The numbers of the others."""
+
+    @property
+    def done(self) -> bool:
+        """Tell whether all of it is stored."""
+        return not self.rest
+
+    def reserve(self) -> None:
+        """Make room to remember it, before anything is stored. Raises ProducersFull."""
+        if self.numbers is None:
+            self.numbers = self.table.add_numbers(self.producer, self.topic, self.queue_id)
+
+    def settle(self, place: Target, offset: int, positions: list[int]) -> None:
+        """Note where the rest was put; a delayed message lies elsewhere than it was sent to."""
+        assert self.numbers is not None, "room is reserved before anything is stored"
+        at_home = place.topic == self.topic and place.queue_id == self.queue_id
+        for index, (number, position) in enumerate(zip(self.rest, positions, strict=True)):
+            value = offset + index if at_home else -2 - position
+            self.table.stored(self.numbers, number, value)
+
+
+class Numbering:
+    """Judges sends by their numbers and by the version of their key map."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self.table = broker.producers
+        self._body_max = broker.config.store.message_bytes_max
+
+    def claim(
+        self, connection: ServerConnection, request: SendMessage, command: Command
+    ) -> Claim | None:
+        """Judge a send; None if it has no numbers. Raises what it is refused with."""
+        found = self._read(request, command)
+        version = command.fields.get(MAP_VERSION)
+        if found is None:
+            self._check_map(request.topic, version)
+            return None
+        producer_id, items = found
+        place = (request.topic, request.queue_id)
+        if request.queue_id < 0:
+            raise InvalidParameter("a numbered message must name its queue")
+        producer = self.table.speaker(producer_id, connection)
+        if any((before is not None) != producer.named for _, before, _ in items):
+            raise MessageIllegal(
+                f"producer {producer_id} is {'named' if producer.named else 'anonymous'}: its "
+                f"sends {'name' if producer.named else 'do not name'} their predecessor"
+            )
+        numbers = self.table.numbers(producer_id, *place)
+        last = None if numbers is None else numbers.last
+        try:
+            verdict, done = judge_batch(last, [item[:2] for item in items])
+        except ValueError as error:
+            raise MessageIllegal(f"the numbers of producer {producer_id}: {error}") from None
+        stored = []
+        for number, _, unique in items[:done]:
+            assert numbers is not None, "something is stored"
+            stored.append(self._stored(numbers, number, unique))
+        if done < len(items):
+            with told_if_partly_stored(done):
+                self._check_map(request.topic, version)
+                self._refuse(verdict, producer, items[done][0], last, place)
+        rest = [number for number, _, _ in items[done:]]
+        return Claim(self.table, producer, numbers, *place, stored, rest)
+
+    def _read(
+        self, request: SendMessage, command: Command
+    ) -> tuple[str, list[tuple[int, int | None, str | None]]] | None:
+        """Return the producer and (number, before, UNIQ_KEY) per message, None if unnumbered."""
+        if not is_numbered_topic(request.topic):
+            return None
+        if not request.batch:
+            if MARK not in (request.properties or ""):
+                return None
+            texts = [request.properties or ""]
+        else:
+            body = bytes(command.body)
+            if MARK_BYTES not in body:
+                return None
+            split = sendrules.require_batch(request, body, self._body_max)
+            texts = [
+                body[at + size + 2 : at + size + 2 + more].decode("utf-8", "replace")
+                for _, at, size, more in split
+            ]
+        found = [read_numbered(text) for text in texts]
+        numbered = [one for one in found if one is not None]
+        if not numbered:
+            return None
+        producer_id = numbered[0][0]
+        if len(numbered) < len(found) or any(one[0] != producer_id for one in numbered):
+            raise MessageIllegal("a batch is numbered by one producer, all of it, or not at all")
+        uniques = [sendrules.unique_key(text) for text in texts]
+        if numbered[0][2] is None and None in uniques:
+            raise MessageIllegal("a numbered message needs a UNIQ_KEY")
+        return producer_id, [
+            (number, before, unique)
+            for (_, number, before), unique in zip(numbered, uniques, strict=True)
+        ]
+
+    @staticmethod
+    def _refuse(
+        verdict: Verdict,
+        producer: Producer[ServerConnection],
+        number: int,
+        last: int | None,
+        place: tuple[str, int],
+    ) -> None:
+        where = f"topic={place[0]} queue={place[1]}"
+        if verdict is Verdict.UNKNOWN:
+            raise ProducerUnknown(
+                f"nothing is known of producer {producer.id} {where}, so {number} cannot be next"
+            )
+        if verdict is Verdict.GAP:
+            wanted = expected(last, named=producer.named)
+            what = "the last one stored is" if producer.named else "expected is"
+            raise ProducerGap(
+                f"number {number} of producer {producer.id} {where} is out of turn: {what} "
+                f"{wanted}",
+                expected=wanted,
+            )
+
+    # -- what is stored --------------------------------------------------------------------------
+
+    def _stored(
+        self, numbers: QueueNumbers[ServerConnection], number: int, unique: str | None
+    ) -> Stored:
+        """Find a message that was sent before. Raises ProducerMismatch if it is another one."""
+        named = numbers.producer.named
+        value = numbers.find(number)
+        if value is None:
+            if named:
+                return Stored(-1, None, None)
+            raise ProducerUnknown(
+                f"number {number} of producer {numbers.producer.id} was stored too long ago to "
+                "know which message it was"
+            )
+        record = self._record(numbers, value)
+        if record is None:  # retention has removed it
+            return Stored(max(value, -1), None, unique)
+        known = get(record.properties, b"UNIQ_KEY")
+        first = None if known is None else known.decode("utf-8", "replace")
+        if not named and first != unique:
+            raise ProducerMismatch(
+                f"number {number} of producer {numbers.producer.id} belongs to the message {first}"
+            )
+        return Stored(record.queue_offset, record.position, first)
+
+    def _record(self, numbers: QueueNumbers[ServerConnection], value: int) -> ScannedRecord | None:
+        if value < 0:
+            position, size = -2 - value, 0
+        else:
+            queue = self._store.find_queue(numbers.topic, numbers.queue_id)
+            entry = None if queue is None else queue.given_entry(value)
+            if entry is None:
+                return None
+            position, size, _ = entry
+        data = self._store.log.bytes_at(position, size)
+        return next(scan(data, 0, len(data), position_of_at=position, check_crc=False), None)
+
+    # -- the key map -----------------------------------------------------------------------------
+
+    def _check_map(self, topic: str, version: str | None) -> None:
+        if version is None:
+            return
+        known = self._broker.topics.get(topic)
+        text = "" if known is None else known.attributes.get(keymap.ATTRIBUTE, "")
+        current = keymap.version_of(text)
+        if version != str(current):
+            raise KeyMapChanged(
+                f"the key map of topic[{topic}] has version {current}, not {version[:20]}",
+                version=current,
+                map=text,
+            )
+
+
+@contextlib.contextmanager
+def told_if_partly_stored(count: int) -> Iterator[None]:
+    """Refuse the rest of a batch whose first messages are stored so that it is not taken for all.
+
+    Any other refusal says that nothing of the request is stored, and frees its numbers.
+    """
+    try:
+        yield
+    except (BrokerError, StoreError) as error:
+        if not count:
+            raise
+        raise SystemError_(
+            f"the outcome is unknown: the first {count} messages of the batch are stored, the "
+            f"others are refused: {error}"
+        ) from error
+
+
+def is_numbered_topic(topic: str) -> bool:
+    """Tell whether the numbers of messages of a topic count."""
+    return not topic.startswith(_NO_NUMBERS_PREFIXES)
+
+
+def in_turn(
+    connection: ServerConnection,
+    known: dict[str, QueueNumbers[ServerConnection]],
+    properties: str,
+    start: int,
+) -> tuple[QueueNumbers[ServerConnection], int] | None:
+    """Return the producer's numbers and this one if it is plainly the next of its speaker.
+
+    `start` is where the mark first stands. Anything but a plain group there is not judged here.
+    """
+    # hot: 0.7 µs
+    found = match_numbered(properties, start)
+    if found is None:
+        return None
+    producer_id, sequence, before = found.groups()
+    numbers = known.get(producer_id)
+    if (
+        numbers is None
+        or (start and properties[start - 1] != "\x02")
+        or (producer := numbers.producer).connection is not connection
+        or producer.named is (before is None)
+    ):
+        return None
+    number, last = int(sequence), numbers.last
+    if number != last + 1 if before is None else int(before) != last or number <= last:
+        return None
+    return (numbers, number) if number <= NUMBER_MAX else None
+
+
+def items_in_turn(
+    connection: ServerConnection,
+    known: dict[str, QueueNumbers[ServerConnection]],
+    body: bytes,
+    items: list[tuple[int, int, int, int]],
+) -> list[tuple[QueueNumbers[ServerConnection], int]] | None:
+    """Return the number of each item, empty if none has one; None if that is not plain.
+
+    Plain are the next messages of one producer, one after another.
+    """
+    # hot: 1.5 µs a message
+    found: list[tuple[QueueNumbers[ServerConnection], int]] = []
+    numbers: QueueNumbers[ServerConnection] | None = None
+    last = 0
+    for index, (_, at, size, more) in enumerate(items):
+        text = body[at + size + 2 : at + size + 2 + more].decode()
+        numbered = read_numbered(text)
+        if numbered is None:
+            if found:
+                return None
+            continue
+        producer_id, number, before = numbered
+        if numbers is None:
+            numbers = known.get(producer_id)
+            if index or numbers is None or numbers.producer.connection is not connection:
+                return None
+            last = numbers.last
+        if (
+            numbers.producer.id != producer_id
+            or numbers.producer.named is (before is None)
+            or (number != last + 1 if before is None else before != last)
+            or number <= last
+            or "UNIQ_KEY\x01" not in text
+        ):
+            return None
+        last = number
+        found.append((numbers, number))
+    return found

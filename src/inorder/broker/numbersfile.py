@@ -1,0 +1,236 @@
+"""Remembering the numbering producers over a restart: a file, and the log behind it.
+
+The file holds the table as it was at a position of the log. What came after is found in the log
+itself, for every record carries its number. So a start reads the file and the log behind it.
+
+A file must not know more than the log: a resend would be answered as a duplicate and not be
+stored. So it is written when the log is durable up to where the table was taken, and a start drops
+a file that depends on more log than there is, or on another one. The file before is kept beside it;
+if neither fits, the whole log is read. What was dropped is gone for good before the port opens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.numbering import is_numbered_topic
+from inorder.broker.snapshots import Snapshot
+from inorder.broker.state.names import SCHEDULE_TOPIC
+from inorder.broker.state.producerfile import Encoder, Saved, decode
+from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, StoreError
+from inorder.store.marked import marked_records
+from inorder.wire.extensions import PRODUCER_ID
+from inorder.wire.numbering import read_numbered
+from inorder.wire.properties import get
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from inorder.broker.broker import Broker
+    from inorder.wire.record import ScannedRecord
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "inorderProducers.bin"
+SAVE_INTERVAL_MS: Final = 30_000
+SAVE_LOG_BYTES: Final = 64 * 1024 * 1024
+RETRY_MS: Final = 10_000
+STOP_LOG_BYTES: Final = 1024 * 1024
+LONG_BYTES: Final = 1024 * 1024 * 1024
+FINGERPRINT_BYTES: Final = 256
+MARK: Final = f"{PRODUCER_ID}\x01".encode()
+
+
+class NumbersFile:
+    """Saves and restores the broker's producers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._table = broker.producers
+        self._file = Snapshot(broker.files, broker.config.data_path / "config" / NAME)
+        self._covered = 0
+        self._saved_revision = 0
+        self._saved_ms = broker.clock.monotonic_ms()
+        self._retry_ms = 0
+        self._task: asyncio.Task[None] | None = None
+        self._saving = asyncio.Lock()
+
+    @property
+    def path(self) -> Path:
+        """Return where the file lies."""
+        return self._file.path
+
+    # -- start -----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Restore the table: the file, then the log behind it.
+
+        Raises:
+            OSError: what had to be dropped could not be removed for good.
+        """
+        store, table = self._broker.store, self._table
+        saved, dropped = self._find()
+        start = store.log.min_position
+        if saved is not None:
+            saved.restore(table)
+            start = max(start, saved.replay_from)
+        restored = table.revision
+        count = self._replay(start)
+        table.restarted()
+        if dropped and saved is None and store.log.min_position:
+            table.memory += 1  # who sent only what retention has removed is forgotten
+        self._covered = start
+        self._saved_revision = restored
+        if dropped or store.log.end_position - start >= SAVE_LOG_BYTES:
+            try:
+                self._save_here()
+            except OSError as error:  # what was dropped is removed; a full disk can still be read
+                log.error("producers were not saved file=%s error=%s", self.path, error)
+        if len(table):
+            log.info("numbering producers=%d replayed=%d from=%d", len(table), count, start)
+
+    def _find(self) -> tuple[Saved | None, bool]:
+        """Return the newest file that fits the log, and whether one was dropped."""
+        dropped = False
+        for path, content in self._file.contents():
+            try:
+                saved = decode(content)
+                self._check(saved)
+            except RemoteProtocolError as error:
+                log.warning("dropped file=%s: %s", path, error)
+                self._file.remove(path)
+                dropped = True
+                continue
+            return saved, dropped
+        return None, dropped
+
+    def _check(self, saved: Saved) -> None:
+        commit_log = self._broker.store.log
+        if saved.depends_on > commit_log.end_position:
+            raise RemoteProtocolError(
+                f"it depends on the log up to {saved.depends_on}, which was lost: it ends at "
+                f"{commit_log.end_position}"
+            )
+        if saved.depends_on > commit_log.min_position and saved.log_crc != self._fingerprint(
+            saved.depends_on
+        ):
+            raise RemoteProtocolError(f"the log before {saved.depends_on} is another one")
+
+    def _fingerprint(self, position: int) -> int:
+        """Return the checksum of the bytes before a position."""
+        commit_log = self._broker.store.log
+        segment = commit_log.segments.find(position - 1) if position else None
+        if segment is None:
+            return 0
+        start = max(segment.position, position - FINGERPRINT_BYTES)
+        return zlib.crc32(segment.read(position - start, start))
+
+    def _replay(self, start: int) -> int:
+        """Count what the log holds from a position on."""
+        commit_log, count = self._broker.store.log, 0
+        if commit_log.end_position - start > LONG_BYTES:
+            log.info("looking for numbered messages bytes=%d", commit_log.end_position - start)
+        for record in marked_records(commit_log.segments, start, commit_log.end_position, MARK):
+            try:
+                count += self._count(record)
+            except MessageIllegal:
+                continue  # no message of ours: it would have been refused
+            except BrokerError as error:
+                log.error(
+                    "a numbered message is not counted position=%d: %s", record.position, error
+                )
+        return count
+
+    def _count(self, record: ScannedRecord) -> bool:
+        found = read_numbered(record.properties.decode("utf-8", "replace"))
+        topic, queue_id, value = record.topic, record.queue_id, record.queue_offset
+        if topic == SCHEDULE_TOPIC:
+            topic = (get(record.properties, b"REAL_TOPIC") or b"").decode("utf-8", "replace")
+            queue_text = get(record.properties, b"REAL_QID") or b""
+            queue_id = int(queue_text) if queue_text.isdigit() else -1
+            value = -2 - record.position
+        if (
+            found is None
+            or queue_id < 0
+            or not is_numbered_topic(topic)
+            or topic not in self._broker.topics
+        ):
+            return False
+        producer_id, number, before = found
+        self._table.replayed(producer_id, topic, queue_id, number, value, named=before is not None)
+        return True
+
+    # -- save ------------------------------------------------------------------------------------
+
+    @property
+    def keep_from(self) -> int | None:
+        """Return the position from which the log is needed, None if none of it is."""
+        return self._covered if self._table.revision != self._saved_revision else None
+
+    def look(self) -> None:
+        """Save if it is time to."""
+        if self._task is not None and not self._task.done():
+            return
+        now_ms = self._broker.clock.monotonic_ms()
+        if now_ms < self._retry_ms:
+            return
+        changed = self._table.revision != self._saved_revision
+        grown = self._broker.store.log.end_position - self._covered
+        if grown >= SAVE_LOG_BYTES or (changed and now_ms - self._saved_ms >= SAVE_INTERVAL_MS):
+            self._task = asyncio.get_running_loop().create_task(self._save_soon(), name="producers")
+
+    async def _save_soon(self) -> None:
+        try:
+            await self.save_now(copies=1)
+        except (OSError, StoreError) as error:
+            log.error("producers were not saved, the old file is kept error=%s", error)
+            self._retry_ms = self._broker.clock.monotonic_ms() + RETRY_MS
+
+    async def save_now(self, *, copies: int = 2) -> None:
+        """Return when all that is known now is on disk; in two copies nothing older is left."""
+        async with self._saving:
+            broker, commit_log = self._broker, self._broker.store.log
+            revision, covered = self._table.revision, commit_log.end_position
+            encoder = Encoder(self._table, covered)
+            while encoder.step():  # noqa: ASYNC110 - a long table is written between other work
+                await asyncio.sleep(0)
+            depends_on = commit_log.end_position
+            content = encoder.finish(depends_on, self._fingerprint(depends_on))
+            await broker.keeping.flush_now()
+            for _ in range(copies):
+                await broker.offload.call(lambda: self._file.save(content))
+            self._saved(covered, revision)
+
+    def _saved(self, covered: int, revision: int) -> None:
+        self._covered = covered
+        self._saved_revision = revision
+        self._saved_ms = self._broker.clock.monotonic_ms()
+
+    def cancel(self) -> None:
+        """Give up a save that is under way."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def save_at_stop(self) -> None:
+        """Save what a start would have to read from the log otherwise.
+
+        Raises:
+            StoreError: the log could not be made durable; the old file is kept.
+        """
+        changed = self._table.revision != self._saved_revision
+        if changed or self._broker.store.log.end_position - self._covered >= STOP_LOG_BYTES:
+            self._broker.store.sync()
+            self._save_here()
+
+    def _save_here(self) -> None:
+        """Save in one go: nothing else runs."""
+        commit_log, revision = self._broker.store.log, self._table.revision
+        position = commit_log.end_position
+        encoder = Encoder(self._table, position)
+        while encoder.step():
+            pass
+        self._file.save(encoder.finish(position, self._fingerprint(position)))
+        self._saved(position, revision)

@@ -1,0 +1,172 @@
+"""The file of numbering producers: what is stored of each, and which part of the log it covers.
+
+    magic 8 | replay from 8 | depends on 8 | log crc 4 | memory 8 | producers 4
+    producer   flags 1 | id length 2 | queues 4 | id
+    queue      topic length 2 | queue 4 | last 8 | end 8 | first 8 | value 8 | runs 4 | topic | runs
+    crc 4
+
+Integers are big-endian. `replay from`: everything before is counted. `depends on`: the log was
+durable up to there before the file was written; nothing from behind is counted. They differ where
+the table was written in several turns: messages between the two may be counted already, and
+counting them again changes nothing. `log crc` is that of the bytes before `depends on`, by which
+another log, or one that lost its end and grew again, is told from this one.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from inorder.broker.state.producers import Producer, ProducerTable
+from inorder.errors import RemoteProtocolError
+
+MAGIC: Final = b"INORDPN1"
+STEP_QUEUES: Final = 250
+_HEAD: Final = struct.Struct(">8sqqIqI")
+_PRODUCER: Final = struct.Struct(">BHI")
+_QUEUE: Final = struct.Struct(">HiqqqqI")
+_CRC: Final = struct.Struct(">I")
+_NAMED: Final = 1
+_RUN: Final = 3
+
+
+class SavedQueue(NamedTuple):
+    """What the file holds of one producer on one queue."""
+
+    topic: str
+    queue_id: int
+    values: tuple[int, int, int, int]
+    runs: array[int]
+
+
+class SavedProducer(NamedTuple):
+    """What it holds of one producer."""
+
+    producer_id: str
+    named: bool
+    queues: list[SavedQueue]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A whole file."""
+
+    replay_from: int
+    depends_on: int
+    log_crc: int
+    memory: int
+    producers: list[SavedProducer]
+
+    def restore(self, table: ProducerTable[Any]) -> None:
+        """Fill an empty table."""
+        for saved in self.producers:
+            producer = table.restore(saved.producer_id, named=saved.named)
+            for queue in saved.queues:
+                table.restore_numbers(producer, *queue)
+        table.memory = max(table.memory, self.memory)
+
+
+class Encoder:
+    """Writes a table in steps, between which it may change."""
+
+    def __init__(self, table: ProducerTable[Any], replay_from: int) -> None:
+        self._waiting = iter(list(table))
+        self._parts: list[bytes] = []
+        self._count = 0
+        self._replay_from = replay_from
+        self.memory = table.memory
+
+    def step(self, queues: int = STEP_QUEUES) -> bool:
+        """Encode some queues; tell whether any are left."""
+        for producer in self._waiting:
+            self._add(producer)
+            queues -= len(producer.queues)
+            if queues <= 0:
+                return True
+        return False
+
+    def _add(self, producer: Producer[Hashable]) -> None:
+        settled = [numbers.settled() for numbers in producer.queues.values()]
+        settled = [numbers for numbers in settled if numbers.last >= 0]
+        if not settled:
+            return
+        name = producer.id.encode()
+        self._parts.append(_PRODUCER.pack(producer.named, len(name), len(settled)) + name)
+        for numbers in settled:
+            topic = numbers.topic.encode()
+            values = (numbers.last, numbers.end, numbers.first, numbers.value)
+            head = _QUEUE.pack(len(topic), numbers.queue_id, *values, len(numbers.runs))
+            self._parts.append(head + topic + _big_endian(numbers.runs).tobytes())
+        self._count += 1
+
+    def finish(self, depends_on: int, log_crc: int) -> bytes:
+        """Return the file."""
+        head = _HEAD.pack(MAGIC, self._replay_from, depends_on, log_crc, self.memory, self._count)
+        content = b"".join([head, *self._parts])
+        return content + _CRC.pack(zlib.crc32(content))
+
+
+def decode(content: bytes) -> Saved:
+    """Read a file.
+
+    Raises:
+        RemoteProtocolError: it is none, or damaged.
+    """
+    if len(content) < _HEAD.size + _CRC.size or content[: len(MAGIC)] != MAGIC:
+        raise RemoteProtocolError("not a file of producers")
+    if _CRC.unpack(content[-_CRC.size :])[0] != zlib.crc32(memoryview(content)[: -_CRC.size]):
+        raise RemoteProtocolError("the file of producers is damaged")
+    _, replay_from, depends_on, log_crc, memory, count = _HEAD.unpack_from(content)
+    if not 0 <= replay_from <= depends_on or memory < 0:
+        raise RemoteProtocolError(f"positions {replay_from}, {depends_on} make no sense")
+    reader = _Reader(content, _HEAD.size, len(content) - _CRC.size)
+    try:
+        producers = [reader.producer() for _ in range(count)]
+    except (struct.error, UnicodeError, ValueError) as error:
+        raise RemoteProtocolError(f"the file of producers is malformed: {error}") from None
+    if reader.at != reader.end:
+        raise RemoteProtocolError("the file of producers is longer than it says")
+    return Saved(replay_from, depends_on, log_crc, memory, producers)
+
+
+class _Reader:
+    def __init__(self, content: bytes, at: int, end: int) -> None:
+        self._content = content
+        self.at = at
+        self.end = end
+
+    def _take(self, count: int) -> bytes:
+        if count > self.end - self.at:
+            raise ValueError("it ends too early")
+        self.at += count
+        return self._content[self.at - count : self.at]
+
+    def producer(self) -> SavedProducer:
+        flags, id_bytes, queues = _PRODUCER.unpack(self._take(_PRODUCER.size))
+        producer_id = self._take(id_bytes).decode()
+        return SavedProducer(
+            producer_id, bool(flags & _NAMED), [self._queue() for _ in range(queues)]
+        )
+
+    def _queue(self) -> SavedQueue:
+        topic_bytes, queue_id, last, end, first, value, count = _QUEUE.unpack(
+            self._take(_QUEUE.size)
+        )
+        if last < 0 or not 0 <= first <= last + 1 or queue_id < 0 or count % _RUN:
+            raise ValueError("numbers make no sense")
+        topic = self._take(topic_bytes).decode()
+        runs = array("q", self._take(count * 8))
+        return SavedQueue(topic, queue_id, (last, end, first, value), _big_endian(runs))
+
+
+def _big_endian(values: array[int]) -> array[int]:
+    """Return numbers with their bytes in the order of the file, or back."""
+    if sys.byteorder == "little":
+        values = array("q", values)
+        values.byteswap()
+    return values

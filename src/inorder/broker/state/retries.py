@@ -1,0 +1,65 @@
+"""What becomes of a message that a consumer gives back (code 36): RocketMQ's rules.
+
+    it was tried `attempts_max` times already, or the level is below 0    %DLQ%group, queue 0
+    otherwise                                                             %RETRY%group, later:
+        level 0                                                           level 3 + attempts so far
+        level above 0                                                     that level
+
+The new message is the old one: body, flags, birth, tags and UNIQ_KEY stay. It counts one attempt
+more, RETRY_TOPIC names the topic that it came from first, ORIGIN_MESSAGE_ID its first place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from inorder.broker.state.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SCHEDULED, SEQUENCE
+from inorder.wire.ids import offset_message_id
+from inorder.wire.properties import join, parse
+from inorder.wire.record import Record
+
+FIRST_LEVEL: Final = 3
+DEAD_LETTER_QUEUES: Final = 1
+_OF_THE_SEND: Final = (PRODUCER_ID, SEQUENCE, PREDECESSOR, SCHEDULED)
+
+
+class SentBack(NamedTuple):
+    """The message to store, but for its queue; `level` 0: at once."""
+
+    record: Record
+    level: int
+    dead: bool
+
+
+def send_back(
+    record: Record, *, group: str, level: int, attempts_max: int, store_host: bytes
+) -> SentBack:
+    """Return what to store for a message that a group gives back."""
+    found = parse(record.properties)
+    for name in _OF_THE_SEND:
+        found.pop(name, None)
+    found.setdefault("RETRY_TOPIC", record.topic)
+    found["WAIT"] = "false"
+    dead = record.redeliveries >= attempts_max or level < 0
+    if dead:
+        level = 0
+    elif level == 0:
+        level = FIRST_LEVEL + record.redeliveries
+    found["DELAY"] = str(level)
+    found.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(record.store_host, record.position))
+    topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + group
+    return SentBack(
+        replace(
+            record,
+            topic=topic,
+            properties=join(found).encode(),
+            store_host=store_host,
+            redeliveries=record.redeliveries + 1,
+            prepared_position=0,
+            version=1,
+        ),
+        level,
+        dead,
+    )

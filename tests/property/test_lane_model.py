@@ -1,0 +1,301 @@
+"""Lanes against a model of a broker: delay, loss, late copies, refusals, restarts, power cuts.
+
+Whatever happens, each message is stored at most once, in the order of the calls; what was
+acknowledged is stored, or the loss is reported.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from inorder.client.state.lane import DONE, Entry, Lane, Resolution
+from inorder.ordering.sequence import Verdict, expected, judge_batch
+
+
+class Call(Entry):
+    """A send: the messages it brings, and what its caller was told."""
+
+    def __init__(self, first: int, count: int, number: int, *, bad: bool) -> None:
+        super().__init__(count, number, number + count - 1 if number >= 0 else -1)
+        self.ids = list(range(first, first + count))
+        self.bad = bad
+        self.told = ""
+
+
+@dataclass
+class Request:
+    """A copy of a send on its way."""
+
+    pid: int
+    call: Call
+    number: int
+    previous: int
+
+
+@dataclass
+class Wire:
+    """One connection, each direction in order."""
+
+    incarnation: int
+    requests: deque[Request] = field(default_factory=deque)
+    answers: deque[tuple[Call, str, int]] = field(default_factory=deque)
+
+
+class Broker:
+    """The rules of the idempotent producer, as short as they can be said."""
+
+    def __init__(self, *, named: bool) -> None:
+        self.named = named
+        self.busy = False
+        self.vague = False  # it stores, and answers that it does not know
+        self.log: list[tuple[int, int, int]] = []  # producer, number, message
+        self.evicted_at: dict[int, int] = {}  # what lies before is forgotten
+        self.highest = 0
+
+    def numbers(self, pid: int) -> dict[int, int]:
+        known = self.log[self.evicted_at.get(pid, 0) :]
+        return {number: id_ for owner, number, id_ in known if owner == pid}
+
+    def last(self, pid: int) -> int | None:
+        return max(self.numbers(pid), default=None)
+
+    def receive(self, incarnation: int, request: Request) -> tuple[str, int]:
+        last = self.last(request.pid)
+        if incarnation < self.highest:
+            return "stale", 0
+        numbers = range(request.number, request.number + request.call.count)
+        verdict, done = judge_batch(
+            last, [(number, request.previous if self.named else None) for number in numbers]
+        )
+        known = self.numbers(request.pid)
+        for number, id_ in zip(numbers[:done], request.call.ids, strict=False):
+            if known.get(number) != id_:
+                return "mismatch", 0
+        if verdict is Verdict.UNKNOWN:
+            return "unknown", 0
+        if verdict is Verdict.GAP:
+            return "gap", expected(last, named=True)
+        if verdict is Verdict.NEXT and self.busy:
+            return "busy", 0
+        if verdict is Verdict.NEXT and request.call.bad and not done:
+            return "bad", 0
+        for number, id_ in list(zip(numbers, request.call.ids, strict=True))[done:]:
+            self.log.append((request.pid, number, id_))
+        return ("vague" if self.vague else "stored"), 0
+
+
+class LaneModel(RuleBasedStateMachine):
+    """A shell of a few lines around the lane, and everything that can go wrong."""
+
+    named = False
+
+    @initialize(window=st.integers(1, 6))
+    def start(self, window: int) -> None:
+        self.broker = Broker(named=self.named)
+        self.lane: Lane[Call] = Lane(window, named=self.named)
+        self.calls: list[Call] = []
+        self.next_id = 0
+        self.sequence = 0
+        self.pid = 1
+        self.incarnation = 1
+        self.wire: Wire | None = None
+        self.old: list[Wire] = []
+        self.cut = self.reported = False
+
+    # The caller.
+
+    @rule(count=st.integers(1, 3), bad=st.integers(0, 9), skip=st.integers(1, 5))
+    def call(self, count: int, bad: int, skip: int) -> None:
+        number = -1
+        if self.named:
+            count, self.sequence = 1, self.sequence + skip
+            number = self.sequence
+        call = Call(self.next_id, count, number, bad=bad == 0)
+        self.next_id += count
+        self.calls.append(call)
+        self.lane.add(call)
+
+    @precondition(lambda self: self.calls)
+    @rule(index=st.integers(0, 1000))
+    def give_up(self, index: int) -> None:
+        call = self.calls[index % len(self.calls)]
+        if not call.told:
+            self.lane.abandon(call)
+            call.told = "unknown"
+
+    # The shell.
+
+    @rule()
+    def write(self) -> None:
+        if self.wire is None:
+            return
+        while (call := self.lane.next()) is not None:
+            self.wire.requests.append(Request(self.pid, call, call.number, call.previous))
+
+    @rule()
+    def connect(self) -> None:
+        if self.wire is not None:
+            return
+        self.incarnation += 1
+        self.broker.highest = self.incarnation
+        self.wire = Wire(self.incarnation)
+        self.lane.meet(numbered=True)
+
+    @rule()
+    def ask(self) -> None:
+        """Learn from the broker how far it is, if that must be known."""
+        if self.wire is not None and self.lane.needs_state:
+            last = self.broker.last(self.pid)
+            have = -1 if last is None else last
+            self.resolved(self.lane.resolve(have, known=last is not None))
+
+    def resolved(self, found: Resolution[Call]) -> None:
+        for call in found.unvouched:
+            call.told = "unknown"
+        if found.lost or found.forgotten:
+            self.begin_again()
+
+    def begin_again(self) -> None:
+        self.reported = True
+        if self.named:
+            self.lane.lost = None
+            for call in self.lane.waiting:
+                if not call.told:
+                    call.told = "failed"
+                call.state = DONE
+            return
+        self.pid += 1
+        for call in self.lane.restart():
+            call.told = call.told or "ok"
+
+    @precondition(lambda self: self.wire is not None and self.wire.answers)
+    @rule()
+    def hear(self) -> None:
+        assert self.wire is not None
+        call, answer, last = self.wire.answers.popleft()
+        lane, forgotten = self.lane, False
+        if answer == "stored":
+            lane.confirm(call)
+            call.told = call.told or "ok"
+        elif answer == "bad":
+            lane.refuse(call, final=True)
+            call.told = call.told or "failed"
+        elif answer == "busy":
+            lane.refuse(call, final=False)
+        elif answer == "gap":
+            lane.gap(call, last)
+        elif answer == "vague":
+            lane.doubt(call)
+            lane.abandon(call)
+            call.told = call.told or "unknown"
+        else:
+            assert answer == "unknown", answer
+            lane.refuse(call, final=False)
+            forgotten = True
+        self.forgotten = getattr(self, "forgotten", False) or forgotten
+        if lane.settled:
+            lane.rewind()
+            if lane.lost or self.forgotten:
+                self.begin_again()
+            self.forgotten = False
+
+    # What goes wrong.
+
+    @rule(which=st.integers(0, 5))
+    def arrive(self, which: int) -> None:
+        wires = [wire for wire in (self.wire, *self.old) if wire is not None and wire.requests]
+        if not wires:
+            return
+        wire = wires[which % len(wires)]
+        request = wire.requests.popleft()
+        answer, last = self.broker.receive(wire.incarnation, request)
+        if wire is self.wire:
+            assert answer != "stale"
+            wire.answers.append((request.call, answer, last))
+
+    @rule()
+    def lose_connection(self) -> None:
+        if self.wire is not None:
+            self.old.append(self.wire)
+            self.wire = None
+            self.forgotten = False
+            self.lane.lose()
+
+    @rule(busy=st.booleans())
+    def be_busy(self, busy: bool) -> None:
+        self.broker.busy = busy
+
+    @rule(vague=st.booleans())
+    def be_vague(self, vague: bool) -> None:
+        self.broker.vague = vague
+
+    @rule()
+    def kill(self) -> None:
+        """The log stays, and with it the numbers; what was under way to the broker is gone."""
+        self.lose_connection()
+        self.old.clear()
+
+    @rule(keep=st.integers(0, 20))
+    def cut_power(self, keep: int) -> None:
+        self.kill()
+        lost = len(self.broker.log) > keep
+        del self.broker.log[keep:]
+        self.cut = self.cut or lost
+
+    @precondition(lambda self: not self.named)
+    @rule()
+    def forget(self) -> None:
+        """An eviction, while nothing of this producer is unknown or under way."""
+        idle = self.wire is None or not (self.wire.requests or self.wire.answers)
+        if idle and not self.lane.unknown and not self.lane.in_flight:
+            self.broker.evicted_at[self.pid] = len(self.broker.log)
+            self.old.clear()
+
+    # What must hold.
+
+    @invariant()
+    def stored_once_and_in_order(self) -> None:
+        if hasattr(self, "broker"):
+            ids = [id_ for _, _, id_ in self.broker.log]
+            assert ids == sorted(set(ids))
+
+    def teardown(self) -> None:
+        if not hasattr(self, "broker"):
+            return
+        self.broker.busy = self.broker.vague = False
+        self.call(1, 1, 1)
+        for _ in range(5 * len(self.calls) + 50):
+            self.connect()
+            self.ask()
+            self.write()
+            while self.wire is not None and self.wire.requests:
+                self.arrive(0)
+            while self.wire is not None and self.wire.answers:
+                self.hear()
+        stored = {id_ for _, _, id_ in self.broker.log}
+        for call in self.calls:
+            assert call.told, f"{call} has no outcome"
+            assert call.told != "failed" or call.bad or (self.named and self.cut)
+            if call.told == "ok" and not self.cut:
+                assert stored.issuperset(call.ids)
+            if call.told == "failed" and not self.cut:
+                assert stored.isdisjoint(call.ids)
+        acknowledged = {id_ for call in self.calls if call.told == "ok" for id_ in call.ids}
+        assert acknowledged <= stored or self.reported
+
+
+class NamedLaneModel(LaneModel):
+    """The same with numbers of the caller's own, with gaps."""
+
+    named = True
+
+
+TestLane = LaneModel.TestCase
+TestLane.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestNamedLane = NamedLaneModel.TestCase
+TestNamedLane.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)

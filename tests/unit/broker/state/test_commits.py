@@ -1,0 +1,66 @@
+"""Whose word on a group's progress counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from inorder.broker.state.commits import Committer, commit
+from inorder.broker.state.locks import QueueLocks
+from inorder.broker.state.offsets import OffsetTable
+from inorder.model import TopicQueue
+
+QUEUE = TopicQueue("orders", "broker-a", 1)
+
+
+class Table:
+    """Offsets and locks; `a` holds the queue over connection 1."""
+
+    def __init__(self, *, locked: bool = True) -> None:
+        self.offsets = OffsetTable(now_ms=0)
+        self.locks = QueueLocks()
+        if locked:
+            assert self.locks.try_lock("g", QUEUE, "a", 0, connection=1)
+
+    def commit(self, offset: int, client: str | None, connection: int, at_ms: int = 10) -> int:
+        commit(
+            self.offsets, self.locks, "g", QUEUE, offset, committer=Committer(client, connection),
+            now_ms=at_ms, monotonic_ms=at_ms,
+        )  # fmt: skip
+        return self.offsets.query("g", "orders", 1)
+
+
+def test_without_a_lock_anybody_commits_anything() -> None:
+    """RocketMQ's rule, also backwards."""
+    table = Table(locked=False)
+    assert [table.commit(offset, "b", 2) for offset in (10, 4)] == [10, 4]
+
+
+def test_while_locked_only_the_owner_commits() -> None:
+    """O11: a client that had the queue before does not move the offset of the new owner."""
+    table = Table()
+    assert table.commit(10, "a", 1) == 10
+    assert table.commit(99, "b", 2) == 10
+    assert table.commit(11, "a", 5) == 11, "the owner on another connection"
+
+
+def test_while_locked_nobody_goes_back() -> None:
+    """O25: an owner that goes on with an old state does not undo what another did."""
+    table = Table()
+    assert [table.commit(offset, "a", 1) for offset in (10, 3, 10, 12)] == [10, 10, 10, 12]
+
+
+def test_a_connection_that_nobody_knows_may_be_the_owners() -> None:
+    """It has reconnected and not said who it is; but then, too, nothing goes back."""
+    table = Table()
+    assert [table.commit(offset, None, 9) for offset in (10, 3)] == [10, 10]
+
+
+def test_the_connection_that_renewed_the_lock_is_the_owners() -> None:
+    """Whatever it calls itself in the group."""
+    assert Table().commit(10, "other", 1) == 10
+
+
+@pytest.mark.parametrize("at_ms", [60_000, 90_000])
+def test_an_expired_lock_protects_nothing(at_ms: int) -> None:
+    """Somebody else may have it next."""
+    assert Table().commit(10, "b", 2, at_ms) == 10
