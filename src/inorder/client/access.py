@@ -10,6 +10,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from inorder.client.ids import Identity, MessageIds
@@ -20,7 +21,7 @@ from inorder.errors import AlreadyClosed, ConfigError, UsageError
 
 NAMESRV_VARIABLE = "NAMESRV_ADDR"
 
-_Key = tuple[tuple[str, ...], ClientConfig, ssl.SSLContext | None]
+_Key = tuple[tuple[str, ...], ClientConfig, ssl.SSLContext | None, str]
 
 
 class _Shared:
@@ -45,24 +46,27 @@ class Access:
         *,
         config: ClientConfig | None,
         tls: ssl.SSLContext | None,
+        instance: str = "",
     ) -> None:
         self.session: Session | None = None
         self._shared: _Shared | None = None
         self._closed = False
         if isinstance(namesrv, Session):
-            if config is not None or tls is not None:
-                raise UsageError("a session has its settings already; leave config= and tls= out")
+            if config is not None or tls is not None or instance:
+                raise UsageError(
+                    "a session has its settings already; leave config=, tls= and instance= out"
+                )
             self.session = namesrv
             self.config = namesrv.config
             self.clock: Clock = namesrv.clock
             self.message_ids = namesrv.message_ids
-            self._key: _Key = ((), self.config, None)
+            self._key: _Key = ((), self.config, None, "")
             return
         self.config = config or ClientConfig()
         self.clock = SystemClock()
         self.message_ids = MessageIds(Identity.of_this_process(), self.clock)
         servers = parse_name_servers(name_servers(namesrv, os.environ))
-        self._key = (tuple(servers), self.config, tls)
+        self._key = (tuple(servers), self.config, tls, instance)
 
     async def open(self) -> Session:
         """Return the session, started."""
@@ -95,8 +99,10 @@ def _join(loop: asyncio.AbstractEventLoop, key: _Key) -> _Shared:
     of_loop = _sessions.setdefault(loop, {})
     shared = of_loop.get(key)
     if shared is None:
-        servers, config, tls = key
-        shared = of_loop[key] = _Shared(Session(";".join(servers), config=config, tls=tls))
+        servers, config, tls, instance = key
+        identity = replace(Identity.of_this_process(), instance=instance)
+        session = Session(";".join(servers), config=config, tls=tls, identity=identity)
+        shared = of_loop[key] = _Shared(session)
     shared.users += 1
     return shared
 

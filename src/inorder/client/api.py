@@ -12,11 +12,22 @@ from typing import Any, Final, Protocol, TypeVar
 from inorder.errors import broker_error
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
 from inorder.wire import bodies
+from inorder.wire.bodies.producers import NamedProducer, decode_named_producers
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.record import Record, decode, decode_all
 from inorder.wire.requests import admin, groups, locks, names, offsets, progress, query, routes
+from inorder.wire.requests.consumers import SendBack
+from inorder.wire.requests.producers import (
+    ProducerDrop,
+    ProducerDropReply,
+    ProducerHello,
+    ProducerHelloReply,
+    ProducerList,
+    ProducerState,
+    ProducerStateReply,
+)
 from inorder.wire.requests.pull import PullMessage, PullReply
 from inorder.wire.requests.send import SendMessage, SendReply
 from inorder.wire.routedata import ClusterInfo, TopicRoute
@@ -68,6 +79,11 @@ class _Api:
         self._connection = connection
         self._timeout_ms = timeout_ms
 
+    @property
+    def connection(self) -> Caller:
+        """Return whom it asks."""
+        return self._connection
+
     async def _ask(
         self,
         request: Any,
@@ -85,7 +101,7 @@ class _Api:
         )
         answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
-            raise broker_error(answer.code, answer.remark)
+            raise broker_error(answer.code, answer.remark, answer.fields)
         return answer
 
     def _tell(self, request: Any, body: bytes = b"") -> None:
@@ -104,25 +120,45 @@ class BrokerApi(_Api):
     async def send_message(
         self, request: SendMessage, body: bytes, *, timeout_ms: int | None = None
     ) -> SendReply:
-        """Store a message, or a batch if the request says so."""
+        """Store a message, or a batch if the request says so; producers post theirs instead."""
         code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
         answer = await self._ask(
             request, body, code=code, fields=request.to_fields_v2(), timeout_ms=timeout_ms
         )
         return decode_fields(SendReply, answer.fields)
 
-    def send_oneway(self, request: SendMessage, body: bytes) -> None:
-        """Send a message and learn nothing of its fate."""
-        code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
-        self._connection.notify(Command.request(code, request.to_fields_v2(), body, oneway=True))
+    async def producer_hello(self, request: ProducerHello) -> ProducerHelloReply:
+        """Bind a producer to this connection. CodeNotSupported: the broker is not ours."""
+        return decode_fields(ProducerHelloReply, (await self._ask(request)).fields)
+
+    async def producer_state(
+        self, producer_id: str, queue: TopicQueue, *, timeout_ms: int | None = None
+    ) -> ProducerStateReply:
+        """Return how far a producer is on a queue."""
+        request = ProducerState(producer_id, queue.topic, queue.index)
+        answer = await self._ask(request, timeout_ms=timeout_ms)
+        return decode_fields(ProducerStateReply, answer.fields)
+
+    async def drop_producer(self, producer_id: str) -> int:
+        """Forget a named producer; return on how many queues it was known."""
+        answer = await self._ask(ProducerDrop(producer_id))
+        return decode_fields(ProducerDropReply, answer.fields).queues
+
+    async def named_producers(self, prefix: str = "") -> list[NamedProducer]:
+        """Return the named producers whose names begin so, the first 10,000 of them."""
+        return decode_named_producers((await self._ask(ProducerList(prefix))).body)[0]
 
     async def pull_message(self, request: PullMessage, *, timeout_ms: int | None = None) -> Pulled:
         """Ask for messages; nothing found and a moved offset are answers, not errors."""
         command = Command.request(request.CODE, encode_fields(request))
         answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
         if answer.code not in PULL_CODES:
-            raise broker_error(answer.code, answer.remark)
+            raise broker_error(answer.code, answer.remark, answer.fields)
         return Pulled(answer.code, decode_fields(PullReply, answer.fields), answer.body)
+
+    async def send_back(self, request: SendBack, *, timeout_ms: int | None = None) -> None:
+        """Give a message back that could not be handled."""
+        await self._ask(request, timeout_ms=timeout_ms)
 
     async def view_message(self, position: int, topic: str | None = None) -> Record:
         """Return the record at a position of the log."""

@@ -6,6 +6,7 @@ import os
 import random
 import socket
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from inorder.clock import Clock
 from inorder.wire.ids import UniqueIds
@@ -47,6 +48,15 @@ class MessageIds:
     def next(self) -> str:
         """Return an id that no other message has."""
         return self._ids.next(self._clock.now_ms())
+
+    def at(self, now_ms: int) -> str:
+        """Return the same for a caller who knows what time it is."""
+        return self._ids.next(now_ms)
+
+
+def new_producer_id(message_ids: MessageIds) -> str:
+    """Return an id that no other producer has: 16 hex digits."""
+    return blake2b(message_ids.next().encode(), digest_size=8).hexdigest()
 
 
 def local_ip() -> str:

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
+from inorder.client.receiving import receive_all
 from inorder.client.session import Session
+from inorder.client.state.pulldecisions import PullStatus
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
-from inorder.wire import properties as names
 from inorder.wire.codes import ResponseCode
-from inorder.wire.compression import decompress_body
-from inorder.wire.ids import offset_message_id
-from inorder.wire.properties import parse
-from inorder.wire.record import Record
 from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 
-
-class PullStatus(Enum):
-    """What a pull found."""
-
-    FOUND = ResponseCode.SUCCESS
-    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
-    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
-    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
+__all__ = ["PullResult", "PullStatus", "pull"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +55,21 @@ async def pull(
     )
     api = await session.reader_of(queue)
     pulled = await api.pull_message(request, timeout_ms=suspend_ms + config.request_timeout_ms)
-    limit = config.message_bytes_max
-    found = (receive(queue.broker, record, limit) for record in pulled.records())
+    found: tuple[ReceivedMessage, ...] = ()
+    if pulled.code == ResponseCode.SUCCESS:
+        found = receive_all(queue.broker, pulled.body, config.message_bytes_max)
+    if not subscription.matches_all:
+        found = tuple(message for message in found if _wanted(message, subscription))
     reply = pulled.reply
     return PullResult(
         PullStatus(pulled.code),
-        tuple(message for message in found if _wanted(message, subscription)),
+        found,
         reply.next_begin_offset,
         reply.min_offset,
         reply.max_offset,
     )
 
 
-def receive(broker: str, record: Record, body_bytes_max: int) -> ReceivedMessage:
-    """Return a record as a message; its body unpacked, but never beyond the limit."""
-    properties = parse(record.properties)
-    return ReceivedMessage(
-        record.topic,
-        TopicQueue(record.topic, broker, record.queue_id),
-        record.queue_offset,
-        decompress_body(record.sys_flag, record.body, limit=body_bytes_max),
-        properties,
-        properties.get(names.UNIQ_KEY) or offset_message_id(record.store_host, record.position),
-        record.born_at_ms,
-        record.stored_at_ms,
-        record.redeliveries,
-        record.position,
-    )
-
-
 def _wanted(message: ReceivedMessage, subscription: Subscription) -> bool:
     """Compare the tag itself: brokers compare hashes only."""
-    return subscription.matches_all or message.tag in subscription.tags
+    return message.tag in subscription.tags

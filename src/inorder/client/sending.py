@@ -1,15 +1,19 @@
-"""One hand-over to a producer on its way: what, where to, until when, and what became of it."""
+"""One request of a producer on its way: what, where to, until when, and who waits for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from inorder.client.outgoing import Outgoing
-from inorder.client.turns import Turn
-from inorder.errors import TransportError, UsageError
+from inorder.client.state.lane import Entry
+from inorder.errors import InorderError, UsageError
 from inorder.model import Message, SendReceipt, TopicQueue
+from inorder.wire.sendframes import SendAnswer
+
+if TYPE_CHECKING:
+    from inorder.client.queuelane import QueueLane
 
 Selector = Callable[[Sequence[TopicQueue], Message, Any], TopicQueue]
 BeforeSend = Callable[[Message], Message | None]
@@ -31,51 +35,120 @@ class Choice:
         if self.queue is not None and self.queue.topic != topic:
             raise UsageError(f"{self.queue} is no queue of topic {topic}")
 
-    def is_free(self, message: Message) -> bool:
-        """Tell whether any queue will do."""
-        return self.queue is None and self.selector is None and message.key is None
-
-    def fixed(self, queues: Sequence[TopicQueue], message: Message) -> TopicQueue | None:
+    def fixed(self, queues: Sequence[TopicQueue], message: Message | None) -> TopicQueue | None:
         """Return the queue that the caller chose, or None."""
         if self.queue is not None:
             return self.queue
         if self.selector is None:
             return None
+        assert message is not None, "a selector sees the message"
         chosen = self.selector(queues, message, self.arg)
         if chosen not in queues:
             raise UsageError(f"the selector returned {chosen!r}; it must be one of {len(queues)}")
         return chosen
 
 
-@dataclass(slots=True)
-class Sending:
-    """Requests for one queue, sent one after the other."""
+class Waiter(Protocol):
+    """Who waits for an outcome: an asyncio future, or something like it of another thread."""
 
-    messages: Sequence[Message]
-    parts: Sequence[Outgoing]
-    choice: Choice
-    deadline_ms: int
-    turn: Turn
-    queue: TopicQueue | None = None  # None: the turn is in the line of those who await the route
-    receipts: list[SendReceipt] = field(default_factory=list)
-    sent_parts: int = 0
-    in_doubt: TransportError | None = None
-    released: bool = False
+    def done(self) -> bool:
+        """Tell whether nobody waits any more."""
+        ...
 
-    @property
-    def topic(self) -> str:
-        """Return the topic of all its messages."""
-        return self.messages[0].topic
+    def set_result(self, result: Any, /) -> None:
+        """Take the receipt, or the receipts of a batch."""
+        ...
+
+    def set_exception(self, exception: Any, /) -> None:
+        """Take the error."""
+        ...
+
+
+class Series:
+    """Requests of one call that follow one another: behind one that failed nothing is sent."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+
+class Sending(Entry):
+    """A request of a lane: its content, and who waits for it."""
+
+    __slots__ = (
+        "answered_early",
+        "choice",
+        "deadline_ms",
+        "failure",
+        "key",
+        "lane",
+        "messages",
+        "oneway",
+        "over",
+        "part",
+        "series",
+        "topic",
+        "tries",
+        "version",
+        "waiter",
+        "written_ms",
+    )
+
+    def __init__(  # noqa: PLR0917 - by place, for it is made for every message
+        self,
+        topic: str,
+        key: str | None,
+        part: Outgoing,
+        choice: Choice | None,
+        deadline_ms: int,
+        waiter: Waiter,
+        *,
+        messages: Sequence[Message] | None = None,
+        series: Series | None = None,
+        oneway: bool = False,
+    ) -> None:
+        sequences = part.sequences
+        if sequences:
+            super().__init__(part.count, sequences[0], sequences[-1])
+        else:
+            super().__init__(part.count)
+        self.topic = topic
+        self.key = key
+        self.part = part
+        self.choice = choice  # None: by the key, or in turn
+        self.deadline_ms = deadline_ms
+        self.waiter = waiter
+        self.messages = messages  # for hooks and selectors; None if there are none
+        self.series = series
+        self.oneway = oneway
+        self.lane: QueueLane | None = None
+        self.version = 0  # of the key map that chose the queue
+        self.tries = 0
+        self.written_ms = 0
+        self.failure: InorderError | None = None  # of the last try
+        self.over = False  # its caller knows the outcome
+        self.answered_early = False  # one-way, and written: its caller waits no more
 
     @property
     def may_move(self) -> bool:
-        """Tell whether another queue will do as well: nobody chose, and nothing is stored yet."""
-        return self.sent_parts == 0 and all(map(self.choice.is_free, self.messages))
+        """Tell whether another queue will do as well.
 
-    def confirm(self, part: Outgoing, queue: TopicQueue, offset: int) -> None:
-        """Note that a part is stored, from an offset on."""
-        self.sent_parts += 1
-        self.receipts += [
-            SendReceipt(message_id, queue, offset + index)
-            for index, message_id in enumerate(part.message_ids)
-        ]
+        Asked of what waits: it is not stored, or it is in doubt at a broker without numbers, where
+        a second copy is allowed for.
+        """
+        free = self.key is None and self.choice is None and self.series is None
+        return free and not self.stored
+
+    @property
+    def wanted(self) -> bool:
+        """Tell whether it still should be sent: nobody cancelled it, nothing before it failed."""
+        if self.series is not None and self.series.error is not None:
+            return False
+        return self.answered_early or not self.waiter.done()
+
+    def answered(self, answer: SendAnswer) -> None:
+        """Take the broker's answer."""
+        lane = self.lane
+        assert lane is not None
+        lane.link.answered(lane, self, answer)

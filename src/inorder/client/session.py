@@ -12,20 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from inorder.client.api import BrokerApi, NameServerApi
+from inorder.client.groups import GroupMember, Groups
 from inorder.client.ids import Identity, MessageIds
 from inorder.client.state import routes
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
 from inorder.errors import (
     AlreadyClosed,
+    BrokerError,
     ConfigError,
     InorderError,
     NoWritableQueue,
+    RemoteProtocolError,
     TopicNotFound,
     TopicNotRouted,
     TransportError,
@@ -33,9 +36,10 @@ from inorder.errors import (
 from inorder.model import TopicQueue
 from inorder.net.connection import Connection, parse_address, refuse_request
 from inorder.net.pool import Pool
+from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.tasks.groups import Tasks
 from inorder.tasks.periodic import periodic
-from inorder.wire.bodies import ClientHeartbeat, ConsumerData
+from inorder.wire.bodies import ConsumerData
 from inorder.wire.command import Command
 from inorder.wire.routedata import TopicRoute
 
@@ -76,13 +80,21 @@ class Session:
         self.message_ids = MessageIds(self.identity, self.clock)  # one series for all producers
         self._name_servers = parse_name_servers(namesrv)
         self._current = 0
-        self._pool = Pool(self.config.net, self.clock, on_request=self._on_request, tls=tls)
+        self._pool = Pool(
+            self.config.net,
+            self.clock,
+            on_request=self._on_request,
+            on_lost=lambda connection, _: self._groups.lost(connection.address),
+            tls=tls,
+        )
         self._tasks = Tasks(f"session {self.client_id}")
         self._routes: dict[str, TopicRoute] = {}
+        self._key_maps: dict[str, KeyMap] = {}
+        self._said: set[str] = set()
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
-        self._producers: dict[str, int] = {}
-        self._consumers: dict[str, ConsumerData] = {}
+        self._groups = Groups(self.client_id)
         self._handlers: dict[int, OnRequest] = {}
+        self._introduced: dict[str, Connection] = {}
         self._started = False
         self._closed = False
 
@@ -106,7 +118,7 @@ class Session:
             return
         self._closed = True
         await self._tasks.stop()
-        await self._unregister_all()
+        await self._unregister(sorted(self._groups.producers), sorted(self._groups.consumers))
         for fetch in list(self._fetching.values()):
             fetch.cancel()
         await asyncio.gather(*self._fetching.values(), return_exceptions=True)
@@ -124,6 +136,9 @@ class Session:
     async def broker_at(self, address: str) -> BrokerApi:
         """Return the requests to the broker at an address. Raises ConnectFailed."""
         connection = await self._pool.get(address)
+        if self._groups.members and self._introduced.get(address) is not connection:
+            self._introduced[address] = connection
+            self._tasks.start(self._introduce(address), name=f"introduce {address}")
         return BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
 
     async def master_of(self, queue: TopicQueue) -> BrokerApi:
@@ -136,14 +151,11 @@ class Session:
             )
         return await self.broker_at(address)
 
-    def master_nowait(self, queue: TopicQueue) -> BrokerApi | None:
-        """Return the same if its address is known and connected."""
-        route = self._routes.get(queue.topic)
-        address = None if route is None else routes.master_address(route, queue.broker)
-        connection = None if address is None else self._pool.peek(address)
-        if connection is None:
-            return None
-        return BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
+    async def master_connection(self, queue: TopicQueue) -> Connection:
+        """Return the connection to it, for whoever posts."""
+        api = await self.master_of(queue)
+        assert isinstance(api.connection, Connection)
+        return api.connection
 
     async def reader_of(self, queue: TopicQueue, suggested_id: int = 0) -> BrokerApi:
         """Return the requests to a broker that holds a queue."""
@@ -153,10 +165,14 @@ class Session:
             raise TopicNotRouted(f"no broker {queue.broker} serves topic {queue.topic}")
         return await self.broker_at(address)
 
+    def master_address(self, queue: TopicQueue) -> str | None:
+        """Return where a queue's broker takes writes, if that is known."""
+        route = self._routes.get(queue.topic)
+        return None if route is None else routes.master_address(route, queue.broker)
+
     def drop_connection(self, queue: TopicQueue, reason: str) -> None:
         """Close the connection to a queue's broker: it does not answer."""
-        route = self._routes.get(queue.topic)
-        address = None if route is None else routes.master_address(route, queue.broker)
+        address = self.master_address(queue)
         if address is not None:
             self._pool.drop(address, reason)
 
@@ -191,6 +207,21 @@ class Session:
     def forget_route(self, topic: str) -> None:
         """Drop a known route: the topic was deleted."""
         self._routes.pop(topic, None)
+        self._key_maps.pop(topic, None)
+
+    def key_map(self, topic: str) -> KeyMap | None:
+        """Return where the keys of a topic go; None if the topic has no map."""
+        return self._key_maps.get(topic)
+
+    def take_key_map(self, topic: str, key_map: KeyMap) -> None:
+        """Use a key map, unless a newer one is known."""
+        known = self._key_maps.get(topic)
+        if known is None or known.version < key_map.version:
+            self._key_maps[topic] = key_map
+
+    def drop_key_map(self, topic: str) -> None:
+        """The topic has no map any more."""
+        self._key_maps.pop(topic, None)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return who serves a topic. Raises TopicNotRouted, TransportError."""
@@ -236,8 +267,29 @@ class Session:
                 f"no name server of {';'.join(self._name_servers)} knows topic {topic}; "
                 "create it, or start its broker"
             ) from error
+        await self._fetch_key_map(topic)
+        changed = self._routes.get(topic) != route
         self._routes[topic] = route
+        if changed:
+            self._groups.route_changed(topic)
         return route
+
+    async def _fetch_key_map(self, topic: str) -> None:
+        """Ask for a topic's key map; most have none, and RocketMQ's name server never has."""
+        try:
+            text = await self.ask_name_server(lambda api: api.get_kv(NAMESPACE, topic))
+            if text:
+                self.take_key_map(topic, KeyMap.decode(text))
+        except RemoteProtocolError as error:
+            log.warning("key map not read topic=%s error=%s", topic, error)
+        except BrokerError:
+            return  # it knows none
+
+    def say_once(self, what: str, text: str, *args: object) -> None:
+        """Log something that need not be said again."""
+        if what not in self._said:
+            self._said.add(what)
+            log.warning(text, *args)
 
     def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:
         self._fetching.pop(topic, None)
@@ -259,21 +311,29 @@ class Session:
 
     def add_producer(self, group: str) -> None:
         """Count a producer of a group; brokers learn of it with the next heartbeat."""
-        self._producers[group] = self._producers.get(group, 0) + 1
+        self._groups.add_producer(group)
 
     def remove_producer(self, group: str) -> None:
         """Forget one producer of a group."""
-        self._producers[group] -= 1
-        if not self._producers[group]:
-            del self._producers[group]
+        self._groups.remove_producer(group)
 
     def set_consumer(self, data: ConsumerData) -> None:
         """Say what a consumer group subscribes to."""
-        self._consumers[data.group] = data
+        self._groups.consumers[data.group] = data
 
     def remove_consumer(self, group: str) -> None:
         """Forget a consumer group."""
-        self._consumers.pop(group, None)
+        self._groups.consumers.pop(group, None)
+
+    def join(self, data: ConsumerData, member: GroupMember) -> None:
+        """Let a consumer be a member of its group. Raises UsageError if one of us is already."""
+        self._groups.join(data, member)
+
+    async def leave(self, group: str, *, unregister: bool = True) -> None:
+        """Be no member any more; brokers are told at once, or not at all."""
+        self._groups.leave(group)
+        if unregister:
+            await self._unregister([], [group])
 
     def on_request(self, code: int, handler: OnRequest) -> None:
         """Let a handler have the servers' requests of a code."""
@@ -281,29 +341,30 @@ class Session:
 
     async def heartbeat(self) -> None:
         """Tell every known broker which groups we serve."""
-        if not self._producers and not self._consumers:
-            return
-        heartbeat = ClientHeartbeat(
-            self.client_id,
-            tuple(self._consumers[group] for group in sorted(self._consumers)),
-            tuple(sorted(self._producers)),
-        )
-        for address in self._broker_addresses():
-            try:
-                await (await self.broker_at(address)).heartbeat(heartbeat)
-            except InorderError as error:
-                log.info("heartbeat failed broker=%s error=%s", address, error)
+        if self._groups:
+            await asyncio.gather(*map(self._heartbeat, self._broker_addresses()))
 
-    async def _unregister_all(self) -> None:
+    async def _heartbeat(self, address: str) -> None:
+        try:
+            await (await self.broker_at(address)).heartbeat(self._groups.heartbeat())
+        except InorderError as error:
+            log.info("heartbeat failed broker=%s error=%s", address, error)
+
+    async def _introduce(self, address: str) -> None:
+        """Tell a broker at once over a new connection: to it, it is a new client."""
+        await self._heartbeat(address)
+        self._groups.connected(address)
+
+    async def _unregister(self, producers: Iterable[str], consumers: Iterable[str]) -> None:
         for address in self._broker_addresses():
             connection = self._pool.peek(address)
             if connection is None:
                 continue
             api = BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
             try:
-                for group in sorted(self._producers):
+                for group in producers:
                     await api.unregister_client(self.client_id, producer_group=group)
-                for group in sorted(self._consumers):
+                for group in consumers:
                     await api.unregister_client(self.client_id, consumer_group=group)
             except InorderError as error:
                 log.info("unregister failed broker=%s error=%s", address, error)
@@ -313,7 +374,8 @@ class Session:
         return sorted({address for route in known for address in routes.broker_addresses(route)})
 
     def _on_request(self, connection: Connection, command: Command) -> None:
-        self._handlers.get(command.code, refuse_request)(connection, command)
+        if not self._groups.asked(connection, command):
+            self._handlers.get(command.code, refuse_request)(connection, command)
 
     def statistics(self) -> SessionStatistics:
         """Return a snapshot."""

@@ -16,15 +16,15 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import inspect
 import os
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from inorder.errors import AlreadyClosed, InorderError, RequestTimeout, UsageError
+from inorder.sync.calls import Call, Posted, Submitted, Waiter, Work
 
 __all__ = ["Future", "Portal", "lease"]
 
@@ -32,7 +32,6 @@ T = TypeVar("T")
 
 _EXIT_SECONDS = 1.0
 _RESOLVE_SECONDS = 2.0
-_SIGNAL_SECONDS = 0.5
 
 
 class Portal:
@@ -42,7 +41,8 @@ class Portal:
         self.users = 0
         self._pid = os.getpid()
         self._loop = _new_loop()
-        self._inbox: deque[_Work] = deque()
+        self._inbox: deque[Work] = deque()
+        self.posted: set[Waiter | Posted] = set()  # handed over, and without an outcome
         self._woken = False
         self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -61,7 +61,7 @@ class Portal:
 
         Ctrl-C, and `timeout` seconds if given, end the wait and cancel the call.
         """
-        call = _Call(fn, args)
+        call = Call(fn, args)
         try:
             self._put(call)
             done = call.wait(timeout)
@@ -77,9 +77,36 @@ class Portal:
 
     def submit(self, fn: Callable[..., asyncio.Future[T]], *args: Any) -> Future[T]:
         """Run a function on the loop and return the future of what it returns."""
-        submitted = _Submitted(fn, args)
+        submitted = Submitted(fn, args)
         self._put(submitted)
         return submitted.future
+
+    def post(self, begin: Callable[..., None], *args: Any) -> Any:
+        """Run `begin(waiter, …)` on the loop and wait for what it makes the waiter's result.
+
+        For what is called often: nothing but the two switches of threads, no task, no future.
+        """
+        waiter = Waiter(self, begin, args)
+        self.posted.add(waiter)
+        try:
+            self._put(waiter)
+            waiter.wait()
+        except BaseException:
+            waiter.gone = True  # it was not taken, or is not waited for any more
+            self.posted.discard(waiter)
+            raise
+        return waiter.outcome()
+
+    def post_nowait(self, begin: Callable[..., None], *args: Any) -> Future[Any]:
+        """Run `begin(future, …)` on the loop and return the future."""
+        posted = Posted(self, begin, args)
+        self.posted.add(posted)
+        try:
+            self._put(posted)
+        except BaseException:
+            self.posted.discard(posted)
+            raise
+        return posted
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """Return the items of an async iterator, one call for each."""
@@ -123,7 +150,7 @@ class Portal:
 
     # From the caller's thread to the loop's.
 
-    def _put(self, work: _Work) -> None:
+    def _put(self, work: Work) -> None:
         if self._pid != os.getpid():
             raise UsageError(
                 f"this object was made in process {self._pid}, before the fork; "
@@ -144,7 +171,7 @@ class Portal:
             except RuntimeError:
                 raise AlreadyClosed("the client was closed; make a new one") from None
 
-    def _cancel(self, call: _Call) -> None:
+    def _cancel(self, call: Call) -> None:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call.cancel)
 
@@ -166,6 +193,8 @@ class Portal:
             self._stopped = True
             while self._inbox:
                 self._inbox.popleft().fail(AlreadyClosed("the client was closed meanwhile"))
+            for posted in list(self.posted):
+                posted.fail(AlreadyClosed("the client was closed while the call waited"))
             asyncio.set_event_loop(None)
             loop.close()
 
@@ -181,138 +210,6 @@ class Portal:
         with contextlib.suppress(TimeoutError):
             ending = asyncio.wait_for(loop.shutdown_default_executor(), _RESOLVE_SECONDS)
             loop.run_until_complete(ending)
-
-
-class _Work(Protocol):
-    """What lies in the inbox."""
-
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None: ...
-
-    def fail(self, error: Exception) -> None: ...
-
-
-class _Call:
-    """A call that somebody waits for. A lock is the fastest thing to wait on."""
-
-    __slots__ = ("_args", "_cancelled", "_error", "_finished", "_fn", "_lock", "_result", "_task")
-
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-        self._fn = fn
-        self._args = args
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._finished = False
-        self._cancelled = False
-
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._cancelled:
-            return
-        try:
-            result = self._fn(*self._args)
-        except BaseException as error:
-            # Whatever it is belongs to the caller, not to the loop.
-            self._finish(None, error)
-            return
-        if inspect.isawaitable(result):
-            self._task = loop.create_task(self._await(result), name="inorder call")
-            self._task.add_done_callback(self._ended)
-        else:
-            self._finish(result, None)
-
-    async def _await(self, awaitable: Any) -> None:
-        try:
-            result = await awaitable
-        except BaseException as error:
-            # As above; a cancelled call ends here, and so does its task.
-            self._finish(None, error)
-        else:
-            self._finish(result, None)
-
-    def _ended(self, _: asyncio.Task[None]) -> None:
-        self._finish(None, asyncio.CancelledError())  # it was cancelled before it began
-
-    def _finish(self, result: Any, error: BaseException | None) -> None:
-        if not self._finished:
-            self._finished = True
-            self._result, self._error = result, error
-            self._lock.release()
-
-    def fail(self, error: Exception) -> None:
-        self._finish(None, error)
-
-    def wait(self, timeout: float | None) -> bool:
-        """Wait for the outcome; return whether it came in time.
-
-        In slices: a signal that arrives just before the thread blocks, or that another thread
-        gets, does not end the wait of a lock.
-        """
-        left = float("inf") if timeout is None else timeout
-        while not self._lock.acquire(timeout=min(left, _SIGNAL_SECONDS)):
-            left -= _SIGNAL_SECONDS
-            if left <= 0:
-                return False
-        return True
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        if self._task is not None:
-            self._task.cancel()
-
-    def outcome(self) -> Any:
-        error, self._error = self._error, None
-        if error is None:
-            return self._result
-        try:
-            if isinstance(error, asyncio.CancelledError):
-                raise AlreadyClosed("the client was closed while the call waited") from None
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
-
-
-class _Submitted:
-    """A call with a future."""
-
-    __slots__ = ("_args", "_fn", "future")
-
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self.future: Future[Any] = Future()
-        self._fn = fn
-        self._args = args
-
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self.future.cancelled():
-            return
-        try:
-            inner = asyncio.ensure_future(self._fn(*self._args), loop=loop)
-        except Exception as error:
-            # Whoever has the future gets the error.
-            self.fail(error)
-            return
-        inner.add_done_callback(self._copy)
-        self.future.add_done_callback(
-            lambda done: loop.call_soon_threadsafe(inner.cancel) if done.cancelled() else None
-        )
-
-    def _copy(self, inner: asyncio.Future[Any]) -> None:
-        if inner.cancelled():
-            self.future.cancel()
-            self.future.set_running_or_notify_cancel()
-            return
-        error = inner.exception()
-        if not self.future.set_running_or_notify_cancel():
-            return
-        if error is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(inner.result())
-
-    def fail(self, error: Exception) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
 
 
 class _Leases:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import ssl
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 from inorder.client import producer as twin
+from inorder.client.checks import checked_delay
 from inorder.client.durations import Duration
 from inorder.client.sending import AfterSend, BeforeSend, Selector
 from inorder.config import ClientConfig
 from inorder.model import Message, SendReceipt, TopicQueue
+from inorder.sync.express import Express
 from inorder.sync.portal import Future, lease
+
+_NO_WISHES = (None, None, None, None)
 
 
 class Producer:
     """Sends messages to the cluster that a name server knows; may be used by many threads.
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR. The hooks
-    `before_send` and `after_send` run on the client's own thread: they must not block, nor call
-    the client.
+    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR. `id` names
+    the producer: then every send gives its `sequence`, and the last one of that name to start is
+    the one that may send. The hooks `before_send` and `after_send` run on the client's own thread:
+    they must not block, nor call the client.
     """
 
     def __init__(
@@ -30,6 +36,7 @@ class Producer:
         namesrv: str | None = None,
         *,
         group: str = twin.GROUP,
+        id: str | None = None,
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
         before_send: BeforeSend | None = None,
@@ -37,10 +44,13 @@ class Producer:
     ) -> None:
         self._closed = True  # until there is something to close
         self._async = twin.Producer(
-            namesrv, group=group, config=config, tls=tls, before_send=before_send,
+            namesrv, group=group, id=id, config=config, tls=tls, before_send=before_send,
             after_send=after_send,
         )  # fmt: skip
         self._portal = lease()
+        # Who may send by itself: nobody looks at its messages, and they need no secrets.
+        plain = tls is None and id is None and before_send is None and after_send is None
+        self._express = Express(self._async, self._portal) if plain else None
         self._closed = False
 
     def start(self) -> None:
@@ -59,6 +69,7 @@ class Producer:
         queue: TopicQueue | None = None,
         selector: Selector | None = None,
         arg: Any = None,
+        sequence: int | None = None,
         delay_level: int | None = None,
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
@@ -66,15 +77,32 @@ class Producer:
         """Store a message and return where it is.
 
         Messages of one key are stored in the order of the calls. `queue`, or the function
-        `selector(queues, message, arg)`, chooses the queue instead of the key. Raises
-        TransportError when the time is up and the outcome is unknown; a BrokerError when the
-        broker refused the message.
+        `selector(queues, message, arg)`, chooses the queue instead of the key. `sequence` is the
+        number that the caller of a named producer gives the message. With `delay_level` consumers
+        get it later: 1 is the broker's shortest delay, a second, 18 its longest, two hours. Raises
+        TransportError when the time is up and the outcome is unknown; a BrokerError when the broker
+        refused the message.
         """
-        return self._portal.call(partial(
-            self._async.send, topic, body,
-            key=key, tag=tag, keys=keys, properties=properties, queue=queue, selector=selector,
-            arg=arg, delay_level=delay_level, deliver_at=deliver_at, timeout=timeout,
-        ))  # fmt: skip
+        level = 0
+        if delay_level is not None or deliver_at is not None:
+            level = checked_delay(delay_level, deliver_at)
+        express = self._express
+        if express is not None:
+            if (
+                (queue, selector, sequence, timeout) == _NO_WISHES
+                and not level
+                and not self._portal.posted
+            ):
+                sent = express.send(topic, body, key, tag, keys, properties)
+                if sent is not None:
+                    return sent
+            else:
+                express.interrupted()
+        receipt: SendReceipt = self._portal.post(
+            self._async._begin, topic, body, key, tag, keys, properties, queue, selector, arg,
+            sequence, timeout, False, level,
+        )  # fmt: skip
+        return receipt
 
     def send_nowait(
         self,
@@ -88,16 +116,17 @@ class Producer:
         queue: TopicQueue | None = None,
         selector: Selector | None = None,
         arg: Any = None,
+        sequence: int | None = None,
         delay_level: int | None = None,
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> Future[SendReceipt]:
         """Take a message and return at once; the future has what `send` would return."""
-        return self._portal.submit(partial(
-            self._async.send_nowait, topic, body,
-            key=key, tag=tag, keys=keys, properties=properties, queue=queue, selector=selector,
-            arg=arg, delay_level=delay_level, deliver_at=deliver_at, timeout=timeout,
-        ))  # fmt: skip
+        level = checked_delay(delay_level, deliver_at)
+        return self._portal.post_nowait(
+            self._async._begin, topic, body, key, tag, keys, properties, queue, selector, arg,
+            sequence, timeout, False, level,
+        )  # fmt: skip
 
     def send_oneway(
         self,
@@ -111,17 +140,17 @@ class Producer:
         queue: TopicQueue | None = None,
         selector: Selector | None = None,
         arg: Any = None,
+        sequence: int | None = None,
         timeout: Duration | None = None,
     ) -> None:
         """Write a message to its broker's connection and learn nothing of its fate.
 
         It keeps its place in the line of its queue. It may be lost without a word.
         """
-        self._portal.call(partial(
-            self._async.send_oneway, topic, body,
-            key=key, tag=tag, keys=keys, properties=properties, queue=queue, selector=selector,
-            arg=arg, timeout=timeout,
-        ))  # fmt: skip
+        self._portal.post(
+            self._async._begin, topic, body, key, tag, keys, properties, queue, selector, arg,
+            sequence, timeout, True,
+        )  # fmt: skip
 
     def send_batch(
         self,
@@ -130,17 +159,19 @@ class Producer:
         queue: TopicQueue | None = None,
         selector: Selector | None = None,
         arg: Any = None,
+        sequences: Sequence[int] | None = None,
         timeout: Duration | None = None,
     ) -> list[SendReceipt]:
         """Store messages of one topic, one request for each queue; return their receipts.
 
         Messages of one queue are stored in their order; more than `batch_bytes_max` of them go in
-        several requests. Those without a key go to one queue together. Raises the error if there
-        was one request, BatchIncomplete if some of several failed.
+        several requests. Those without a key go to one queue together. `sequences` are the numbers
+        of a named producer, one for each message. Raises the error if there was one request,
+        BatchIncomplete if some of several failed.
         """
         return self._portal.call(partial(
             self._async.send_batch, messages, queue=queue, selector=selector, arg=arg,
-            timeout=timeout,
+            sequences=sequences, timeout=timeout,
         ))  # fmt: skip
 
     def flush(self) -> None:
@@ -151,11 +182,15 @@ class Producer:
         """Take no more messages, wait for the outcome of those on their way, let go."""
         if not self._closed:
             self._closed = True
+            if self._express is not None:
+                self._express.close()
             self._portal.finish(self._async.close)
 
     def statistics(self) -> twin.ProducerStatistics:
         """Return a snapshot."""
-        return self._portal.call(self._async.statistics)
+        statistics: twin.ProducerStatistics = self._portal.call(self._async.statistics)
+        alone = 0 if self._express is None else self._express.sent
+        return replace(statistics, sent=statistics.sent + alone)
 
     def __enter__(self) -> Producer:
         self.start()

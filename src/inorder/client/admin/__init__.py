@@ -1,26 +1,32 @@
 """Operating a cluster: topics, groups, offsets, messages, brokers. Apache RocketMQ's too.
 
-    async with Session("127.0.0.1:9876") as session:
-        admin = Admin(session)
+    async with Admin("127.0.0.1:9876") as admin:
         await admin.topics.create("orders", queues=8)
         for progress in await admin.groups.lag("billing"):
             print(progress.queue, progress.lag)
 
-One file per noun. Only request codes that Apache RocketMQ knows are used. What is told to a cluster
-is told to each of its masters; what is asked is asked of each of them and put together.
+One file per noun. Only request codes that Apache RocketMQ knows are used, but for named producers.
+What is told to a cluster is told to each of its masters; what is asked is asked of each of them and
+put together.
 """
 
 from __future__ import annotations
 
+import ssl
+
+from inorder.client.access import Access
 from inorder.client.admin.cluster import BrokerNode, Cluster
 from inorder.client.admin.groups import GroupMember, Groups, GroupView, QueueLag
-from inorder.client.admin.messages import Messages
-from inorder.client.admin.offsets import Offsets, QueueOffsets
+from inorder.client.admin.messages import Batch, Messages
+from inorder.client.admin.offsets import Offsets, QueueOffsets, ResetTarget
+from inorder.client.admin.producers import Producers, ProducerView
 from inorder.client.admin.topics import QueueView, Topics, TopicView
 from inorder.client.session import Session
+from inorder.config import ClientConfig
 
 __all__ = [
     "Admin",
+    "Batch",
     "BrokerNode",
     "Cluster",
     "GroupMember",
@@ -28,24 +34,50 @@ __all__ = [
     "Groups",
     "Messages",
     "Offsets",
+    "ProducerView",
+    "Producers",
     "QueueLag",
     "QueueOffsets",
     "QueueView",
+    "ResetTarget",
     "TopicView",
     "Topics",
 ]
 
 
 class Admin:
-    """The nouns of a cluster, each with its verbs."""
+    """The nouns of a cluster, each with its verbs: `cluster`, `topics`, `groups`, …
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.cluster = Cluster(session)
-        self.topics = Topics(session, self.cluster)
-        self.groups = Groups(session, self.cluster)
-        self.offsets = Offsets(session, self.cluster)
-        self.messages = Messages(session, self.cluster)
+    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR, or a
+    Session.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Session | None = None,
+        *,
+        config: ClientConfig | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._access = Access(namesrv, config=config, tls=tls)
+        self._of = repr(namesrv)
+        self.cluster = Cluster(self._access)
+        self.topics = Topics(self._access, self.cluster)
+        self.groups = Groups(self._access, self.cluster)
+        self.offsets = Offsets(self._access, self.cluster)
+        self.messages = Messages(self._access, self.cluster)
+        self.producers = Producers(self._access, self.cluster)
+
+    async def close(self) -> None:
+        """Let go of the connections; twice is fine."""
+        await self._access.close()
+
+    async def __aenter__(self) -> Admin:
+        await self._access.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
-        return f"Admin({self._session!r})"
+        return f"Admin({self._of})"

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from inorder.client.access import Access
 from inorder.client.api import BrokerApi
-from inorder.client.session import Session
 from inorder.errors import RouteError, UsageError
 from inorder.model import MASTER_ID
 from inorder.wire.routedata import ClusterInfo, TopicRoute
@@ -37,12 +37,13 @@ class BrokerNode:
 class Cluster:
     """The brokers that the name server knows."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, access: Access) -> None:
+        self._access = access
 
     async def info(self) -> ClusterInfo:
         """Return brokers by name, and broker names by cluster."""
-        return await self._session.ask_name_server(lambda api: api.cluster_info())
+        session = await self._access.open()
+        return await session.ask_name_server(lambda api: api.cluster_info())
 
     async def brokers(self) -> list[BrokerNode]:
         """Return all brokers, masters and slaves, sorted by cluster and name."""
@@ -79,7 +80,7 @@ class Cluster:
 
     async def api(self, address: str) -> BrokerApi:
         """Return the requests to a broker."""
-        return await self._session.broker_at(address)
+        return await (await self._access.open()).broker_at(address)
 
     async def each(
         self, call: Callable[[BrokerApi], Awaitable[T]], *, cluster: str | None = None
@@ -116,4 +117,4 @@ class Cluster:
 
     async def route(self, topic: str) -> TopicRoute:
         """Return who serves a topic, as the name server knows it now. Raises TopicNotRouted."""
-        return await self._session.refresh_route(topic)
+        return await (await self._access.open()).refresh_route(topic)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from inorder.client.access import Access
 from inorder.client.admin.cluster import BrokerNode, Cluster
-from inorder.client.session import Session
 from inorder.errors import ConsumerNotOnline, GroupNotFound, SystemError_, TopicNotRouted
 from inorder.model import GroupConfig, Subscription, TopicQueue
 from inorder.wire.bodies import ClientConnection, ConsumerConnections, QueueProgress
@@ -75,8 +75,8 @@ class GroupView:
 class Groups:
     """The consumer groups of a cluster."""
 
-    def __init__(self, session: Session, cluster: Cluster) -> None:
-        self._session = session
+    def __init__(self, access: Access, cluster: Cluster) -> None:
+        self._access = access
         self._cluster = cluster
 
     async def names(self, *, system: bool = False) -> list[str]:
@@ -102,17 +102,18 @@ class Groups:
         Raises GroupNotFound.
         """
         await self.configs(name)
+        session = await self._access.open()
         await self._cluster.each(lambda api: api.delete_group(name, clean_offset=offsets))
         for topic in (f"%RETRY%{name}", f"%DLQ%{name}"):
             try:
-                await self._session.refresh_route(topic)
+                await session.refresh_route(topic)
             except TopicNotRouted:
                 continue
             await self._cluster.each(lambda api, topic=topic: api.delete_topic(topic))  # type: ignore[misc]
-            await self._session.tell_name_servers(
+            await session.tell_name_servers(
                 lambda api, topic=topic: api.delete_topic(topic)  # type: ignore[misc]
             )
-            self._session.forget_route(topic)
+            session.forget_route(topic)
 
     async def configs(self, name: str) -> dict[str, GroupConfig]:
         """Return the settings of a group by broker. Raises GroupNotFound."""

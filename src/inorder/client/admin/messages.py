@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
+from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
-from inorder.client.session import Session
+from inorder.client.api import BrokerApi
+from inorder.client.durations import Duration, moment_ms, to_ms
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.errors import BrokerError, NotFound, OffsetOutOfRange, RemoteProtocolError
 from inorder.model import ReceivedMessage, TopicQueue
@@ -24,7 +27,7 @@ from inorder.wire.subscription import parse_subscription
 GROUP: Final = "TOOLS_CONSUMER"
 COUNT: Final = 64
 FOREVER_MS: Final = 2**62
-_PULL_MAX: Final = 32
+PULL_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,8 @@ class Batch:
 class Messages:
     """The messages of a cluster."""
 
-    def __init__(self, session: Session, cluster: Cluster) -> None:
-        self._session = session
+    def __init__(self, access: Access, cluster: Cluster) -> None:
+        self._access = access
         self._cluster = cluster
 
     async def by_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
@@ -63,11 +66,12 @@ class Messages:
         topic: str,
         key: str,
         *,
-        begin_ms: int = 0,
-        end_ms: int = FOREVER_MS,
+        since: datetime | None = None,
+        until: datetime | None = None,
         count: int = COUNT,
     ) -> list[ReceivedMessage]:
         """Return messages that carry an index key, stored between two times, oldest first."""
+        begin_ms, end_ms = _period_ms(since, until)
         return await self._query(
             topic, key, unique=False, begin_ms=begin_ms, end_ms=end_ms, count=count
         )
@@ -78,20 +82,21 @@ class Messages:
         offset: int,
         *,
         tag: str = "*",
-        count: int = _PULL_MAX,
-        wait_ms: int = 0,
+        count: int = PULL_MAX,
+        wait: Duration = 0,
     ) -> Batch:
-        """Return messages from an offset on; wait up to `wait_ms` for the first one.
+        """Return messages from an offset on; wait for the first one for up to `wait` seconds.
 
         Nothing is committed. An offset that is not there leads to the nearest one that is.
         """
         subscription = parse_subscription(queue.topic, tag)
+        wait_ms = to_ms(wait)
         flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if wait_ms else 0)
         request = PullMessage(
             GROUP, queue.topic, queue.index, offset, count, flags, 0, wait_ms, 0, tag, "TAG"
         )
-        api = await self._session.reader_of(queue)
-        timeout_ms = wait_ms + self._session.config.request_timeout_ms
+        api = await self._api(queue)
+        timeout_ms = wait_ms + self._access.config.request_timeout_ms
         pulled = await api.pull_message(request, timeout_ms=timeout_ms)
         found = tuple(
             one
@@ -104,7 +109,7 @@ class Messages:
         """Return the message at an offset. Raises OffsetOutOfRange."""
         found = (await self.read(queue, offset, count=1)).messages
         if not found or found[0].offset != offset:
-            api = await self._session.reader_of(queue)
+            api = await self._api(queue)
             start, end = await api.min_offset(queue), await api.max_offset(queue)
             raise OffsetOutOfRange(
                 f"queue {queue.index} of {queue.topic} on {queue.broker} has no message {offset}; "
@@ -113,16 +118,22 @@ class Messages:
         return found[0]
 
     async def by_time(
-        self, topic: str, begin_ms: int, end_ms: int = FOREVER_MS, *, count: int = COUNT
+        self,
+        topic: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        *,
+        count: int = COUNT,
     ) -> list[ReceivedMessage]:
-        """Return messages stored from `begin_ms` to before `end_ms`, by time, `count` at most."""
+        """Return messages stored from `since` to before `until`, by time, `count` at most."""
+        begin_ms, end_ms = _period_ms(since, until)
         found: list[ReceivedMessage] = []
-        for queue in subscribe_queues(await self._session.refresh_route(topic), topic):
-            api = await self._session.reader_of(queue)
+        for queue in subscribe_queues(await self._cluster.route(topic), topic):
+            api = await self._api(queue)
             offset = await api.search_offset(queue, begin_ms)
             end, taken = await api.max_offset(queue), 0
             while offset < end and taken < count:
-                batch = await self.read(queue, offset, count=min(_PULL_MAX, count - taken))
+                batch = await self.read(queue, offset, count=min(PULL_MAX, count - taken))
                 if not batch.messages or batch.messages[0].stored_at_ms >= end_ms:
                     break
                 fitting = [one for one in batch.messages if begin_ms <= one.stored_at_ms < end_ms]
@@ -145,7 +156,7 @@ class Messages:
         """Ask every broker's index and drop what only has the same hash."""
         request = QueryMessage(topic, key, count, begin_ms, end_ms, unique)
         found: list[ReceivedMessage] = []
-        for broker, address in broker_masters(await self._session.refresh_route(topic)).items():
+        for broker, address in broker_masters(await self._cluster.route(topic)).items():
             api = await self._cluster.api(address)
             try:
                 records = await api.query_message(request)
@@ -176,9 +187,19 @@ class Messages:
                 return self._received(node.name, [record])
         return []
 
+    async def _api(self, queue: TopicQueue) -> BrokerApi:
+        return await (await self._access.open()).reader_of(queue)
+
     def _received(self, broker: str, records: Iterable[Record]) -> list[ReceivedMessage]:
-        limit = self._session.config.message_bytes_max
+        limit = self._access.config.message_bytes_max
         return [_message(broker, record, limit) for record in records]
+
+
+def _period_ms(since: datetime | None, until: datetime | None) -> tuple[int, int]:
+    return (
+        0 if since is None else moment_ms(since),
+        FOREVER_MS if until is None else moment_ms(until),
+    )
 
 
 def _has(value: str, key: str, *, whole: bool) -> bool:

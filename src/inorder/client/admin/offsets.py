@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Final, Literal
 
+from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
-from inorder.client.session import Session
+from inorder.client.api import BrokerApi
+from inorder.client.durations import moment_ms
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.errors import ConsumerNotOnline, NotFound, UsageError
 from inorder.model import TopicQueue
 from inorder.wire.requests.progress import ResetOffset
 
-BEGINNING_MS: Final = 0
-END_MS: Final = -1
-"""The time that means: to the end of each queue."""
+ResetTarget = datetime | Literal["beginning", "end"]
+
+_BEGINNING_MS: Final = 0
+_END_MS: Final = -1  # on the wire: to the end of each queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +34,15 @@ class QueueOffsets:
 class Offsets:
     """The offsets of groups."""
 
-    def __init__(self, session: Session, cluster: Cluster) -> None:
-        self._session = session
+    def __init__(self, access: Access, cluster: Cluster) -> None:
+        self._access = access
         self._cluster = cluster
 
     async def get(self, group: str, topic: str) -> list[QueueOffsets]:
         """Return how far a group is on each queue of a topic."""
         found = []
-        for queue in subscribe_queues(await self._session.refresh_route(topic), topic):
-            api = await self._session.reader_of(queue)
+        for queue in subscribe_queues(await self._cluster.route(topic), topic):
+            api = await self._api(queue)
             try:
                 committed = await api.query_offset(group, queue, set_zero_if_not_found=False)
             except NotFound:
@@ -50,16 +54,16 @@ class Offsets:
             )
         return found
 
-    async def at_time(self, queue: TopicQueue, timestamp_ms: int) -> int:
+    async def at_time(self, queue: TopicQueue, moment: datetime) -> int:
         """Return the first offset of a queue that was stored at a time or after it."""
-        return await (await self._session.reader_of(queue)).search_offset(queue, timestamp_ms)
+        return await (await self._api(queue)).search_offset(queue, moment_ms(moment))
 
     async def set(self, group: str, queue: TopicQueue, offset: int) -> None:
         """Store an offset for a group that is not online; its members would overwrite it.
 
         Raises UsageError if it is online, or the offset lies outside of the queue.
         """
-        api = await self._session.reader_of(queue)
+        api = await self._api(queue)
         try:
             online = (await api.consumer_connections(group)).connections
         except ConsumerNotOnline:
@@ -82,15 +86,14 @@ class Offsets:
                 "next pull and was not overwritten; reset again instead of set"
             )
 
-    async def reset(
-        self, group: str, topic: str, timestamp_ms: int = END_MS
-    ) -> dict[TopicQueue, int]:
+    async def reset(self, group: str, topic: str, to: ResetTarget) -> dict[TopicQueue, int]:
         """Set a group to a time on all queues of a topic, online or not; return the offsets.
 
-        END_MS is the end of each queue, BEGINNING_MS its beginning. Consumers that are online
-        learn it with their next pull.
+        `to` is a time, "beginning" or "end". Consumers that are online learn it with their next
+        pull.
         """
-        masters = broker_masters(await self._session.refresh_route(topic))
+        timestamp_ms = _target_ms(to)
+        masters = broker_masters(await self._cluster.route(topic))
         found: dict[TopicQueue, int] = {}
         for _, address in sorted(masters.items()):
             api = await self._cluster.api(address)
@@ -102,11 +105,22 @@ class Offsets:
 
         Raises UsageError if the broker can only reset all queues of a topic at once.
         """
-        api = await self._session.reader_of(queue)
+        api = await self._api(queue)
         if (await api.settings()).get("useServerSideResetOffset") != "true":
             raise UsageError(
                 f"broker {queue.broker} can only reset all queues of a topic at once; reset "
                 "without naming a queue, or stop the group and set the offset"
             )
-        request = ResetOffset(queue.topic, group, END_MS, True, queue.index, offset)
+        request = ResetOffset(queue.topic, group, _END_MS, True, queue.index, offset)
         return (await api.reset_offset(request))[queue]
+
+    async def _api(self, queue: TopicQueue) -> BrokerApi:
+        return await (await self._access.open()).reader_of(queue)
+
+
+def _target_ms(to: ResetTarget) -> int:
+    if isinstance(to, datetime):
+        return moment_ms(to)
+    if to not in ("beginning", "end"):
+        raise UsageError(f"{to!r}: reset to a datetime, 'beginning' or 'end'")
+    return _BEGINNING_MS if to == "beginning" else _END_MS

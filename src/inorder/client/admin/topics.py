@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
-from inorder.client.session import Session
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.errors import CodeNotSupported, TopicNotFound, TopicNotRouted, UsageError
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
+from inorder.ordering import keymap
+from inorder.ordering.keymap import KeyMap
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
@@ -50,13 +53,14 @@ class TopicView:
 class Topics:
     """The topics of a cluster."""
 
-    def __init__(self, session: Session, cluster: Cluster) -> None:
-        self._session = session
+    def __init__(self, access: Access, cluster: Cluster) -> None:
+        self._access = access
         self._cluster = cluster
 
     async def names(self, *, system: bool = False) -> list[str]:
         """Return the names that the name server knows; without those of the system."""
-        names = set(await self._session.ask_name_server(lambda api: api.topics()))
+        session = await self._access.open()
+        names = set(await session.ask_name_server(lambda api: api.topics()))
         if not system:
             for reserved in (await self._cluster.each(lambda api: api.system_topics())).values():
                 names.difference_update(reserved)
@@ -84,17 +88,43 @@ class Topics:
         attributes: dict[str, str] | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create a topic on every master, or set it so; `queues` is per broker."""
-        config = TopicConfig(
-            name, queues, queues, perm, order=order, attributes=dict(attributes or {})
-        )
+        """Create a topic on every master, or set it so; `queues` is per broker.
+
+        Where all brokers are inorder's the topic gets a key map: the list of all its queues, kept
+        by each broker and by the name server, so that keys stay where they are while a broker is
+        down.
+        """
+        session = await self._access.open()
+        given = dict(attributes or {})
+        key_map = await self._new_map(name, queues, cluster)
+        if key_map is not None:
+            given[keymap.ATTRIBUTE] = key_map.encode()
+        config = TopicConfig(name, queues, queues, perm, order=order, attributes=given)
         nodes = await self._cluster.each(lambda api: api.create_topic(config), cluster=cluster)
+        if key_map is not None:
+            text = key_map.encode()
+            await session.tell_name_servers(lambda api: api.put_kv(keymap.NAMESPACE, name, text))
         if order:
             order_conf = ";".join(f"{node.name}:{queues}" for node in nodes)
-            await self._session.tell_name_servers(
+            await session.tell_name_servers(
                 lambda api: api.put_kv(ORDER_NAMESPACE, name, order_conf)
             )
-        self._session.forget_route(name)
+        session.forget_route(name)
+
+    async def _new_map(self, name: str, queues: int, cluster: str | None) -> KeyMap | None:
+        """Return the first key map of a topic; None if it has one, or a broker knows none."""
+        places = []
+        for node in await self._cluster.masters(cluster=cluster):
+            api = await self._cluster.api(node.address)
+            try:
+                await api.producer_state("", TopicQueue(name, node.name, 0))
+            except CodeNotSupported:
+                return None  # a stock broker
+            with contextlib.suppress(TopicNotFound):
+                if keymap.ATTRIBUTE in (await api.topic(name)).attributes:
+                    return None
+            places += [(node.name, index) for index in range(queues)]
+        return KeyMap.of(1, places)
 
     async def update(
         self,
@@ -107,6 +137,9 @@ class Topics:
     ) -> None:
         """Change what is given and leave the rest.
 
+        Another number of queues is the next version of the key map: producers follow it in order,
+        consumers may handle a key's newer messages, which lie elsewhere, before its older ones.
+
         Raises UsageError for fewer queues than now, for their messages could not be read any
         more; `shrink` says that this is meant.
         """
@@ -117,30 +150,40 @@ class Topics:
                 f"topic {name} has {most} queues; with {queues} the messages of the others could "
                 "not be read any more, and keys would change their queue"
             )
+        changes = dict(attributes or {})
+        key_map = _next_map(configs, queues)
+        if key_map is not None:
+            changes[keymap.ATTRIBUTE] = key_map.encode()
         for broker, old in configs.items():
             config = replace(
                 old,
                 read_queues=old.read_queues if queues is None else queues,
                 write_queues=old.write_queues if queues is None else queues,
                 perm=old.perm if perm is None else perm,
-                attributes=dict(attributes or {}),
+                attributes=changes,
             )
             node = await self._cluster.find(broker)
             await (await self._cluster.api(node.address)).create_topic(config)
-        self._session.forget_route(name)
+        session = await self._access.open()
+        if key_map is not None:
+            text = key_map.encode()
+            await session.tell_name_servers(lambda api: api.put_kv(keymap.NAMESPACE, name, text))
+        session.forget_route(name)
 
     async def delete(self, name: str) -> None:
         """Delete a topic with its messages and offsets. Raises TopicNotRouted if there is none."""
-        await self._session.refresh_route(name)
+        session = await self._access.open()
+        await session.refresh_route(name)
         await self._cluster.each(lambda api: api.delete_topic(name))
-        await self._session.tell_name_servers(lambda api: api.delete_topic(name))
-        await self._session.tell_name_servers(lambda api: api.delete_kv(ORDER_NAMESPACE, name))
-        self._session.forget_route(name)
+        await session.tell_name_servers(lambda api: api.delete_topic(name))
+        await session.tell_name_servers(lambda api: api.delete_kv(ORDER_NAMESPACE, name))
+        await session.tell_name_servers(lambda api: api.delete_kv(keymap.NAMESPACE, name))
+        session.forget_route(name)
 
     async def configs(self, name: str) -> dict[str, TopicConfig]:
         """Return the settings of a topic by broker. Raises TopicNotRouted."""
         found = {}
-        for broker, address in broker_masters(await self._session.refresh_route(name)).items():
+        for broker, address in broker_masters(await self._cluster.route(name)).items():
             try:
                 found[broker] = await _config(await self._cluster.api(address), name)
             except TopicNotFound:
@@ -154,7 +197,7 @@ class Topics:
 
         Raises UsageError if there is no such queue, or several.
         """
-        queues = subscribe_queues(await self._session.refresh_route(name), name)
+        queues = subscribe_queues(await self._cluster.route(name), name)
         found = [one for one in queues if one.index == index and broker in (None, one.broker)]
         if not found:
             known = ", ".join(f"{one.broker}/{one.index}" for one in queues) or "none"
@@ -167,7 +210,7 @@ class Topics:
     async def describe(self, name: str) -> TopicView:
         """Return all about a topic. Raises TopicNotRouted."""
         configs = await self.configs(name)
-        masters = broker_masters(await self._session.route(name))
+        masters = broker_masters(await (await self._access.open()).route(name))
         queues: list[QueueView] = []
         groups: set[str] = set()
         rate = 0.0
@@ -183,6 +226,16 @@ class Topics:
         groups.discard(name)  # RocketMQ 5.3 lists the topic itself
         queues.sort(key=lambda view: view.queue)
         return TopicView(name, configs, tuple(queues), tuple(sorted(groups)), rate)
+
+
+def _next_map(configs: dict[str, TopicConfig], queues: int | None) -> KeyMap | None:
+    """Return the key map of a mapped topic with so many queues per broker; None if it stays."""
+    version = max(
+        keymap.version_of(one.attributes.get(keymap.ATTRIBUTE, "")) for one in configs.values()
+    )
+    if queues is None or not version or all(one.write_queues == queues for one in configs.values()):
+        return None
+    return KeyMap.of(version + 1, [(name, index) for name in configs for index in range(queues)])
 
 
 async def _config(api: BrokerApi, name: str) -> TopicConfig:

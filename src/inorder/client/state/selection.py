@@ -23,13 +23,18 @@ class RoundRobin:
 
     def select(self, queues: Sequence[TopicQueue], avoid: Collection[str] = ()) -> TopicQueue:
         """Return the next queue; of an avoided broker only if all are."""
+        return queues[self.index(queues, avoid)]
+
+    def index(self, queues: Sequence[TopicQueue], avoid: Collection[str] = ()) -> int:
+        """Return its place in the list."""
         start, self._next = self._next, self._next + 1
-        for step in range(len(queues)):
-            queue = queues[(start + step) % len(queues)]
-            if queue.broker not in avoid:
-                self._next = start + step + 1
-                return queue
-        return queues[start % len(queues)]
+        if avoid:
+            for step in range(len(queues)):
+                index = (start + step) % len(queues)
+                if queues[index].broker not in avoid:
+                    self._next = start + step + 1
+                    return index
+        return start % len(queues)
 
 
 class FailedBrokers:
@@ -40,6 +45,10 @@ class FailedBrokers:
     def __init__(self, avoid_ms: int) -> None:
         self.avoid_ms = avoid_ms
         self._until_ms: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        """Tell whether there may be one."""
+        return bool(self._until_ms)
 
     def failed(self, broker: str, now_ms: int) -> None:
         """Avoid a broker for a while, from now on."""

@@ -1,0 +1,373 @@
+"""One producer's sends to one broker: a connection, a lane per queue, what to do with each answer.
+
+There is no task per send: `pump` writes what a lane lets go, `answered` is called from
+`data_received`. A task runs only while there is no connection: it connects, says hello (first, and
+alone), and lets the lanes go on; lanes whose sends have an unknown outcome ask the broker first how
+far it is. A broker that does not know hello gets one send per queue at a time, without numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from inorder.client.api import BrokerApi
+from inorder.client.givingup import fail_all, fail_waiting, predecessor_failed
+from inorder.client.greeting import Greeter
+from inorder.client.losses import begin_again, resolved
+from inorder.client.queuelane import QueueLane
+from inorder.client.sending import Sending
+from inorder.client.state.lane import DONE, IN_FLIGHT
+from inorder.errors import (
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    InorderError,
+    TransportError,
+    UsageError,
+    broker_error,
+)
+from inorder.model import TopicQueue
+from inorder.tasks.backoff import Backoff
+from inorder.wire.codes import ResponseCode
+from inorder.wire.extensions import ExtensionAnswer
+from inorder.wire.sendframes import SendAnswer, SendFields
+
+if TYPE_CHECKING:
+    from inorder.client.delivery import Delivery
+    from inorder.net.connection import Connection
+
+log = logging.getLogger(__name__)
+
+# Stored, but not as safely as the broker would like: the number is taken.
+_STORED_CODES: Final = frozenset(
+    (
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    )
+)
+_NO_FIELDS: Final = SendFields()
+
+
+class Link:
+    """The sends of a producer to one broker."""
+
+    def __init__(self, owner: Delivery, broker: str) -> None:
+        self.owner = owner
+        self.broker = broker
+        self.lanes: dict[TopicQueue, QueueLane] = {}
+        self.connection: Connection | None = None
+        self.error: InorderError | None = None  # why there is no connection
+        self._greeter = Greeter(self)
+        self._recovering = False
+
+    # Writing.
+
+    def pump(self, lane: QueueLane) -> None:
+        """Write what the lane lets go."""
+        # hot: 3 us a send, with its frame.
+        connection = self.connection
+        if connection is None:
+            self.wake()
+            return
+        if lane.behind is not None and not self._may_pass(lane, lane.behind):
+            return
+        if not lane.ready:
+            self._prepare(lane)
+            return
+        if lane.paused:
+            return
+        waiting = lane.waiting
+        while waiting:
+            first = waiting[0]
+            if first.state != DONE and not first.wanted:
+                self._drop_unwanted(lane, first)
+                continue
+            if connection.full:
+                return
+            sending = lane.next()
+            if sending is None:
+                return
+            self._write(connection, lane, sending)
+
+    def _may_pass(self, lane: QueueLane, behind: QueueLane) -> bool:
+        """Settle what was sent past the lane; then it is gone."""
+        if not behind.settled_all:
+            self.pump(behind)
+        if not behind.settled_all:
+            return False
+        self.lanes = {queue: one for queue, one in self.lanes.items() if one is not behind}
+        lane.behind = behind.behind
+        return lane.behind is None or self._may_pass(lane, lane.behind)
+
+    def _write(self, connection: Connection, lane: QueueLane, sending: Sending) -> None:
+        owner = self.owner
+        unanswered = sending.oneway and not lane.numbered
+        request_id = connection.next_id() if unanswered else connection.post(sending)
+        connection.write(lane.frame(request_id, sending, oneway=unanswered))
+        sending.written_ms = owner.clock.monotonic_ms()
+        if sending.tries:
+            owner.retries += 1
+        sending.tries += 1
+        if sending.oneway:
+            owner.written(sending)
+            if unanswered:
+                lane.confirm(sending)
+
+    def _drop_unwanted(self, lane: QueueLane, sending: Sending) -> None:
+        series = sending.series
+        error = None if series is None else series.error
+        lane.waiting.popleft()
+        lane.abandon(sending)
+        self.owner.failed(sending, error or asyncio.CancelledError())
+
+    # Answers.
+
+    def answered(self, lane: QueueLane, sending: Sending, answer: SendAnswer) -> None:
+        """Take the broker's answer to a send."""
+        # hot: 2 us with the receipt.
+        if sending.state != IN_FLIGHT:
+            return  # of a connection that was given up
+        if answer.code == 0:
+            lane.confirm(sending)
+            self.owner.stored(sending, lane.queue, answer.extFields or _NO_FIELDS)
+            if lane.backoff.attempts:
+                lane.backoff.reset()
+                self.owner.broker_worked(self.broker)
+        else:
+            self._refused(lane, sending, answer)
+        if lane.before is not None and lane.settled_all:
+            self.pump(lane.before)
+        elif lane.held:
+            self._hold(lane)
+        elif lane.draining:
+            self.owner.lane_drained(lane)
+            self.pump(lane)
+        elif lane.waiting:
+            self.pump(lane)
+
+    def _refused(self, lane: QueueLane, sending: Sending, answer: SendAnswer) -> None:
+        code, fields = answer.code, answer.extFields or _NO_FIELDS
+        error = broker_error(code, answer.remark)
+        if code in _STORED_CODES:
+            lane.confirm(sending)
+            self.owner.failed(sending, error)
+        elif sending.doomed and code != ResponseCode.SYSTEM_ERROR:
+            lane.refuse(sending, final=True)
+            self.owner.failed(sending, predecessor_failed(sending, lane))
+        elif not lane.numbered:
+            self._refused_plainly(lane, sending, error)
+        elif code == ExtensionAnswer.PRODUCER_GAP:
+            lane.gap(sending, fields.expected - (0 if lane.named else 1))
+        elif code == ExtensionAnswer.PRODUCER_UNKNOWN and sending.stored:
+            lane.confirm(sending)  # the answer is forgotten, the message is there
+            self.owner.stored(sending, lane.queue, _NO_FIELDS)
+        elif code in (ExtensionAnswer.PRODUCER_UNKNOWN, ExtensionAnswer.PRODUCER_MISMATCH) and (
+            not lane.named
+        ):
+            log.warning("broker=%s queue=%s says: %s", self.broker, lane.queue, error)
+            lane.refuse(sending, final=False)
+            lane.forgotten = True
+        elif code == ExtensionAnswer.PRODUCER_STALE:
+            self._stale(lane, sending, error)
+        elif code == ExtensionAnswer.KEY_MAP_CHANGED:
+            sending.failure = error
+            lane.refuse(sending, final=False)
+            self.owner.map_refused(lane, fields)
+        elif code == ResponseCode.SYSTEM_ERROR:
+            # It does not tell whether the message is stored; the broker's numbers will.
+            lane.doubt(sending)
+            lane.ready = False
+            lane.abandon(sending)
+            self.owner.failed(sending, error)
+        else:
+            self._refused_plainly(lane, sending, error)
+
+    def _refused_plainly(self, lane: QueueLane, sending: Sending, error: BrokerError) -> None:
+        """Take a definite refusal: final, or to be tried again here or elsewhere."""
+        if not error.retriable and sending.stored:
+            lane.confirm(sending)  # it was sent again for its receipt only
+            self.owner.stored(sending, lane.queue, _NO_FIELDS)
+            return
+        if not error.retriable:
+            lane.refuse(sending, final=True)
+            # A refusal of this try says nothing about an earlier one that was not answered.
+            told = sending.failure if sending.in_doubt else None
+            self.owner.failed(sending, told or error)
+            return
+        self.owner.broker_failed(self.broker)
+        if not sending.in_doubt:
+            sending.failure = error
+        other = self.owner.elsewhere(sending, self.broker) if sending.may_move else None
+        lane.refuse(sending, final=other is not None)
+        if other is not None:
+            self.owner.move(sending, other)
+        self.pause(lane)
+
+    def _stale(self, lane: QueueLane, sending: Sending, error: BrokerError) -> None:
+        """Take the word that another one speaks for us: final for a name, nonsense otherwise."""
+        lane.refuse(sending, final=self.owner.named)
+        if self.owner.named:
+            self.owner.fenced = self._greeter.fenced(error)
+            self.owner.failed(sending, self.owner.fenced)
+            fail_waiting(self, lane, self.owner.fenced)
+        elif self.connection is not None:
+            self.drop("the broker wants to be greeted again")
+
+    def _hold(self, lane: QueueLane) -> None:
+        """Go on after a refusal, if all is answered."""
+        if not lane.settled:
+            if lane.needs_state and self.connection is not None:
+                self._prepare(lane)
+            return
+        lost, lane.lost = lane.lost, None
+        forgotten, lane.forgotten = lane.forgotten, False
+        lane.rewind()
+        if lost or forgotten:
+            begin_again(self, lane, lost, self.owner.new_id())
+        self.owner.lane_drained(lane)
+        self.pump(lane)
+
+    def pause(self, lane: QueueLane) -> None:
+        """Try again a little later, each time a little more so."""
+        if not lane.paused:
+            lane.paused = True
+            delay_ms = lane.backoff.next_ms()
+            self.owner.loop.call_later(delay_ms / 1000, self._resume, lane)
+
+    def _resume(self, lane: QueueLane) -> None:
+        lane.paused = False
+        if not self.owner.closed:
+            self.pump(lane)
+
+    # Connections.
+
+    def wake(self) -> None:
+        """Connect, unless that is under way."""
+        if not self._recovering:
+            self._recovering = True
+            self.owner.start(self._recover(), f"connect {self.broker}")
+
+    def drop(self, reason: str) -> None:
+        """Close the connection: it does not answer, or must be begun again."""
+        if self.connection is not None:
+            self.connection.close(reason)
+
+    def connection_lost(self, connection: Connection, reason: str) -> None:
+        """Keep what was in flight until its outcome is known."""
+        if connection is not self.connection:
+            return
+        self.connection = None
+        self._greeter.greeted.clear()
+        error = ConnectionLost(
+            f"lost the connection to {connection.address}: {reason}; the message may or may not "
+            "be stored"
+        )
+        for lane in self.lanes.values():
+            if not lane.numbered:
+                for sending in lane.sent:
+                    sending.failure = error
+            lane.lose()
+            lane.ready = False
+        if self.owner.closed:
+            return
+        for lane in [lane for lane in self.lanes.values() if lane.draining]:
+            self.owner.lane_drained(lane)
+        self.owner.link_failed(self)
+        if self._busy_queue() is not None:
+            self.wake()
+
+    def connection_has_room(self, connection: Connection) -> None:
+        """Go on writing."""
+        if connection is self.connection:
+            for lane in self.lanes.values():
+                self.pump(lane)
+
+    async def _recover(self) -> None:
+        config = self.owner.session.config
+        backoff = Backoff(config.retry_first_ms, config.retry_max_ms)
+        try:
+            while (queue := self._busy_queue()) is not None:
+                try:
+                    await self._meet(queue)
+                    break
+                except TransportError as error:
+                    self.error = error
+                except InorderError as error:
+                    self.error = error
+                    if not error.retriable:
+                        fail_all(self, error)
+                        continue
+                self.owner.link_failed(self)
+                if isinstance(self.error, ConnectFailed):
+                    await self.owner.session.try_refresh_route(queue.topic)
+                await asyncio.sleep(backoff.next_ms() / 1000)
+        finally:
+            self._recovering = False
+        for lane in list(self.lanes.values()):
+            if not lane.idle:
+                self.pump(lane)
+
+    def _busy_queue(self) -> TopicQueue | None:
+        return next((queue for queue, lane in self.lanes.items() if not lane.idle), None)
+
+    async def _meet(self, queue: TopicQueue) -> None:
+        session = self.owner.session
+        connection = await session.master_connection(queue)
+        numbered = connection.numbers_sends is not False and await self._greeter.greet(connection)
+        if not numbered and self.owner.named:
+            raise UsageError(
+                f"broker {self.broker} knows no numbered sends, which a named producer (id=) "
+                "needs; it is no broker of inorder"
+            )
+        if connection.closed:
+            raise ConnectionLost(f"lost the connection to {connection.address} at the hello")
+        self.connection = connection
+        self.error = None
+        connection.watch(self)
+        for lane in self.lanes.values():
+            lane.meet(numbered=numbered)
+
+    # Asking how far the broker is.
+
+    def _prepare(self, lane: QueueLane) -> None:
+        """Make a lane ready: say hello under its id, ask what is stored, if need be."""
+        if not lane.numbered or (
+            lane.producer_id in self._greeter.greeted and lane.synced and not lane.unknown
+        ):
+            lane.ready = True
+            self.pump(lane)
+        elif not lane.syncing and not lane.in_flight:
+            lane.syncing = True
+            self.owner.start(self._sync(lane), f"numbers of {lane.queue}")
+
+    async def _sync(self, lane: QueueLane) -> None:
+        connection = self.connection
+        failure: InorderError | None = None
+        try:
+            if connection is not None:
+                await self._ask(connection, lane)
+        except InorderError as error:
+            failure = error
+        finally:
+            lane.syncing = False
+        if failure is not None and connection is self.connection and connection is not None:
+            if isinstance(failure, TransportError) or failure.retriable:
+                self.drop(f"it did not tell how far it is: {failure}")
+            else:
+                fail_waiting(self, lane, failure)
+        if lane.before is not None and lane.settled_all:
+            self.pump(lane.before)
+        elif not lane.idle:
+            self.pump(lane)
+
+    async def _ask(self, connection: Connection, lane: QueueLane) -> None:
+        if lane.producer_id not in self._greeter.greeted:
+            await self._greeter.hello(connection, lane.producer_id)
+        if connection is self.connection and lane.needs_state:
+            api = BrokerApi(connection, timeout_ms=self.owner.session.config.request_timeout_ms)
+            state = await api.producer_state(lane.producer_id, lane.queue)
+            if connection is self.connection and not lane.in_flight:
+                resolved(self, lane, lane.resolve(state.last, known=state.known))

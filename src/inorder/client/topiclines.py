@@ -1,0 +1,85 @@
+"""What a producer knows of a topic, and who waits in line until its route is known."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from inorder.client.queuelane import QueueLane
+from inorder.client.sending import Choice, Sending
+from inorder.client.state.routes import publish_queues
+from inorder.errors import InorderError
+from inorder.model import Message, TopicQueue
+from inorder.ordering.keymap import KeyMap
+from inorder.wire.routedata import TopicRoute
+
+
+class BatchCall:
+    """Messages that wait to be grouped by queue; `place` gets the queue of each."""
+
+    __slots__ = ("choice", "deadline_ms", "fail", "messages", "place", "topic")
+
+    def __init__(  # noqa: PLR0917 - made in one place
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        choice: Choice,
+        deadline_ms: int,
+        place: Callable[[list[tuple[TopicQueue, int]]], list[tuple[TopicQueue, int, Sending]]],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.topic = topic
+        self.messages = messages
+        self.choice = choice
+        self.deadline_ms = deadline_ms
+        self.place = place
+        self.fail = fail
+
+
+class TopicLine:
+    """What is known of a topic, and who waits until something is."""
+
+    __slots__ = (
+        "draining", "early", "error", "finding", "key_map", "keyed", "keyed_lanes", "lanes", "name",
+        "previous", "queues", "route",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.route: TopicRoute | None = None
+        self.key_map: KeyMap | None = None
+        self.queues: list[TopicQueue] = []  # that may be written
+        self.lanes: list[QueueLane | None] = []  # theirs
+        self.keyed: list[TopicQueue] = []  # where keys go
+        self.keyed_lanes: list[QueueLane | None] = []
+        self.previous: list[KeyMap] = []  # maps that gave way, while a queue is not drained
+        self.draining: list[QueueLane] = []
+        self.early: deque[Sending | BatchCall] = deque()
+        self.finding = False
+        self.error: InorderError | None = None
+
+    def adopt(self, route: TopicRoute, key_map: KeyMap | None) -> bool:
+        """Use a route and a key map; True if keys may have left queues by that."""
+        old, self.route, self.key_map = self.key_map, route, key_map
+        queues = publish_queues(route, self.name)
+        if queues != self.queues:
+            self.queues, self.lanes = queues, [None] * len(queues)
+        keyed = self.queues
+        if key_map is not None:
+            keyed = [TopicQueue(self.name, broker, index) for broker, index in key_map.queues]
+        if keyed != self.keyed:
+            self.keyed, self.keyed_lanes = keyed, [None] * len(keyed)
+        if old is None or old == key_map:
+            return False
+        self.previous.append(old)
+        return True
+
+    def holder(self, sending: Sending) -> QueueLane | None:
+        """Return the lane that a key has left, if it is not drained yet."""
+        assert sending.key is not None
+        for old in self.previous:
+            place = old.queue(sending.key)
+            for lane in self.draining:
+                if (lane.queue.broker, lane.queue.index) == place:
+                    return None if lane is sending.lane else lane
+        return None
