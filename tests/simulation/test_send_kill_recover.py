@@ -107,7 +107,7 @@ class Scenario:
         await asyncio.gather(*work)
         node, session = await cluster.client()
         await node.run(self.pull(session))
-        rules = Rules(stored_once=False, acknowledged_min=plan.producers * plan.keys)
+        rules = Rules(acknowledged_min=plan.producers * plan.keys)
         report = check(self.history, rules=rules)
         await cluster.stop()
         return report

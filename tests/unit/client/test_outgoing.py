@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from inorder.client.outgoing import compose, compose_batch
+from inorder.client import outgoing
+from inorder.client.outgoing import Outgoing, compose_batch
+from inorder.client.state.lane import WINDOW_MAX
 from inorder.config import ClientConfig
 from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
 from inorder.model import Message
-from inorder.wire.batch import decode_batch
+from inorder.wire.batch import encode_batch
 from inorder.wire.compression import decompress_body
 from inorder.wire.properties import parse
 
 CONFIG = ClientConfig()
+
+
+def compose(message: Message, id_: str, config: ClientConfig) -> Outgoing:
+    return outgoing.compose(
+        message.topic, message.body, message.key, message.tag, message.keys, message.properties,
+        id_, 0, config,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("algorithm", "flag"), [("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)])
@@ -43,7 +53,7 @@ def test_what_does_not_shrink_is_sent_as_it_is():
 def test_properties_carry_key_tag_and_words():
     """Under RocketMQ's names."""
     message = Message("t", b"x", "order-1", "paid", ("a", "b"), {"colour": "red"})
-    assert parse(compose(message, "ID", CONFIG).properties) == {
+    assert parse(json.loads(b'"%b"' % compose(message, "ID", CONFIG).properties)) == {
         "UNIQ_KEY": "ID", "WAIT": "true", "colour": "red", "TAGS": "paid", "KEYS": "a b",
         "__SHARDINGKEY": "order-1",
     }  # fmt: skip
@@ -65,6 +75,7 @@ def test_properties_carry_key_tag_and_words():
         (Message("t", b"x", properties={"a": "x" * 32768}), MessageIllegal, "properties"),
         (Message("t", b"x", properties={"a": "\x01"}), LocalProtocolError, "hold"),
         (Message("t", b"x", tag=""), LocalProtocolError, "empty"),
+        (Message("t", b"x", properties={"INORDER_SEQ": "1"}), UsageError, "producer's own"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(message: Message, error: type[Exception], text: str):
@@ -74,14 +85,18 @@ def test_what_cannot_be_sent_is_refused(message: Message, error: type[Exception]
 
 
 def test_batches_are_cut_by_size_and_keep_their_order():
-    """No part is above the limit, unless one message alone is."""
+    """No part is above the limit, unless one message alone is; nor has it too many messages."""
     messages = [Message("t", b"%03d" % n * (500 if n == 4 else 10)) for n in range(9)]
     ids = [f"ID{n}" for n in range(9)]
-    parts = compose_batch(messages, ids, replace(CONFIG, batch_bytes_max=300))
-    assert [id_ for part in parts for id_ in part.message_ids] == ids
-    items = [item for part in parts for item in decode_batch(part.body)]
+    parts = compose_batch(messages, ids, 0, replace(CONFIG, batch_bytes_max=400))
+    assert [id_ for part in parts for id_ in part.ids] == ids
+    items = [item for part in parts for item in part.items or ()]
     assert [item.body for item in items] == [message.body for message in messages]
     assert [parse(item.properties)["UNIQ_KEY"] for item in items] == ids
-    assert all(part.batch and part.sys_flag == 0 for part in parts)
-    assert all(len(part.body) <= 300 or len(part.message_ids) == 1 for part in parts)
-    assert len(compose_batch(messages, ids, CONFIG)) == 1
+    assert all(part.sys_flag == 0 for part in parts)
+    assert any(part.count > 1 for part in parts)
+    assert all(len(encode_batch(part.items or ())) <= 400 or part.count == 1 for part in parts)
+    assert len(compose_batch(messages, ids, 0, CONFIG)) == 1
+    many = [Message("t", b"x")] * (2 * WINDOW_MAX + 1)
+    parts = compose_batch(many, [str(n) for n in range(len(many))], 0, CONFIG)
+    assert [part.count for part in parts] == [WINDOW_MAX, WINDOW_MAX, 1]

@@ -222,12 +222,12 @@ def test_sends_without_a_key_go_past_a_broker_that_fails():
 
 
 def test_what_comes_later_is_refused_until_it_exists():
-    """Delays are never stored as plain messages."""
+    """What is for a time of day is never stored as a plain message."""
 
     async def scenario(server: Scripted, client: Session) -> None:
         producer = Producer(client)
-        with pytest.raises(UsageError, match="not supported yet"):
-            await producer.send("t", b"x", delay_level=3)
+        with pytest.raises(UsageError, match="no delay level"):
+            await producer.send("t", b"x", delay_level=-1)
         with pytest.raises(UsageError, match="not supported yet"):
             producer.send_nowait("t", b"x", deliver_at=datetime(2030, 1, 1, tzinfo=UTC))
         assert not server.requests

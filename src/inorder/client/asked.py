@@ -1,0 +1,201 @@
+"""What a broker asks a consumer, on its own account (40) or for somebody at a console (220, 221,
+307, 309)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from inorder.client.member import Member
+from inorder.client.policies import Outcome, Retry
+from inorder.client.receiving import receive
+from inorder.client.running import Run
+from inorder.client.state.pulldecisions import restore_topic
+from inorder.errors import InorderError
+from inorder.model import ReceivedMessage, Subscription, TopicQueue
+from inorder.net.connection import Connection
+from inorder.wire import shapes
+from inorder.wire.bodies import decode_queue_offsets
+from inorder.wire.bodies.locks import queue_from_json
+from inorder.wire.bodies.running import (
+    CR_COMMIT,
+    CR_LATER,
+    CR_ROLLBACK,
+    CR_SUCCESS,
+    CR_THROW_EXCEPTION,
+    DirectResult,
+    QueueRunning,
+    RunningInfo,
+    TopicRunning,
+    encode_consumer_status,
+)
+from inorder.wire.codes import RequestCode, ResponseCode
+from inorder.wire.command import Command
+from inorder.wire.fastjson import loads
+from inorder.wire.fields import decode_fields
+from inorder.wire.record import decode
+from inorder.wire.requests.consumers import ConsumeDirectly, GetConsumerStatus, ResetClientOffset
+
+log = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+Direct = Callable[[ReceivedMessage], Awaitable[Run]]
+
+_RESULTS = {
+    Outcome.SUCCESS: CR_SUCCESS,
+    Outcome.COMMIT: CR_COMMIT,
+    Outcome.ROLLBACK: CR_ROLLBACK,
+    Outcome.SUSPEND: CR_LATER,
+}
+
+
+class Answers:
+    """Answers for one consumer; see `Session.join`."""
+
+    def __init__(
+        self,
+        member: Member,
+        *,
+        subscriptions: Callable[[], tuple[Subscription, ...]],
+        properties: Callable[[], dict[str, str]],
+        direct: Direct,
+    ) -> None:
+        self._member = member
+        self._subscriptions = subscriptions
+        self._properties = properties
+        self._direct = direct
+
+    def asked(self, connection: Connection, command: Command) -> None:
+        """Take a broker's request to the group."""
+        match command.code:
+            case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+                self._member.changed.set()
+            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                self._reset(command)
+            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                topic = decode_fields(GetConsumerStatus, command.fields).topic
+                offsets = {q: at for q, at in self._member.offsets.items() if q.topic == topic}
+                connection.send(command.reply(body=encode_consumer_status(offsets)))
+            case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                connection.send(command.reply(body=self.running_info().encode()))
+            case RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                work = self._consume(connection, command)
+                self._member.tasks.start(work, name="direct message")
+            case _:
+                raise AssertionError(f"code {command.code} is not for consumers")
+
+    def connected(self, address: str) -> None:
+        """Renew locks and share anew: over a new connection a broker may have forgotten us."""
+        if not self._member.stopping:
+            self._member.tasks.start(self._renew(), name=f"greet {address}")
+
+    def lost(self, address: str) -> None:
+        """Start no handler under the locks of that broker before it has confirmed them."""
+        self._member.doubt(address)
+
+    def route_changed(self, topic: str) -> None:
+        """Share a topic's queues anew."""
+        self._member.changed.set()
+
+    async def _renew(self) -> None:
+        await self._member.renew()
+        self._member.changed.set()
+        await self._member.commit_all()
+
+    def _reset(self, command: Command) -> None:
+        request = decode_fields(ResetClientOffset, command.fields)
+        for queue, offset in _offsets(command.body).items():
+            holding = self._member.holdings.get(queue)
+            if holding is None or not holding.live or queue.topic != request.topic:
+                continue
+            log.info("offset of %s is reset to %d by the broker", queue, offset)
+            self._member.tasks.start(self._member.move(queue, offset), name=f"reset {queue}")
+
+    async def _consume(self, connection: Connection, command: Command) -> None:
+        """Handle one message, as somebody asked; what it says is told and nothing committed."""
+        member = self._member
+        try:
+            request = decode_fields(ConsumeDirectly, command.fields)
+            limit = member.session.config.message_bytes_max
+            found = receive(request.broker_name or "", decode(command.body), limit)
+            run = await self._direct(restore_topic(found, member.group))
+        except InorderError as error:
+            connection.send(command.reply(ResponseCode.SYSTEM_ERROR, str(error)))
+            return
+        connection.send(command.reply(body=_result(run).encode()))
+
+    def running_info(self) -> RunningInfo:
+        """Return what this consumer does."""
+        member = self._member
+        clock = member.session.clock
+        seconds = max(clock.monotonic_ms() - member.counts.since_ms, 1) / 1000
+        wall_ms = clock.now_ms() - clock.monotonic_ms()
+        return RunningInfo(
+            self._properties(),
+            self._subscriptions(),
+            {queue: self._queue(queue, wall_ms) for queue in sorted(member.holdings)},
+            {
+                topic: TopicRunning(
+                    counts.handled / seconds,
+                    counts.failed / seconds,
+                    counts.handling_ms / max(counts.handled + counts.failed, 1),
+                    counts.failed,
+                    counts.pulled / seconds,
+                    counts.pulling_ms / max(counts.pulls, 1),
+                )
+                for topic, counts in sorted(member.counts.topics.items())
+            },
+        )
+
+    def _queue(self, queue: TopicQueue, wall_ms: int) -> QueueRunning:
+        holding = self._member.holdings[queue]
+        cache, tenure = holding.cache, holding.tenure
+        return QueueRunning(
+            self._member.offsets.get(queue),
+            cache.lowest if cache.count else 0,
+            cache.lowest + cache.span if cache.count else 0,
+            cache.count,
+            cache.size_bytes // MIB,
+            cache.taken,
+            tenure.locked,
+            tenure.lock_sent_ms + wall_ms if tenure.locked else 0,
+            tenure.pulled_at_ms + wall_ms,
+            0 if cache.handled_at_ms is None else cache.handled_at_ms + wall_ms,
+            not holding.live,
+        )
+
+
+def _offsets(body: bytes | memoryview) -> dict[TopicQueue, int]:
+    """Read a ResetOffsetBody, or the list that a C++ client gets."""
+    value = shapes.as_object(loads(body), "offsets") if body else {}
+    table: Any = value.get("offsetTable")
+    if isinstance(table, list):
+        return {
+            queue_from_json(item): shapes.integer(item, "offset", 0)
+            for item in shapes.objects(value, "offsetTable")
+        }
+    return decode_queue_offsets(body) if body else {}
+
+
+def _result(run: Run) -> DirectResult:
+    if isinstance(run.error, Retry):
+        return DirectResult(CR_LATER, run.spent_ms, str(run.error))
+    if run.error is not None:
+        remark = f"{type(run.error).__name__}: {run.error}"
+        return DirectResult(CR_THROW_EXCEPTION, run.spent_ms, remark)
+    said = run.result if isinstance(run.result, Outcome) else Outcome.SUCCESS
+    return DirectResult(_RESULTS[said], run.spent_ms)
+
+
+async def run_directly(submit: Callable[[Run], None], message: ReceivedMessage) -> Run:
+    """Make one call and wait for its end."""
+    ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+
+    def settle(run: Run) -> None:
+        if not ended.done():
+            ended.set_result(run)
+
+    submit(Run(((message,),), may_start=lambda _: True, ended=settle))
+    return await ended

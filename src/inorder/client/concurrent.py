@@ -1,0 +1,264 @@
+"""Handlers without order: many at a time, failed messages go back to the broker.
+
+What a handler's outcome means is in `state/concurrent.py`; this file does it. Queues take turns, so
+that one with a long backlog does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from inorder.client.counting import Counts
+from inorder.client.handlers import Registration
+from inorder.client.holding import Holding
+from inorder.client.policies import Outcome, Retry
+from inorder.client.running import Batch, Run, Workers
+from inorder.client.state import concurrent as rules
+from inorder.client.state.processqueue import EXPIRED_PER_ROUND_MAX
+from inorder.client.state.pulldecisions import RETRY_PREFIX
+from inorder.clock import Clock
+from inorder.model import ReceivedMessage, TopicQueue
+from inorder.tasks.groups import Tasks
+
+log = logging.getLogger(__name__)
+
+RUN_CALLS_MAX: Final = 8
+FAST_CALLS_MIN: Final = 100
+FAST_MS: Final = 0.2
+"""Handlers that take less on average, seen over so many calls, are called several times a run: the
+step between threads costs more than they do."""
+
+NoteOffset = Callable[[TopicQueue, int, bool], None]
+SendBack = Callable[[Registration, ReceivedMessage, int | None], Awaitable[bool]]
+
+
+class Lane:
+    """The handler of one topic and who calls it."""
+
+    def __init__(self, registration: Registration, workers: Workers) -> None:
+        self.registration = registration
+        self.workers = workers
+        self.runs: dict[Run, Holding] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Tell whether another run would not only wait."""
+        return len(self.runs) < self.workers.capacity
+
+
+class ConcurrentRunner:
+    """Hands the messages of queues to the handlers of their topics."""
+
+    def __init__(
+        self,
+        *,
+        lanes: Mapping[str, Lane],
+        fallback: Callable[[str], Lane],
+        clock: Clock,
+        counts: Counts,
+        tasks: Tasks,
+        note: NoteOffset,
+        send_back: SendBack,
+        broadcasting: bool,
+        handler_timeout_ms: int,
+    ) -> None:
+        self._lanes = lanes
+        self._fallback = fallback
+        self._clock = clock
+        self._counts = counts
+        self._tasks = tasks
+        self._note = note
+        self._send_back = send_back
+        self._broadcasting = broadcasting
+        self._handler_timeout_ms = handler_timeout_ms
+        self._turns: deque[Holding] = deque()
+
+    def pump(self, holding: Holding) -> None:
+        """Start what can be started of a queue, now or when a handler is free."""
+        if not holding.has_turn:
+            holding.has_turn = True
+            self._turns.append(holding)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Give queues their turn until each of them has nothing to do or no handler is free."""
+        refused = 0
+        while self._turns and refused < len(self._turns):
+            holding = self._turns.popleft()
+            if not holding.live or holding.paused or not holding.cache.waiting:
+                holding.has_turn = False
+                continue
+            if self._start(holding):
+                refused = 0
+            else:
+                refused += 1
+            self._turns.append(holding)
+
+    def _start(self, holding: Holding) -> bool:
+        """Start one run of a queue; tell whether there was room for it."""
+        now_ms = self._clock.monotonic_ms()
+        if holding.queue.topic.startswith(RETRY_PREFIX):
+            # One message at a time: its neighbour may be of another topic, with another handler.
+            if not all(lane.has_room for lane in self._lanes.values()):
+                return False
+            taken = holding.cache.take(1, now_ms)
+            lane = self._lane_of(taken[0].topic)
+        else:
+            lane = self._lanes[holding.queue.topic]
+            if not lane.has_room:
+                return False
+            taken = holding.cache.take(lane.registration.batch * self._calls(lane), now_ms)
+        self._submit(holding, lane, list(rules.batches(taken, lane.registration.batch)))
+        return True
+
+    def _calls(self, lane: Lane) -> int:
+        """Return how many calls a run makes: one, or several where they take next to no time."""
+        counts = self._counts.of(lane.registration.topic)
+        calls = counts.handled + counts.failed
+        fast = calls >= FAST_CALLS_MIN and counts.handling_ms < FAST_MS * calls
+        return RUN_CALLS_MAX if fast else 1
+
+    def _lane_of(self, topic: str) -> Lane:
+        """Return the handler for a message of a topic, however it came here."""
+        return self._lanes.get(topic) or self._fallback(topic)
+
+    def _submit(self, holding: Holding, lane: Lane, batches: Sequence[Batch]) -> None:
+        holding.enter()
+        run = Run(batches, may_start=holding.may_start, ended=partial(self._ended, holding, lane))
+        lane.runs[run] = holding
+        lane.workers.submit(run)
+
+    def _ended(self, holding: Holding, lane: Lane, run: Run) -> None:
+        del lane.runs[run]
+        rest, stopped = run.done, run.stopped_at
+        if run.done:
+            done = [message for batch in run.batches[: run.done] for message in batch]
+            self._counts.ended(lane.registration.topic, len(done), 0, run.spent_ms)
+            self._conclude(holding, lane, done, len(done), None)
+        if stopped is not None:
+            rest += 1
+            count = self._done(run, stopped)
+            failed = len(stopped) - count
+            spent_ms = 0 if run.done else run.spent_ms
+            self._counts.ended(lane.registration.topic, count, failed, spent_ms)
+            self._conclude(holding, lane, stopped, count, run.error)
+        # What the run did not come to goes back.
+        holding.cache.make_again(m for batch in run.batches[rest:] for m in batch)
+        holding.leave()
+        self._go_on()
+
+    def _conclude(
+        self, holding: Holding, lane: Lane, batch: Batch, done: int, error: BaseException | None
+    ) -> None:
+        if not holding.live:
+            self._conclude_leaving(holding, batch[:done])
+            return
+        concluded = rules.conclude(
+            holding.cache,
+            holding.tenure,
+            batch,
+            done=done,
+            broadcasting=self._broadcasting,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        if concluded.commit is not None:
+            self._note(holding.queue, concluded.commit, True)
+        for message in concluded.dropped:
+            self._counts.dropped += 1
+            log.warning("a broadcast message failed and is dropped: %s", where(message))
+        if concluded.send_back:
+            after_ms = error.after_ms if isinstance(error, Retry) else None
+            holding.enter()
+            work = self._return(holding, lane, concluded, after_ms)
+            self._tasks.start(work, name=f"send back of {holding.queue}")
+
+    def _conclude_leaving(self, holding: Holding, done: Batch) -> None:
+        """Count what ended well on a queue that goes to another consumer (O12); what failed is
+        left to that one, which gets it again."""
+        dropped = holding.tenure.dropped
+        if dropped is not None and dropped.may_commit:
+            commit = holding.cache.remove(done, self._clock.monotonic_ms())
+            if commit is not None:
+                self._note(holding.queue, commit, True)
+
+    def _done(self, run: Run, batch: Batch) -> int:
+        """Return how many messages of a batch are done."""
+        if run.error is not None:
+            if not isinstance(run.error, Retry):
+                log.warning("handler failed %s", where(batch[0]), exc_info=run.error)
+            return 0
+        if run.result in (Outcome.SUSPEND, Outcome.ROLLBACK):
+            return 0
+        return rules.done_count(run.result, len(batch))
+
+    async def _return(
+        self, holding: Holding, lane: Lane, concluded: rules.Concluded, after_ms: int | None
+    ) -> None:
+        """Send failed messages back; what the broker does not take is tried again here."""
+        sent: set[int] = set()
+        try:
+            for message in concluded.send_back:
+                if await self._send_back(lane.registration, message, after_ms):
+                    sent.add(message.offset)
+        finally:
+            self._counts.sent_back += len(sent)
+            after = rules.after_send_back(
+                holding.cache, holding.tenure, concluded, sent,
+                now_ms=self._clock.monotonic_ms(),
+            )  # fmt: skip
+            if after.commit is not None:
+                self._note(holding.queue, after.commit, True)
+            elif not holding.live:
+                self._conclude_leaving(holding, ())
+            for message in after.retry:
+                again = partial(self._again, lane=lane, message=message)
+                holding.later(rules.LOCAL_RETRY_MS, again)
+            holding.leave()
+            self._go_on()
+
+    def _again(self, holding: Holding, *, lane: Lane, message: ReceivedMessage) -> None:
+        if holding.live and message in holding.cache:
+            self._submit(holding, lane, ((message,),))
+
+    async def clean(self, holdings: Sequence[Holding]) -> None:
+        """Send back what its handler had for too long, so that the offset can go on."""
+        for lane in self._lanes.values():
+            for run, holding in lane.runs.items():
+                if run.started_ms is not None and run.done < len(run.batches):
+                    holding.cache.start(run.batches[run.done], run.started_ms)
+        for holding in holdings:
+            for _ in range(EXPIRED_PER_ROUND_MAX):
+                message = holding.cache.expired(
+                    self._clock.monotonic_ms(), timeout_ms=self._handler_timeout_ms
+                )
+                if message is None or not holding.live:
+                    break
+                lane = self._lane_of(message.topic)
+                if not await self._expire(holding, lane, message):
+                    break
+
+    async def _expire(self, holding: Holding, lane: Lane, message: ReceivedMessage) -> bool:
+        log.warning(
+            "a handler takes longer than %d ms; the message is sent back: %s",
+            self._handler_timeout_ms, where(message),
+        )  # fmt: skip
+        if not await self._send_back(lane.registration, message, None):
+            return False
+        self._counts.sent_back += 1
+        commit = holding.cache.remove((message,), self._clock.monotonic_ms())
+        if commit is not None and holding.live:
+            self._note(holding.queue, commit, True)
+        return True
+
+
+def where(message: ReceivedMessage) -> str:
+    """Return a message's place, for logs."""
+    queue = message.queue
+    return (
+        f"topic={message.topic} queue={queue.broker}/{queue.topic}/{queue.index} "
+        f"offset={message.offset} key={message.key} tried={message.redeliveries + 1}"
+    )

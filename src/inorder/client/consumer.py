@@ -1,0 +1,304 @@
+"""Consuming: handlers for topics, called as messages come, queues shared with the group.
+
+A consumer is a member of its group: the queues of a topic are shared out among the members, and
+what a handler has done is committed under the group's name. `order="queue"` calls one handler per
+queue at a time, in order, under the broker's lock on the queue; `order=None` calls many, and gives
+failed messages back to the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from inorder.client.access import Access
+from inorder.client.consuming import Consuming
+from inorder.client.durations import moment_ms
+from inorder.client.handlers import (
+    AfterHandle,
+    BeforeHandle,
+    Handler,
+    Hooks,
+    Order,
+    Registration,
+    register,
+)
+from inorder.client.policies import Policy
+from inorder.client.pullconsumer import ConsumeFrom, Target
+from inorder.client.running import HANDLING, WorkersFactory
+from inorder.client.session import Session
+from inorder.client.state.allocation import Allocation, Average
+from inorder.client.state.keyed import Keyless, KeyOf
+from inorder.client.state.startoffset import FromTime
+from inorder.config import ClientConfig
+from inorder.disk import OsFiles
+from inorder.errors import AlreadyClosed, NotStarted, UsageError
+from inorder.model import TopicQueue
+
+MessageModel = Literal["clustering", "broadcasting"]
+BROADCAST_INSTANCE = "DEFAULT"
+"""RocketMQ's: the offset file of a broadcasting consumer is found again by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """What a consumer did so far, in messages, and what it holds."""
+
+    handled: int
+    failed: int
+    sent_back: int
+    dead_lettered: int
+    dropped: int
+    pulled: int
+    cached_messages: int
+    cached_bytes: int
+    running: int
+    rebalances: int
+    queues: dict[TopicQueue, int]
+    """The queues that are ours, or were at the end, and how far each is done."""
+
+
+class Consumer:
+    """Calls handlers for the messages of topics, as a member of a group.
+
+    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR, or a
+    Session. `consume_from` says where to begin in a queue for which the group has committed
+    nothing: at its end (`"last"`), its beginning (`"first"`), or a time. With
+    `message_model="broadcasting"` every consumer gets everything, and offsets are kept in a file
+    of this machine. `allocation` must be the same for all members of a group. `instance` tells two
+    consumers of one group in one process apart. `before_handle` and `after_handle` are called
+    around every handler, where it runs.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Session | None = None,
+        *,
+        group: str,
+        consume_from: ConsumeFrom = "last",
+        message_model: MessageModel = "clustering",
+        allocation: Allocation | None = None,
+        instance: str = "",
+        config: ClientConfig | None = None,
+        tls: ssl.SSLContext | None = None,
+        before_handle: BeforeHandle | None = None,
+        after_handle: AfterHandle | None = None,
+    ) -> None:
+        if not group:
+            raise UsageError("a consumer needs a group; its members share the queues")
+        if not (consume_from in ("first", "last") or isinstance(consume_from, datetime)):
+            raise UsageError(f"consume_from={consume_from!r}: write 'first', 'last' or a datetime")
+        if message_model not in ("clustering", "broadcasting"):
+            raise UsageError(
+                f"message_model={message_model!r}: write 'clustering' or 'broadcasting'"
+            )
+        broadcasting = message_model == "broadcasting"
+        if broadcasting and not instance and not isinstance(namesrv, Session):
+            instance = BROADCAST_INSTANCE
+        self._access = Access(namesrv, config=config, tls=tls, instance=instance)
+        self._group = group
+        self._consume_from = consume_from
+        self._clustering = not broadcasting
+        self._allocation = Average() if allocation is None else allocation
+        self._hooks = Hooks(before_handle, after_handle)
+        self._registrations: dict[str, Registration] = {}
+        self._threads: WorkersFactory | None = None  # the blocking twin sets it
+        self._consuming: Consuming | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._closed = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        self._runs = False
+
+    def on(
+        self,
+        topic: str,
+        *,
+        order: Order = "queue",
+        tag: str = "*",
+        concurrency: int | None = None,
+        batch: int = 1,
+        on_failure: Policy | None = None,
+        auto_commit: bool = True,
+        key_of: str | KeyOf | None = None,
+        keyless: Keyless = "barrier",
+    ) -> Callable[[Handler], Handler]:
+        """Decorate the handler of a topic: a function, or a class or object with `handle`.
+
+        It gets a message, or with `batch` above 1 a list of up to so many. To return is to be
+        done; `raise Retry(after=seconds)` is to be called again later; any other exception is a
+        failed attempt, and `on_failure` says what follows: Block() or DeadLetter(). `tag` is `*`,
+        a tag, or several as in `paid || shipped`. With `auto_commit=False` a handler of an ordered
+        topic returns Outcome.COMMIT or Outcome.ROLLBACK for all that it got since the last one.
+
+        With `order="key"` up to `concurrency` handlers run at a time, and the messages of one key
+        one after the other. The key is the message's own, or what `key_of` says: the name of a
+        property, or a function of the message. One without a key waits for all before it and holds
+        all behind it, unless `keyless="concurrent"`.
+        """
+        if self._consuming is not None:
+            raise UsageError("this consumer has started; register its handlers before that")
+
+        def decorate(handler: Handler) -> Handler:
+            if topic in self._registrations:
+                raise UsageError(f"topic {topic} has a handler already; a topic has one")
+            found = register(
+                topic,
+                handler,
+                order=order,
+                tag=tag,
+                concurrency=concurrency or self._access.config.consumer.concurrency,
+                batch=batch,
+                on_failure=on_failure,
+                auto_commit=auto_commit,
+                hooks=self._hooks,
+                version=self._access.clock.now_ms(),
+                key_of=key_of,
+                keyless=keyless,
+            )
+            if not found.is_async and self._threads is None:
+                raise UsageError(
+                    f"the handler of topic {topic} is a plain function; write it with async def, "
+                    "or use inorder.Consumer, which calls plain ones in threads"
+                )
+            self._registrations[topic] = found
+            return handler
+
+        return decorate
+
+    async def start(self) -> None:
+        """Join the group and begin to consume; returns at once, before the first message."""
+        if self._closed.is_set() or self._closing is not None:
+            raise AlreadyClosed("this consumer was closed; make a new one")
+        if self._consuming is not None:
+            return
+        if not self._registrations:
+            raise UsageError("there is nothing to consume; register a handler with on(topic) first")
+        session = await self._access.open()
+        consume_from = self._consume_from
+        self._consuming = Consuming(
+            session,
+            self._group,
+            self._registrations,
+            consume_from=FromTime(moment_ms(consume_from))
+            if isinstance(consume_from, datetime)
+            else consume_from,
+            clustering=self._clustering,
+            allocation=self._allocation,
+            threads=self._threads,
+            files=OsFiles(),
+        )
+        try:
+            await self._consuming.start()
+        except BaseException:
+            self._consuming = None
+            raise
+
+    async def run(self) -> None:
+        """Consume until the consumer is closed, or this is interrupted, and close it."""
+        try:
+            await self.start()
+            self._runs = True
+            await self._stop_asked.wait()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Stop pulling, let handlers end, commit, release the queues and leave the group.
+
+        In a handler it cannot wait for its own end: there it only lets `run` return.
+        """
+        if HANDLING.get():
+            self._ask_stop()
+            return
+        self._stop_asked.set()
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(), name=f"close consumer {self._group}"
+            )
+        await asyncio.shield(self._closing)
+
+    def _ask_stop(self) -> None:
+        """Let `run` return and close."""
+        if not self._runs:
+            raise UsageError(
+                "a handler cannot close its own consumer, which waits for handlers to end; use "
+                "run(), or close it elsewhere"
+            )
+        self._stop_asked.set()
+
+    async def _close(self) -> None:
+        try:
+            if self._consuming is not None:
+                await self._consuming.stop()
+        finally:
+            await self._access.close()
+            self._closed.set()
+
+    def pause(self, *queues: TopicQueue) -> None:
+        """Pull nothing and start no handler of these queues (default: of all) until `resume`."""
+        self._running().member.pause(queues)
+
+    def resume(self, *queues: TopicQueue) -> None:
+        """Go on with these queues (default: with all)."""
+        self._running().member.resume(queues)
+
+    def paused(self) -> tuple[TopicQueue, ...]:
+        """Return the queues that are paused."""
+        return self._running().member.paused()
+
+    def assignment(self) -> tuple[TopicQueue, ...]:
+        """Return the queues that are ours at the moment."""
+        holdings = self._running().member.holdings
+        return tuple(sorted(queue for queue, holding in holdings.items() if holding.live))
+
+    async def seek(self, queue: TopicQueue, to: Target) -> int:
+        """Go on with a queue elsewhere: an offset, a time, "beginning" or "end".
+
+        The handlers that run end before; the new offset is committed. Returns the offset.
+        """
+        return await self._running().seek(queue, to)
+
+    async def commit(self) -> None:
+        """Save how far the group is now, without waiting for the next time that is done anyway."""
+        await self._running().member.commit_all()
+
+    async def __aenter__(self) -> Consumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def statistics(self) -> ConsumerStatistics:
+        """Return a snapshot."""
+        consuming = self._consuming
+        if consuming is None:
+            return ConsumerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
+        member, counts = consuming.member, consuming.member.counts
+        holdings = member.holdings.values()
+        return ConsumerStatistics(
+            handled=counts.handled,
+            failed=counts.failed,
+            sent_back=counts.sent_back,
+            dead_lettered=counts.dead_lettered,
+            dropped=counts.dropped,
+            pulled=counts.pulled,
+            cached_messages=sum(holding.cache.count for holding in holdings),
+            cached_bytes=sum(holding.cache.size_bytes for holding in holdings),
+            running=sum(holding.tenure.running for holding in holdings),
+            rebalances=consuming.rebalances,
+            queues=member.left | dict(member.offsets.items()),
+        )
+
+    def __repr__(self) -> str:
+        topics = ", ".join(sorted(self._registrations)) or "no topics"
+        return f"Consumer({self._group!r}, {topics})"
+
+    def _running(self) -> Consuming:
+        if self._consuming is None:
+            raise NotStarted("this consumer has not started; start it first")
+        return self._consuming

@@ -1,0 +1,214 @@
+"""What a consumer is asked to do: for each topic a handler, and how it is to be called."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar
+
+from inorder.client.policies import (
+    DeadLetter,
+    Park,
+    Policy,
+    check_policy,
+    default_policy,
+    redeliveries_max,
+)
+from inorder.client.running import Batch, Call, is_async
+from inorder.client.state.keyed import Keyless, KeyOf
+from inorder.errors import UsageError
+from inorder.model import ReceivedMessage, Subscription
+from inorder.wire.subscription import parse_subscription
+
+log = logging.getLogger(__name__)
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+Order = Literal["queue", "key"] | None
+BeforeHandle = Callable[[Sequence[ReceivedMessage]], None]
+AfterHandle = Callable[[Sequence[ReceivedMessage], BaseException | None], None]
+
+BATCH_MAX: Final = 1024
+CONCURRENCY_MAX: Final = 1000
+SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What is called around every handler, in its thread."""
+
+    before: BeforeHandle | None = None
+    after: AfterHandle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One topic and its handler."""
+
+    subscription: Subscription
+    ordered: bool
+    concurrency: int
+    batch: int
+    policy: Policy
+    auto_commit: bool
+    call: Call
+    is_async: bool
+    key_of: KeyOf | None = None
+    """With order="key": what tells keys apart."""
+    keyless: Keyless = "barrier"
+
+    @property
+    def topic(self) -> str:
+        """Return the topic."""
+        return self.subscription.topic
+
+    @property
+    def redeliveries_max(self) -> int:
+        """Return how often a message is handed out again."""
+        return redeliveries_max(self.policy)
+
+
+def register(
+    topic: str,
+    handler: Any,
+    *,
+    order: Order,
+    tag: str,
+    concurrency: int,
+    batch: int,
+    on_failure: Policy | None,
+    auto_commit: bool,
+    hooks: Hooks,
+    version: int,
+    key_of: str | KeyOf | None = None,
+    keyless: Keyless = "barrier",
+) -> Registration:
+    """Check everything that can be wrong about a handler. Raises UsageError."""
+    if order not in ("queue", "key", None):
+        raise UsageError(f"order={order!r}: write order='key', order='queue' or order=None")
+    if order != "key" and (key_of is not None or keyless != "barrier"):
+        raise UsageError("key_of= and keyless= are for order='key'")
+    if keyless not in ("barrier", "concurrent"):
+        raise UsageError(f"keyless={keyless!r}: write 'barrier' or 'concurrent'")
+    if not topic or topic.startswith(SYSTEM_PREFIXES):
+        raise UsageError(
+            f"topic {topic!r} cannot be consumed by a handler; retries of a group come by "
+            "themselves, dead letters are read with a PullConsumer"
+        )
+    _check_range("batch", batch, BATCH_MAX)
+    _check_range("concurrency", concurrency, CONCURRENCY_MAX)
+    policy = default_policy(order) if on_failure is None else on_failure
+    if isinstance(policy, Park):
+        raise UsageError("Park is not there yet; use Block() or DeadLetter(attempts=…)")
+    check_policy(policy, order)
+    if not auto_commit and order != "queue":
+        raise UsageError(
+            "auto_commit=False is for order='queue'; otherwise messages are done one by one"
+        )
+    function = _callable(handler)
+    return Registration(
+        parse_subscription(topic, tag, version),
+        order is not None,
+        concurrency,
+        batch,
+        policy,
+        auto_commit,
+        _batch_call(function, single=batch == 1, hooks=hooks),
+        is_async(function),
+        _key_function(key_of) if order == "key" else None,
+        keyless,
+    )
+
+
+def _key_function(key_of: str | KeyOf | None) -> KeyOf:
+    """Return what gives a message its key: its own, a property, or a function of the user's."""
+    if key_of is None:
+        return lambda message: message.key
+    if isinstance(key_of, str):
+        return lambda message: message.properties.get(key_of)
+
+    def safely(message: ReceivedMessage) -> str | None:
+        try:
+            found = key_of(message)
+            return None if found is None else str(found)
+        except Exception:
+            # The user's own code, called before any handler: such a message waits for all others.
+            log.exception("key_of failed topic=%s offset=%d", message.topic, message.offset)
+            return None
+
+    return safely
+
+
+def fallback(topic: str) -> Registration:
+    """Return what stands for a topic that came back by the retry topic and has no handler here."""
+
+    async def refuse(_: Batch) -> None:
+        raise UsageError(
+            f"a message of topic {topic} came back to its group, but this consumer has no handler "
+            "for that topic; let all consumers of a group subscribe the same topics"
+        )
+
+    subscription = parse_subscription(topic, "*")
+    return Registration(subscription, False, 1, 1, DeadLetter(), True, refuse, True)
+
+
+def _callable(handler: Any) -> Callable[..., Any]:
+    """Return the function of a handler: itself, or its method `handle`; a class is made first."""
+    if isinstance(handler, type):
+        handler = handler()
+    method = getattr(handler, "handle", None)
+    found = method if callable(method) else handler
+    if not callable(found):
+        raise UsageError(f"{handler!r} is no handler: give a function, or an object with handle()")
+    result: Callable[..., Any] = found
+    return result
+
+
+def _batch_call(function: Callable[..., Any], *, single: bool, hooks: Hooks) -> Call:
+    """Return a function of a batch: handlers of one get the message, others a list."""
+
+    def call(batch: Batch) -> Any:
+        return function(batch[0]) if single else function(list(batch))
+
+    if hooks.before is None and hooks.after is None:
+        return call
+    return _hooked_async(call, hooks) if is_async(function) else _hooked(call, hooks)
+
+
+def _hooked(call: Call, hooks: Hooks) -> Call:
+    def hooked(batch: Batch) -> Any:
+        error: BaseException | None = None
+        try:
+            if hooks.before is not None:
+                hooks.before(batch)
+            return call(batch)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            if hooks.after is not None:
+                hooks.after(batch, error)
+
+    return hooked
+
+
+def _hooked_async(call: Call, hooks: Hooks) -> Call:
+    async def hooked(batch: Batch) -> Any:
+        error: BaseException | None = None
+        try:
+            if hooks.before is not None:
+                hooks.before(batch)
+            return await call(batch)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            if hooks.after is not None:
+                hooks.after(batch, error)
+
+    return hooked
+
+
+def _check_range(name: str, value: int, limit: int) -> None:
+    if not 1 <= value <= limit:
+        raise UsageError(f"{name}={value}: give 1 to {limit}")

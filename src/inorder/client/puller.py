@@ -1,0 +1,176 @@
+"""The pull loop of one queue: one pull at a time, held by the broker while it has nothing.
+
+When to pull and what an answer means is in `state/pulldecisions.py`; this file does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from inorder.client.counting import Counts
+from inorder.client.holding import Holding
+from inorder.client.pulling import PullResult, PullStatus
+from inorder.client.receiving import receive_all
+from inorder.client.session import Session
+from inorder.client.state import pulldecisions as rules
+from inorder.errors import BrokerError, ConnectFailed, InorderError, RequestTimeout
+from inorder.model import MASTER_ID, ReceivedMessage
+from inorder.wire.codes import ResponseCode
+from inorder.wire.requests.pull import PullMessage
+
+log = logging.getLogger(__name__)
+
+_HELD_MS: Final = 100
+"""A broker that has nothing holds the pull at least so long, or is not asked again at once."""
+
+
+class Puller:
+    """Pulls the queues of one group."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        clustering: bool,
+        counts: Counts,
+        done_to: Callable[[Holding], int | None],
+        piggybacked: Callable[[Holding, int], None],
+        arrived: Callable[[Holding], None],
+        finished_to: Callable[[Holding, int], None],
+    ) -> None:
+        self._session = session
+        self._config = session.config.consumer
+        self._group = group
+        self._clustering = clustering
+        self._counts = counts
+        self._done_to = done_to
+        self._piggybacked = piggybacked
+        self._arrived = arrived
+        self._finished_to = finished_to
+        self._suggested = rules.Suggested()
+
+    async def run(self, holding: Holding) -> None:
+        """Pull until the queue is given up."""
+        failing = ""
+        while True:
+            step = rules.before_pull(
+                holding.cache,
+                holding.tenure,
+                limits=holding.limits,
+                now_ms=self._session.clock.monotonic_ms(),
+                ordered=holding.ordered and not holding.keyed,
+                needs_lock=holding.needs_lock,
+                paused=holding.paused,
+            )
+            if isinstance(step, rules.PullNow):
+                try:
+                    step = await self._pull(holding, step.offset)
+                    failing = ""
+                except InorderError as error:
+                    failing = await self._failed(holding, error, failing)
+                    step = rules.after_failed_pull(
+                        flow_control=isinstance(error, BrokerError)
+                        and error.code == ResponseCode.FLOW_CONTROL,
+                        error_delay_ms=self._config.pull_error_delay_ms,
+                    )
+            if isinstance(step, rules.Forget):
+                holding.pulling = None  # this task: it ends by itself
+                holding.dropped()
+                return
+            if isinstance(step, rules.PullLater):
+                await asyncio.sleep(step.ms / 1000)
+
+    async def _pull(
+        self, holding: Holding, offset: int
+    ) -> rules.PullNow | rules.PullLater | rules.Forget:
+        """Pull once and take the answer in."""
+        clock = self._session.clock
+        asked_ms = clock.monotonic_ms()
+        result = await self._ask(holding, offset)
+        waited_ms = clock.monotonic_ms() - asked_ms
+        if result.messages:
+            self._counts.arrived(holding.queue.topic, len(result.messages), waited_ms)
+        pulled = rules.after_pull(
+            holding.cache,
+            holding.tenure,
+            rules.PullStatus(result.status.value),
+            result.messages,
+            result.next_offset,
+            interval_ms=self._config.pull_interval_ms,
+        )
+        if pulled.commit is not None:
+            self._finished_to(holding, pulled.commit)
+        if pulled.handle:
+            self._arrived(holding)
+        if isinstance(pulled.pull, rules.FixOffset):
+            log.warning(
+                "offset %d of %s is not stored; going on at %d (stored: %d to %d)",
+                offset, holding.queue, pulled.pull.offset, result.min_offset, result.max_offset,
+            )  # fmt: skip
+            holding.fixed = pulled.pull.offset
+            return rules.FORGET
+        if result.status is PullStatus.NOTHING_NEW and waited_ms < _HELD_MS:
+            return rules.PullLater(_HELD_MS, "the broker does not hold pulls")
+        return pulled.pull
+
+    async def _ask(self, holding: Holding, offset: int) -> PullResult:
+        queue, config = holding.queue, self._config
+        suggested = self._suggested.of(queue)
+        done_to = self._done_to(holding)
+        fields = rules.pull_fields(
+            holding.subscription,
+            done_to=done_to,
+            clustering=self._clustering,
+            to_master=suggested == MASTER_ID,
+            post_subscription=True,  # our own tags, whatever others of the group asked for (O24)
+        )
+        request = PullMessage(
+            self._group,
+            queue.topic,
+            queue.index,
+            offset,
+            config.pull_messages_max,
+            fields.sys_flag,
+            fields.commit_offset,
+            config.pull_suspend_ms,
+            fields.sub_version,
+            fields.subscription,
+            holding.subscription.expression_type,
+        )
+        api = await self._session.reader_of(queue, suggested)
+        answer = await api.pull_message(request, timeout_ms=config.pull_timeout_ms)
+        if fields.commit_offset and done_to is not None:
+            self._piggybacked(holding, done_to)
+        self._suggested.note(queue, answer.reply.suggest_broker_id)
+        found: tuple[ReceivedMessage, ...] = ()
+        if answer.code == ResponseCode.SUCCESS:
+            limit = self._session.config.message_bytes_max
+            found = receive_all(queue.broker, answer.body, limit)
+        reply = answer.reply
+        return PullResult(
+            PullStatus(answer.code),
+            tuple(
+                rules.restore_topic(message, self._group)
+                for message in found
+                if rules.wanted(message, holding.subscription)
+            ),
+            reply.next_begin_offset,
+            reply.min_offset,
+            reply.max_offset,
+        )
+
+    async def _failed(self, holding: Holding, error: InorderError, before: str) -> str:
+        """Say what is the matter, once; return its kind."""
+        kind = f"{type(error).__name__} {getattr(error, 'code', '')}"
+        if kind != before:
+            log.warning("pull failed, trying again queue=%s error=%s", holding.queue, error)
+        if isinstance(error, RequestTimeout):
+            self._session.drop_connection(holding.queue, "a pull was not answered in time")
+        elif isinstance(error, ConnectFailed):
+            await self._session.try_refresh_route(holding.queue.topic)
+        self._suggested.forget(holding.queue)
+        return kind

@@ -1,0 +1,159 @@
+"""Sharing the queues of each topic among the members of a group, round by round.
+
+Each member computes the allocation alone, from the route and the list of members; what follows is
+in `state/rebalance.py`. All members ask the same broker for the list, the first one of the topic
+that answers, so that they see the same list unless it is changing (O6). A round comes when a broker
+says that the members changed, when a route changed, when a queue was released, and every 20 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from inorder.client.member import Member
+from inorder.client.state import rebalance as rules
+from inorder.client.state.allocation import Allocation, sort_ids, sort_queues
+from inorder.client.state.pulldecisions import RETRY_PREFIX
+from inorder.client.state.routes import broker_masters, subscribe_queues
+from inorder.client.state.tenure import DropReason
+from inorder.errors import InorderError, TopicNotRouted
+from inorder.model import Subscription, TopicQueue
+from inorder.wire.routedata import TopicRoute
+
+log = logging.getLogger(__name__)
+
+GATHER_MS: Final = 10
+"""Notices that come so close together share a round."""
+
+
+class Rebalancer:
+    """Runs the rounds of one member."""
+
+    def __init__(
+        self,
+        member: Member,
+        subscriptions: Mapping[str, Subscription],
+        ordered: Mapping[str, bool],
+        allocation: Allocation,
+    ) -> None:
+        self._member = member
+        self._session = member.session
+        self._subscriptions = subscriptions
+        self._ordered = ordered
+        self._allocation = allocation
+        self._first_seen: dict[str, set[TopicQueue]] = {}
+        self.rounds = 0
+
+    async def look(self) -> None:
+        """Learn the routes of all topics before anything else happens. Raises TransportError."""
+        for topic in self._subscriptions:
+            await self._queues(topic)
+
+    async def run(self) -> None:
+        """Run rounds until the member stops."""
+        member = self._member
+        while not member.stopping:
+            member.changed.clear()
+            try:
+                wait_ms = await self._round()
+            except Exception:
+                # A task root: an allocation of the user's own may fail, and must be tried again.
+                log.exception("group=%s was not rebalanced; tried again soon", member.group)
+                wait_ms = rules.next_round_ms(balanced=False)
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await member.changed.wait()
+                await asyncio.sleep(GATHER_MS / 1000)
+            except TimeoutError:
+                pass
+
+    async def _round(self) -> int:
+        """Run one round; return how long to wait for a reason before the next."""
+        self.rounds += 1
+        refused, balanced = False, True
+        for queue in rules.plan_unsubscribed(self._member.tenures, self._subscriptions):
+            self._member.holdings[queue].drop(DropReason.UNSUBSCRIBED)
+        for topic in list(self._subscriptions):
+            try:
+                got_locks, complete = await self._share(topic)
+            except InorderError as error:
+                log.info("no rebalance topic=%s error=%s", topic, error)
+                got_locks, complete = True, False
+            refused |= not got_locks
+            balanced &= complete
+            if self._member.stopping:
+                break
+        if refused:
+            return rules.LOCK_REFUSED_RETRY_MS
+        return rules.next_round_ms(balanced=balanced)
+
+    async def _share(self, topic: str) -> tuple[bool, bool]:
+        """Do one topic; tell whether all locks were granted, and whether all went well."""
+        queues = await self._queues(topic)
+        if queues is None:
+            return True, topic.startswith(RETRY_PREFIX) and self.rounds > 3
+        allocated = await self._allocate(topic, queues)
+        if allocated is None:
+            return True, False
+        needs_lock = self._ordered[topic] and self._member.clustering
+        plan = rules.plan(
+            {q: tenure for q, tenure in self._member.tenures.items() if q.topic == topic},
+            allocated,
+            needs_lock=needs_lock,
+            now_ms=self._session.clock.monotonic_ms(),
+        )
+        for queue, reason in plan.drop:
+            self._member.holdings[queue].drop(reason)
+        granted = await self._member.locks.acquire(plan.lock) if plan.lock else {}
+        added = await asyncio.gather(
+            *(
+                self._member.add(
+                    queue,
+                    self._subscriptions[topic],
+                    ordered=self._ordered[topic],
+                    late=queue not in self._first_seen[topic],
+                    lock_sent_ms=granted.get(queue),
+                )
+                for queue in (*plan.add, *granted)
+            )
+        )
+        return len(granted) == len(plan.lock), all(added)
+
+    async def _queues(self, topic: str) -> list[TopicQueue] | None:
+        """Return the queues of a topic; None if nobody serves it now."""
+        try:
+            route = await self._session.route(topic)
+        except TopicNotRouted:
+            if topic not in self._first_seen and not topic.startswith(RETRY_PREFIX):
+                log.warning("topic=%s is not there yet; waiting for it", topic)
+            self._first_seen.setdefault(topic, set())
+            return None
+        queues = sort_queues(subscribe_queues(route, topic))
+        self._first_seen.setdefault(topic, set(queues))
+        return queues or None
+
+    async def _allocate(self, topic: str, queues: list[TopicQueue]) -> list[TopicQueue] | None:
+        """Return our share; None if the list of members is not to be had."""
+        if not self._member.clustering:
+            return queues
+        client_id = self._session.client_id
+        ids = await self._ids(await self._session.route(topic))
+        if ids is None or client_id not in ids:
+            # The broker has not heard of us, or has forgotten: what we hold stays ours for now.
+            await self._session.heartbeat()
+            ids = await self._ids(await self._session.route(topic))
+        if ids is None or client_id not in ids:
+            return None
+        return self._allocation.allocate(self._member.group, client_id, queues, sort_ids(ids))
+
+    async def _ids(self, route: TopicRoute) -> list[str] | None:
+        for _, address in sorted(broker_masters(route).items()):
+            try:
+                api = await self._session.broker_at(address)
+                return await api.consumer_ids(self._member.group)
+            except InorderError as error:
+                log.info("no members broker=%s error=%s", address, error)
+        return None

@@ -1,0 +1,177 @@
+"""Calling handlers: a run of messages at a time, on the loop or (see `sync/workers.py`) in threads.
+
+A run is a list of calls for one worker, made one after the other: several for an ordered queue, one
+without order. It ends with the first call that does not simply return, when its time is up, or when
+its queue says that no handler may start any more. Then `ended` is called on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from inorder.client.policies import Handled, Outcome
+from inorder.clock import Clock
+from inorder.model import ReceivedMessage
+from inorder.tasks.groups import Tasks
+
+log = logging.getLogger(__name__)
+
+SLICE_MS: Final = 50
+"""A run that lasts longer ends, so that what it did can be committed."""
+
+HANDLING: Final[ContextVar[bool]] = ContextVar("inorder_handling", default=False)
+"""True in a handler, and in what it starts."""
+
+Batch = Sequence[ReceivedMessage]
+Call = Callable[[Batch], Any]
+
+
+class Run:
+    """Calls for one worker, and what became of them. Whoever has it is alone with it."""
+
+    __slots__ = (
+        "batches", "done", "ended", "error", "may_start", "result", "spent_ms", "started_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        *,
+        may_start: Callable[[int], bool],
+        ended: Callable[[Run], None],
+    ) -> None:
+        self.batches = batches
+        self.may_start = may_start
+        self.ended = ended
+        self.done = 0
+        """How many calls simply returned; the one behind them said `result` or raised `error`."""
+        self.result: Outcome | Handled | None = None
+        self.error: BaseException | None = None
+        self.started_ms: int | None = None
+        self.spent_ms = 0
+
+    @property
+    def stopped_at(self) -> Batch | None:
+        """Return the batch whose handler did not simply return, if there is one."""
+        said_something = self.result is not None or self.error is not None
+        return self.batches[self.done] if said_something else None
+
+    def goes_on(self, now_ms: int) -> bool:
+        """Tell whether the next call may be made."""
+        if self.started_ms is None:
+            self.started_ms = now_ms
+        elif now_ms - self.started_ms > SLICE_MS:
+            return False
+        return self.may_start(now_ms)
+
+    def returned(self, value: object) -> bool:
+        """Note what a handler returned; tell whether the run goes on."""
+        if isinstance(value, Outcome | Handled):
+            self.result = value
+            return False
+        self.done += 1
+        return True
+
+    def close(self, now_ms: int) -> None:
+        """Note when the last call ended."""
+        if self.started_ms is not None:
+            self.spent_ms = now_ms - self.started_ms
+
+
+class Workers(Protocol):
+    """Who calls the handlers of one topic."""
+
+    capacity: int
+    """How many runs it takes at a time; more would only wait."""
+
+    def submit(self, run: Run) -> None:
+        """Make the calls of a run, as soon as a worker is free."""
+        ...
+
+    async def close(self) -> None:
+        """Let the workers end; those whose handler still runs are left behind."""
+        ...
+
+
+WorkersFactory = Callable[[Call, int, Clock], Workers]
+
+
+class LoopWorkers:
+    """Calls async handlers on the event loop, so many at a time."""
+
+    _YIELD_EVERY: Final = 64
+
+    def __init__(self, call: Callable[[Batch], Awaitable[Any]], count: int, clock: Clock) -> None:
+        self.capacity = count
+        self._call = call
+        self._clock = clock
+        self._runs: deque[Run] = deque()
+        self._active = 0
+        self._tasks = Tasks("handlers")
+
+    def submit(self, run: Run) -> None:
+        """Make the calls of a run, as soon as a worker is free."""
+        self._runs.append(run)
+        if self._active < self.capacity:
+            self._active += 1
+            self._tasks.start(self._work(), name="worker")
+
+    async def close(self) -> None:
+        """Cancel the handlers that still run."""
+        await self._tasks.stop()
+
+    async def _work(self) -> None:
+        HANDLING.set(True)
+        count = 0
+        try:
+            while self._runs:
+                run = self._runs.popleft()
+                await self._make(run)
+                end(run)
+                count += 1
+                if count % self._YIELD_EVERY == 0:
+                    await asyncio.sleep(0)  # a handler that never waits must not hold the loop
+        finally:
+            self._active -= 1
+
+    async def _make(self, run: Run) -> None:
+        clock = self._clock
+        for batch in run.batches:
+            if not run.goes_on(clock.monotonic_ms()):
+                break
+            try:
+                if not run.returned(await self._call(batch)):
+                    break
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise  # it is us who are to end, not something that the handler waited for
+                run.error = error
+                break
+            except Exception as error:
+                # The caller's own code: whatever it raises is a failed attempt.
+                run.error = error
+                break
+        run.close(clock.monotonic_ms())
+
+
+def end(run: Run) -> None:
+    """Tell whoever started a run that it ended."""
+    try:
+        run.ended(run)
+    except Exception:
+        # A task root: a mistake of ours about one queue must not stop the others.
+        log.exception("what follows a handler failed")
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Tell whether calling it gives something to await."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - the method, not whether it is one
+    )

@@ -1,0 +1,207 @@
+"""The pull loop of one queue: when to pull, what to say, and what an answer means.
+
+One pull of a queue is under way at a time. Delays are those of RocketMQ 5.3; where 4.x had another,
+it is said beside the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from inorder.client.state.processqueue import Limits, ProcessQueue
+from inorder.client.state.tenure import DropReason, Tenure
+from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
+from inorder.wire import properties as names
+from inorder.wire.codes import ResponseCode
+from inorder.wire.requests.pull import (
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
+
+FLOW_CONTROL_MS: Final = 50
+BROKER_FLOW_CONTROL_MS: Final = 20
+PAUSED_MS: Final = 1000
+EXCEPTION_MS: Final = 1000  # 4.x: 3000
+RETRY_PREFIX: Final = "%RETRY%"
+
+
+class PullStatus(Enum):
+    """What a pull found."""
+
+    FOUND = ResponseCode.SUCCESS
+    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
+    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+
+@dataclass(frozen=True, slots=True)
+class PullNow:
+    """Pull from this offset on."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullLater:
+    """Ask again after so long; `reason` is for the log."""
+
+    ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The queue was given up: pull no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixOffset:
+    """The offset is not stored at the broker: the queue was dropped. When its handlers ended,
+    commit this offset and no other, forget the queue, rebalance at once."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What an answer means."""
+
+    pull: PullNow | PullLater | Forget | FixOffset
+    handle: bool = False
+    """Something new waits for a handler."""
+    commit: int | None = None
+    """Nothing is left to handle below this offset: note it, if it is higher."""
+
+
+FORGET: Final = Forget()
+
+
+def before_pull(
+    cache: ProcessQueue,
+    tenure: Tenure,
+    *,
+    limits: Limits,
+    now_ms: int,
+    ordered: bool,
+    needs_lock: bool,
+    running: bool = True,
+    paused: bool = False,
+) -> PullNow | PullLater | Forget:
+    """Tell whether to pull now; counts as an attempt, whatever comes of it."""
+    if tenure.dropped is not None:
+        return FORGET
+    tenure.pulled(now_ms)
+    if not running:
+        return PullLater(EXCEPTION_MS, "the consumer does not run")
+    if paused:
+        return PullLater(PAUSED_MS, "the consumer is paused")
+    full = cache.flow_control(limits, ordered=ordered)
+    if full is not None:
+        return PullLater(FLOW_CONTROL_MS, full.value)
+    if needs_lock and not tenure.check_lock(now_ms):
+        return FORGET
+    return PullNow(cache.pulled_to)
+
+
+def after_pull(
+    cache: ProcessQueue,
+    tenure: Tenure,
+    status: PullStatus,
+    messages: Sequence[ReceivedMessage],
+    next_offset: int,
+    *,
+    interval_ms: int = 0,
+) -> Pulled:
+    """Take an answer in; `messages` are those whose tags were compared (`wanted`)."""
+    if tenure.dropped is not None:
+        return Pulled(FORGET)
+    if status is PullStatus.OFFSET_MOVED:
+        tenure.drop(DropReason.OFFSET_ILLEGAL)
+        return Pulled(FixOffset(next_offset))
+    handle = cache.put(messages, next_offset)
+    commit = None if cache.count else cache.pulled_to
+    if status is PullStatus.FOUND and messages and interval_ms > 0:
+        return Pulled(PullLater(interval_ms, "the pull interval"), handle, commit)
+    return Pulled(PullNow(cache.pulled_to), handle, commit)
+
+
+def after_failed_pull(*, flow_control: bool, error_delay_ms: int = EXCEPTION_MS) -> PullLater:
+    """Say when to pull again after an error; `flow_control`: the broker asked for a pause."""
+    if flow_control:
+        return PullLater(BROKER_FLOW_CONTROL_MS, "the broker controls the flow")
+    return PullLater(error_delay_ms, "the pull failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PullFields:
+    """What a pull says beside its offset."""
+
+    sys_flag: int
+    commit_offset: int
+    sub_version: int
+    subscription: str | None
+
+
+def pull_fields(
+    subscription: Subscription,
+    *,
+    done_to: int | None,
+    clustering: bool,
+    to_master: bool = True,
+    post_subscription: bool = False,
+) -> PullFields:
+    """Return the flags: the offset is committed on the way if it is above 0 and a master reads it.
+
+    The broker knows the subscription from the heartbeat, by its version; the text goes along only
+    with `post_subscription`.
+    """
+    flag, commit = PULL_SUSPEND, 0
+    if clustering and to_master and done_to is not None and done_to > 0:
+        flag, commit = flag | PULL_COMMIT_OFFSET, done_to
+    text = None
+    if post_subscription and not subscription.class_filter_mode:
+        flag, text = flag | PULL_SUBSCRIPTION, subscription.expression
+    if subscription.class_filter_mode:
+        flag |= PULL_CLASS_FILTER
+    return PullFields(flag, commit, subscription.version, text)
+
+
+def wanted(message: ReceivedMessage, subscription: Subscription) -> bool:
+    """Compare the tag itself: brokers compare hashes only. Who wants all gets the untagged too."""
+    if not subscription.tags or subscription.class_filter_mode:
+        return True
+    return message.tag in subscription.tags
+
+
+def restore_topic(message: ReceivedMessage, group: str) -> ReceivedMessage:
+    """Return a message of the group's retry topic under the topic that it was sent to."""
+    if message.topic != RETRY_PREFIX + group:
+        return message
+    origin = message.properties.get(names.RETRY_TOPIC)
+    return message if origin is None else replace(message, topic=origin)
+
+
+class Suggested:
+    """Which replica of its broker a queue is read from: what the last answer suggested."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[TopicQueue, int] = {}
+
+    def note(self, queue: TopicQueue, broker_id: int) -> None:
+        """Keep what an answer suggested."""
+        self._ids[queue] = broker_id
+
+    def of(self, queue: TopicQueue) -> int:
+        """Return the id to read from next; the master's if nothing was suggested."""
+        return self._ids.get(queue, MASTER_ID)
+
+    def forget(self, queue: TopicQueue) -> None:
+        """Begin at the master again."""
+        self._ids.pop(queue, None)

@@ -1,0 +1,355 @@
+"""Operating a cluster from code that blocks; see `inorder.client.admin` for what each verb does.
+
+with Admin("127.0.0.1:9876") as admin:
+    admin.topics.create("orders", queues=8)
+    for progress in admin.groups.lag("billing"):
+        print(progress.queue, progress.lag)
+"""
+
+from __future__ import annotations
+
+import ssl
+import warnings
+from datetime import datetime
+from functools import partial
+
+from inorder.client import admin as twin
+from inorder.client.admin.messages import COUNT, PULL_MAX
+from inorder.client.durations import Duration
+from inorder.config import ClientConfig
+from inorder.model import (
+    PERM_READ,
+    PERM_WRITE,
+    GroupConfig,
+    ReceivedMessage,
+    TopicConfig,
+    TopicQueue,
+)
+from inorder.sync.portal import Portal, lease
+from inorder.wire.bodies import ClientConnection, ConsumerConnections
+from inorder.wire.routedata import ClusterInfo, TopicRoute
+
+
+class Admin:
+    """The nouns of a cluster, each with its verbs: `cluster`, `topics`, `groups`, …
+
+    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        config: ClientConfig | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._closed = True  # until there is something to close
+        self._async = twin.Admin(namesrv, config=config, tls=tls)
+        self._portal = lease()
+        self._closed = False
+        self.cluster = Cluster(self._portal, self._async.cluster)
+        self.topics = Topics(self._portal, self._async.topics)
+        self.groups = Groups(self._portal, self._async.groups)
+        self.offsets = Offsets(self._portal, self._async.offsets)
+        self.messages = Messages(self._portal, self._async.messages)
+        self.producers = Producers(self._portal, self._async.producers)
+
+    def close(self) -> None:
+        """Let go of the connections; twice is fine."""
+        if not self._closed:
+            self._closed = True
+            self._portal.finish(self._async.close)
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
+    def __repr__(self) -> str:
+        return repr(self._async)
+
+
+class Cluster:
+    """The brokers that the name server knows."""
+
+    def __init__(self, portal: Portal, cluster: twin.Cluster) -> None:
+        self._portal = portal
+        self._async = cluster
+
+    def info(self) -> ClusterInfo:
+        """Return brokers by name, and broker names by cluster."""
+        return self._portal.call(self._async.info)
+
+    def brokers(self) -> list[twin.BrokerNode]:
+        """Return all brokers, masters and slaves, sorted by cluster and name."""
+        return self._portal.call(self._async.brokers)
+
+    def masters(
+        self, *, cluster: str | None = None, broker: str | None = None
+    ) -> list[twin.BrokerNode]:
+        """Return the brokers that take writes, of one cluster or name if given.
+
+        Raises NoBroker if there is none.
+        """
+        return self._portal.call(partial(self._async.masters, cluster=cluster, broker=broker))
+
+    def find(self, name_or_address: str) -> twin.BrokerNode:
+        """Return the broker of an address, or the master of a name. Raises UsageError."""
+        return self._portal.call(self._async.find, name_or_address)
+
+    def runtime(self, name_or_address: str) -> dict[str, str]:
+        """Return a broker's numbers under RocketMQ's names."""
+        return self._portal.call(self._async.runtime, name_or_address)
+
+    def settings(self, name_or_address: str) -> dict[str, str]:
+        """Return a broker's settings under RocketMQ's names."""
+        return self._portal.call(self._async.settings, name_or_address)
+
+    def update_settings(self, name_or_address: str, settings: dict[str, str]) -> None:
+        """Change settings of a broker that may change at run time."""
+        self._portal.call(self._async.update_settings, name_or_address, settings)
+
+    def route(self, topic: str) -> TopicRoute:
+        """Return who serves a topic, as the name server knows it now. Raises TopicNotRouted."""
+        return self._portal.call(self._async.route, topic)
+
+
+class Topics:
+    """The topics of a cluster."""
+
+    def __init__(self, portal: Portal, topics: twin.Topics) -> None:
+        self._portal = portal
+        self._async = topics
+
+    def names(self, *, system: bool = False) -> list[str]:
+        """Return the names that the name server knows; without those of the system."""
+        return self._portal.call(partial(self._async.names, system=system))
+
+    def table(self, *, system: bool = False) -> dict[str, dict[str, TopicConfig]]:
+        """Return the settings of all topics, by name and broker."""
+        return self._portal.call(partial(self._async.table, system=system))
+
+    def create(
+        self,
+        name: str,
+        *,
+        queues: int = 8,
+        perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
+        attributes: dict[str, str] | None = None,
+        cluster: str | None = None,
+    ) -> None:
+        """Create a topic on every master, or set it so; `queues` is per broker."""
+        self._portal.call(partial(
+            self._async.create, name, queues=queues, perm=perm, order=order,
+            attributes=attributes, cluster=cluster,
+        ))  # fmt: skip
+
+    def update(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        perm: int | None = None,
+        attributes: dict[str, str] | None = None,
+        shrink: bool = False,
+    ) -> None:
+        """Change what is given and leave the rest.
+
+        Raises UsageError for fewer queues than now, for their messages could not be read any
+        more; `shrink` says that this is meant.
+        """
+        self._portal.call(partial(
+            self._async.update, name, queues=queues, perm=perm, attributes=attributes,
+            shrink=shrink,
+        ))  # fmt: skip
+
+    def delete(self, name: str) -> None:
+        """Delete a topic with its messages and offsets. Raises TopicNotRouted if there is none."""
+        self._portal.call(self._async.delete, name)
+
+    def configs(self, name: str) -> dict[str, TopicConfig]:
+        """Return the settings of a topic by broker. Raises TopicNotRouted."""
+        return self._portal.call(self._async.configs, name)
+
+    def find_queue(self, name: str, index: int, broker: str | None = None) -> TopicQueue:
+        """Return a queue by its number; the broker may be left out if there is one only.
+
+        Raises UsageError if there is no such queue, or several.
+        """
+        return self._portal.call(self._async.find_queue, name, index, broker)
+
+    def describe(self, name: str) -> twin.TopicView:
+        """Return all about a topic. Raises TopicNotRouted."""
+        return self._portal.call(self._async.describe, name)
+
+
+class Groups:
+    """The consumer groups of a cluster."""
+
+    def __init__(self, portal: Portal, groups: twin.Groups) -> None:
+        self._portal = portal
+        self._async = groups
+
+    def names(self, *, system: bool = False) -> list[str]:
+        """Return the groups that any master knows; without those of the system."""
+        return self._portal.call(partial(self._async.names, system=system))
+
+    def table(self, *, system: bool = False) -> dict[str, dict[str, GroupConfig]]:
+        """Return the settings of all groups, by name and broker."""
+        return self._portal.call(partial(self._async.table, system=system))
+
+    def create(self, config: GroupConfig, *, cluster: str | None = None) -> None:
+        """Create or change a group on every master."""
+        self._portal.call(partial(self._async.create, config, cluster=cluster))
+
+    def delete(self, name: str, *, offsets: bool = True) -> None:
+        """Delete a group, with its offsets unless they shall stay, and with its retry topic.
+
+        Raises GroupNotFound.
+        """
+        self._portal.call(partial(self._async.delete, name, offsets=offsets))
+
+    def configs(self, name: str) -> dict[str, GroupConfig]:
+        """Return the settings of a group by broker. Raises GroupNotFound."""
+        return self._portal.call(self._async.configs, name)
+
+    def describe(self, name: str) -> twin.GroupView:
+        """Return all about a group. Raises GroupNotFound."""
+        return self._portal.call(self._async.describe, name)
+
+    def lag(self, name: str, topic: str | None = None) -> list[twin.QueueLag]:
+        """Return how far a group is, queue by queue; nothing if it has no offsets."""
+        return self._portal.call(self._async.lag, name, topic)
+
+    def consumers(self, name: str) -> dict[twin.BrokerNode, ConsumerConnections]:
+        """Return who consumes for a group, by broker; nothing if nobody does."""
+        return self._portal.call(self._async.consumers, name)
+
+    def producers(self, name: str) -> dict[twin.BrokerNode, list[ClientConnection]]:
+        """Return who sends for a producer group, by broker; nothing if nobody does."""
+        return self._portal.call(self._async.producers, name)
+
+
+class Offsets:
+    """The offsets of groups."""
+
+    def __init__(self, portal: Portal, offsets: twin.Offsets) -> None:
+        self._portal = portal
+        self._async = offsets
+
+    def get(self, group: str, topic: str) -> list[twin.QueueOffsets]:
+        """Return how far a group is on each queue of a topic."""
+        return self._portal.call(self._async.get, group, topic)
+
+    def at_time(self, queue: TopicQueue, moment: datetime) -> int:
+        """Return the first offset of a queue that was stored at a time or after it."""
+        return self._portal.call(self._async.at_time, queue, moment)
+
+    def set(self, group: str, queue: TopicQueue, offset: int) -> None:
+        """Store an offset for a group that is not online; its members would overwrite it.
+
+        Raises UsageError if it is online, or the offset lies outside of the queue.
+        """
+        self._portal.call(self._async.set, group, queue, offset)
+
+    def reset(self, group: str, topic: str, to: twin.ResetTarget) -> dict[TopicQueue, int]:
+        """Set a group to a time on all queues of a topic, online or not; return the offsets.
+
+        `to` is a time, "beginning" or "end". Consumers that are online learn it with their next
+        pull.
+        """
+        return self._portal.call(self._async.reset, group, topic, to)
+
+    def reset_queue(self, group: str, queue: TopicQueue, offset: int) -> int:
+        """Set a group to an offset on one queue, online or not.
+
+        Raises UsageError if the broker can only reset all queues of a topic at once.
+        """
+        return self._portal.call(self._async.reset_queue, group, queue, offset)
+
+
+class Messages:
+    """The messages of a cluster."""
+
+    def __init__(self, portal: Portal, messages: twin.Messages) -> None:
+        self._portal = portal
+        self._async = messages
+
+    def by_id(self, topic: str, message_id: str) -> list[ReceivedMessage]:
+        """Return the messages of an id, the producer's or the broker's; several after a retry.
+
+        Raises NotFound, TopicNotRouted.
+        """
+        return self._portal.call(self._async.by_id, topic, message_id)
+
+    def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        count: int = COUNT,
+    ) -> list[ReceivedMessage]:
+        """Return messages that carry an index key, stored between two times, oldest first."""
+        return self._portal.call(
+            partial(self._async.by_key, topic, key, since=since, until=until, count=count)
+        )
+
+    def by_time(
+        self,
+        topic: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        *,
+        count: int = COUNT,
+    ) -> list[ReceivedMessage]:
+        """Return messages stored from `since` to before `until`, by time, `count` at most."""
+        return self._portal.call(partial(self._async.by_time, topic, since, until, count=count))
+
+    def by_offset(self, queue: TopicQueue, offset: int) -> ReceivedMessage:
+        """Return the message at an offset. Raises OffsetOutOfRange."""
+        return self._portal.call(self._async.by_offset, queue, offset)
+
+    def read(
+        self,
+        queue: TopicQueue,
+        offset: int,
+        *,
+        tag: str = "*",
+        count: int = PULL_MAX,
+        wait: Duration = 0,
+    ) -> twin.Batch:
+        """Return messages from an offset on; wait for the first one for up to `wait` seconds.
+
+        Nothing is committed. An offset that is not there leads to the nearest one that is.
+        """
+        return self._portal.call(
+            partial(self._async.read, queue, offset, tag=tag, count=count, wait=wait)
+        )
+
+
+class Producers:
+    """The named producers of all brokers."""
+
+    def __init__(self, portal: Portal, producers: twin.Producers) -> None:
+        self._portal = portal
+        self._async = producers
+
+    def list(self, prefix: str = "") -> list[twin.ProducerView]:
+        """Return the named producers whose names begin so, sorted; of a broker at most 10,000."""
+        return self._portal.call(self._async.list, prefix)
+
+    def drop(self, name: str) -> int:
+        """Forget a named producer on all brokers; return on how many queues it was known.
+
+        What it sent stays. A producer of that name that sends again begins anew: numbers that it
+        repeats are stored a second time. Raises NotFound if no broker knows it.
+        """
+        return self._portal.call(self._async.drop, name)

@@ -1,0 +1,120 @@
+"""A simulated cluster with consumers on it, for tests of the consumer: time costs nothing there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from inorder.client.api import BrokerApi
+from inorder.client.consumer import Consumer
+from inorder.client.producer import Producer
+from inorder.client.session import Session
+from inorder.config import BrokerConfig, ClientConfig
+from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
+from inorder.testing.simcluster import BROKER_HOST, SimCluster
+from inorder.testing.simloop import Node, SimLoop, run
+
+T = TypeVar("T")
+
+TOPIC = "orders"
+GROUP = "billing"
+
+
+@dataclass
+class Kit:
+    """The cluster, a producer, and what consumers handled."""
+
+    loop: SimLoop
+    cluster: SimCluster
+    producer: Producer
+    api: BrokerApi
+    got: list[ReceivedMessage] = field(default_factory=list)
+    started: list[tuple[Node, Session, Consumer]] = field(default_factory=list)
+
+    async def client(self, config: ClientConfig | None = None) -> tuple[Node, Session]:
+        """Return a new client with an id of its own."""
+        return await self.cluster.client(config)
+
+    async def start(self, node: Node, session: Session, consumer: Consumer) -> None:
+        """Start a consumer on its node."""
+        await node.run(consumer.start())
+        self.started.append((node, session, consumer))
+
+    async def send(self, count: int, *, key: str | None = None, **options: Any) -> None:
+        """Send bodies b"0", b"1", ..."""
+        for number in range(count):
+            await self.producer.send(
+                TOPIC, str(number).encode(), key=key or f"k{number % 5}", **options
+            )
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
+        """Wait in simulated time."""
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - simulated time
+                await asyncio.sleep(0.005)
+
+    async def committed(self, group: str = GROUP, queue: int = 0, topic: str = TOPIC) -> int:
+        """Return what the broker has."""
+        where = TopicQueue(topic, "broker-a", queue)
+        return await self.api.query_offset(group, where, set_zero_if_not_found=False)
+
+    async def stored(self, topic: str, queue: int = 0) -> list[ReceivedMessage]:
+        """Return the messages of a queue."""
+        from inorder.client.pullconsumer import PullConsumer
+
+        node, session = await self.client()
+        reader = PullConsumer(session, group="reader")
+        found = [m async for m in reader.pull_all(TopicQueue(topic, "broker-a", queue))]
+        await session.close()
+        del node
+        return found
+
+    def bodies(self) -> list[bytes]:
+        """Return what was handled, in order."""
+        return [message.body for message in self.got]
+
+
+def left_behind(loop: SimLoop, node: Node) -> list[str]:
+    """Return the tasks and connections that a node still has."""
+    tasks = [task.get_name() for task in loop.open_tasks() if loop._tasks[task] is node]
+    return tasks + [repr(connection) for connection in loop.network.connections(node.host)]
+
+
+def play(
+    story: Callable[[Kit], Coroutine[Any, Any, T]],
+    *,
+    seed: int = 1,
+    queues: int = 1,
+    broker: BrokerConfig | None = None,
+    timeout: float = 100_000,
+) -> T:
+    """Run a story on a simulated cluster; nothing of its consumers is left behind."""
+
+    async def main(loop: SimLoop) -> T:
+        cluster = SimCluster(loop, broker=broker)
+        await cluster.start()
+        node, session = await cluster.client()
+        api = await session.broker_at(f"{BROKER_HOST}:10911")
+        await api.create_topic(TopicConfig(TOPIC, queues, queues))
+        kit = Kit(loop, cluster, Producer(session), api)
+        async with asyncio.timeout(timeout):
+            result = await story(kit)
+            for its_node, its_session, consumer in kit.started:
+                if its_node.alive:
+                    await its_node.run(consumer.close())
+                    await its_node.run(its_session.close())
+                    await asyncio.sleep(1)  # the other side hears of it
+                    left = left_behind(loop, its_node)
+                    assert not left, left
+            await kit.producer.close()
+            await session.close()
+            await cluster.stop()
+        del node
+        return result
+
+    return run(main, seed)
+
+
+Handle = Callable[[ReceivedMessage], Awaitable[Any]]

@@ -1,0 +1,308 @@
+"""`inorder.Consumer`: plain handlers in threads, signals, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import inorder
+import inorder.testing
+from inorder.testing import RunningBroker
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def broker() -> Iterator[RunningBroker]:
+    before = set(threading.enumerate())
+    with inorder.testing.broker() as running:
+        running.create_topic("orders", queues=4)
+        yield running
+    assert set(threading.enumerate()) == before
+
+
+def send(broker: RunningBroker, count: int) -> None:
+    with broker.producer() as producer:
+        for number in range(count):
+            producer.send("orders", str(number).encode(), key=f"k{number % 7}")
+
+
+def wait(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def consumer_of(broker: RunningBroker, **options) -> inorder.Consumer:
+    return inorder.Consumer(broker.namesrv, **{"group": "g", "consume_from": "first", **options})
+
+
+def test_plain_handlers_run_in_threads_one_per_queue(broker: RunningBroker):
+    """Never two at a time for one queue, several queues at a time, each in order."""
+    consumer = consumer_of(broker)
+    running: set[int] = set()
+    got: list[tuple[int, int]] = []
+    most = 0
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        nonlocal most
+        assert message.queue.index not in running
+        running.add(message.queue.index)
+        most = max(most, len(running))
+        time.sleep(0.002)
+        running.discard(message.queue.index)
+        got.append((message.queue.index, message.offset))
+        assert threading.current_thread().name.startswith("inorder handler")
+
+    send(broker, 100)
+    with consumer:
+        wait(lambda: len(got) == 100)
+    assert most > 1
+    for index in range(4):
+        offsets = [offset for queue, offset in got if queue == index]
+        assert offsets == list(range(len(offsets)))
+    assert sum(consumer.statistics().queues.values()) == 100
+
+
+def test_failures_retries_and_async_handlers(broker: RunningBroker):
+    """Both kinds of handlers on one consumer; Retry and exceptions hold the queue."""
+    consumer = consumer_of(broker)
+    got: list[bytes] = []
+    others: list[bytes] = []
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        got.append(message.body)
+        if message.attempt == 1:
+            raise inorder.Retry(after=0.01)
+
+    @consumer.on("others")
+    async def handle_others(message: inorder.ReceivedMessage) -> None:
+        others.append(message.body)
+
+    with broker.producer() as producer:
+        producer.send("orders", b"a", key="k")
+        producer.send("orders", b"b", key="k")
+        producer.send("others", b"x")
+    with consumer:
+        wait(lambda: len(got) == 4 and len(others) == 1)
+    assert got == [b"a", b"a", b"b", b"b"]
+
+
+def test_concurrent_handlers_share_the_pool(broker: RunningBroker):
+    """order=None: as many threads as asked for, and no more."""
+    consumer = consumer_of(broker)
+    lock, running, most, done = threading.Lock(), 0, 0, 0
+
+    @consumer.on("orders", order=None, concurrency=5)
+    def handle(message: inorder.ReceivedMessage) -> None:
+        nonlocal running, most, done
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+            done += 1
+
+    send(broker, 60)
+    with consumer:
+        wait(lambda: done == 60)
+    assert most == 5
+
+
+def test_calls_from_other_threads_and_from_handlers(broker: RunningBroker):
+    """pause, resume, assignment, commit and seek work while it runs, from anywhere."""
+    consumer = consumer_of(broker)
+    got: list[int] = []
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        assert message.queue in consumer.assignment()
+        got.append(message.offset)
+
+    with pytest.raises(inorder.InorderError, match="not started"):
+        consumer.pause()
+    send(broker, 10)
+    with consumer:
+        wait(lambda: len(got) == 10)
+        consumer.pause()
+        send(broker, 5)
+        time.sleep(0.2)
+        assert len(got) == 10
+        assert set(consumer.paused()) == set(consumer.assignment())
+        consumer.resume()
+        wait(lambda: len(got) == 15)
+        consumer.commit()
+        queue = next(q for q in consumer.assignment() if q.topic == "orders")
+        wait(lambda: queue in consumer.assignment())
+        done = consumer.statistics().queues[queue]
+        assert consumer.seek(queue, "beginning") == 0
+        wait(lambda: len(got) == 15 + done)
+
+
+def test_run_returns_when_a_handler_closes_the_consumer(broker: RunningBroker):
+    """And everything that was done is committed."""
+    consumer = consumer_of(broker)
+    got: list[bytes] = []
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        got.append(message.body)
+        if len(got) == 10:
+            consumer.close()
+
+    send(broker, 50)
+    consumer.run()
+    assert len(got) >= 10
+    assert sum(consumer.statistics().queues.values()) == len(got)
+
+
+def test_a_handler_cannot_close_what_nobody_runs(broker: RunningBroker):
+    """It would wait for itself; the error says so, and is a failed attempt."""
+    consumer = consumer_of(broker)
+    errors: list[Exception] = []
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        try:
+            consumer.close()
+        except inorder.InorderError as error:
+            errors.append(error)
+
+    send(broker, 1)
+    with consumer:
+        wait(lambda: len(errors) == 1)
+    assert "cannot close its own consumer" in str(errors[0])
+
+
+def test_a_handler_that_does_not_end_is_left_behind(broker: RunningBroker):
+    """close returns after its timeout; the thread ends when the handler does."""
+    config = inorder.ClientConfig(consumer=inorder.ConsumerConfig(close_timeout_ms=200))
+    consumer = consumer_of(broker, config=config)
+    release, entered, left = threading.Event(), threading.Event(), threading.Event()
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        entered.set()
+        release.wait(20)
+        left.set()
+
+    send(broker, 1)
+    consumer.start()
+    assert entered.wait(10)
+    begun = time.monotonic()
+    consumer.close()
+    assert 0.2 <= time.monotonic() - begun < 3
+    release.set()
+    assert left.wait(5)
+    wait(lambda: not any("inorder handler" in t.name for t in threading.enumerate()))
+
+
+def test_an_unclosed_consumer_is_reported(broker: RunningBroker):
+    """As for every client of ours; one that never started has nothing to close."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        never = consumer_of(broker)
+        del never
+    consumer = consumer_of(broker)
+    consumer.on("orders")(print)
+    consumer.start()
+    with pytest.warns(ResourceWarning, match="unclosed Consumer"):
+        consumer.__del__()
+    consumer.close()
+
+
+APP = """
+import inorder
+
+consumer = inorder.Consumer(group="g", consume_from="first")
+
+@consumer.on("orders")
+def handle(message):
+    print(message.body.decode(), flush=True)
+
+def make():
+    import inorder.aio
+    made = inorder.aio.Consumer(group="async", consume_from="first")
+
+    @made.on("orders")
+    async def handle(message):
+        print(message.body.decode(), flush=True)
+
+    return made
+"""
+
+
+def start_cli(broker: RunningBroker, folder: Path, target: str) -> subprocess.Popen[str]:
+    (folder / "shop.py").write_text(APP)
+    return subprocess.Popen(
+        [sys.executable, "-m", "inorder.cli.main", "consume", target, "-o", "json",
+         "--log-level", "warning"],
+        cwd=folder, env=os.environ | {"NAMESRV_ADDR": broker.namesrv},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["shop:consumer", "shop:make"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_runs_a_consumer_and_stops_cleanly(
+    broker: RunningBroker, tmp_path: Path, target: str, number: signal.Signals
+):
+    """`inorder consume`: handlers run; a signal ends it with exit code 0 and the statistics."""
+    send(broker, 20)
+    process = start_cli(broker, tmp_path, target)
+    assert process.stdout is not None
+    lines = [process.stdout.readline().strip() for _ in range(20)]
+    assert sorted(map(int, lines)) == list(range(20))
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "")
+    statistics = json.loads(out)
+    assert statistics["handled"] == 20
+    assert sum(statistics["queues"].values()) == 20
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("shop", "write MODULE:NAME"),
+        ("shopp:consumer", "there is no module shopp"),
+        ("shop:consumers", "its consumers are: consumer"),
+        ("shop:inorder", "is no Consumer"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    broker: RunningBroker, tmp_path: Path, target: str, says: str
+):
+    """One line, exit code 2."""
+    process = start_cli(broker, tmp_path, target)
+    out, errors = process.communicate(timeout=20)
+    assert (process.returncode, out) == (2, "")
+    assert says in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_the_command_says_that_nobody_is_there(broker: RunningBroker, tmp_path: Path):
+    """No name server: exit code 1, and what to do."""
+    (tmp_path / "shop.py").write_text(APP)
+    done = subprocess.run(
+        [sys.executable, "-m", "inorder.cli.main", "consume", "shop:consumer",
+         "--log-level", "error"],
+        cwd=tmp_path, env=os.environ | {"NAMESRV_ADDR": "127.0.0.1:1"},
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr

@@ -1,0 +1,523 @@
+"""Ordered consumption on a real broker in simulated time: every outcome of a handler."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from inorder.client.consumer import Consumer
+from inorder.client.policies import Block, DeadLetter, Outcome, Retry
+from inorder.config import ClientConfig, ConsumerConfig
+from inorder.errors import AlreadyClosed, NotStarted, UsageError
+from inorder.model import GroupConfig, ReceivedMessage, TopicQueue
+from tests.integration.consumerkit import GROUP, TOPIC, Kit, play
+
+QUEUE = TopicQueue(TOPIC, "broker-a", 0)
+
+
+async def consumer_of(kit: Kit, config: ClientConfig | None = None, **options) -> Consumer:
+    node, session = await kit.client(config)
+    consumer = Consumer(session, group=GROUP, **{"consume_from": "first", **options})
+    kit.started.append((node, session, consumer))
+    return consumer
+
+
+async def begin(kit: Kit, consumer: Consumer) -> None:
+    node = next(node for node, _, one in kit.started if one is consumer)
+    await node.run(consumer.start())
+
+
+def test_messages_come_in_order_and_are_committed():
+    """One handler per queue at a time, in the order of the queue; the commit follows in 5 s."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+        running: dict[int, int] = {}
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            index = message.queue.index
+            assert running.get(index, 0) == 0
+            running[index] = 1
+            await asyncio.sleep(0.001)
+            running[index] = 0
+            kit.got.append(message)
+
+        await kit.send(50)
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 50)
+        for index in range(4):
+            offsets = [m.offset for m in kit.got if m.queue.index == index]
+            assert offsets == list(range(len(offsets)))
+        await asyncio.sleep(6)
+        for index in range(4):
+            count = sum(m.queue.index == index for m in kit.got)
+            assert await kit.committed(queue=index) == count
+        assert consumer.statistics().handled == 50
+        assert {q.index for q in consumer.assignment() if q.topic == TOPIC} == {0, 1, 2, 3}
+
+    play(story, queues=4)
+
+
+def test_a_failed_message_holds_its_queue_and_comes_again():
+    """An exception suspends the queue for a second; the attempts are counted; nothing overtakes."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+        times = []
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+            if message.body == b"1" and message.attempt < 4:
+                times.append(kit.loop.time())
+                raise ValueError("not yet")
+
+        await kit.send(3, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 6)
+        assert kit.bodies() == [b"0", b"1", b"1", b"1", b"1", b"2"]
+        assert [m.attempt for m in kit.got] == [1, 1, 2, 3, 4, 1]
+        assert all(0.999 <= b - a < 1.1 for a, b in pairwise(times))
+        assert consumer.statistics().failed == 3
+
+    play(story)
+
+
+@pytest.mark.parametrize(("after", "waits"), [(0, 0.01), (5, 5), (100, 30)])
+def test_retry_suspends_the_queue_within_limits(after: float, waits: float):
+    """`raise Retry(after=…)` waits as long as it says, from 10 ms to 30 s."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+        times = []
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            times.append(kit.loop.time())
+            if len(times) < 2:
+                raise Retry(after=after)
+
+        await kit.send(1)
+        await begin(kit, consumer)
+        await kit.until(lambda: len(times) == 2)
+        assert waits - 0.001 <= times[1] - times[0] < waits + 0.1
+
+    play(story)
+
+
+def test_after_its_attempts_a_message_is_dead_lettered_and_the_queue_goes_on():
+    """Block(attempts=2): three calls, then %DLQ%; the next message follows; all is committed."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC, on_failure=Block(attempts=2))
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+            if message.body == b"0":
+                raise ValueError("poison")
+
+        await kit.send(2, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 4)
+        assert kit.bodies() == [b"0", b"0", b"0", b"1"]
+        (dead,) = await kit.stored(f"%DLQ%{GROUP}")
+        assert dead.body == b"0"
+        assert dead.properties["RETRY_TOPIC"] == TOPIC
+        assert consumer.statistics().dead_lettered == 1
+        await consumer.commit()
+        assert await kit.committed() == 2
+
+    play(story)
+
+
+def test_manual_commit_and_rollback():
+    """With auto_commit=False nothing is committed before COMMIT; ROLLBACK brings all back."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+        said = []
+
+        @consumer.on(TOPIC, auto_commit=False)
+        async def handle(message: ReceivedMessage) -> Outcome:
+            kit.got.append(message)
+            number = len(kit.got)
+            outcome = {3: Outcome.ROLLBACK, 6: Outcome.COMMIT}.get(number, Outcome.SUCCESS)
+            said.append((message.offset, outcome.name))
+            return outcome
+
+        await kit.send(4, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 7)
+        assert [offset for offset, _ in said] == [0, 1, 2, 0, 1, 2, 3]
+        await consumer.commit()
+        assert await kit.committed() == 3  # the fourth message is taken, and not committed
+
+    play(story)
+
+
+def test_batches():
+    """A handler of batches gets lists, in order, of one queue."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+        sizes = []
+
+        @consumer.on(TOPIC, batch=8)
+        async def handle(messages: list[ReceivedMessage]) -> None:
+            sizes.append(len(messages))
+            kit.got += messages
+
+        await kit.send(30, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 30)
+        assert [m.offset for m in kit.got] == list(range(30))
+        assert max(sizes) == 8
+
+    play(story)
+
+
+def test_pause_and_resume():
+    """A paused queue is neither pulled nor handled; resume goes on at once."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+
+        await begin(kit, consumer)
+        await kit.until(lambda: QUEUE in consumer.assignment())
+        consumer.pause(QUEUE)
+        assert consumer.paused() == (QUEUE,)
+        await kit.send(3, key="k")
+        await asyncio.sleep(200)  # longer than a queue without a pull is kept
+        assert kit.got == []
+        consumer.resume()
+        await kit.until(lambda: len(kit.got) == 3, seconds=2)
+        assert consumer.paused() == ()
+
+    play(story)
+
+
+def test_seek_goes_on_elsewhere_and_commits_it():
+    """seek lets the handler end, commits the offset and begins there; also backwards."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+
+        await kit.send(10, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 10)
+        assert await consumer.seek(QUEUE, 7) == 7
+        await kit.until(lambda: len(kit.got) == 13)
+        assert [m.offset for m in kit.got[10:]] == [7, 8, 9]
+        await kit.until(lambda: QUEUE in consumer.assignment())
+        assert await consumer.seek(QUEUE, "beginning") == 0
+        await kit.until(lambda: len(kit.got) == 23)
+        with pytest.raises(UsageError, match="not ours"):
+            await consumer.seek(TopicQueue(TOPIC, "broker-a", 9), 0)
+
+    play(story)
+
+
+def test_an_offset_that_is_not_stored_is_corrected():
+    """A group whose offset lies beyond the end goes on at the end, and says so to the broker."""
+
+    async def story(kit: Kit) -> None:
+        await kit.send(5, key="k")
+        await kit.api.update_group(GroupConfig(GROUP))
+        await kit.api.update_offset(GROUP, QUEUE, 100)
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+
+        await begin(kit, consumer)
+        await asyncio.sleep(2)
+        assert await kit.committed() == 5
+        await kit.send(1, key="k")
+        await kit.until(lambda: len(kit.got) == 1)
+        assert kit.got[0].offset == 5
+
+    play(story)
+
+
+def test_a_group_goes_on_where_it_committed():
+    """A stored offset counts more than consume_from."""
+
+    async def story(kit: Kit) -> None:
+        await kit.send(5, key="k")
+        await kit.api.update_group(GroupConfig(GROUP))
+        await kit.api.update_offset(GROUP, QUEUE, 3)
+        consumer = await consumer_of(kit, consume_from="first")
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 2)
+        assert [m.offset for m in kit.got] == [3, 4]
+
+    play(story)
+
+
+@pytest.mark.slow
+def test_a_long_handler_keeps_its_lock():
+    """The lock is renewed while a handler runs for minutes; nobody else gets the queue."""
+
+    async def story(kit: Kit) -> None:
+        consumers = [await consumer_of(kit), await consumer_of(kit)]
+        running = []
+
+        for number, consumer in enumerate(consumers):
+
+            @consumer.on(TOPIC)
+            async def handle(message: ReceivedMessage, number: int = number) -> None:
+                assert running == []
+                running.append(number)
+                await asyncio.sleep(150)
+                running.clear()
+                kit.got.append(message)
+
+        await kit.send(2, key="k")
+        await begin(kit, consumers[0])
+        await kit.until(lambda: running == [0])
+        await begin(kit, consumers[1])  # it may be allocated the queue, but must wait
+        await kit.until(lambda: len(kit.got) == 2, seconds=1000)
+        assert [m.offset for m in kit.got] == [0, 1]
+
+    play(story)
+
+
+def test_close_lets_the_handler_end_and_commits_it():
+    """Stop pulling, finish the handler, commit, unlock, unregister: nothing is handled twice."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            await asyncio.sleep(2)
+            kit.got.append(message)
+
+        await kit.send(3, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: consumer.statistics().running == 1)
+        begun = kit.loop.time()
+        await consumer.close()
+        assert kit.loop.time() - begun < 2.5
+        assert len(kit.got) == 1
+        assert await kit.committed() == 1
+        assert not kit.cluster.broker.locks.held(GROUP)
+        assert GROUP not in kit.cluster.broker.members.groups()
+        assert consumer.statistics().queues[QUEUE] == 1
+        with pytest.raises(AlreadyClosed):
+            await consumer.start()
+
+    play(story)
+
+
+def test_close_gives_up_on_a_handler_that_does_not_end():
+    """After close_timeout_ms it returns; the lock is not given back while the handler may run."""
+
+    async def story(kit: Kit) -> None:
+        config = ClientConfig(consumer=ConsumerConfig(close_timeout_ms=3000))
+        consumer = await consumer_of(kit, config)
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            await asyncio.sleep(10_000)
+
+        await kit.send(1, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: consumer.statistics().running == 1)
+        begun = kit.loop.time()
+        await consumer.close()
+        assert 3 <= kit.loop.time() - begun < 4
+        assert QUEUE in kit.cluster.broker.locks.held(GROUP)
+
+    play(story)
+
+
+def test_a_handler_can_end_the_run_of_its_consumer():
+    """close() in a handler lets run() return; without run() it is refused: it would wait for
+    itself."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+            await consumer.close()
+
+        await kit.send(3, key="k")
+        await consumer.run()
+        assert kit.bodies()[0] == b"0"
+        assert await kit.committed() == len(kit.got)
+
+    play(story)
+
+
+def test_mistakes_are_named():
+    """What is not there yet, or makes no sense, is refused before anything starts."""
+    consumer = Consumer("127.0.0.1:1", group="g")
+
+    async def good(message: ReceivedMessage) -> None: ...
+
+    def plain(message: ReceivedMessage) -> None: ...
+
+    with pytest.raises(UsageError, match="order='keys'"):
+        consumer.on("t", order="keys")(good)
+    with pytest.raises(UsageError, match="for order='key'"):
+        consumer.on("t", key_of="customer")(good)
+    with pytest.raises(UsageError, match="keyless='maybe'"):
+        consumer.on("t", order="key", keyless="maybe")(good)
+    with pytest.raises(UsageError, match=r"inorder\.Consumer"):
+        consumer.on("t")(plain)
+    with pytest.raises(UsageError, match="batch=0"):
+        consumer.on("t", batch=0)(good)
+    with pytest.raises(UsageError, match="nothing follows"):
+        consumer.on("t", order=None, on_failure=Block())(good)
+    with pytest.raises(UsageError, match="for order='queue'"):
+        consumer.on("t", order=None, auto_commit=False)(good)
+    with pytest.raises(UsageError, match="dead letters"):
+        consumer.on("%DLQ%g")(good)
+    consumer.on("t", on_failure=DeadLetter(attempts=3))(good)
+    with pytest.raises(UsageError, match="has a handler already"):
+        consumer.on("t")(good)
+    with pytest.raises(NotStarted):
+        consumer.assignment()
+    with pytest.raises(UsageError, match="needs a group"):
+        Consumer("127.0.0.1:1", group="")
+    with pytest.raises(UsageError, match="message_model"):
+        Consumer("127.0.0.1:1", group="g", message_model="cluster")
+    with pytest.raises(UsageError, match="register a handler"):
+        asyncio.run(Consumer("127.0.0.1:1", group="g").start())
+
+
+def test_broadcasting_consumers_have_an_id_that_stays():
+    """`ip@DEFAULT`, as RocketMQ's: their offset file is found again after a restart."""
+
+    async def story() -> list[str]:
+        ids = []
+        for instance in ("", "second"):
+            consumer = Consumer(
+                "127.0.0.1:1", group="g", message_model="broadcasting", instance=instance
+            )
+            session = await consumer._access.open()
+            ids.append(session.client_id.partition("@")[2])
+            await consumer.close()
+        return ids
+
+    assert asyncio.run(story()) == ["DEFAULT", "second"]
+
+
+def test_a_second_consumer_of_the_group_on_one_client_is_refused():
+    """To a broker both would be one: the error says what to do."""
+
+    async def story(kit: Kit) -> None:
+        node, session = await kit.client()
+        consumers = [Consumer(session, group=GROUP) for _ in range(2)]
+        for consumer in consumers:
+
+            @consumer.on(TOPIC)
+            async def handle(message: ReceivedMessage) -> None: ...
+
+        await kit.start(node, session, consumers[0])
+        with pytest.raises(UsageError, match="instance="):
+            await node.run(consumers[1].start())
+
+    play(story)
+
+
+def test_class_handlers_and_hooks():
+    """A class with `handle` is made and called; hooks see every call and its error."""
+
+    async def story(kit: Kit) -> None:
+        seen: list[tuple[str, int, str]] = []
+        node, session = await kit.client()
+        consumer = Consumer(
+            session,
+            group=GROUP,
+            consume_from="first",
+            before_handle=lambda batch: seen.append(("before", batch[0].offset, "")),
+            after_handle=lambda batch, error: seen.append(("after", batch[0].offset, repr(error))),
+        )
+
+        @consumer.on(TOPIC)
+        class Bill:
+            def __init__(self) -> None:
+                self.failed = False
+
+            async def handle(self, message: ReceivedMessage) -> None:
+                if not self.failed:
+                    self.failed = True
+                    raise ValueError("once")
+                kit.got.append(message)
+
+        await kit.send(1)
+        await kit.start(node, session, consumer)
+        await kit.until(lambda: len(kit.got) == 1)
+        assert seen == [
+            ("before", 0, ""), ("after", 0, "ValueError('once')"),
+            ("before", 0, ""), ("after", 0, "None"),
+        ]  # fmt: skip
+
+    play(story)
+
+
+def test_tags_are_filtered_by_the_broker_and_compared_here():
+    """Only the tags asked for arrive; the offset moves past the others."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC, tag="even || other")
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+
+        for number in range(10):
+            tag = "odd" if number % 2 else "even"
+            await kit.producer.send(TOPIC, b"%d" % number, key="k", tag=tag)
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 5)
+        await asyncio.sleep(25)  # the end of the next pull
+        assert {m.tag for m in kit.got} == {"even"}
+        assert await kit.committed() == 10
+
+    play(story)
+
+
+def test_received_messages_tell_where_they_come_from():
+    """Queue, offset, times, properties, attempt: what a handler may want to know."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+
+        await kit.producer.send(TOPIC, b"x", key="k", tag="t", properties={"colour": "red"})
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 1)
+        (message,) = kit.got
+        assert (message.queue, message.offset, message.attempt) == (QUEUE, 0, 1)
+        assert (message.key, message.tag, message.properties["colour"]) == ("k", "t", "red")
+        assert message.stored_at_ms >= message.born_at_ms > 0
+        assert replace(message, redeliveries=2).attempt == 3
+
+    play(story)

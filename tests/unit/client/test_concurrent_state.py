@@ -1,0 +1,137 @@
+"""Concurrent handling: the ack index, what is sent back, what is tried again here."""
+
+from __future__ import annotations
+
+import pytest
+
+from inorder.client.policies import Handled
+from inorder.client.state.concurrent import (
+    EXPIRED_SCAN_MS,
+    LOCAL_RETRY_MS,
+    AfterSendBack,
+    Concluded,
+    after_send_back,
+    batches,
+    conclude,
+    done_count,
+)
+from inorder.client.state.processqueue import ProcessQueue
+from inorder.client.state.tenure import DropReason, Tenure
+from tests.unit.client.consuming import QUEUE, filled, message, offsets
+
+
+def tenure() -> Tenure:
+    return Tenure(QUEUE, now_ms=0)
+
+
+def ended(cache: ProcessQueue, batch: list, done: int, *, broadcasting: bool = False) -> Concluded:
+    return conclude(cache, tenure(), batch, done=done, broadcasting=broadcasting, now_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("result", "batch", "count"),
+    [
+        (None, 3, 3),
+        ("anything", 3, 3),
+        (Handled(0), 3, 0),
+        (Handled(2), 3, 2),
+        (Handled(3), 3, 3),
+        (Handled(2**31), 3, 3),
+    ],
+)
+def test_how_many_of_a_batch_are_done(result: object, batch: int, count: int) -> None:
+    """All, unless the handler says how many; never more than there are."""
+    assert done_count(result, batch) == count
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+def test_messages_behind_the_ack_index_are_sent_back(done: int) -> None:
+    """Those up to it are done; nothing is committed before the others are dealt with."""
+    cache = filled(0, 3)
+    batch = cache.take(3, 0)
+    found = ended(cache, batch, done)
+    assert (offsets(found.done), offsets(found.send_back)) == (
+        list(range(done)),
+        list(range(done, 3)),
+    )
+    assert found.commit == (3 if done == 3 else None)
+    assert (found.dropped, found.ignored) == ((), False)
+
+
+def test_a_message_that_was_sent_back_is_done() -> None:
+    """The broker has it: the offset goes on."""
+    cache = filled(0, 3)
+    found = ended(cache, cache.take(3, 0), 1)
+    assert after_send_back(cache, tenure(), found, {1, 2}, now_ms=0) == AfterSendBack(3)
+    assert cache.lowest == 3
+
+
+def test_what_cannot_be_sent_back_is_tried_again_in_5_s() -> None:
+    """It stays here, holds the offset, and counts one try more."""
+    cache = filled(0, 3)
+    found = ended(cache, cache.take(3, 0), 0)
+    after = after_send_back(cache, tenure(), found, {0, 2}, now_ms=0)
+    assert after.commit == 1
+    assert [(one.offset, one.redeliveries) for one in after.retry] == [(1, 1)]
+    assert offsets(cache.take(9, 0)) == [3]  # it is not handed to anybody else
+    assert LOCAL_RETRY_MS == 5000
+    again = ended(cache, list(after.retry), 1)
+    assert again.commit == 3
+
+
+def test_a_broadcast_drops_what_failed() -> None:
+    """Nobody else would get it; the offset goes on, one line in the log for each."""
+    cache = filled(0, 3)
+    found = ended(cache, cache.take(3, 0), 1, broadcasting=True)
+    assert (offsets(found.done), offsets(found.dropped)) == ([0], [1, 2])
+    assert (found.send_back, found.commit) == ((), 3)
+
+
+def test_what_ends_after_the_queue_was_given_up_is_thrown_away() -> None:
+    """Its next owner begins at the committed offset; a late commit would move that back."""
+    cache, gone = filled(0, 3), tenure()
+    batch = cache.take(2, 0)
+    gone.drop(DropReason.MOVED)
+    found = conclude(cache, gone, batch, done=2, broadcasting=False, now_ms=0)
+    assert found == Concluded(ignored=True)
+    assert cache.lowest == 0
+
+
+def test_a_drop_while_a_message_is_sent_back_commits_nothing() -> None:
+    """Nor is anything tried again here."""
+    cache, gone = filled(0, 3), tenure()
+    found = conclude(cache, gone, cache.take(2, 0), done=0, broadcasting=False, now_ms=0)
+    gone.drop(DropReason.MOVED)
+    assert after_send_back(cache, gone, found, {0}, now_ms=0) == AfterSendBack(None)
+
+
+def test_an_expired_message_is_not_sent_back_twice() -> None:
+    """It was cleaned while its handler ran: the handler's failure is no news."""
+    cache = filled(0, 3)
+    batch = cache.take(3, 0)
+    cache.remove(batch[:1], 0)
+    found = ended(cache, batch, 0)
+    assert offsets(found.send_back) == [1, 2]
+    cache.remove(batch, 0)
+    assert ended(cache, batch, 0) == Concluded(commit=3)
+    assert EXPIRED_SCAN_MS == 900_000
+
+
+def test_what_is_committed_is_the_lowest_unfinished_offset() -> None:
+    """Whichever batch ends first."""
+    cache = filled(0, 5)
+    first, second, third = (cache.take(2, 0) for _ in range(3))
+    assert ended(cache, second, 2).commit == 0
+    assert ended(cache, third, 2).commit == 0
+    assert ended(cache, first, 2).commit == 6
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "cut"), [(5, 2, [2, 2, 1]), (4, 4, [4]), (3, 1, [1, 1, 1]), (0, 9, [])]
+)
+def test_what_was_pulled_is_cut_into_batches(count: int, size: int, cut: list[int]) -> None:
+    """Of at most so many messages each, in order."""
+    messages = [message(offset) for offset in range(count)]
+    found = list(batches(messages, size))
+    assert [len(batch) for batch in found] == cut
+    assert [one for batch in found for one in batch] == messages

@@ -1,0 +1,55 @@
+"""Whether the next call of a run may be made: asked before each, in whatever thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from inorder.client.holding import Holding
+from inorder.client.state.processqueue import Limits
+from inorder.client.state.tenure import DropReason, Tenure
+from inorder.model import Subscription
+from tests.unit.client.consuming import QUEUE, filled
+
+
+def pause(holding: Holding) -> None:
+    holding.paused = True
+
+
+@pytest.mark.parametrize("needs_lock", [True, False])
+@pytest.mark.parametrize(
+    ("change", "now_ms", "ordered", "concurrent"),
+    [
+        (lambda holding: None, 30_000, True, True),
+        (lambda holding: None, 30_001, False, True),
+        (lambda holding: holding.tenure.drop(DropReason.MOVED), 0, False, False),
+        (lambda holding: holding.tenure.lock_lost(), 0, False, False),
+        (pause, 0, False, False),
+    ],
+)
+def test_no_handler_starts_on_a_queue_that_is_not_ours_for_sure(
+    change: Callable[[Holding], None],
+    now_ms: int,
+    ordered: bool,
+    concurrent: bool,
+    needs_lock: bool,
+) -> None:
+    """Dropped, paused or, with order, without a fresh lock: what was submitted is not handled."""
+
+    async def scenario() -> bool:
+        holding = Holding(
+            QUEUE,
+            subscription=Subscription("orders"),
+            tenure=Tenure(QUEUE, now_ms=0, lock_sent_ms=0 if needs_lock else None),
+            cache=filled(0, 3),
+            limits=Limits(),
+            ordered=needs_lock,
+            needs_lock=needs_lock,
+            on_drop=lambda holding: None,
+        )
+        change(holding)
+        return holding.may_start(now_ms)
+
+    assert asyncio.run(scenario()) is (ordered if needs_lock else concurrent)

@@ -1,0 +1,351 @@
+"""Ordered handling: what each outcome means, and when a handler may start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from inorder.client.policies import ATTEMPTS_MAX, Outcome
+from inorder.client.state import ordered
+from inorder.client.state.ordered import (
+    CONTINUOUS_MAX_MS,
+    Commit,
+    Run,
+    SendBack,
+    Step,
+    Stop,
+    SuspendFor,
+    Warn,
+    after_batch,
+    after_send_back,
+    before_batch,
+    suspend_for,
+)
+from inorder.client.state.processqueue import ProcessQueue
+from inorder.client.state.tenure import DropReason, Tenure
+from inorder.model import ReceivedMessage
+from tests.unit.client.consuming import QUEUE, filled, locked, offsets
+
+SUCCESS, SUSPEND, COMMIT, ROLLBACK = Outcome
+
+
+def end(
+    cache: ProcessQueue,
+    batch: list[ReceivedMessage],
+    outcome: Outcome,
+    *,
+    auto_commit: bool = True,
+    tenure: Tenure | None = None,
+    attempts: int = ATTEMPTS_MAX,
+    suspend_ms: int | None = None,
+    now_ms: int = 0,
+    needs_lock: bool = True,
+) -> tuple[Step, ...]:
+    """End a handler."""
+    return after_batch(
+        cache,
+        locked() if tenure is None else tenure,
+        batch,
+        outcome,
+        now_ms=now_ms,
+        needs_lock=needs_lock,
+        auto_commit=auto_commit,
+        suspend_ms=suspend_ms,
+        redeliveries_max=attempts,
+    )
+
+
+# The table: auto-commit on and off, times every outcome.
+
+
+@pytest.mark.parametrize(
+    ("auto_commit", "outcome", "steps", "left"),
+    [
+        (True, SUCCESS, [Commit(4)], ([4], 0)),
+        (True, COMMIT, [Warn, Commit(4)], ([4], 0)),
+        (True, ROLLBACK, [Warn, Commit(4)], ([4], 0)),
+        (True, SUSPEND, [SuspendFor(1000)], ([2, 3, 4], 2)),
+        (False, SUCCESS, [], ([4], 4)),
+        (False, COMMIT, [Commit(4)], ([4], 0)),
+        (False, ROLLBACK, [SuspendFor(1000)], ([0, 1, 2, 3, 4], 0)),
+        (False, SUSPEND, [SuspendFor(1000)], ([2, 3, 4], 2)),
+    ],
+)
+def test_every_outcome_with_auto_commit_on_and_off(
+    auto_commit: bool, outcome: Outcome, steps: list[object], left: tuple[list[int], int]
+) -> None:
+    """Batches 0-1 (not committed yet) and 2-3 are taken when the second handler ends."""
+    cache = filled(0, 4)
+    cache.take(2, 0)
+    batch = cache.take(2, 0)
+    found = end(cache, batch, outcome, auto_commit=auto_commit)
+    assert len(found) == len(steps)
+    for step, expected in zip(found, steps, strict=True):
+        assert isinstance(step, Warn) if expected is Warn else step == expected
+    waiting = cache.taken, offsets(cache.take(9, 0))
+    assert waiting == (left[1], left[0])
+
+
+def test_with_auto_commit_on_commit_and_rollback_warn() -> None:
+    """RocketMQ takes them for success and says so."""
+    cache = filled(0, 0)
+    warning = end(cache, cache.take(1, 0), ROLLBACK)[0]
+    assert isinstance(warning, Warn)
+    assert "ROLLBACK" in warning.text
+
+
+def test_commit_finishes_all_batches_since_the_last_one() -> None:
+    """Auto-commit off: SUCCESS, SUCCESS, COMMIT commits three batches at once."""
+    cache = filled(0, 5)
+    assert end(cache, cache.take(1, 0), SUCCESS, auto_commit=False) == ()
+    assert end(cache, cache.take(2, 0), SUCCESS, auto_commit=False) == ()
+    assert cache.lowest == 0
+    assert end(cache, cache.take(1, 0), COMMIT, auto_commit=False) == (Commit(4),)
+
+
+def test_rollback_repeats_all_batches_since_the_last_commit() -> None:
+    """Auto-commit off: what was taken before comes again too, after the pause."""
+    cache = filled(0, 3)
+    end(cache, cache.take(1, 0), COMMIT, auto_commit=False)
+    end(cache, cache.take(1, 0), SUCCESS, auto_commit=False)
+    assert end(cache, cache.take(1, 0), ROLLBACK, auto_commit=False, suspend_ms=200) == (
+        SuspendFor(200),
+    )
+    again = cache.take(9, 0)
+    assert offsets(again) == [1, 2, 3]
+    assert [found.redeliveries for found in again] == [0, 0, 0]  # a rollback is no failed attempt
+
+
+# Suspending.
+
+
+@pytest.mark.parametrize(
+    ("asked", "pause"),
+    [
+        (None, 1000),
+        (-1, 1000),
+        (0, 10),
+        (9, 10),
+        (10, 10),
+        (11, 11),
+        (29_999, 29_999),
+        (30_000, 30_000),
+        (30_001, 30_000),
+        (10**9, 30_000),
+    ],
+)
+def test_a_pause_is_10_ms_to_30_s(asked: int | None, pause: int) -> None:
+    """Whatever the handler asks for; without a wish, and with -1, it is 1 s."""
+    assert suspend_for(asked) == pause
+    cache = filled(0, 0)
+    assert end(cache, cache.take(1, 0), SUSPEND, suspend_ms=asked) == (SuspendFor(pause),)
+
+
+@pytest.mark.parametrize(("default", "pause"), [(1, 10), (5000, 5000), (60_000, 30_000)])
+def test_the_default_pause_is_clamped_too(default: int, pause: int) -> None:
+    """The consumer's own default is no exception."""
+    assert suspend_for(None, default) == pause
+
+
+def test_a_suspended_batch_comes_first_and_counts_its_tries() -> None:
+    """Nothing overtakes it, and its handler sees how often it was tried."""
+    cache = filled(0, 2)
+    for tries in range(3):
+        batch = cache.take(1, 0)
+        assert [(found.offset, found.redeliveries) for found in batch] == [(0, tries)]
+        end(cache, batch, SUSPEND)
+    assert cache.lowest == 0
+
+
+# Attempts.
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 3, 16])
+def test_a_message_is_handled_once_more_than_its_attempts(attempts: int) -> None:
+    """As RocketMQ's maxReconsumeTimes: that many tries again, then it is sent back."""
+    cache, runs = filled(0, 1), 0
+    while True:
+        batch, runs = cache.take(1, 0), runs + 1
+        steps = end(cache, batch, SUSPEND, attempts=attempts)
+        if steps != (SuspendFor(1000),):
+            break
+    assert runs == attempts + 1
+    assert steps == (SendBack(tuple(batch)),)
+    assert batch[0].redeliveries == attempts
+
+
+def test_without_a_limit_a_message_is_tried_for_ever() -> None:
+    """Block(): RocketMQ's -1."""
+    cache = filled(0, 0)
+    for _ in range(1000):
+        assert end(cache, cache.take(1, 0), SUSPEND) == (SuspendFor(1000),)
+
+
+def test_what_the_broker_took_is_done() -> None:
+    """The queue goes on at once, behind the dead letter."""
+    cache, tenure = filled(0, 1), locked()
+    batch = cache.take(1, 0)
+    found = after_send_back(cache, tenure, batch, {0}, now_ms=0, needs_lock=True)
+    assert found == (Commit(1),)
+    assert offsets(cache.take(9, 0)) == [1]
+
+
+def test_what_the_broker_did_not_take_is_tried_again() -> None:
+    """A failed send back is a failed attempt; the queue waits."""
+    cache, tenure = filled(0, 1), locked()
+    batch = cache.take(1, 0)
+    found = after_send_back(cache, tenure, batch, set(), now_ms=0, needs_lock=True, suspend_ms=50)
+    assert found == (SuspendFor(50),)
+    assert [(one.offset, one.redeliveries) for one in cache.take(9, 0)] == [(0, 1), (1, 0)]
+
+
+def test_of_a_batch_only_what_was_not_sent_back_comes_again() -> None:
+    """O17: RocketMQ repeats those that are dead letters already."""
+    cache, tenure = filled(0, 3), locked()
+    first = cache.take(3, 0)
+    end(cache, first, SUSPEND, tenure=tenure, attempts=1)
+    batch = [*cache.take(2, 0)]
+    steps = end(cache, batch, SUSPEND, tenure=tenure, attempts=1)
+    assert steps == (SendBack(tuple(batch)),)
+    found = after_send_back(cache, tenure, batch, {1}, now_ms=0, needs_lock=True)
+    assert found == (Commit(0), SuspendFor(1000))
+    assert offsets(cache.take(9, 0)) == [0, 2, 3]
+    assert cache.lowest == 0  # 0 is not done
+
+
+def test_auto_commit_off_leaves_dead_letters_to_the_next_commit() -> None:
+    """Nothing is committed behind the handler's back."""
+    cache, tenure = filled(0, 1), locked()
+    batch = cache.take(1, 0)
+    assert (
+        after_send_back(cache, tenure, batch, {0}, now_ms=0, needs_lock=True, auto_commit=False)
+        == ()
+    )
+    assert end(cache, cache.take(1, 0), COMMIT, auto_commit=False, tenure=tenure) == (Commit(2),)
+
+
+# Starting.
+
+
+def start(tenure: Tenure, now_ms: int = 0) -> object:
+    return before_batch(tenure, now_ms=now_ms, began_ms=0, needs_lock=True)
+
+
+def test_a_handler_starts_under_a_fresh_lock() -> None:
+    """Locked, and the lock is not older than 30 s."""
+    assert start(locked()) == Run()
+    assert start(locked(), 30_000) == Run()
+
+
+def test_no_handler_starts_when_the_lock_expired() -> None:
+    """The tenure ends: it is locked and read anew, not resumed from the cache (O25)."""
+    tenure = locked()
+    assert start(tenure, 30_001) == Stop(DropReason.LOCK_EXPIRED.value)
+    assert tenure.dropped is DropReason.LOCK_EXPIRED
+    tenure.renewed(30_001, 30_001)
+    assert start(tenure, 30_001) == Stop(DropReason.LOCK_EXPIRED.value)
+
+
+@pytest.mark.parametrize("reason", list(DropReason))
+def test_no_handler_starts_on_a_dropped_queue(reason: DropReason) -> None:
+    """Whatever the reason."""
+    tenure = locked()
+    tenure.drop(reason)
+    assert start(tenure) == Stop(reason.value)
+
+
+def test_a_broadcast_needs_no_lock() -> None:
+    """Everybody has every queue."""
+    tenure = Tenure(QUEUE, now_ms=0)
+    assert before_batch(tenure, now_ms=0, began_ms=0, needs_lock=False) == Run()
+
+
+@pytest.mark.parametrize(("handled_ms", "step"), [(60_000, Run()), (60_001, SuspendFor(10))])
+def test_a_queue_yields_after_60_s(handled_ms: int, step: object) -> None:
+    """Other queues get the thread; the queue goes on 10 ms later."""
+    tenure = locked(handled_ms)
+    assert start(tenure, handled_ms) == step
+    assert CONTINUOUS_MAX_MS == 60_000
+
+
+# Ending after the queue is lost or given up.
+
+
+@pytest.mark.parametrize("reason", [DropReason.MOVED, DropReason.UNSUBSCRIBED, DropReason.STOPPED])
+def test_a_success_after_a_clean_drop_is_committed(reason: DropReason) -> None:
+    """O12: RocketMQ throws it away and the heir repeats it."""
+    cache, tenure = filled(0, 4), locked()
+    batch = cache.take(2, 0)
+    tenure.drop(reason)
+    assert end(cache, batch, SUCCESS, tenure=tenure) == (Commit(2), Stop(reason.value))
+
+
+def test_a_failure_after_a_clean_drop_is_left_to_the_heir() -> None:
+    """No pause, no dead letter: the queue is released at once."""
+    for attempts in (0, ATTEMPTS_MAX):
+        cache, tenure = filled(0, 4), locked()
+        batch = cache.take(2, 0)
+        tenure.drop(DropReason.MOVED)
+        steps = end(cache, batch, SUSPEND, tenure=tenure, attempts=attempts)
+        assert steps == (Stop(DropReason.MOVED.value),)
+        assert cache.lowest == 0
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+@pytest.mark.parametrize("auto_commit", [True, False])
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda tenure: tenure.lock_lost(),
+        lambda tenure: tenure.drop(DropReason.RESET),
+        lambda tenure: tenure.drop(DropReason.OFFSET_ILLEGAL),
+        lambda tenure: None,  # it just grows old: 30 s without a renewal
+    ],
+)
+def test_nothing_is_committed_without_a_trusted_lock(
+    lose: Callable[[Tenure], None], auto_commit: bool, outcome: Outcome
+) -> None:
+    """O7, O11, O25: another consumer may have the queue, or an operator set its offset."""
+    cache, tenure = filled(0, 4), locked()
+    batch = cache.take(2, 0)
+    lose(tenure)
+    steps = end(
+        cache, batch, outcome, tenure=tenure, auto_commit=auto_commit, now_ms=30_001, attempts=0
+    )
+    assert [type(step) for step in steps] == [Stop]
+    assert tenure.dropped is not None
+    assert cache.lowest == 0
+    back = after_send_back(cache, tenure, batch, {0, 1}, now_ms=30_001, needs_lock=True)
+    assert [type(step) for step in back] == [Stop]
+
+
+def test_a_lock_that_expires_while_a_dead_letter_is_sent_ends_the_tenure() -> None:
+    """The dead letter may come twice; the offset does not move under another owner."""
+    cache, tenure = filled(0, 1), locked()
+    batch = cache.take(1, 0)
+    found = after_send_back(cache, tenure, batch, {0}, now_ms=30_001, needs_lock=True)
+    assert [type(step) for step in found] == [Stop]
+    assert tenure.dropped is DropReason.LOCK_EXPIRED
+
+
+def test_a_drop_while_a_dead_letter_is_sent_still_commits() -> None:
+    """What the broker took is done; what it did not take goes to the heir without a pause."""
+    for sent, expected in (({0}, [Commit(1)]), (set(), [])):
+        cache, tenure = filled(0, 1), locked()
+        batch = cache.take(1, 0)
+        tenure.drop(DropReason.MOVED)
+        found = after_send_back(cache, tenure, batch, sent, now_ms=0, needs_lock=True)
+        assert list(found) == [*expected, Stop(DropReason.MOVED.value)]
+
+
+def test_a_broadcast_commits_without_a_lock() -> None:
+    """Its offsets are its own."""
+    cache, tenure = filled(0, 1), Tenure(QUEUE, now_ms=0)
+    assert end(cache, cache.take(1, 0), SUCCESS, tenure=tenure, needs_lock=False) == (Commit(1),)
+
+
+def test_a_run_without_messages_commits_nothing() -> None:
+    """Success of an empty batch has no offset."""
+    assert end(filled(0, 1), [], SUCCESS) == ()
+    assert Run() == ordered.RUN

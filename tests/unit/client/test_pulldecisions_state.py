@@ -1,0 +1,252 @@
+"""The pull loop: when a queue is pulled, what is said, and what each answer means."""
+
+from __future__ import annotations
+
+import pytest
+
+from inorder.client.state.processqueue import FlowControl, Limits, ProcessQueue
+from inorder.client.state.pulldecisions import (
+    FORGET,
+    FixOffset,
+    PullFields,
+    PullLater,
+    PullNow,
+    PullStatus,
+    Suggested,
+    after_failed_pull,
+    after_pull,
+    before_pull,
+    pull_fields,
+    restore_topic,
+    wanted,
+)
+from inorder.client.state.tenure import DropReason, Tenure
+from inorder.model import Subscription, TopicQueue
+from inorder.wire.requests.pull import (
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
+from inorder.wire.subscription import parse_subscription
+from tests.unit.client.consuming import QUEUE, filled, locked, message, offsets
+
+FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED = PullStatus
+
+
+def ask(
+    cache: ProcessQueue, tenure: Tenure, *, now_ms: int = 0, ordered: bool = True, **said: bool
+) -> object:
+    return before_pull(
+        cache,
+        tenure,
+        limits=Limits(messages_max=5),
+        now_ms=now_ms,
+        ordered=ordered,
+        needs_lock=ordered,
+        **said,
+    )
+
+
+# Before.
+
+
+def test_a_pull_begins_where_the_last_one_ended() -> None:
+    """Not where the handlers are."""
+    assert ask(filled(3, 6), locked()) == PullNow(7)
+
+
+def test_a_dropped_queue_is_pulled_no_more() -> None:
+    """Whatever the reason; it does not count as an attempt."""
+    tenure = locked()
+    tenure.drop(DropReason.MOVED)
+    assert ask(ProcessQueue(0), tenure, now_ms=99) == FORGET
+    assert tenure.pulled_at_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "delay_ms"),
+    [({"running": False}, 1000), ({"paused": True}, 1000), ({}, 50)],
+)
+def test_a_queue_waits_for_its_reason(said: dict[str, bool], delay_ms: int) -> None:
+    """1 s when stopped or paused, 50 ms when it is full; each is an attempt all the same."""
+    tenure = locked()
+    found = ask(filled(0, 5), tenure, now_ms=77, **said)
+    assert isinstance(found, PullLater)
+    assert found.ms == delay_ms
+    assert tenure.pulled_at_ms == 77
+
+
+def test_flow_control_names_its_reason() -> None:
+    """For the log."""
+    assert ask(filled(0, 5), locked()) == PullLater(50, FlowControl.COUNT.value)
+
+
+def test_an_ordered_queue_is_not_pulled_without_its_lock() -> None:
+    """The lock expired: the tenure ends, a new one begins with a new lock and offset."""
+    tenure = locked()
+    assert ask(ProcessQueue(0), tenure, now_ms=30_001) == FORGET
+    assert tenure.dropped is DropReason.LOCK_EXPIRED
+
+
+def test_a_concurrent_queue_needs_no_lock() -> None:
+    """Nor does it ever expire."""
+    tenure = Tenure(QUEUE, now_ms=0)
+    assert ask(ProcessQueue(4), tenure, now_ms=10**9, ordered=False) == PullNow(4)
+
+
+# After.
+
+
+def test_found_messages_wait_for_a_handler_and_the_next_pull_follows_at_once() -> None:
+    """FOUND."""
+    cache = ProcessQueue(0)
+    found = after_pull(cache, locked(), FOUND, [message(0), message(1)], 2)
+    assert (found.pull, found.handle, found.commit) == (PullNow(2), True, None)
+
+
+def test_a_pull_interval_is_kept_after_messages_only() -> None:
+    """FOUND with something to handle; an empty answer does not wait."""
+    found = after_pull(ProcessQueue(0), locked(), FOUND, [message(0)], 1, interval_ms=250)
+    assert found.pull == PullLater(250, "the pull interval")
+    found = after_pull(ProcessQueue(0), locked(), FOUND, [], 1, interval_ms=250)
+    assert found.pull == PullNow(1)
+
+
+@pytest.mark.parametrize("status", [FOUND, NOTHING_NEW, NOTHING_MATCHED])
+def test_an_empty_queue_may_commit_what_held_nothing_for_it(status: PullStatus) -> None:
+    """All was filtered: the offset follows, else the lag would never end."""
+    found = after_pull(ProcessQueue(3), locked(), status, [], 9)
+    assert (found.pull, found.handle, found.commit) == (PullNow(9), False, 9)
+
+
+@pytest.mark.parametrize("status", [FOUND, NOTHING_NEW, NOTHING_MATCHED])
+def test_a_queue_with_unfinished_messages_commits_nothing_by_a_pull(status: PullStatus) -> None:
+    """Waiting or taken, they hold the offset."""
+    cache = filled(0, 2)
+    assert after_pull(cache, locked(), status, [], 9).commit is None
+    cache.take(3, 0)
+    assert after_pull(cache, locked(), status, [], 12).commit is None
+    assert cache.lowest == 0
+
+
+def test_an_illegal_offset_drops_the_queue_and_is_corrected() -> None:
+    """The cache is void, and no handler that still runs may commit over the correction."""
+    cache, tenure = filled(0, 2), locked()
+    batch = cache.take(1, 0)
+    tenure.enter()
+    found = after_pull(cache, tenure, OFFSET_MOVED, [], 500)
+    assert (found.pull, found.handle, found.commit) == (FixOffset(500), False, None)
+    assert tenure.dropped is DropReason.OFFSET_ILLEGAL
+    assert not tenure.may_commit(0, needs_lock=True)
+    assert offsets(batch) == [0]
+    assert ask(cache, tenure) == FORGET
+
+
+def test_an_answer_that_comes_after_the_drop_is_thrown_away() -> None:
+    """Its messages are the heir's."""
+    cache, tenure = ProcessQueue(0), locked()
+    tenure.drop(DropReason.MOVED)
+    found = after_pull(cache, tenure, FOUND, [message(0)], 1)
+    assert (found.pull, found.handle, cache.count) == (FORGET, False, 0)
+
+
+def test_a_broker_cannot_lead_a_queue_back() -> None:
+    """Only an illegal offset is corrected downwards, and that by a new tenure."""
+    cache = filled(5, 6)
+    after_pull(cache, locked(), NOTHING_NEW, [], 2)
+    assert cache.pulled_to == 7
+
+
+@pytest.mark.parametrize(("flow_control", "delay_ms"), [(True, 20), (False, 1000)])
+def test_a_failed_pull_is_repeated(flow_control: bool, delay_ms: int) -> None:
+    """20 ms if the broker asked for a pause, 1 s after any other error."""
+    assert after_failed_pull(flow_control=flow_control).ms == delay_ms
+
+
+# What a pull says.
+
+
+@pytest.mark.parametrize(
+    ("done_to", "clustering", "to_master", "commits"),
+    [
+        (12, True, True, True),
+        (0, True, True, False),
+        (None, True, True, False),
+        (12, False, True, False),
+        (12, True, False, False),
+    ],
+)
+def test_the_offset_travels_with_pulls(
+    done_to: int | None, clustering: bool, to_master: bool, commits: bool
+) -> None:
+    """Above 0, of a cluster, to a master."""
+    found = pull_fields(
+        Subscription("orders", version=7),
+        done_to=done_to,
+        clustering=clustering,
+        to_master=to_master,
+    )
+    flag = PULL_SUSPEND | (PULL_COMMIT_OFFSET if commits else 0)
+    assert found == PullFields(flag, 12 if commits else 0, 7, None)
+
+
+def test_the_subscription_is_known_by_its_version() -> None:
+    """Its text goes along on request only, and never a class filter."""
+    tags = parse_subscription("orders", "a || b", version=9)
+    found = pull_fields(tags, done_to=None, clustering=True, post_subscription=True)
+    assert found == PullFields(PULL_SUSPEND | PULL_SUBSCRIPTION, 0, 9, "a || b")
+    by_class = Subscription("orders", "X", class_filter_mode=True)
+    found = pull_fields(by_class, done_to=None, clustering=True, post_subscription=True)
+    assert found == PullFields(PULL_SUSPEND | PULL_CLASS_FILTER, 0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("expression", "tag", "kept"),
+    [
+        ("*", None, True),
+        ("*", "a", True),
+        ("a", "a", True),
+        ("a", "b", False),
+        ("a", None, False),
+        ("a || b", "b", True),
+        ("Aa", "BB", False),  # equal hashes
+    ],
+)
+def test_tags_are_compared_after_the_brokers_hashes(
+    expression: str, tag: str | None, kept: bool
+) -> None:
+    """A tag with the hash of a wanted one is not wanted."""
+    assert wanted(message(0, tag=tag), parse_subscription("orders", expression)) is kept
+
+
+def test_a_class_filter_is_the_brokers_business() -> None:
+    """The client compares no tags then."""
+    assert wanted(message(0, tag="b"), Subscription("orders", "X", ("a",), class_filter_mode=True))
+
+
+@pytest.mark.parametrize(
+    ("topic", "origin", "shown"),
+    [
+        ("%RETRY%billing", "orders", "orders"),
+        ("%RETRY%billing", None, "%RETRY%billing"),
+        ("%RETRY%other", "orders", "%RETRY%other"),
+        ("orders", "elsewhere", "orders"),
+    ],
+)
+def test_a_retried_message_has_its_topic_back(topic: str, origin: str | None, shown: str) -> None:
+    """Only those of the group's own retry topic, by their RETRY_TOPIC."""
+    properties = {} if origin is None else {"RETRY_TOPIC": origin}
+    assert restore_topic(message(0, topic=topic, **properties), "billing").topic == shown
+
+
+def test_a_queue_is_read_where_the_broker_suggests() -> None:
+    """The last suggestion counts; without one it is the master."""
+    suggested = Suggested()
+    other = TopicQueue("orders", "broker-a", 1)
+    assert suggested.of(QUEUE) == 0
+    suggested.note(QUEUE, 1)
+    suggested.note(QUEUE, 2)
+    assert (suggested.of(QUEUE), suggested.of(other)) == (2, 0)
+    suggested.forget(QUEUE)
+    assert suggested.of(QUEUE) == 0

@@ -1,0 +1,219 @@
+"""Rebalance: what a new allocation adds and drops, and the steps of a release."""
+
+from __future__ import annotations
+
+import pytest
+
+from inorder.client.state.rebalance import (
+    LOCK_REFUSED_RETRY_MS,
+    Plan,
+    Release,
+    apply_renewal,
+    by_broker,
+    next_round_ms,
+    plan,
+    plan_unsubscribed,
+    release_steps,
+    to_renew,
+)
+from inorder.client.state.tenure import DropReason, Phase, Tenure
+from inorder.model import TopicQueue
+
+Q0, Q1, Q2, Q3 = (TopicQueue("orders", "broker-a", index) for index in range(4))
+B0 = TopicQueue("orders", "broker-b", 0)
+
+
+def owned(*queues: TopicQueue, lock_sent_ms: int | None = 0) -> dict[TopicQueue, Tenure]:
+    return {queue: Tenure(queue, now_ms=0, lock_sent_ms=lock_sent_ms) for queue in queues}
+
+
+def test_a_concurrent_queue_is_added_at_once() -> None:
+    """No lock is asked for."""
+    assert plan(owned(Q0), [Q1, Q0], needs_lock=False, now_ms=0) == Plan((), (), (Q1,), ())
+
+
+def test_an_ordered_queue_is_added_with_a_lock_only() -> None:
+    """It is in `lock`, not in `add`: no lock, no pull."""
+    assert plan(owned(Q0), [Q1, Q0], needs_lock=True, now_ms=0) == Plan((), (Q1,), (), ())
+
+
+@pytest.mark.parametrize("needs_lock", [False, True])
+def test_a_queue_of_somebody_else_is_dropped(needs_lock: bool) -> None:
+    """What is allocated no more is given up, the rest is kept as it is."""
+    found = plan(owned(Q0, Q1), [Q1], needs_lock=needs_lock, now_ms=0)
+    assert found == Plan(((Q0, DropReason.MOVED),), (), (), ())
+
+
+def test_nothing_new_changes_nothing() -> None:
+    """A timer round with the same allocation is no change."""
+    assert plan(owned(Q0, Q1), [Q1, Q0], needs_lock=True, now_ms=0) == Plan((), (), (), ())
+
+
+@pytest.mark.parametrize(("now_ms", "dropped"), [(120_000, False), (120_001, True)])
+def test_a_queue_that_nobody_pulls_is_taken_anew(now_ms: int, dropped: bool) -> None:
+    """Pull expired: dropped, though it is ours; a later round takes it again."""
+    found = plan(owned(Q0), [Q0], needs_lock=False, now_ms=now_ms)
+    assert found.drop == (((Q0, DropReason.PULL_EXPIRED),) if dropped else ())
+    assert found.waiting == ((Q0,) if dropped else ())
+
+
+def test_a_queue_on_its_way_out_is_not_taken_again_before_it_is_gone() -> None:
+    """One tenure per queue: else its handler would run beside the one that still runs."""
+    queues = owned(Q0)
+    queues[Q0].enter()
+    queues[Q0].drop(DropReason.MOVED)
+    found = plan(queues, [Q0], needs_lock=True, now_ms=0)
+    assert found == Plan((), (), (), (Q0,))
+    del queues[Q0]
+    assert plan(queues, [Q0], needs_lock=True, now_ms=0).lock == (Q0,)
+
+
+def test_an_unsubscribed_topic_leaves_with_its_queues() -> None:
+    """They are released like any other, not forgotten with their locks."""
+    queues = owned(Q0, TopicQueue("other", "broker-a", 0))
+    assert plan_unsubscribed(queues, {"other"}) == (Q0,)
+    queues[Q0].drop(DropReason.UNSUBSCRIBED)
+    assert plan_unsubscribed(queues, {"other"}) == ()
+
+
+def test_a_release_commits_before_it_unlocks() -> None:
+    """O9, O10: the heir cannot read an offset that is not there yet."""
+    tenure = owned(Q0)[Q0]
+    tenure.drop(DropReason.MOVED)
+    assert release_steps(tenure, commit=True) == (Release.COMMIT, Release.UNLOCK, Release.FORGET)
+    assert release_steps(tenure, commit=False) == (Release.UNLOCK, Release.FORGET)
+
+
+def test_a_release_waits_for_the_handler_however_long_it_runs() -> None:
+    """O8: never forced after 20 s, nor ever; the lock is renewed meanwhile."""
+    queues = owned(Q0)
+    tenure = queues[Q0]
+    tenure.enter()
+    tenure.drop(DropReason.MOVED)
+    for now_ms in range(0, 3_600_000, 20_000):
+        assert to_renew(queues) == {"broker-a": (Q0,)}
+        assert apply_renewal(queues, [Q0], {Q0}, sent_ms=now_ms, now_ms=now_ms + 500) == ()
+        assert release_steps(tenure, commit=True) == (Release.WAIT,)
+        assert tenure.may_commit(now_ms + 20_000, needs_lock=True)
+    tenure.leave()
+    assert release_steps(tenure, commit=True) == (Release.COMMIT, Release.UNLOCK, Release.FORGET)
+
+
+@pytest.mark.parametrize(
+    ("reason", "steps"),
+    [
+        (DropReason.MOVED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
+        (DropReason.UNSUBSCRIBED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
+        (DropReason.STOPPED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
+        (DropReason.PULL_EXPIRED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
+        (DropReason.OFFSET_ILLEGAL, (Release.UNLOCK, Release.FORGET)),
+        (DropReason.RESET, (Release.UNLOCK, Release.FORGET)),
+        (DropReason.LOCK_LOST, (Release.FORGET,)),
+        (DropReason.LOCK_EXPIRED, (Release.UNLOCK, Release.FORGET)),
+    ],
+)
+def test_what_is_left_to_do_depends_on_why_it_was_dropped(
+    reason: DropReason, steps: tuple[Release, ...]
+) -> None:
+    """No commit against a correction or in doubt, no unlock of what is not ours."""
+    tenure = owned(Q0)[Q0]
+    if reason is DropReason.LOCK_LOST:
+        tenure.lock_lost()
+    elif reason is DropReason.LOCK_EXPIRED:
+        assert not tenure.check_lock(30_001)
+    else:
+        tenure.drop(reason)
+    assert release_steps(tenure, commit=True) == steps
+
+
+def test_a_concurrent_queue_is_released_without_unlock() -> None:
+    """Its offset is committed, and it is forgotten."""
+    tenure = owned(Q0, lock_sent_ms=None)[Q0]
+    tenure.drop(DropReason.MOVED)
+    assert release_steps(tenure, commit=True) == (Release.COMMIT, Release.FORGET)
+
+
+def test_a_live_queue_has_no_release() -> None:
+    """Our own mistake is caught."""
+    with pytest.raises(AssertionError):
+        release_steps(owned(Q0)[Q0], commit=True)
+
+
+def test_renewals_are_batched_by_broker() -> None:
+    """One request per broker; queues whose lock is lost, or that are gone, are left out."""
+    queues = owned(Q2, Q0, B0, Q1, Q3)
+    queues[Q1].lock_lost()
+    queues[Q3].drop(DropReason.MOVED)
+    queues[Q3].released()
+    assert to_renew(queues) == {"broker-a": (Q0, Q2), "broker-b": (B0,)}
+    assert by_broker([]) == {}
+
+
+def test_a_queue_that_waits_for_its_unlock_is_not_renewed() -> None:
+    """A renewal that the broker reads after the unlock would lock the queue for nobody."""
+    queues = owned(Q0)
+    queues[Q0].enter()
+    queues[Q0].drop(DropReason.MOVED)
+    assert to_renew(queues) == {"broker-a": (Q0,)}
+    queues[Q0].leave()
+    assert to_renew(queues) == {}
+
+
+def test_an_answer_to_a_renewal_sets_each_queue() -> None:
+    """Granted ones are good again, the others are lost; what was not asked for stays."""
+    queues = owned(Q0, Q1, B0)
+    assert apply_renewal(queues, [Q0, Q1, Q3], {Q0}, sent_ms=20_000, now_ms=20_001) == (Q1,)
+    assert queues[Q0].lock_sent_ms == 20_000
+    assert queues[Q1].dropped is DropReason.LOCK_LOST
+    assert (queues[B0].lock_sent_ms, queues[B0].dropped) == (0, None)
+
+
+@pytest.mark.parametrize(("answered_ms", "lost"), [(30_000, ()), (30_001, (Q0,))])
+def test_a_lock_that_is_granted_again_too_late_ends_the_tenure(
+    answered_ms: int, lost: tuple[TopicQueue, ...]
+) -> None:
+    """O25: it was free, but somebody may have had it meanwhile. What is held is given back."""
+    queues = owned(Q0)
+    found = apply_renewal(queues, [Q0], {Q0}, sent_ms=29_000, now_ms=answered_ms)
+    assert found == lost
+    if lost:
+        assert queues[Q0].dropped is DropReason.LOCK_EXPIRED
+        assert release_steps(queues[Q0], commit=True) == (Release.UNLOCK, Release.FORGET)
+
+
+def test_an_old_answer_does_not_take_a_newer_lock() -> None:
+    """A refusal of a request from before the present lock is no news of it."""
+    queues = owned(Q0, lock_sent_ms=5000)
+    assert apply_renewal(queues, [Q0], set(), sent_ms=4000, now_ms=5000) == ()
+    assert queues[Q0].dropped is None
+
+
+def test_an_expired_lock_is_kept_if_possible_while_the_handler_runs() -> None:
+    """O7: its result does not count, but nobody should begin beside it before it ends."""
+    queues = owned(Q0)
+    queues[Q0].enter()
+    assert not queues[Q0].check_lock(30_001)
+    assert to_renew(queues) == {"broker-a": (Q0,)}
+    apply_renewal(queues, [Q0], {Q0}, sent_ms=30_002, now_ms=30_003)
+    assert not queues[Q0].may_commit(30_003, needs_lock=True)
+    queues[Q0].leave()
+    assert release_steps(queues[Q0], commit=True) == (Release.UNLOCK, Release.FORGET)
+
+
+def test_a_lock_lost_while_the_handler_runs_stops_what_follows() -> None:
+    """The handler ends, its result does not count, and the queue is taken anew after it."""
+    queues = owned(Q0)
+    queues[Q0].enter()
+    apply_renewal(queues, [Q0], set(), sent_ms=20_000, now_ms=20_001)
+    assert queues[Q0].phase is Phase.LEAVING
+    assert not queues[Q0].may_commit(20_000, needs_lock=True)
+    assert plan(queues, [Q0], needs_lock=True, now_ms=20_000).waiting == (Q0,)
+    queues[Q0].leave()
+    assert release_steps(queues[Q0], commit=True) == (Release.FORGET,)
+
+
+def test_the_times_of_rounds() -> None:
+    """20 s by itself, 1 s if something was not to be had, 500 ms if a lock was refused."""
+    assert next_round_ms(balanced=True) == 20_000
+    assert next_round_ms(balanced=False) == 1000
+    assert LOCK_REFUSED_RETRY_MS == 500
