@@ -1,6 +1,6 @@
 """Write the pages of docs/reference that are made from the code.
 
-    python tools/make_reference.py
+    python -m tools.make_reference
 
 `tests/house/test_docs.py` fails when a page is older than its source.
 """
@@ -17,6 +17,8 @@ from inorder.cli.main import app
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.settings import Setting, catalog
 from inorder.settings.values import allowed
+from tools.api_page import api_page
+from tools.extensions_page import extensions_page
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 
@@ -85,8 +87,16 @@ _CLI_HEAD = """\
 
 Made from `src/inorder/cli` by `make docs`; do not edit.
 
-Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong and nothing was started.
-Errors are one line on stderr. Logs go to stderr; stdout belongs to the command's answer.
+| exit code | means |
+|---|---|
+| 0 | done |
+| 1 | failed, or (`check`, `demo`) order was not kept; one line on stderr says why |
+| 2 | the command line or a setting is wrong, nothing was started |
+| 130 | interrupted by Ctrl-C (`tail` and servers end with 0: it is how one stops them) |
+| 141 | who read the output went away, as in `\\| head` |
+
+Errors are one line on stderr: what, which object, what next. Logs and progress go to stderr;
+stdout belongs to the command's answer. `-o json` is there on every command. There are no colours.
 
 `inorder up`, `nameserver` and `broker` print one line on stdout when they accept connections:
 `ready namesrv=HOST:PORT broker=HOST:PORT data=DIR` (the separate ones with what they have). Scripts
@@ -112,7 +122,12 @@ def _commands(words: tuple[str, ...], command: Any) -> list[tuple[str, ...]]:
     return [found for name, child in children.items() for found in _commands((*words, name), child)]
 
 
-PAGES = {"config.md": config_page, "commands.md": cli_page}
+PAGES = {
+    "config.md": config_page,
+    "commands.md": cli_page,
+    "api.md": api_page,
+    "../design/extensions.md": extensions_page,
+}
 
 
 def main() -> None:

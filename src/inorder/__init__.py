@@ -12,8 +12,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from inorder.client.policies import Block as Block
+    from inorder.client.policies import DeadLetter as DeadLetter
+    from inorder.client.policies import Handled as Handled
+    from inorder.client.policies import Outcome as Outcome
+    from inorder.client.policies import Park as Park
+    from inorder.client.policies import Retry as Retry
+    from inorder.client.state.allocation import Average as Average
+    from inorder.client.state.allocation import AverageByCircle as AverageByCircle
+    from inorder.client.state.allocation import ByConfig as ByConfig
+    from inorder.client.state.allocation import ByMachineRoom as ByMachineRoom
+    from inorder.client.state.allocation import ConsistentHash as ConsistentHash
+    from inorder.client.state.allocation import MachineRoomNearby as MachineRoomNearby
     from inorder.config import BrokerConfig as BrokerConfig
     from inorder.config import ClientConfig as ClientConfig
+    from inorder.config import ConsumerConfig as ConsumerConfig
     from inorder.config import NameServerConfig as NameServerConfig
     from inorder.config import NetConfig as NetConfig
     from inorder.config import StoreConfig as StoreConfig
@@ -22,27 +35,46 @@ if TYPE_CHECKING:
     from inorder.errors import ConfigError as ConfigError
     from inorder.errors import InorderError as InorderError
     from inorder.errors import TransportError as TransportError
+    from inorder.model import GroupConfig as GroupConfig
     from inorder.model import Message as Message
     from inorder.model import ReceivedMessage as ReceivedMessage
     from inorder.model import SendReceipt as SendReceipt
     from inorder.model import TopicQueue as TopicQueue
+    from inorder.sync.admin import Admin as Admin
+    from inorder.sync.consumer import Consumer as Consumer
     from inorder.sync.producer import Producer as Producer
     from inorder.sync.pullconsumer import PullConsumer as PullConsumer
 
 # Public name -> the module that defines it.
 _PUBLIC = {
+    "Admin": "inorder.sync.admin",
+    "Average": "inorder.client.state.allocation",
+    "AverageByCircle": "inorder.client.state.allocation",
+    "Block": "inorder.client.policies",
     "BrokerConfig": "inorder.config",
     "BrokerError": "inorder.errors",
+    "ByConfig": "inorder.client.state.allocation",
+    "ByMachineRoom": "inorder.client.state.allocation",
     "ClientConfig": "inorder.config",
     "ConfigError": "inorder.errors",
+    "ConsistentHash": "inorder.client.state.allocation",
+    "Consumer": "inorder.sync.consumer",
+    "ConsumerConfig": "inorder.config",
+    "DeadLetter": "inorder.client.policies",
     "Embedded": "inorder.embedded",
+    "GroupConfig": "inorder.model",
+    "Handled": "inorder.client.policies",
     "InorderError": "inorder.errors",
+    "MachineRoomNearby": "inorder.client.state.allocation",
     "Message": "inorder.model",
     "NameServerConfig": "inorder.config",
     "NetConfig": "inorder.config",
+    "Outcome": "inorder.client.policies",
+    "Park": "inorder.client.policies",
     "Producer": "inorder.sync.producer",
     "PullConsumer": "inorder.sync.pullconsumer",
     "ReceivedMessage": "inorder.model",
+    "Retry": "inorder.client.policies",
     "SendReceipt": "inorder.model",
     "StoreConfig": "inorder.config",
     "TopicQueue": "inorder.model",

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from inorder.client.admin import Admin
+from inorder.client.consumer import Consumer, ConsumerStatistics
+from inorder.client.policies import Block, DeadLetter, Handled, Outcome, Park, Retry
 from inorder.client.producer import Producer
 from inorder.client.pullconsumer import PullConsumer
 from inorder.client.pulling import PullResult, PullStatus
 from inorder.client.session import Session
-from inorder.config import ClientConfig
+from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import Message, ReceivedMessage, SendReceipt, TopicQueue
 
 __all__ = [
     "Admin",
+    "Block",
     "ClientConfig",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerStatistics",
+    "DeadLetter",
+    "Handled",
     "Message",
+    "Outcome",
+    "Park",
     "Producer",
     "PullConsumer",
     "PullResult",
     "PullStatus",
     "ReceivedMessage",
+    "Retry",
     "SendReceipt",
     "Session",
     "TopicQueue",

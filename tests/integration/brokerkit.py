@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from inorder.broker.broker import Broker
-from inorder.clock import SystemClock
+from inorder.clock import Clock, SystemClock
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.disk import Files
 from inorder.net.connection import Connection
@@ -73,11 +73,12 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def running(
-    files: Files | None = None, *, store: StoreConfig = SMALL, stop: bool = True, **settings: object
-) -> AsyncIterator[Rig]:
+    files: Files | None = None, *, store: StoreConfig = SMALL, stop: bool = True,
+    clock: Clock | None = None, **settings: object,
+) -> AsyncIterator[Rig]:  # fmt: skip
     """Start a broker on a disk; stop it cleanly at the end, or abandon it."""
     config = replace(BrokerConfig(port=0, data="/data", store=store), **settings)  # type: ignore[arg-type]
-    broker = Broker(config, SystemClock(), files if files is not None else FakeFiles())
+    broker = Broker(config, clock or SystemClock(), files if files is not None else FakeFiles())
     await broker.start()
     notices: list[Command] = []
     connection = await Connection.open(

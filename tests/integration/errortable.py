@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import inorder
@@ -107,6 +108,18 @@ def nothing_to_read() -> None:
         consumer.subscribe("ordres")
 
 
+def no_route() -> None:
+    with running() as broker, broker.consumer() as consumer:
+        broker.create_topic("orders")
+        broker._call(broker._async._stop_broker)  # it tells the name server that it leaves
+        consumer.subscribe("orders")
+
+
+def unknown_group() -> None:
+    with running() as broker, inorder.Admin(broker.namesrv) as admin:
+        admin.groups.describe("biling")
+
+
 def read_only_topic() -> None:
     with running() as broker:
         broker.create_topic("orders", perm=4)
@@ -143,7 +156,7 @@ def busy() -> None:
 
 def delayed() -> None:
     with running() as broker:
-        send(broker.namesrv, delay_level=3)
+        send(broker.namesrv, deliver_at=datetime(2030, 1, 1, tzinfo=UTC))
 
 
 def after_close() -> None:
@@ -179,6 +192,8 @@ CASES = (
         "create it, correct its name, or let the broker make it (`auto_create_topics`)",
     ),
     Case("subscribe to an unknown topic", nothing_to_read, "create the topic, or send to it first"),
+    Case("no route: the broker of the topic left", no_route, "start its broker again"),
+    Case("unknown group", unknown_group, "create it, or correct its name (`inorder group list`)"),
     Case("no permission to write", read_only_topic, "give it write permission (perm 6)"),
     Case("no permission to read", no_permission_to_read, "give it read permission (perm 6)"),
     Case("message too big", too_big, "split it, or raise `message_bytes_max` of client and broker"),
@@ -189,7 +204,7 @@ CASES = (
     ),
     Case("bad tag expression", bad_tags, "write `*`, a tag, or `a \\|\\| b`"),
     Case("broker busy", busy, "send less at a time; sends try again by themselves"),
-    Case("delayed message", delayed, "send it when it is due"),
+    Case("message for a time of day", delayed, "use `delay_level=`, or send it when it is due"),
     Case("use after close", after_close, "make a new one"),
 )
 

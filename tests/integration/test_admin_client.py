@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from inorder.broker.broker import Broker
 from inorder.client.admin import Admin
 from inorder.client.admin.cluster import NoBroker
-from inorder.client.admin.offsets import BEGINNING_MS
+from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig
@@ -38,6 +39,7 @@ from tests.integration.brokerkit import until
 pytestmark = pytest.mark.slow
 
 TOPIC = "orders"
+LONG_AGO = datetime(2001, 1, 1)
 
 
 def play(story: Callable[[Cluster, Session, Admin], Awaitable[None]]) -> None:
@@ -162,9 +164,9 @@ def test_offsets_are_got_set_and_reset() -> None:
         assert lag == {queue_of(0): ends[queue_of(0)] - 1, queue_of(1): ends[queue_of(1)]}
         with pytest.raises(UsageError, match="lies outside of queue 0"):
             await offsets.set("g", queue_of(0), 99)
-        assert await offsets.reset("g", TOPIC) == ends
+        assert await offsets.reset("g", TOPIC, "end") == ends
         assert sum(one.lag for one in await admin.groups.lag("g", TOPIC)) == 0
-        assert await offsets.reset("g", TOPIC, BEGINNING_MS) == dict.fromkeys(ends, 0)
+        assert await offsets.reset("g", TOPIC, "beginning") == dict.fromkeys(ends, 0)
         assert await offsets.reset_queue("g", queue_of(1), 1) == 1
         with pytest.raises(UsageError, match="waits for its next pull"):
             await offsets.set("g", queue_of(1), 0)
@@ -207,7 +209,7 @@ def test_a_pull_that_commits_does_not_undo_a_reset() -> None:
     async def story(cluster: Cluster, session: Session, admin: Admin) -> None:
         await fill(cluster, admin, queues=1)
         await admin.groups.create(GroupConfig("g"))
-        await admin.offsets.reset("g", TOPIC, BEGINNING_MS)
+        await admin.offsets.reset("g", TOPIC, "beginning")
         api = await cluster.broker()
         commits = PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET
         request = PullMessage("g", TOPIC, 0, 6, 32, commits, 6, 0, 0, "*", "TAG")
@@ -237,14 +239,14 @@ def test_messages_are_found() -> None:
             with pytest.raises(NotFound, match="has no message"):
                 await messages.by_id(TOPIC, unknown)
         assert await messages.by_key(TOPIC, "order-3") == [found]
-        assert await messages.by_key(TOPIC, "order-3", end_ms=1) == []
+        assert await messages.by_key(TOPIC, "order-3", until=LONG_AGO) == []
         assert await messages.by_offset(found.queue, found.offset) == found
         with pytest.raises(OffsetOutOfRange, match="it goes from 0 to below"):
             await messages.by_offset(found.queue, 99)
-        all_of_them = await messages.by_time(TOPIC, 0)
+        all_of_them = await messages.by_time(TOPIC, LONG_AGO)
         assert sorted(one.message_id for one in all_of_them) == sorted(ids)
-        assert len(await messages.by_time(TOPIC, 0, count=2)) == 2
-        assert await messages.by_time(TOPIC, 0, 1) == []
+        assert len(await messages.by_time(TOPIC, count=2)) == 2
+        assert await messages.by_time(TOPIC, None, LONG_AGO) == []
 
     play(story)
 
@@ -300,7 +302,7 @@ def test_two_brokers_are_operated_as_one(tmp_path: Path) -> None:
             assert len(await admin.messages.by_key(TOPIC, "all")) == 8
             for one in ids:
                 assert len(await admin.messages.by_id(TOPIC, one)) == 1
-            await admin.offsets.reset("g", TOPIC, BEGINNING_MS)
+            await admin.offsets.reset("g", TOPIC, "beginning")
             assert sum(one.lag for one in await admin.groups.lag("g")) == 8
             with pytest.raises(UsageError, match="has queue 0 on broker-a, broker-b"):
                 await admin.topics.find_queue(TOPIC, 0)
@@ -310,5 +312,32 @@ def test_two_brokers_are_operated_as_one(tmp_path: Path) -> None:
             assert TOPIC not in second.topics
         finally:
             await second.stop()
+
+    play(story)
+
+
+def test_a_topic_has_a_key_map_that_follows_its_queues() -> None:
+    """At the broker and at the name server; producers take over the next version by themselves."""
+
+    async def story(cluster: Cluster, session: Session, admin: Admin) -> None:
+        async def kept() -> str | None:
+            return await session.ask_name_server(lambda api: api.get_kv("INORDER_KEYMAP", TOPIC))
+
+        for _ in range(2):  # again is no change
+            await admin.topics.create(TOPIC, queues=2)
+            config = (await admin.topics.configs(TOPIC))["broker-a"]
+            assert config.attributes["inorder.keymap"] == await kept() == "1/broker-a:0-1"
+        async with Producer(session) as producer:
+            keys = [f"key-{n}" for n in range(20)]
+            sends = [producer.send_nowait(TOPIC, b"x", key=key) for key in keys for _ in range(5)]
+            await admin.topics.update(TOPIC, queues=3)
+            sends += [producer.send_nowait(TOPIC, b"x", key=key) for key in keys for _ in range(5)]
+            receipts = await asyncio.gather(*sends)
+            assert {receipt.queue.index for receipt in receipts[100:]} == {0, 1, 2}
+        assert await kept() == "2/broker-a:0-2"
+        assert (await admin.topics.describe(TOPIC)).messages == 200
+        await admin.topics.delete(TOPIC)
+        with pytest.raises(NotFound):
+            await kept()
 
     play(story)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 
 import pytest
 
-from inorder.broker import broker as broker_module
 from inorder.config import BrokerConfig, NetConfig
 from inorder.model import TopicConfig
 from inorder.net.connection import Connection
@@ -102,36 +102,108 @@ def test_a_table_that_is_slow_to_save_is_not_saved_with_every_name(
     async def story() -> None:
         files = FakeFiles()
         async with running(files) as rig:
-            monkeypatch.setattr(broker_module, "SLOW_SAVE_MS", 0)
-            monkeypatch.setattr(broker_module, "SAVE_WAIT_MS_MAX", 100)
-            snapshot, saved = rig.broker._groups_file, []
+            snapshot, saved, go = rig.broker._groups_file, [], threading.Event()
             save = snapshot.save
 
             def slow_save(content: bytes) -> None:
-                loop = asyncio.get_running_loop()
-                end = loop.time() + 0.02
-                while loop.time() < end:
-                    pass
+                go.wait(10)
                 saved.append(len(content))
                 save(content)
 
             monkeypatch.setattr(snapshot, "save", slow_save)
             for number in range(60):
                 await rig.pull(consumerGroup=f"group{number}")
-            assert len(saved) < 20
-            await asyncio.sleep(0.3)
+            go.set()
+            await rig.broker.saving.saved()
+            assert len(saved) <= 2
             assert b"group59" in files.read(snapshot.path)
 
     asyncio.run(story())
 
 
-def test_a_topic_with_messages_is_known_after_a_crash_even_if_its_file_is_old() -> None:
+def test_a_topic_made_by_a_send_keeps_its_queues_over_a_kill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kill before topics.json is written does not forget how many queues a new topic has."""
+
+    async def story() -> None:
+        files = FakeFiles()
+        async with running(files, stop=False) as rig:
+            monkeypatch.setattr(rig.broker._topics_file, "save", _full_disk)
+            assert (await rig.send(b"first", b="Fresh", d="5", e="0")).code == 0
+            assert (await rig.send(b"first", b="Other", d="3", e="0")).code == 0
+        async with running(files.kill()) as rig:
+            fresh, other = rig.broker.topics.get("Fresh"), rig.broker.topics.get("Other")
+            assert fresh is not None
+            assert other is not None
+            assert (fresh.write_queues, other.write_queues) == (5, 3)
+
+    asyncio.run(story())
+
+
+def test_a_topic_deleted_after_it_was_made_does_not_come_back_with_a_kill() -> None:
+    """The note of a new topic counts only until topics.json was saved with a later change."""
+
+    async def story() -> None:
+        files = FakeFiles()
+        async with running(files, stop=False) as rig:
+            assert (await rig.send(b"x", b="Brief", e="0")).code == 0
+            assert (await rig.ask(215, {"topic": "Brief"})).code == 0
+        async with running(files.kill()) as rig:
+            assert rig.broker.topics.get("Brief") is None
+
+    asyncio.run(story())
+
+
+def test_a_request_that_changes_a_table_is_answered_when_it_is_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic created by an admin is in its file when the answer comes; others do not wait."""
+
+    async def story() -> None:
+        files = FakeFiles()
+        async with running(files) as rig:
+            snapshot, go = rig.broker._topics_file, threading.Event()
+            save = snapshot.save
+
+            def slow_save(content: bytes) -> None:
+                go.wait(10)
+                save(content)
+
+            monkeypatch.setattr(snapshot, "save", slow_save)
+            created = asyncio.ensure_future(
+                rig.ask(
+                    17,
+                    {
+                        "topic": "Made", "defaultTopic": "TBW102", "readQueueNums": "1",
+                        "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG",
+                        "order": "false",
+                    },
+                )
+            )  # fmt: skip
+            assert (await rig.send(b"x", b="Meanwhile")).code == 0
+            assert not created.done()
+            go.set()
+            assert (await created).code == 0
+            assert b'"Made"' in files.read(snapshot.path)
+
+    asyncio.run(story())
+
+
+def _full_disk(content: bytes) -> None:
+    raise OSError(28, "no space")
+
+
+def test_a_topic_with_messages_is_known_after_a_crash_even_if_its_file_is_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What was acknowledged can be pulled although topics.json does not name the topic."""
 
     async def story() -> None:
         files = FakeFiles()
         async with running(files, stop=False) as rig:
-            rig.broker._save_after_ms[rig.broker._topics_file] = 1 << 60
+            monkeypatch.setattr(rig.broker._topics_file, "save", _full_disk)
+            monkeypatch.setattr(rig.broker._topic_notes, "add", lambda *_, **__: None)
             assert (await rig.send(b"kept", b="Late", e="2")).code == 0
             await asyncio.sleep(0.05)
         async with running(files.kill()) as rig:

@@ -236,3 +236,32 @@ def test_pull_by_a_stock_consumer_uses_the_heartbeats_subscription() -> None:
             assert bodies(answer) == [b"mine"]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_thousands_of_pulls_held_for_one_queue_are_all_woken() -> None:
+    """They are served a few at a time, so that a send is not held up, and none is forgotten."""
+
+    async def story() -> None:
+        async with running() as rig:
+            await rig.send(b"first")
+            pulls = [
+                asyncio.ensure_future(
+                    rig.pull(
+                        queueOffset="1", sysFlag="6", suspendTimeoutMillis="20000",
+                        subscription="other" if number % 2 else "*",
+                    )
+                )
+                for number in range(600)
+            ]  # fmt: skip
+            await until(lambda: len(rig.broker.waits) == 600)
+            await rig.send(b"second")
+            found = await asyncio.gather(*pulls[::2])
+            assert {answer.code for answer in found} == {0}
+            assert all(b"second" in bytes(answer.body) for answer in found)
+            await until(lambda: len(rig.broker.waits) == 300)
+            assert not any(pull.done() for pull in pulls[1::2])
+            for pull in pulls[1::2]:
+                pull.cancel()
+
+    asyncio.run(story())

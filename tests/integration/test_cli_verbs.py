@@ -124,6 +124,12 @@ def test_tail_shows_messages_from_anywhere(shell: Shell, topic: str) -> None:
     assert {row["offset"] for row in offset_one} <= {1, 2, 3}
     assert shell.run("tail", topic, "--body", "-n", "1") == "2\n"
     assert "is no time" in shell.run("tail", topic, "--from", "soon", code=2)
+    shown = shell.run("tail", topic, "--key", "a", "--format", r"{offset}\t{key}={body}")
+    assert [line.split("\t")[1] for line in shown.splitlines()] == ["a=1", "a=2"]
+    assert shell.lines("tail", topic, "--from", "1h", "--to", "30m") == []
+    assert len(shell.lines("tail", topic, "--from", "1h", "--to", "2999-01-01")) == 4
+    assert "fields are time, topic" in shell.run("tail", topic, "--format", "{nope}", code=2)
+    assert "give --from with it" in shell.run("tail", topic, "--to", "1h", code=2)
 
 
 def test_the_last_with_a_tag_are_the_last_of_all_queues(shell: Shell) -> None:
@@ -218,12 +224,17 @@ def test_send_takes_arguments_lines_json_and_files(
         (("lag", "nobody"), 1, "no broker knows group nobody"),
         (("group", "describe", "nobody"), 1, "create it, or start a consumer"),
         (("offset", "reset", "g", "{topic}", "--to", "x"), 2, "is no time"),
-        (("offset", "reset", "nobody", "{topic}", "--to", "end"), 1, "nobody does not exist"),
+        (("offset", "reset", "nobody", "{topic}", "--to", "end", "-y"), 1, "knows group nobody"),
         (("offset", "reset", "g", "{topic}", "--to", "x", "--queue", "0"), 2, "is no offset"),
-        (("offset", "set", "g", "{topic}", "7", "0"), 2, "has no queue 7"),
+        (("offset", "set", "g", "{topic}", "7", "0", "-y"), 2, "has no queue 7"),
         (("cluster", "runtime", "nobody"), 2, "no broker nobody is registered; there is: broker-a"),
         (("topic", "create", "x", "--cluster", "y"), 1, "no master of cluster y is registered"),
         (("topic", "create", "x", "--perm", "q"), 2, "is no permission"),
+        (("topic", "delete", "{topic}"), 2, "Nobody is there to ask; give --yes"),
+        (("topic", "describe", "{topic}x"), 1, "did you mean {topic}?"),
+        (("tail", "zzz"), 1, "`inorder topic list` shows what there is"),
+        (("bench", "pull", "--topic", "zzz"), 1, "knows topic zzz"),
+        (("check", "nowhere"), 1, "nowhere: No such file"),
         (("topic", "list", "--namesrv", "127.0.0.1:1"), 1, "start it with `inorder up`"),
         (("topic", "list", "--namesrv", "nonsense"), 2, "name servers 'nonsense'"),
     ],
@@ -233,7 +244,8 @@ def test_errors_say_what_to_do(
     shell: Shell, topic: str, words: tuple[str, ...], code: int, says: str
 ) -> None:
     """One line on stderr with the object in question, and the exit code of its kind."""
-    assert says in shell.run(*(word.format(topic=topic) for word in words), code=code)
+    words = tuple(word.format(topic=topic) for word in words)
+    assert says.format(topic=topic) in shell.run(*words, code=code)
 
 
 def test_groups_offsets_and_lag(shell: Shell, topic: str) -> None:
@@ -245,12 +257,12 @@ def test_groups_offsets_and_lag(shell: Shell, topic: str) -> None:
     assert row["brokers"]["broker-a"]["retries"] == 3
     assert "has committed nothing yet" in shell.run("lag", group, code=1)
     ends = {row["queue"]: row["max_offset"] for row in shell.json("offset", "get", group, topic)}
-    shell.run("offset", "set", group, topic, "0", "0")
+    shell.run("offset", "set", group, topic, "0", "0", "--yes")
     assert shell.json("lag", group)["lag"] == 4
-    reset = shell.json("offset", "reset", group, topic, "--to", "end")
+    reset = shell.json("offset", "reset", group, topic, "--to", "end", "--yes")
     assert {row["queue"]: row["offset"] for row in reset} == ends
     assert "lag 0" in shell.run("lag", group, "--topic", topic)
-    shell.run("offset", "reset", group, topic, "--to", "0", "--queue", "1")
+    shell.run("offset", "reset", group, topic, "--to", "0", "--queue", "1", "-y")
     sums = [row for row in shell.json("lag") if row["group"] == group]
     assert sums == [{"group": group, "topic": topic, "lag": ends[1]}]
     assert group in shell.run("lag")

@@ -180,10 +180,11 @@ def test_a_held_pull_is_woken_by_the_message():
 @pytest.mark.slow
 def test_the_demo_finds_everything_in_order(capsys: pytest.CaptureFixture[str]):
     """Small, as JSON: the numbers fit and the checker has no findings."""
-    run_demo(orders=30, producers=3, output=Output.JSON)
+    run_demo(orders=30, producers=3, output=Output.JSON, clean=True)
     result = json.loads(capsys.readouterr().out)
     assert result["in_order"]
-    assert result["messages"] == 30 * 6
+    assert result["messages"] == 30 * 6 == sum(result["handled"].values())
+    assert result["repeated"] == 0
     assert result["sample_steps"] == ["created", "paid", "packed", "shipped", "delivered", "rated"]
     assert result["findings"] == []
 
@@ -191,7 +192,7 @@ def test_the_demo_finds_everything_in_order(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.slow
 def test_the_demo_tells_its_story(capsys: pytest.CaptureFixture[str]):
     """As a table: rates, a sample order, the verdict, and a clean stop."""
-    run_demo(orders=10, producers=2)
+    run_demo(orders=10, producers=2, clean=True)
     told = capsys.readouterr().out
     assert "created -> paid -> packed -> shipped -> delivered -> rated" in told
     assert "order checker: in order" in told

@@ -20,3 +20,13 @@ def test_the_page_has_a_line_for_each_case():
     assert text.startswith(HEAD)
     lines = text.removeprefix(HEAD).splitlines()
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == [c.what for c in CASES]
+
+
+def test_the_cases_that_users_meet_first_are_there():
+    """What everyone gets wrong once."""
+    wanted = {
+        "wrong host", "closed port", "all name servers down", "send to an unknown topic",
+        "no route: the broker of the topic left", "no permission to write",
+        "no permission to read", "message too big", "bad tag expression", "broker busy",
+    }  # fmt: skip
+    assert wanted <= {case.what for case in CASES}

@@ -52,17 +52,20 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", attack.PHASES)
 def test_an_attack_is_answered_or_closed_and_others_are_served(scene: Scene, name: str) -> None:
-    """Each phase in small: no hang, bounded memory, the witness gets all it asked for."""
+    """Each phase in small: no hang, bounded memory, short turns, the witness gets all it asked."""
     run = attack.Run(scene.target, scene.witness, SCALE, random.Random(7))
     scene.witness.take()
     scene.target.memory.take_peak_bytes()
+    scene.target.take_lag_ms()
     attack.PHASES[name](run)
     time.sleep(0.2)
     noticed = scene.witness.take()
+    work = scene.target.take_lag_ms()["work"]
     assert run.failures == []
     assert noticed["errors"] == []
     assert noticed["send_ms"]["count"] > 0
     assert noticed["send_ms"]["max"] < LATE_MS_MAX
+    assert work["p99"] < attack.LATE_P99_MS_MAX, "what the loop did in one go, in CPU time"
     assert scene.target.alive
     assert scene.target.memory.take_peak_bytes() < MEMORY_BYTES_MAX
     assert assaults.reaped(scene.target, scene.at_rest, 20.0), "connections are kept"

@@ -53,8 +53,8 @@ def test_the_page_about_the_shell(tmp_path: Path) -> None:
 
 
 def test_the_page_about_python() -> None:
-    """Its example prints what it says."""
-    (example,), (printed,) = blocks("admin.md", "python"), blocks("admin.md", "text")
+    """Its examples print what it says."""
+    example, printed = "\n".join(blocks("admin.md", "python")), "".join(blocks("admin.md", "text"))
 
     async def story() -> tuple[int | None, str, str]:
         async with Cluster() as cluster:

@@ -13,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from inorder.net.tls import client_context
+from inorder.wire.command import Command
+from inorder.wire.frame import encode_frame
+from tests.garbage.peer import Peer
+
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 30
@@ -143,3 +148,28 @@ def test_open_address_warns(tmp_path: Path) -> None:
     assert code == 0
     assert "no authentication" in err
     assert "advertised_host" in err
+
+
+def test_tls_of_up_means_both_servers(tmp_path: Path) -> None:
+    """With enforcing neither port takes plain text, and the broker registers over TLS."""
+    words = ("up", "--namesrv-port", "0", "--broker-port", "0", "--data", str(tmp_path / "d"))
+    with inorder(*words, "--set", "tls.server.mode=enforcing", cwd=tmp_path) as process:
+        said = ready(process)
+        for name in ("namesrv", "broker"):
+            with Peer(_address(said[name])) as plain:
+                plain.send(encode_frame(Command.request(31_999)))
+                assert plain.closes()
+        host, port = _address(said["namesrv"])
+        context = client_context(trust_any=True)
+        with (
+            socket.create_connection((host, port), timeout=TIMEOUT_S) as raw,
+            context.wrap_socket(raw) as encrypted,
+        ):
+            encrypted.sendall(encode_frame(Command.request(106)))
+            assert b"broker-a" in encrypted.recv(65_536)
+        assert stop(process)[0] == 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)

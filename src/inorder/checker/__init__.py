@@ -1,7 +1,7 @@
 """The order checker: give it what was sent, stored and handled, and it names what went wrong.
 
 Pure: it takes events and returns a report. It serves the simulation, the tests, the demo, and
-anyone who writes such events to a log of their own (`inorder.testing.history` reads JSON lines).
+anyone who writes such events to a log of their own, as JSON lines or CSV (`history.py`).
 """
 
 from inorder.checker.check import check
@@ -15,6 +15,7 @@ from inorder.checker.events import (
     Stored,
     queue_name,
 )
+from inorder.checker.history import read_csv_history, read_history, write_history
 from inorder.checker.report import Finding, Kind, Report
 from inorder.checker.rules import Handling, Rules
 
@@ -33,4 +34,7 @@ __all__ = [
     "Stored",
     "check",
     "queue_name",
+    "read_csv_history",
+    "read_history",
+    "write_history",
 ]

@@ -26,7 +26,7 @@ _EXTRAS = {
 def version(
     output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
 ) -> None:
-    """Print the version, the Python that runs it, and which extras are there."""
+    """Print the version. Also the Python that runs it, and which extras are there."""
     extras = {name: find_spec(name) is not None for name in _EXTRAS}
     if output is Output.JSON:
         print(
@@ -49,9 +49,12 @@ def demo(
     *,
     orders: Annotated[int, typer.Option("--orders", min=1, help="How many orders.")] = 2000,
     producers: Annotated[int, typer.Option("--producers", min=1, help="Who send them.")] = 4,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Stop the second consumer instead of killing it.")
+    ] = False,
     output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
 ) -> None:
-    """Show the story so far: orders sent, stored, pulled back in order, and checked."""
+    """Show the story so far: orders sent, handled by two processes, one killed, and checked."""
     from inorder.cli.demo import run_demo
 
-    run_demo(orders, producers, output)
+    run_demo(orders, producers, output, clean=clean)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inorder.cli.failures import says_errors
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.render import Output, as_json, table
-from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
 from inorder.cli.values import parse_pairs, show_time
 
 if TYPE_CHECKING:
@@ -23,11 +22,10 @@ BrokerArgument = Annotated[
 
 
 @app.command("list")
-@says_errors
+@on_cluster
 def list_(
+    target: Cluster,
     *,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the clusters and their brokers."""
@@ -43,15 +41,14 @@ def list_(
             for node in await admin.cluster.brokers()
         ]
 
-    _print(run(namesrv, profile, work), output, ("cluster", "broker", "broker_id", "address"))
+    _print(target.run(work), output, ("cluster", "broker", "broker_id", "address"))
 
 
 @app.command()
-@says_errors
+@on_cluster
 def brokers(
+    target: Cluster,
     *,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show how every broker does: version, rates, disk."""
@@ -75,7 +72,7 @@ def brokers(
             )
         return found
 
-    rows = run(namesrv, profile, work)
+    rows = target.run(work)
     if output is Output.TABLE:
         for row in rows:
             row["oldest"] = show_time(row.pop("oldest_ms"))
@@ -88,12 +85,11 @@ def brokers(
 
 
 @app.command()
-@says_errors
+@on_cluster
 def runtime(
+    target: Cluster,
     broker: BrokerArgument,
     *,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print the numbers of a broker under RocketMQ's names."""
@@ -101,20 +97,19 @@ def runtime(
     async def work(_: Session, admin: Admin) -> dict[str, str]:
         return await admin.cluster.runtime(broker)
 
-    _print_map(run(namesrv, profile, work), output)
+    _print_map(target.run(work), output)
 
 
 @app.command()
-@says_errors
+@on_cluster
 def config(
+    target: Cluster,
     broker: BrokerArgument,
     *,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change a setting first; repeatable.", metavar="K=V"),
     ] = None,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print the settings of a broker under RocketMQ's names, or change some."""
@@ -125,7 +120,7 @@ def config(
             await admin.cluster.update_settings(broker, changes)
         return await admin.cluster.settings(broker)
 
-    _print_map(run(namesrv, profile, work), output)
+    _print_map(target.run(work), output)
 
 
 def _print(rows: list[dict[str, Any]], output: Output, headings: tuple[str, ...]) -> None:

@@ -1,41 +1,37 @@
-"""The demo: orders go through their steps by key, are pulled back, and the order is checked.
+"""The demo: orders go through their steps by key while two processes handle them; one is killed.
 
-It is the whole story of the library in one process: a name server and a broker on free ports of
-loopback and in a temporary directory, several producers, a consumer, and the order checker.
+It is the whole story of the library: a name server and a broker on free ports of loopback and in a
+temporary directory, several producers, consumers in two processes that share the queues, a crash
+half-way, the hand-over to the survivor, and the order checker's verdict.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from inorder.checker import (
-    Committed,
-    Event,
-    Handled,
-    HandledResult,
-    Report,
-    Sent,
-    Stored,
-    check,
-    queue_name,
-)
+from inorder.checker import Event, Handled, Report, Rules, Sent, Stored, check, queue_name
+from inorder.cli.democonsumer import TOPIC, Child
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.render import Output, as_json, table
 from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.embedded import Embedded
-from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
+from inorder.errors import RequestTimeout
+from inorder.model import TopicConfig
 
-TOPIC = "orders"
-QUEUES = 8
-STEPS = ("created", "paid", "packed", "shipped", "delivered", "rated")
+QUEUES: Final = 8
+STEPS: Final = ("created", "paid", "packed", "shipped", "delivered", "rated")
+_WAIT_SECONDS: Final = 90.0
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +44,13 @@ class DemoResult:
     queues: int
     send_seconds: float
     sent_per_second: int
-    pull_seconds: float
-    pulled_per_second: int
+    handle_seconds: float
+    handled: dict[str, int]
+    """By consumer: how many messages it handled."""
+    repeated: int
+    """Handled by both: done by the one that was killed, but not committed yet."""
+    hand_over: str
+    hand_over_seconds: float
     sample_key: str
     sample_steps: tuple[str, ...]
     in_order: bool
@@ -57,46 +58,131 @@ class DemoResult:
     verdict: str
 
 
-def run_demo(orders: int = 6000, producers: int = 4, output: Output = Output.TABLE) -> None:
-    """Play the demo and print it; exit with 1 if the checker found anything."""
+@dataclass(slots=True)
+class _Seen:
+    """What the consumers told: messages by id, and the steps of each order as they were done."""
+
+    ids: dict[str, Stored] = field(default_factory=dict)
+    steps: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, _: Child, event: Handled, step: str, sequence: int) -> None:
+        if event.id in self.ids:
+            return
+        self.ids[event.id] = Stored(event.queue, event.offset, event.id, event.key, sequence)
+        self.steps.setdefault(event.key or "", []).append(step)
+
+
+def run_demo(
+    orders: int = 6000,
+    producers: int = 4,
+    output: Output = Output.TABLE,
+    *,
+    clean: bool = False,
+) -> None:
+    """Play the demo and print it; exit with 1 if the checker found anything.
+
+    `clean`: the second consumer is stopped instead of killed, which needs no waiting.
+    """
     chatty = output is Output.TABLE
+
+    def say(text: str) -> None:
+        if chatty:
+            print(text, flush=True)
+
     with tempfile.TemporaryDirectory(prefix="inorder-demo-") as folder:
-        result = asyncio.run(_play(Path(folder), orders, producers, chatty=chatty))
-    if chatty:
-        print(_story(result))
-    else:
+        result = asyncio.run(_play(Path(folder), orders, producers, clean=clean, say=say))
+    say(_story(result))
+    if not chatty:
         print(as_json(asdict(result)))
     if not result.in_order:
         raise SystemExit(EXIT_FAILED)
 
 
-async def _play(folder: Path, orders: int, producers: int, *, chatty: bool) -> DemoResult:
+async def _play(folder: Path, orders: int, producers: int, *, clean: bool, say: Say) -> DemoResult:
     cluster = Embedded(
         NameServerConfig(port=0, data=str(folder / "namesrv")),
         BrokerConfig(port=0, data=str(folder / "broker")),
     )
-    async with cluster:
-        if chatty:
-            print(f"name server {cluster.namesrv_address}, broker {cluster.broker_address}")
-        async with Session(cluster.namesrv_address) as session:
-            api = await session.broker_at(cluster.broker_address)
-            await api.create_topic(TopicConfig(TOPIC, QUEUES, QUEUES, order=True))
-            if chatty:
-                print(
-                    f"{producers} producers send {len(STEPS)} steps of {orders} orders, "
-                    f"interleaved, to {QUEUES} queues ..."
-                )
-            sent, send_seconds = await _send(session, orders, producers)
-            read, pull_seconds = await _pull(session)
-    events: list[Event] = [*sent, *read.events]
-    return _judge(
-        check(events),
-        read.steps,
-        orders=orders,
-        producers=producers,
-        send_seconds=send_seconds,
-        pull_seconds=pull_seconds,
+    async with cluster, Session(cluster.namesrv_address) as session:
+        say(f"name server {cluster.namesrv_address}, broker {cluster.broker_address}")
+        api = await session.broker_at(cluster.broker_address)
+        await api.create_topic(TopicConfig(TOPIC, QUEUES, QUEUES, order=True))
+        children = [await Child.start(name, cluster.namesrv_address) for name in ("A", "B")]
+        seen = _Seen()
+        listening = [asyncio.create_task(child.listen(seen.note)) for child in children]
+        try:
+            return await _act(session, children, seen, orders, producers, clean=clean, say=say)
+        finally:
+            for child in children:
+                await child.end(signal.SIGKILL)
+            await asyncio.gather(*listening)
+
+
+async def _act(
+    session: Session,
+    children: list[Child],
+    seen: _Seen,
+    orders: int,
+    producers: int,
+    *,
+    clean: bool,
+    say: Say,
+) -> DemoResult:
+    survivor, victim = children
+    await _until(lambda: all(child.queues for child in children), "both consumers have queues")
+    for child in children:
+        say(
+            f"consumer {child.name}, process {child.process.pid}: {child.queues} of {QUEUES} queues"
+        )
+    say(f"{producers} producers send {len(STEPS)} steps of {orders} orders, interleaved ...")
+    begin = time.perf_counter()
+    sending = asyncio.create_task(_send(session, orders, producers))
+    total = orders * len(STEPS)
+    await _until(lambda: len(seen.ids) >= total / 2 and bool(victim.handled), "half is handled")
+    its = {event.queue for event in victim.handled}
+    ended = time.monotonic_ns()
+    if clean:
+        say(f"half is handled: consumer {victim.name} is stopped")
+        await victim.end(signal.SIGTERM)
+    else:
+        say(
+            f"half is handled: kill -9 of consumer {victim.name}. Its queues stand until its locks "
+            "have run out, 30 s after their last renewal (Apache RocketMQ: 60 s) ..."
+        )
+        await victim.end(signal.SIGKILL)
+
+    def taken_over() -> Handled | None:
+        later = (event for event in survivor.handled if event.start_ns > ended)
+        return next((event for event in later if event.queue in its), None)
+
+    sent, send_seconds = await sending
+    await _until(
+        lambda: taken_over() is not None or len(seen.ids) == total, "the survivor has taken over"
     )
+    first = taken_over()
+    seconds = 0.0 if first is None else (first.start_ns - ended) / 1e9
+    say(f"consumer {survivor.name} has its queues after {seconds:.1f} s")
+    await _until(lambda: len(seen.ids) == total, "everything is handled")
+    handle_seconds = time.perf_counter() - begin
+    await survivor.end(signal.SIGTERM)
+    report = check(
+        [*sent, *seen.ids.values(), *_handled(children)], rules=Rules(handled_once=clean)
+    )
+    return _judge(
+        report, children, seen,
+        orders=orders, producers=producers, send_seconds=send_seconds,
+        handle_seconds=handle_seconds, hand_over="stopped" if clean else "killed",
+        hand_over_seconds=seconds,
+    )  # fmt: skip
+
+
+async def _until(condition: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(_WAIT_SECONDS):
+            while not condition():  # noqa: ASYNC110 - other processes make it true
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise RequestTimeout(f"the demo waits in vain: {what}") from None
 
 
 async def _send(session: Session, orders: int, producers: int) -> tuple[list[Sent], float]:
@@ -128,69 +214,30 @@ async def _send(session: Session, orders: int, producers: int) -> tuple[list[Sen
     return history, seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What the consumer saw: events for the checker, and the steps of each order."""
-
-    events: list[Event]
-    steps: dict[str, list[str]]
-
-
-async def _pull(session: Session) -> tuple[_Read, float]:
-    """Read every queue to its end, side by side; note when each message was looked at."""
-    consumer = PullConsumer(session, group="demo")
-    read = _Read([], {})
-
-    async def drain(queue: TopicQueue) -> None:
-        offset = 0
-        async for message in consumer.pull_all(queue):
-            start_ns = time.monotonic_ns()
-            read.steps.setdefault(message.key or "", []).append(message.tag or "")
-            read.events.extend(_seen(message, start_ns, time.monotonic_ns()))
-            offset = message.offset + 1
-        if offset:
-            await consumer.commit(queue, offset)
-            read.events.append(
-                Committed("consumer", queue_name(queue), offset, time.monotonic_ns())
-            )
-
-    begin = time.perf_counter()
-    await asyncio.gather(*(drain(queue) for queue in await consumer.queues(TOPIC)))
-    return read, time.perf_counter() - begin
-
-
-def _seen(message: ReceivedMessage, start_ns: int, end_ns: int) -> list[Event]:
-    queue, offset = queue_name(message.queue), message.offset
-    id_, key = message.message_id, message.key
-    sequence = int(message.properties["sequence"])
-    return [
-        Stored(queue, offset, id_, key, sequence),
-        Handled("consumer", queue, offset, id_, key, start_ns, end_ns, HandledResult.DONE),
-    ]
+def _handled(children: list[Child]) -> list[Event]:
+    return [event for child in children for event in child.handled]
 
 
 def _judge(
-    report: Report,
-    steps: dict[str, list[str]],
-    *,
-    orders: int,
-    producers: int,
-    send_seconds: float,
-    pull_seconds: float,
+    report: Report, children: list[Child], seen: _Seen, *, orders: int, **measured: Any
 ) -> DemoResult:
     sample = f"order-{orders // 2}"
     acknowledged = report.counts["acknowledged"]
+    handled = {child.name: len(child.handled) for child in children}
     return DemoResult(
         orders=orders,
-        producers=producers,
+        producers=measured["producers"],
         messages=acknowledged,
         queues=report.counts["queues"],
-        send_seconds=round(send_seconds, 3),
-        sent_per_second=round(acknowledged / send_seconds),
-        pull_seconds=round(pull_seconds, 3),
-        pulled_per_second=round(report.counts["handled"] / pull_seconds),
+        send_seconds=round(measured["send_seconds"], 3),
+        sent_per_second=round(acknowledged / measured["send_seconds"]),
+        handle_seconds=round(measured["handle_seconds"], 3),
+        handled=handled,
+        repeated=sum(handled.values()) - len(seen.ids),
+        hand_over=measured["hand_over"],
+        hand_over_seconds=round(measured["hand_over_seconds"], 3),
         sample_key=sample,
-        sample_steps=tuple(steps.get(sample, ())),
+        sample_steps=tuple(seen.steps.get(sample, ())),
         in_order=report.ok,
         findings=tuple(map(str, report.findings)),
         verdict=str(report),
@@ -199,13 +246,16 @@ def _judge(
 
 def _story(result: DemoResult) -> str:
     rows: list[tuple[Any, ...]] = [
-        ("send", result.messages, f"{result.send_seconds:.2f}", f"{result.sent_per_second:,}"),
-        ("pull", result.messages, f"{result.pull_seconds:.2f}", f"{result.pulled_per_second:,}"),
+        ("sent", result.messages, f"{result.send_seconds:.2f}"),
+        *((f"handled by {name}", count, "") for name, count in result.handled.items()),
+        ("handled twice", result.repeated, ""),
+        ("all", result.messages, f"{result.handle_seconds:.2f}"),
+        (f"{result.hand_over}, taken over", "", f"{result.hand_over_seconds:.2f}"),
     ]
     return "\n".join(
         (
             "",
-            table(("", "messages", "seconds", "messages/s"), rows),
+            table(("", "messages", "seconds"), rows),
             "",
             f"{result.sample_key}: {' -> '.join(result.sample_steps)}",
             f"order checker: {result.verdict}",

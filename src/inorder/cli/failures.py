@@ -1,12 +1,14 @@
 """How a command fails: one line on stderr, an exit code, no traceback.
 
 2: the command line or the settings are wrong, nothing was started. 1: it was right and failed.
+130: Ctrl-C. 141: who read our output went away (`| head`); both without a word, as in any shell.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
+import os
 import sys
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
@@ -20,6 +22,8 @@ Result = TypeVar("Result")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
 
 _ADVICE = {
     errno.EADDRINUSE: "stop what listens there or choose another port",
@@ -43,13 +47,19 @@ def says_errors(command: Callable[Arguments, Result]) -> Callable[Arguments, Res
     @functools.wraps(command)
     def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
-            return command(*args, **kwargs)
+            result = command(*args, **kwargs)
+            sys.stdout.flush()  # here, where a closed pipe is still an error that we can take
+            return result
         except (ConfigError, UsageError) as error:
             fail(str(error), EXIT_USAGE)
         except InorderError as error:
             fail(str(error))
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
-            raise  # the reader of our output went away; the parser ends quietly
+            # What is still in the buffer has nowhere to go, and Python would complain at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(EXIT_PIPE_CLOSED) from None
         except OSError as error:
             fail(_describe(error))
 

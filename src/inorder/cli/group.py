@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.failures import says_errors
-from inorder.cli.render import Output, as_json, table
-from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
+from inorder.cli.asking import YesOption, confirm
+from inorder.cli.completing import GroupArgument
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
+from inorder.cli.render import Output, as_json, say, table
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, GroupView
@@ -17,16 +18,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups.", rich_markup_mode=None)
 
-NameArgument = Annotated[str, typer.Argument(help="Group.", metavar="GROUP")]
-
 
 @app.command("list")
-@says_errors
+@on_cluster
 def list_(
+    target: Cluster,
     *,
     system: Annotated[bool, typer.Option("--system", help="Also those of the system.")] = False,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the groups."""
@@ -34,7 +32,7 @@ def list_(
     async def work(_: Session, admin: Admin) -> dict[str, dict[str, GroupConfig]]:
         return await admin.groups.table(system=system)
 
-    found = run(namesrv, profile, work)
+    found = target.run(work)
     if output is Output.JSON:
         print(as_json([{"group": name, "brokers": _configs(found[name])} for name in found]))
         return
@@ -48,22 +46,22 @@ def list_(
 
 
 @app.command()
-@says_errors
+@on_cluster
 def create(
-    name: NameArgument,
+    target: Cluster,
+    group: GroupArgument,
     *,
     orderly: Annotated[bool, typer.Option("--orderly", help="Consumes in order.")] = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="May not consume.")] = False,
     retries: Annotated[int, typer.Option("--retries", help="Per message.")] = 16,
     cluster: Annotated[str | None, typer.Option("--cluster", help="Only on this one.")] = None,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a group on every broker, or set it so if it is there."""
     from inorder.model import GroupConfig
 
     config = GroupConfig(
-        name,
+        group,
         consume_enable=not disabled,
         consume_message_orderly=orderly,
         retry_max_times=retries,
@@ -72,25 +70,25 @@ def create(
     async def work(_: Session, admin: Admin) -> None:
         await admin.groups.create(config, cluster=cluster)
 
-    run(namesrv, profile, work)
-    print(f"group {name} created")
+    target.run(work)
+    say(output, f"group {group} created", group=group, orderly=orderly, enabled=not disabled,
+        retries=retries)  # fmt: skip
 
 
 @app.command()
-@says_errors
+@on_cluster
 def describe(
-    name: NameArgument,
+    target: Cluster,
+    group: GroupArgument,
     *,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show settings, members, subscriptions and progress of a group."""
 
     async def work(_: Session, admin: Admin) -> GroupView:
-        return await admin.groups.describe(name)
+        return await admin.groups.describe(group)
 
-    view = run(namesrv, profile, work)
+    view = target.run(work)
     if output is Output.JSON:
         print(as_json(_view(view)))
         return
@@ -116,26 +114,25 @@ def describe(
 
 
 @app.command()
-@says_errors
+@on_cluster
 def delete(
-    name: NameArgument,
+    target: Cluster,
+    group: GroupArgument,
     *,
     keep_offsets: Annotated[
         bool, typer.Option("--keep-offsets", help="A new group of that name goes on from there.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
+    yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Delete a group with its offsets, retries and dead letters."""
-    if not yes:
-        typer.confirm(f"Delete group {name} with its retries and dead letters?", abort=True)
+    confirm(f"Delete group {group} with its retries and dead letters?", yes)
 
     async def work(_: Session, admin: Admin) -> None:
-        await admin.groups.delete(name, offsets=not keep_offsets)
+        await admin.groups.delete(group, offsets=not keep_offsets)
 
-    run(namesrv, profile, work)
-    print(f"group {name} deleted")
+    target.run(work)
+    say(output, f"group {group} deleted", group=group, deleted=True)
 
 
 def _configs(configs: dict[str, GroupConfig]) -> dict[str, dict[str, object]]:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.failures import fail, says_errors
+from inorder.cli.completing import complete_groups
+from inorder.cli.failures import fail
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.render import Output, as_json, table
-from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
 from inorder.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -16,18 +17,20 @@ if TYPE_CHECKING:
     from inorder.client.session import Session
 
 
-@says_errors
+@on_cluster
 def lag(
+    target: Cluster,
     group: Annotated[
-        str | None, typer.Argument(help="Group; without, all in sum.", metavar="[GROUP]")
+        str | None,
+        typer.Argument(
+            help="Group; without, all in sum.", metavar="[GROUP]", autocompletion=complete_groups
+        ),
     ] = None,
     *,
     topic: Annotated[str | None, typer.Option("--topic", help="Only on this one.")] = None,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show how many messages groups have yet to consume, and how old what they did last is."""
+    """Show how far groups are behind: messages to do, and how old what they did last is."""
 
     async def work(_: Session, admin: Admin) -> dict[str, list[QueueLag]]:
         if group is not None:
@@ -35,7 +38,7 @@ def lag(
         names = [group] if group is not None else await admin.groups.names()
         return {name: await admin.groups.lag(name, topic) for name in names}
 
-    found = run(namesrv, profile, work)
+    found = target.run(work)
     now_ms = SystemClock().now_ms()
     if group is None:
         _print_sums(found, output)

@@ -27,6 +27,8 @@ def sources(body: str | None, files: list[Path] | None, whole: bool) -> Iterator
     if body is not None:
         yield "the body", body.encode()
     elif not files:
+        if sys.stdin.isatty():
+            print("inorder: one message a line; Ctrl-D ends", file=sys.stderr)
         yield from _lines("line", sys.stdin.buffer)
     else:
         for path in files:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 
 
@@ -14,18 +16,40 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+    CRITICAL = "critical"
 
 
 def setup_logging(level: LogLevel) -> None:
     """Send log lines of this process to stderr."""
+    handler = _handler()
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # asyncio's own debug lines repeat what ours say.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
+def logging_to_stderr(level: LogLevel) -> Iterator[None]:
+    """Show log lines of inorder while a command works; its errors it tells by itself."""
+    logger, handler = logging.getLogger("inorder"), _handler()
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+def _handler() -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         logging.Formatter(
             "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s %(message)s", "%H:%M:%S"
         )
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    # asyncio's own debug lines repeat what ours say.
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    return handler

@@ -10,11 +10,15 @@ import typer
 
 from inorder.cli import (
     about,
+    bench,
+    checking,
     cluster,
+    consume,
     group,
     lag,
     message,
     offset,
+    producer,
     send,
     serve,
     settings,
@@ -35,17 +39,22 @@ app.command("nameserver")(serve.nameserver)
 app.command("broker")(serve.broker)
 app.command("send")(send.send)
 app.command("tail")(tail.tail)
+app.command("consume")(consume.consume)
 app.command("lag")(lag.lag)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(offset.app, name="offset")
 app.add_typer(message.app, name="message")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(producer.app, name="producer")
+app.add_typer(bench.app, name="bench")
+app.command("check")(checking.check)
 app.command("demo")(about.demo)
 app.command("version")(about.version)
 
 config_app = typer.Typer(no_args_is_help=True, help="Look at settings.", rich_markup_mode=None)
 config_app.command("show")(settings.show)
+config_app.command("profiles")(settings.profiles)
 app.add_typer(config_app, name="config")
 
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.failures import fail, says_errors
+from inorder.cli.completing import TopicArgument
+from inorder.cli.failures import fail
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.render import Output, as_json, table
 from inorder.cli.shown import as_line, as_object, body_text
-from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
 from inorder.cli.values import TIME_HELP, parse_time, show_time
 from inorder.clock import SystemClock
 from inorder.errors import UsageError
@@ -21,12 +22,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Look up messages.", rich_markup_mode=None)
 
-TopicArgument = Annotated[str, typer.Argument(help="Topic.", metavar="TOPIC")]
-
 
 @app.command()
-@says_errors
+@on_cluster
 def get(
+    target: Cluster,
     topic: TopicArgument,
     message_id: Annotated[
         str | None, typer.Argument(help="Message id.", metavar="[MESSAGE_ID]")
@@ -35,8 +35,6 @@ def get(
     queue: Annotated[int | None, typer.Option("--queue", help="Instead of an id.", min=0)] = None,
     offset: Annotated[int | None, typer.Option("--offset", help="In --queue.", min=0)] = None,
     broker: Annotated[str | None, typer.Option("--broker", help="Of --queue.")] = None,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show one message, by its id or by queue and offset."""
@@ -51,7 +49,7 @@ def get(
         where = await admin.topics.find_queue(topic, queue, broker)
         return [await admin.messages.by_offset(where, offset)]
 
-    found = run(namesrv, profile, work)
+    found = target.run(work)
     if output is Output.JSON:
         print(as_json([as_object(one) for one in found]))
         return
@@ -59,33 +57,30 @@ def get(
 
 
 @app.command()
-@says_errors
+@on_cluster
 def find(
+    target: Cluster,
     topic: TopicArgument,
     *,
     key: Annotated[str | None, typer.Option("--key", help="A word of its index keys.")] = None,
     begin: Annotated[str | None, typer.Option("--from", help=f"Since {TIME_HELP}.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="Before this time.")] = None,
     count: Annotated[int, typer.Option("-n", "--count", help="At most.", min=1)] = 64,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Find messages by key, by the time they were stored, or both."""
     if key is None and begin is None:
         raise UsageError("give --key, or --from, or both")
     now_ms = SystemClock().now_ms()
-    begin_ms = 0 if begin is None else parse_time(begin, now_ms)
-    end_ms = now_ms + 1 if end is None else parse_time(end, now_ms)
+    since = None if begin is None else parse_time(begin, now_ms)
+    until = None if end is None else parse_time(end, now_ms)
 
     async def work(_: Session, admin: Admin) -> list[ReceivedMessage]:
         if key is None:
-            return await admin.messages.by_time(topic, begin_ms, end_ms, count=count)
-        return await admin.messages.by_key(
-            topic, key, begin_ms=begin_ms, end_ms=end_ms, count=count
-        )
+            return await admin.messages.by_time(topic, since, until, count=count)
+        return await admin.messages.by_key(topic, key, since=since, until=until, count=count)
 
-    found = run(namesrv, profile, work)
+    found = target.run(work)
     if output is Output.JSON:
         print(as_json([as_object(one) for one in found]))
     elif found:

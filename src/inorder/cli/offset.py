@@ -6,35 +6,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.failures import says_errors
-from inorder.cli.render import Output, as_json, table
-from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
+from inorder.cli.asking import YesOption, confirm
+from inorder.cli.completing import GroupArgument, TopicArgument
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
+from inorder.cli.render import Output, as_json, say, table
 from inorder.cli.values import TIME_HELP, parse_time
 from inorder.clock import SystemClock
 from inorder.errors import UsageError
 
 if TYPE_CHECKING:
-    from inorder.client.admin import Admin, QueueOffsets
+    from inorder.client.admin import Admin, QueueOffsets, ResetTarget
     from inorder.client.session import Session
     from inorder.model import TopicQueue
 
 app = typer.Typer(no_args_is_help=True, help="Offsets of consumer groups.", rich_markup_mode=None)
 
-GroupArgument = Annotated[str, typer.Argument(help="Group.", metavar="GROUP")]
-TopicArgument = Annotated[str, typer.Argument(help="Topic.", metavar="TOPIC")]
 BrokerOption = Annotated[
     str | None, typer.Option("--broker", help="Broker of the queue, if there are several.")
 ]
 
 
 @app.command()
-@says_errors
+@on_cluster
 def get(
+    target: Cluster,
     group: GroupArgument,
     topic: TopicArgument,
     *,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show what a group has committed on each queue of a topic."""
@@ -50,7 +48,7 @@ def get(
             "max_offset": one.max_offset,
             "committed_offset": one.committed_offset,
         }
-        for one in run(namesrv, profile, work)
+        for one in target.run(work)
     ]
     if output is Output.JSON:
         print(as_json(rows))
@@ -60,31 +58,35 @@ def get(
 
 
 @app.command("set")
-@says_errors
+@on_cluster
 def set_(
+    target: Cluster,
     group: GroupArgument,
     topic: TopicArgument,
     queue: Annotated[int, typer.Argument(help="Queue.", metavar="QUEUE", min=0)],
     offset: Annotated[int, typer.Argument(help="Next to consume.", metavar="OFFSET", min=0)],
     *,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
+    yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Store an offset of a group that is not online."""
+    confirm(f"Let group {group} go on at {offset} of queue {queue} of {topic}?", yes)
 
     async def work(_: Session, admin: Admin) -> TopicQueue:
         found = await admin.topics.find_queue(topic, queue, broker)
         await admin.offsets.set(group, found, offset)
         return found
 
-    found = run(namesrv, profile, work)
-    print(f"group {group} goes on at {offset} of queue {queue} of {topic} on {found.broker}")
+    found = target.run(work)
+    text = f"group {group} goes on at {offset} of queue {queue} of {topic} on {found.broker}"
+    say(output, text, group=group, topic=topic, broker=found.broker, queue=queue, offset=offset)
 
 
 @app.command()
-@says_errors
+@on_cluster
 def reset(
+    target: Cluster,
     group: GroupArgument,
     topic: TopicArgument,
     *,
@@ -95,21 +97,22 @@ def reset(
         int | None, typer.Option("--queue", help="Only this one, to an offset.", min=0)
     ] = None,
     broker: BrokerOption = None,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
+    yes: YesOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Set a group, online or not, to a time on all queues or to an offset on one."""
+    where = "all queues" if queue is None else f"queue {queue}"
+    _target(to) if queue is None else _offset(to)  # a bad word is told before anyone is asked
+    confirm(f"Reset group {group} to {to} on {where} of {topic}?", yes)
 
     async def work(_: Session, admin: Admin) -> dict[TopicQueue, int]:
+        await admin.groups.configs(group)  # so that a typo is told
         if queue is None:
-            return await admin.offsets.reset(group, topic, _target_ms(to))
-        if not to.isdecimal():
-            raise UsageError(f"--to {to!r} is no offset; with --queue give a number")
+            return await admin.offsets.reset(group, topic, _target(to))
         found = await admin.topics.find_queue(topic, queue, broker)
-        return {found: await admin.offsets.reset_queue(group, found, int(to))}
+        return {found: await admin.offsets.reset_queue(group, found, _offset(to))}
 
-    done = run(namesrv, profile, work)
+    done = target.run(work)
     if output is Output.JSON:
         rows = [
             {"broker": one.broker, "queue": one.index, "offset": offset}
@@ -125,8 +128,13 @@ def reset(
     )
 
 
-def _target_ms(to: str) -> int:
-    from inorder.client.admin.offsets import BEGINNING_MS, END_MS
+def _target(to: str) -> ResetTarget:
+    if to == "beginning":
+        return "beginning"
+    return "end" if to == "end" else parse_time(to, SystemClock().now_ms())
 
-    words = {"beginning": BEGINNING_MS, "end": END_MS}
-    return words[to] if to in words else parse_time(to, SystemClock().now_ms())
+
+def _offset(to: str) -> int:
+    if not to.isdecimal():
+        raise UsageError(f"--to {to!r} is no offset; with --queue give a number")
+    return int(to)

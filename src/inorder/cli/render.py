@@ -32,6 +32,11 @@ def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
+def say(output: Output, text: str, **values: object) -> None:
+    """Print what was done: a sentence for people, an object for programs."""
+    print(as_json(values) if output is Output.JSON else text)
+
+
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()

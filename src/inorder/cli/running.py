@@ -1,14 +1,16 @@
 """Run a server in the foreground: start, say `ready`, wait for a signal, stop cleanly.
 
 stdout carries exactly one line, when everything accepts connections:
-`ready namesrv=HOST:PORT broker=HOST:PORT data=DIR`. SIGTERM or SIGINT stops and exits 0 once
-everything is on disk; a second one ends the process at once, as a crash would.
+`ready namesrv=HOST:PORT broker=HOST:PORT data=DIR`, or the same as a JSON object. SIGTERM or SIGINT
+stops and exits 0 once everything is on disk; a second one ends the process at once, as a crash
+would.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import resource
@@ -17,9 +19,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from inorder.cli.failures import EXIT_FAILED
+from inorder.cli.render import Output
 from inorder.wire.hosts import show_address
 
 log = logging.getLogger("inorder.serve")
+
+GC_THRESHOLDS = (20_000, 50, 100)
 
 
 class Startable(Protocol):
@@ -54,11 +59,19 @@ class Single:
         await self._server.stop()
 
 
-def serve(server: Startable, describe: Callable[[], str]) -> None:
+def serve(
+    server: Startable, describe: Callable[[], dict[str, str]], output: Output = Output.TABLE
+) -> None:
     """Run until a signal comes."""
     raise_file_limit()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(server, describe))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_serve(server, lambda: _ready_line(describe(), output)))
+
+
+def _ready_line(values: dict[str, str], output: Output) -> str:
+    if output is Output.JSON:
+        return json.dumps({"ready": True, **values})
+    return " ".join(["ready", *(f"{name}={value}" for name, value in values.items())])
 
 
 def raise_file_limit() -> None:
@@ -71,7 +84,7 @@ def raise_file_limit() -> None:
             log.warning("the limit on open files stays at %d: %s", soft, error)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return uvloop's loop where it is installed; the code is the same on either."""
     try:
         import uvloop
@@ -81,7 +94,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-async def _serve(server: Startable, describe: Callable[[], str]) -> None:
+async def _serve(server: Startable, ready_line: Callable[[], str]) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -95,7 +108,10 @@ async def _serve(server: Startable, describe: Callable[[], str]) -> None:
             starting.result()
             # What lives now lives for ever: later collections need not look at it.
             gc.freeze()
-            print(f"ready {describe()}", flush=True)
+            # Many connections are many objects and no garbage: a full collection would look at
+            # all of them, for tens of milliseconds. Cycles that live short go in the first.
+            gc.set_threshold(*GC_THRESHOLDS)
+            print(ready_line(), flush=True)
             await stop_asked
     finally:
         starting.cancel()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.failures import says_errors
+from inorder.cli.completing import TopicArgument
 from inorder.cli.lines import Line, json_line, plain_line, sources
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.render import Output
-from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
 from inorder.cli.values import parse_pairs
 from inorder.errors import UsageError
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from inorder.client.session import Session
 
 
-@says_errors
+@on_cluster
 def send(
-    topic: Annotated[str, typer.Argument(help="Topic.", metavar="TOPIC")],
+    target: Cluster,
+    topic: TopicArgument,
     body: Annotated[
         str | None, typer.Argument(help="Body; without, lines of stdin.", metavar="[BODY]")
     ] = None,
@@ -48,8 +49,6 @@ def send(
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", help="Lines are KEY, this, BODY.")
     ] = None,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Send a message, or one per line. Empty lines are left out."""
@@ -65,12 +64,13 @@ def send(
             found = read(where, data)
             yield Line(where, found.body, found.key or key, found.tag or tag)
 
-    async def work(session: Session, _: Admin) -> int:
+    async def work(session: Session, admin: Admin) -> int:
         from inorder.cli.sending import print_receipt, send_all
 
+        await admin.cluster.brokers()  # a wrong address is told now, not when a send gives up
         shown = print_receipt if output is Output.JSON else None
         return await send_all(session, topic, lines(), properties, shown)
 
-    count = run(namesrv, profile, work)
+    count = target.run(work)
     if output is Output.TABLE:
         print(f"sent {count} message{'' if count == 1 else 's'} to {topic}")

@@ -7,14 +7,14 @@ what was before it is stored.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from inorder.cli.lines import Line
+from inorder.cli.progress import progress
 from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import InorderError
@@ -47,12 +47,12 @@ async def send_all(
             except InorderError as error:
                 raise LineFailed(f"{line.where}: {error} ({count} were sent before)") from error
             count += 1
-            advance()
+            advance(1)
             if shown is not None:
                 shown(receipt)
 
     async with Producer(session, group="inorder-send") as producer:
-        with _progress() as advance:
+        with progress("sent") as advance:
             try:
                 for line in lines:
                     words = [line.key] if line.key and " " not in line.key else []
@@ -63,26 +63,16 @@ async def send_all(
                     pending.append((line, asyncio.create_task(sending)))
                     await settle(WINDOW - 1)
                 await settle(0)
+            except asyncio.CancelledError:
+                left = len(pending)
+                print(f"inorder: interrupted; {count} were sent, of {left} more nobody knows",
+                      file=sys.stderr)  # fmt: skip
+                raise
             finally:
                 for _, task in pending:
                     task.cancel()
                 await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
     return count
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[], None]]:
-    """Count on a terminal; elsewhere say nothing."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.completed} sent"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("send", total=None)
-        yield lambda: bar.advance(task)
 
 
 def print_receipt(receipt: SendReceipt) -> None:

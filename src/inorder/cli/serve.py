@@ -16,8 +16,9 @@ import typer
 
 from inorder.cli.failures import says_errors
 from inorder.cli.logs import LogLevel, setup_logging
+from inorder.cli.render import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
-from inorder.config import BrokerConfig, NameServerConfig
+from inorder.config import BrokerConfig, NameServerConfig, NetConfig
 
 if TYPE_CHECKING:
     from inorder.settings import Loaded
@@ -26,6 +27,9 @@ log = logging.getLogger("inorder.serve")
 
 HostOption = Annotated[
     str | None, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+]
+ReadyOption = Annotated[
+    Output, typer.Option("-o", "--output", help="Form of the line that says that it is ready.")
 ]
 LevelOption = Annotated[
     LogLevel, typer.Option("--log-level", help="Least level of log lines on stderr.")
@@ -49,11 +53,12 @@ def up(
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
+    output: ReadyOption = Output.TABLE,
 ) -> None:
     """Start a name server and a broker in one process.
 
     --set means the broker; write --set nameserver.NAME=VALUE for the name server. A properties
-    file of RocketMQ, given with --config, means the broker too.
+    file of RocketMQ, given with --config, means the broker too. TLS settings mean both.
     """
     setup_logging(log_level)
     sets = parse_sets(set_)
@@ -81,6 +86,7 @@ def up(
     if namesrv.values["data"].origin == "default":
         below = str(Path(broker.config.data) / "namesrv")
         namesrv_config = dataclasses.replace(namesrv_config, data=below)
+    namesrv_config = _same_tls(broker, namesrv, namesrv_config)
     _warn(broker, namesrv)
 
     from inorder.cli.running import serve
@@ -89,9 +95,12 @@ def up(
     pair = Embedded(namesrv_config, _advertised(broker.config))
     serve(
         pair,
-        lambda: (
-            f"namesrv={pair.namesrv_address} broker={pair.broker_address} data={broker.config.data}"
-        ),
+        lambda: {
+            "namesrv": pair.namesrv_address,
+            "broker": pair.broker_address,
+            "data": broker.config.data,
+        },
+        output,
     )
 
 
@@ -108,6 +117,7 @@ def nameserver(
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
+    output: ReadyOption = Output.TABLE,
 ) -> None:
     """Start a name server."""
     setup_logging(log_level)
@@ -121,7 +131,7 @@ def nameserver(
     from inorder.nameserver.server import NameServer
 
     server = Single(NameServer(loaded.config, SystemClock(), OsFiles()))
-    serve(server, lambda: f"namesrv={server.address} data={loaded.config.data}")
+    serve(server, lambda: {"namesrv": server.address, "data": loaded.config.data}, output)
 
 
 @says_errors
@@ -147,6 +157,7 @@ def broker(
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
+    output: ReadyOption = Output.TABLE,
 ) -> None:
     """Start a broker."""
     setup_logging(log_level)
@@ -170,7 +181,20 @@ def broker(
     from inorder.disk import OsFiles
 
     server = Single(Broker(_advertised(loaded.config), SystemClock(), OsFiles()))
-    serve(server, lambda: f"broker={server.address} data={loaded.config.data}")
+    serve(server, lambda: {"broker": server.address, "data": loaded.config.data}, output)
+
+
+def _same_tls(
+    broker: Loaded[BrokerConfig], namesrv: Loaded[NameServerConfig], config: NameServerConfig
+) -> NameServerConfig:
+    """Let TLS settings of the broker mean its name server too, where that has none of its own."""
+    names = [field.name for field in dataclasses.fields(NetConfig) if field.name.startswith("tls_")]
+    changes = {
+        name: getattr(broker.config.net, name)
+        for name in names
+        if namesrv.values[f"net.{name}"].origin == "default"
+    }
+    return dataclasses.replace(config, net=dataclasses.replace(config.net, **changes))
 
 
 def _over(sets: dict[str, Raw], **options: Raw | None) -> dict[str, Raw | None]:

@@ -1,4 +1,4 @@
-"""`inorder config show`: every setting, its value in force and who said so."""
+"""`inorder config show | profiles`: every setting, its value in force and who said so."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from inorder.cli.failures import says_errors
+from inorder.cli.profiles import FIELDS, profiles_file, read_profiles
 from inorder.cli.render import Output, as_json, table
-from inorder.config import BrokerConfig, NameServerConfig
+from inorder.cli.target import find_target
+from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
 from inorder.settings import Loaded, catalog, load_with_origins
 
@@ -36,11 +38,13 @@ class Server(StrEnum):
 
     BROKER = "broker"
     NAMESERVER = "nameserver"
+    CLIENT = "client"
 
 
 _CLASSES: dict[Server, type] = {
     Server.BROKER: BrokerConfig,
     Server.NAMESERVER: NameServerConfig,
+    Server.CLIENT: ClientConfig,
 }
 
 
@@ -69,31 +73,64 @@ def show(
     output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
     config: ConfigOption = None,
     set_: SetOption = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="For client: the cluster of this one.")
+    ] = None,
 ) -> None:
-    """Print every setting: its value, where that came from, and RocketMQ's name for it."""
+    """Print every setting: its value, where that came from, and RocketMQ's name for it.
+
+    For `client`: which cluster the other commands talk to, and how.
+    """
     cls = _CLASSES[server]
     loaded: Loaded[Any] = read_settings(cls, config, parse_sets(set_))
     settings = catalog(cls).settings
+    values = dict(loaded.values)
+    if server is Server.CLIENT:
+        values = {**find_target({"profile": profile}, os.environ).values, **values}
+    names = {name: found.rocketmq for name, found in settings.items()} | {"namesrv": "namesrvAddr"}
     if output is Output.JSON:
         rows = {
             name: {
                 "value": found.value,
                 "origin": found.origin,
-                "rocketmq": settings[name].rocketmq,
-                "doc": settings[name].doc,
+                "rocketmq": names.get(name),
+                "doc": settings[name].doc if name in settings else None,
             }
-            for name, found in loaded.values.items()
+            for name, found in values.items()
         }
         print(as_json({"settings": rows, "ignored": list(loaded.ignored)}))
         return
     print(
         table(
             ("setting", "value", "origin", "rocketmq"),
-            [
-                (name, found.value, found.origin, settings[name].rocketmq)
-                for name, found in loaded.values.items()
-            ],
+            [(name, one.value, one.origin, names.get(name)) for name, one in values.items()],
         )
     )
     if loaded.ignored:
         print(f"\nsettings of RocketMQ without a meaning here: {', '.join(loaded.ignored)}")
+
+
+@says_errors
+def profiles(
+    *,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
+) -> None:
+    """List the clusters of the profiles file, and mark the one in force."""
+    path, found = profiles_file(os.environ), read_profiles(os.environ)
+    chosen = os.environ.get("INORDER_PROFILE")
+    if chosen is None:
+        origin = find_target({}, os.environ).values["namesrv"].origin
+        chosen = origin.removeprefix("profile ") if origin.startswith("profile ") else None
+    if output is Output.JSON:
+        rows = [{"profile": name, "in_force": name == chosen, **found[name]} for name in found]
+        print(as_json({"file": str(path), "profiles": rows}))
+        return
+    if not found:
+        print(f'no profiles; write [NAME] and namesrv = "host:9876" into {path}')
+        return
+    cells = [
+        (name, "yes" if name == chosen else "", *(found[name].get(field) for field in FIELDS))
+        for name in found
+    ]
+    print(table(("profile", "in force", *(field.replace("_", " ") for field in FIELDS)), cells))
+    print(f"\n{path}")

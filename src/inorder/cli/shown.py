@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inorder.cli.values import show_time
+from inorder.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from inorder.model import ReceivedMessage
+
+# What a message offers to `--format`, each with a value of its type.
+FIELDS: Final[dict[str, str | int]] = {
+    "time": "", "topic": "", "broker": "", "queue": 0, "offset": 0, "message_id": "", "key": "",
+    "tag": "", "body": "", "properties": "", "born_at_ms": 0, "stored_at_ms": 0, "redeliveries": 0,
+}  # fmt: skip
 
 
 def as_line(message: ReceivedMessage) -> str:
@@ -44,6 +53,26 @@ def as_object(message: ReceivedMessage) -> dict[str, object]:
     except UnicodeDecodeError:
         found["body_base64"] = base64.b64encode(message.body).decode()
     return found
+
+
+def by_template(template: str) -> Callable[[ReceivedMessage], str]:
+    """Return how to print a message by a text with `{field}` in it; `\\t` and `\\n` are meant.
+
+    Raises UsageError that names the fields if one is unknown.
+    """
+    text = template.replace("\\t", "\t").replace("\\n", "\n")
+    try:
+        text.format_map(FIELDS)
+    except (KeyError, ValueError, IndexError, AttributeError) as error:
+        fields = ", ".join(FIELDS)
+        raise UsageError(f"--format {template!r}: {error}; fields are {fields}") from None
+
+    def form(message: ReceivedMessage) -> str:
+        values = as_object(message) | {"body": body_text(message)}
+        values |= {"time": show_time(message.stored_at_ms)}
+        return text.format_map({name: "" if one is None else one for name, one in values.items()})
+
+    return form
 
 
 def as_json_line(message: ReceivedMessage) -> str:

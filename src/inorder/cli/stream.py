@@ -15,12 +15,13 @@ from typing import Any, Final
 
 from inorder.cli.values import parse_time
 from inorder.client.admin import Admin
+from inorder.client.durations import moment_ms
 from inorder.clock import SystemClock
 from inorder.errors import TransportError, UsageError
 from inorder.model import ReceivedMessage, TopicQueue
 
 LAST: Final = 10
-WAIT_MS: Final = 10_000
+WAIT_SECONDS: Final = 10.0
 PAUSE_SECONDS: Final = 1.0
 
 Show = Callable[[ReceivedMessage], None]
@@ -35,6 +36,7 @@ class Wanted:
     key: str | None
     count: int | None
     queue: int | None
+    until: str | None = None
 
     @property
     def filters(self) -> bool:
@@ -49,6 +51,9 @@ class Wanted:
 
 async def tail_topic(admin: Admin, topic: str, wanted: Wanted, follow: bool, show: Show) -> None:
     """Show what is wanted of a topic; with `follow`, go on until there is enough."""
+    until_ms = None
+    if wanted.until is not None:
+        until_ms = moment_ms(parse_time(wanted.until, SystemClock().now_ms()))
     view = await admin.topics.describe(topic)
     ends = {
         one.queue: one.max_offset for one in view.queues if wanted.queue in (None, one.queue.index)
@@ -64,6 +69,8 @@ async def tail_topic(admin: Admin, topic: str, wanted: Wanted, follow: bool, sho
     else:
         begin = await _begin(admin, starts, ends, wanted)
         async for message in _merged(admin, begin, ends, wanted):
+            if until_ms is not None and message.stored_at_ms >= until_ms:
+                return
             show(message)
             if left is not None:
                 left -= 1
@@ -84,8 +91,8 @@ async def _begin(
         return ends
     if re.fullmatch(r"\d+", start):
         return {queue: max(starts[queue], int(start)) for queue in starts}
-    moment_ms = parse_time(start, SystemClock().now_ms())
-    return {queue: await admin.offsets.at_time(queue, moment_ms) for queue in starts}
+    moment = parse_time(start, SystemClock().now_ms())
+    return {queue: await admin.offsets.at_time(queue, moment) for queue in starts}
 
 
 async def _last(
@@ -162,7 +169,7 @@ async def _follow(
     async def watch(queue: TopicQueue, offset: int) -> None:
         while True:
             try:
-                batch = await admin.messages.read(queue, offset, tag=wanted.tag, wait_ms=WAIT_MS)
+                batch = await admin.messages.read(queue, offset, tag=wanted.tag, wait=WAIT_SECONDS)
             except TransportError as error:
                 print(f"inorder: {error}; trying again", file=sys.stderr)
                 await asyncio.sleep(PAUSE_SECONDS)

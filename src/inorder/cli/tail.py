@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.failures import says_errors
+from inorder.cli.completing import TopicArgument
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.render import Output
-from inorder.cli.shown import as_json_line, as_line, body_text
-from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
+from inorder.cli.shown import as_json_line, as_line, body_text, by_template
 from inorder.cli.values import TIME_HELP
+from inorder.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from inorder.client.admin import Admin
     from inorder.client.session import Session
+    from inorder.model import ReceivedMessage
 
 
-@says_errors
+@on_cluster
 def tail(
-    topic: Annotated[str, typer.Argument(help="Topic.", metavar="TOPIC")],
+    target: Cluster,
+    topic: TopicArgument,
     *,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as they come.")] = False,
     start: Annotated[
@@ -29,6 +34,9 @@ def tail(
             "--from", help=f"beginning, end, an offset, {TIME_HELP}.  [default: the last 10]"
         ),
     ] = None,
+    until: Annotated[
+        str | None, typer.Option("--to", help="End before this time; with --from.")
+    ] = None,
     tag: Annotated[str, typer.Option("--tag", help='A tag, or "a || b".')] = "*",
     key: Annotated[str | None, typer.Option("--key", help="Ordering or index key.")] = None,
     count: Annotated[
@@ -36,18 +44,28 @@ def tail(
     ] = None,
     queue: Annotated[int | None, typer.Option("--queue", help="Only this one.", min=0)] = None,
     body: Annotated[bool, typer.Option("--body", help="Print bodies only.")] = False,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
+    template: Annotated[
+        str | None,
+        typer.Option("--format", help="Such as '{offset} {key} {body}'; fields as in -o json."),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Print messages of a topic; nothing is committed, and no consumer notices."""
-    form = as_json_line if output is Output.JSON else body_text if body else as_line
+    """Print messages of a topic. Nothing is committed, and no consumer notices."""
+    if until is not None and (start is None or follow):
+        raise UsageError("--to ends a range: give --from with it, and not -f")
+    form = by_template(template) if template is not None else _form(output, body)
 
     async def work(_: Session, admin: Admin) -> None:
         from inorder.cli.stream import Wanted, tail_topic
 
-        wanted = Wanted(start, tag, key, count, queue)
+        wanted = Wanted(start, tag, key, count, queue, until)
         await tail_topic(admin, topic, wanted, follow, lambda one: print(form(one), flush=follow))
 
     with contextlib.suppress(KeyboardInterrupt):
-        run(namesrv, profile, work)
+        target.run(work)
+
+
+def _form(output: Output, body: bool) -> Callable[[ReceivedMessage], str]:
+    if output is Output.JSON:
+        return as_json_line
+    return body_text if body else as_line

@@ -1,111 +1,119 @@
-"""Which cluster a command talks to, and how it runs against it.
+"""Which cluster a command talks to, and who said so.
 
-The name server comes from `--namesrv`, else from the profile of `--profile` or INORDER_PROFILE,
-else from INORDER_NAMESRV, else from RocketMQ's NAMESRV_ADDR, else from the profile `default`, else
-it is the one of `inorder up`. Profiles stand in a TOML file, by default
-`~/.config/inorder/profiles.toml` (INORDER_PROFILES names another):
-
-    [production]
-    namesrv = "mq1:9876;mq2:9876"
+Each value (name servers, TLS) comes from its option, else from the profile of `--profile` or
+INORDER_PROFILE, else from the environment (INORDER_NAMESRV, RocketMQ's NAMESRV_ADDR, INORDER_TLS…),
+else from the profile `default`, else it is that of `inorder up`. The profile `default` counts only
+where nothing else names a name server: its TLS belongs to its servers.
 """
 
 from __future__ import annotations
 
-import os
-import tomllib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-import typer
-
-from inorder.cli.render import Output
-from inorder.errors import ConfigError, ConnectFailed
+from inorder.cli.profiles import FIELDS, FILE_FIELDS, Raw, find_profile, read_profiles
+from inorder.errors import ConfigError
+from inorder.settings import Value
 
 if TYPE_CHECKING:
-    from inorder.client.admin import Admin
-    from inorder.client.session import Session
-
-T = TypeVar("T")
+    import ssl
 
 LOCAL: Final = "127.0.0.1:9876"
-
-NamesrvOption = Annotated[
-    str | None,
-    typer.Option(
-        "--namesrv",
-        help="Name servers.  [env: INORDER_NAMESRV, NAMESRV_ADDR; default: 127.0.0.1:9876]",
-        metavar="H:P;H2:P",
-    ),
-]
-ProfileOption = Annotated[
-    str | None,
-    typer.Option("--profile", help="Cluster of the profiles file.  [env: INORDER_PROFILE]"),
-]
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Form.")]
+DEFAULT_PROFILE: Final = "default"
+_NAMESRV_VARIABLES: Final = ("INORDER_NAMESRV", "NAMESRV_ADDR")
+_WORDS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
-def name_servers(namesrv: str | None, profile: str | None, env: Mapping[str, str]) -> str:
-    """Return the name servers that options and environment mean."""
-    if namesrv:
-        return namesrv
-    wanted = profile or env.get("INORDER_PROFILE")
-    if wanted:
-        return _profile(wanted, env, required=True)
-    return (
-        env.get("INORDER_NAMESRV")
-        or env.get("NAMESRV_ADDR")
-        or _profile("default", env, required=False)
-        or LOCAL
-    )
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A cluster: values under the names of `profiles.FIELDS`, each with its origin."""
 
+    values: Mapping[str, Value]
 
-def _profile(name: str, env: Mapping[str, str], *, required: bool) -> str:
-    given = env.get("INORDER_PROFILES")
-    folder = Path(
-        env.get("XDG_CONFIG_HOME") or Path(env.get("HOME") or "~").expanduser() / ".config"
-    )
-    path = Path(given) if given else folder / "inorder" / "profiles.toml"
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if required or given:
-            raise ConfigError(
-                f"profile {name}: there is no {path}; make it with the lines "
-                f'[{name}] and namesrv = "host:9876"'
-            ) from None
-        return ""
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    found = table.get(name)
-    if found is None and not required:
-        return ""
-    if not isinstance(found, dict) or not isinstance(found.get("namesrv"), str):
-        known = ", ".join(sorted(table)) or "none"
-        raise ConfigError(f"{path} has no [{name}] with a namesrv; it has: {known}")
-    return str(found["namesrv"])
+    @property
+    def name_servers(self) -> str:
+        """Return `host:9876;host2:9876`."""
+        return str(self.values["namesrv"].value)
 
+    def context(self) -> ssl.SSLContext | None:
+        """Return how to encrypt; None means not at all. Raises ConfigError for a bad file."""
+        if not self.values["tls"].value:
+            return None
+        import ssl  # most clusters are spoken to without
 
-def run(
-    namesrv: str | None,
-    profile: str | None,
-    work: Callable[[Session, Admin], Awaitable[T]],
-) -> T:
-    """Connect, work, disconnect."""
-    import asyncio  # not needed to parse a command line
+        from inorder.net.tls import client_context
 
-    return asyncio.run(_run(name_servers(namesrv, profile, os.environ), work))
-
-
-async def _run(servers: str, work: Callable[[Session, Admin], Awaitable[T]]) -> T:
-    from inorder.client.admin import Admin
-    from inorder.client.session import Session
-
-    async with Session(servers) as session:
+        ca, certificate, key = (str(self.values[name].value) for name in FILE_FIELDS)
+        for path in filter(None, (ca, certificate, key)):
+            if not Path(path).is_file():
+                raise ConfigError(f"there is no file {path}; --tls-ca, --tls-cert and --tls-key "
+                                  "take PEM files")  # fmt: skip
         try:
-            return await work(session, Admin(session))
-        except ConnectFailed as error:
-            raise ConnectFailed(
-                f"{error} (name servers: {servers}); start it with `inorder up`, or name another "
-                "one with --namesrv"
-            ) from error
+            return client_context(
+                authorities=ca or None,
+                trust_any=bool(self.values["tls_insecure"].value),
+                certificate=certificate,
+                key=key,
+            )
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(filter(None, (ca, certificate, key)))
+            raise ConfigError(f"TLS with {files}: {error}; are they PEM, and a pair?") from None
+
+
+def find_target(options: Mapping[str, Raw | None], env: Mapping[str, str]) -> Target:
+    """Return the cluster that options and environment mean; `options` may hold `profile`."""
+    given = {name: value for name, value in options.items() if value not in (None, "")}
+    wanted = given.pop("profile", None) or env.get("INORDER_PROFILE")
+    layers = [({name: Value(value, "option") for name, value in given.items()})]
+    if wanted:
+        values = find_profile(str(wanted), env)
+        layers.append(_of_profile(str(wanted), values))
+        if "namesrv" not in values and "namesrv" not in given:
+            raise ConfigError(f'profile {wanted} has no namesrv; write namesrv = "host:9876"')
+    layers.append(_of_environment(env))
+    if not any("namesrv" in layer for layer in layers):
+        layers.append(_of_profile(DEFAULT_PROFILE, read_profiles(env).get(DEFAULT_PROFILE, {})))
+    found = {
+        name: next((layer[name] for layer in layers if name in layer), _default(name))
+        for name in FIELDS
+    }
+    return Target(_implied(found))
+
+
+def _of_profile(name: str, values: Mapping[str, Raw]) -> dict[str, Value]:
+    return {field: Value(value, f"profile {name}") for field, value in values.items()}
+
+
+def _of_environment(env: Mapping[str, str]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for variable in reversed(_NAMESRV_VARIABLES):
+        if env.get(variable):
+            found["namesrv"] = Value(env[variable], f"environment {variable}")
+    for name, kind in FIELDS.items():
+        variable = f"INORDER_{name.upper()}"
+        text = env.get(variable, "")
+        if not text or name == "namesrv":
+            continue
+        if kind is bool and text.lower() not in _WORDS:
+            raise ConfigError(f"{variable}={text}: write true or false")
+        value = _WORDS[text.lower()] if kind is bool else text
+        found[name] = Value(value, f"environment {variable}")
+    return found
+
+
+def _default(name: str) -> Value:
+    return Value(LOCAL if name == "namesrv" else FIELDS[name](), "default")
+
+
+def _implied(values: dict[str, Value]) -> dict[str, Value]:
+    """Who names an authority or a certificate means TLS."""
+    if values["tls"].origin == "default":
+        for name in ("tls_ca", "tls_cert", "tls_insecure"):
+            if values[name].value:
+                values["tls"] = Value(True, f"implied by {name}, {values[name].origin}")
+                break
+    if values["tls_key"].value and not values["tls_cert"].value:
+        raise ConfigError("tls_key is of no use without tls_cert; give both")
+    return values

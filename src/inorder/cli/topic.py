@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.failures import says_errors
-from inorder.cli.render import Output, as_json, table
-from inorder.cli.target import NamesrvOption, OutputOption, ProfileOption, run
+from inorder.cli.asking import YesOption, confirm
+from inorder.cli.completing import TopicArgument
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
+from inorder.cli.render import Output, as_json, say, table
 from inorder.cli.values import parse_pairs, parse_perm, show_perm, show_time
 
 if TYPE_CHECKING:
@@ -18,17 +19,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Topics and their queues.", rich_markup_mode=None)
 
-NameArgument = Annotated[str, typer.Argument(help="Topic.", metavar="TOPIC")]
 QUEUES_MIN = 1
 
 
 @app.command("list")
-@says_errors
+@on_cluster
 def list_(
+    target: Cluster,
     *,
     system: Annotated[bool, typer.Option("--system", help="Also those of the system.")] = False,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the topics."""
@@ -36,7 +35,7 @@ def list_(
     async def work(_: Session, admin: Admin) -> dict[str, dict[str, TopicConfig]]:
         return await admin.topics.table(system=system)
 
-    found = run(namesrv, profile, work)
+    found = target.run(work)
     if output is Output.JSON:
         print(as_json([{"topic": name, "brokers": _configs(found[name])} for name in found]))
         return
@@ -49,9 +48,10 @@ def list_(
 
 
 @app.command()
-@says_errors
+@on_cluster
 def create(
-    name: NameArgument,
+    target: Cluster,
+    topic: TopicArgument,
     *,
     queues: Annotated[int, typer.Option("--queues", min=QUEUES_MIN, help="Per broker.")] = 8,
     perm: Annotated[str, typer.Option("--perm", help="rw, r, w or -.")] = "rw",
@@ -63,36 +63,35 @@ def create(
         typer.Option("--attribute", help="Such as message.type=FIFO; repeatable.", metavar="K=V"),
     ] = None,
     cluster: Annotated[str | None, typer.Option("--cluster", help="Only on this one.")] = None,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a topic on every broker, or set it so if it is there."""
     bits, attributes = parse_perm(perm), parse_pairs(attribute, "--attribute")
 
     async def work(_: Session, admin: Admin) -> None:
         await admin.topics.create(
-            name, queues=queues, perm=bits, order=order, attributes=attributes, cluster=cluster
+            topic, queues=queues, perm=bits, order=order, attributes=attributes, cluster=cluster
         )
 
-    run(namesrv, profile, work)
-    print(f"topic {name} has {queues} queues on each broker")
+    target.run(work)
+    text = f"topic {topic} has {queues} queues on each broker"
+    say(output, text, topic=topic, queues=queues, perm=show_perm(bits), order=order)
 
 
 @app.command()
-@says_errors
+@on_cluster
 def describe(
-    name: NameArgument,
+    target: Cluster,
+    topic: TopicArgument,
     *,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show settings, queues and groups of a topic."""
 
     async def work(_: Session, admin: Admin) -> TopicView:
-        return await admin.topics.describe(name)
+        return await admin.topics.describe(topic)
 
-    view = run(namesrv, profile, work)
+    view = target.run(work)
     if output is Output.JSON:
         print(as_json(_view(view)))
         return
@@ -112,9 +111,10 @@ def describe(
 
 
 @app.command()
-@says_errors
+@on_cluster
 def update(
-    name: NameArgument,
+    target: Cluster,
+    topic: TopicArgument,
     *,
     queues: Annotated[
         int | None, typer.Option("--queues", min=QUEUES_MIN, help="Per broker; not fewer.")
@@ -126,8 +126,7 @@ def update(
     force: Annotated[
         bool, typer.Option("--force", help="Also to fewer queues, whose messages hide.")
     ] = False,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Change what is given of a topic and leave the rest."""
     bits = None if perm is None else parse_perm(perm)
@@ -135,33 +134,33 @@ def update(
 
     async def work(_: Session, admin: Admin) -> None:
         await admin.topics.update(
-            name, queues=queues, perm=bits, attributes=attributes, shrink=force
+            topic, queues=queues, perm=bits, attributes=attributes, shrink=force
         )
 
-    run(namesrv, profile, work)
-    print(f"topic {name} updated")
+    target.run(work)
+    text = f"topic {topic} updated"
     if queues is not None:
-        print("keys may go to other queues from now on: what was sent before is not waited for")
+        text += "\nkeys may go to other queues from now on: what was sent before is not waited for"
+    say(output, text, topic=topic, queues=queues, perm=perm, attributes=attributes)
 
 
 @app.command()
-@says_errors
+@on_cluster
 def delete(
-    name: NameArgument,
+    target: Cluster,
+    topic: TopicArgument,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    namesrv: NamesrvOption = None,
-    profile: ProfileOption = None,
+    yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Delete a topic with its messages and offsets."""
-    if not yes:
-        typer.confirm(f"Delete topic {name} with all its messages?", abort=True)
+    confirm(f"Delete topic {topic} with all its messages?", yes)
 
     async def work(_: Session, admin: Admin) -> None:
-        await admin.topics.delete(name)
+        await admin.topics.delete(topic)
 
-    run(namesrv, profile, work)
-    print(f"topic {name} deleted")
+    target.run(work)
+    say(output, f"topic {topic} deleted", topic=topic, deleted=True)
 
 
 def _configs(configs: dict[str, TopicConfig]) -> dict[str, dict[str, object]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from inorder.errors import UsageError
@@ -14,21 +14,26 @@ _AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PERMS: Final = {"r": PERM_READ, "w": PERM_WRITE, "-": 0}
 TIME_HELP: Final = "a time (2026-11-15T08:00:00, 1794716671692ms) or an age (90s, 15m, 2h, 1d)"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DIGITS_MIN: Final = 12
 
 
-def parse_time(text: str, now_ms: int) -> int:
-    """Read a time in ms: ISO 8601 (local if no zone), ms since 1970, or how long ago."""
+def parse_time(text: str, now_ms: int) -> datetime:
+    """Read a time: ISO 8601 (local if no zone), ms since 1970, or how long ago."""
     ago = _AGO.fullmatch(text)
     if ago is not None:
         amount, unit = int(ago[1]), ago[2]
         if unit == "ms" and len(ago[1]) >= _EPOCH_DIGITS_MIN:
-            return amount
-        return now_ms - amount * _UNIT_MS[unit]
+            return _moment(amount)
+        return _moment(max(0, now_ms - amount * _UNIT_MS[unit]))
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        return datetime.fromisoformat(text).astimezone()
     except ValueError:
         raise UsageError(f"{text!r} is no time; give {TIME_HELP}") from None
+
+
+def _moment(timestamp_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=timestamp_ms)
 
 
 def show_time(timestamp_ms: int) -> str:

@@ -12,22 +12,29 @@ if TYPE_CHECKING:
     from inorder.checker import Committed as Committed
     from inorder.checker import Finding as Finding
     from inorder.checker import Handled as Handled
+    from inorder.checker import HandledResult as HandledResult
     from inorder.checker import Handling as Handling
     from inorder.checker import Kind as Kind
     from inorder.checker import Report as Report
     from inorder.checker import Rules as Rules
     from inorder.checker import Sent as Sent
+    from inorder.checker import SentResult as SentResult
     from inorder.checker import Stored as Stored
     from inorder.checker import check as check
     from inorder.checker import queue_name as queue_name
+    from inorder.checker import read_csv_history as read_csv_history
+    from inorder.checker import read_history as read_history
+    from inorder.checker import write_history as write_history
     from inorder.testing.clock import FakeClock as FakeClock
     from inorder.testing.clock import MovableClock as MovableClock
     from inorder.testing.cluster import Cluster as Cluster
+    from inorder.testing.hosted import AsyncRunningBroker as AsyncRunningBroker
     from inorder.testing.running import RunningBroker as RunningBroker
     from inorder.testing.running import broker as broker
 
 # Public name -> the module that defines it.
 _PUBLIC = {
+    "AsyncRunningBroker": "inorder.testing.hosted",
     "Cluster": "inorder.testing.cluster",
     "Committed": "inorder.checker",
     "FakeClock": "inorder.testing.clock",
@@ -40,10 +47,15 @@ _PUBLIC = {
     "Rules": "inorder.checker",
     "RunningBroker": "inorder.testing.running",
     "Sent": "inorder.checker",
+    "SentResult": "inorder.checker",
+    "HandledResult": "inorder.checker",
     "Stored": "inorder.checker",
     "broker": "inorder.testing.running",
     "check": "inorder.checker",
     "queue_name": "inorder.checker",
+    "read_csv_history": "inorder.checker",
+    "read_history": "inorder.checker",
+    "write_history": "inorder.checker",
 }
 
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605  # _PUBLIC holds strings only

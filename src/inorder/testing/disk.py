@@ -394,6 +394,9 @@ class FakeFiles:
             file.close()
             self._locked.discard(path)
 
+    def descriptors_max(self) -> int:
+        return 1 << 20
+
     def boot_id(self) -> str:
         return f"boot-{self._boot}"
 

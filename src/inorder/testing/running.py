@@ -1,4 +1,4 @@
-"""A broker for tests of code that blocks: in the process; thread, port and folder of its own.
+"""A broker for tests: in the process; port and folder of its own.
 
     with inorder.testing.broker() as broker:
         with broker.producer() as producer:
@@ -6,58 +6,70 @@
         assert [message.body for message in broker.messages("orders")] == [b"created"]
 
 Name server and broker start in some ten milliseconds and leave nothing behind. The faults act on
-the broker alone; it keeps its address when it is started again.
+the broker alone; it keeps its address when it is started again. `with` runs both in a thread of
+their own, `async with` on the loop of the test (`hosted.py`).
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from inorder.broker.broker import Broker
-from inorder.checker import Stored, queue_name
+from inorder.checker import Stored
 from inorder.client.producer import GROUP
 from inorder.client.pullconsumer import ConsumeFrom
-from inorder.client.pullconsumer import PullConsumer as AsyncPullConsumer
-from inorder.client.session import Session
-from inorder.clock import Clock, SystemClock
-from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
-from inorder.disk import OsFiles
+from inorder.clock import Clock
+from inorder.config import BrokerConfig, ClientConfig
 from inorder.errors import NotStarted
-from inorder.model import ReceivedMessage, TopicConfig
-from inorder.nameserver.server import NameServer
+from inorder.model import ReceivedMessage
 from inorder.sync.portal import Portal
 from inorder.sync.producer import Producer
 from inorder.sync.pullconsumer import PullConsumer
-from inorder.testing.faults import Faults
-from inorder.wire.hosts import show_address
+from inorder.testing.hosted import AsyncRunningBroker
 
 T = TypeVar("T")
 
 
-@contextmanager
-def broker(
-    *,
-    config: BrokerConfig | None = None,
-    client: ClientConfig | None = None,
-    data: Path | None = None,
-    clock: Clock | None = None,
-) -> Iterator[RunningBroker]:
-    """Run a name server and a broker while the block runs.
+class broker:
+    """Run a name server and a broker while a block runs, with `with` or `async with`.
 
     `data` is a folder to keep; without it a temporary one is used and removed. `client` are the
     settings of producers and consumers that the broker makes for you.
     """
-    running = RunningBroker(config=config, client=client, data=data, clock=clock)
-    running.start()
-    try:
-        yield running
-    finally:
-        running.stop()
+
+    def __init__(
+        self,
+        *,
+        config: BrokerConfig | None = None,
+        client: ClientConfig | None = None,
+        data: Path | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._settings: dict[str, Any] = {
+            "config": config, "client": client, "data": data, "clock": clock
+        }  # fmt: skip
+        self._blocking: RunningBroker | None = None
+        self._async: AsyncRunningBroker | None = None
+
+    def __enter__(self) -> RunningBroker:
+        self._blocking = RunningBroker(**self._settings)
+        self._blocking.start()
+        return self._blocking
+
+    def __exit__(self, *_: object) -> None:
+        assert self._blocking is not None
+        self._blocking.stop()
+
+    async def __aenter__(self) -> AsyncRunningBroker:
+        self._async = AsyncRunningBroker(**self._settings)
+        await self._async.start()
+        return self._async
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._async is not None
+        await self._async.stop()
 
 
 class RunningBroker:
@@ -71,22 +83,15 @@ class RunningBroker:
         data: Path | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._config = replace(config or BrokerConfig(), port=0)
+        self._async = AsyncRunningBroker(config=config, client=client, data=data, clock=clock)
         self._client = client
-        self._data = data
-        self._clock = clock or SystemClock()
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._portal: Portal | None = None
-        self._names: NameServer | None = None
-        self._broker: Broker | None = None
-        self._faults: Faults | None = None
-        self.namesrv = ""
 
     def start(self) -> None:
         """Start both servers; when this returns they accept connections."""
         self._portal = Portal("inorder-test-broker")
         try:
-            self._portal.call(self._start)
+            self._portal.call(self._async.start)
         except BaseException:
             self.stop()
             raise
@@ -97,22 +102,24 @@ class RunningBroker:
         if portal is None:
             return
         try:
-            portal.call(self._stop)
+            portal.call(self._async.stop)
         finally:
             portal.stop()
-            if self._temporary is not None:
-                self._temporary.cleanup()
-                self._temporary = None
+
+    @property
+    def namesrv(self) -> str:
+        """Return what to give to clients."""
+        return self._async.namesrv
 
     @property
     def address(self) -> str:
         """Return `host:port` of the broker; clients want `namesrv`."""
-        return show_address(self._config.host, self._config.port)
+        return self._async.address
 
     @property
     def connections(self) -> int:
         """Return how many connections the broker has."""
-        return self._call(self._count_connections)
+        return self._running().call(lambda: self._async.connections)
 
     # Clients.
 
@@ -130,141 +137,57 @@ class RunningBroker:
 
     def create_topic(self, name: str, *, queues: int = 4, perm: int = 6) -> None:
         """Create or change a topic."""
-        self._call(self._create_topic, TopicConfig(name, queues, queues, perm))
+        self._call(partial(self._async.create_topic, name, queues=queues, perm=perm))
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
         """Return everything that is stored of a topic, queue by queue."""
-        return self._call(self._messages, topic)
+        return self._call(self._async.messages, topic)
 
     def stored(self, topic: str) -> list[Stored]:
         """Return the same as events for the order checker."""
-        return [
-            Stored(queue_name(message.queue), message.offset, message.message_id, message.key)
-            for message in self.messages(topic)
-        ]
+        return self._call(self._async.stored, topic)
 
     # Faults.
 
     def drop(self, count: int = 1, *, code: int | None = None) -> None:
         """Let the next requests (of a code) vanish: not carried out, not answered."""
-        self._set(drop_left=count, drop_code=code)
+        self._call(partial(self._async.drop, count, code=code))
 
     def lose_answers(self, count: int = 1) -> None:
         """Carry out the next requests, but cut their connection before the answer."""
-        self._set(lose_left=count)
+        self._call(self._async.lose_answers, count)
 
     def delay(self, seconds: float) -> None:
         """Let the broker get every request later; 0 ends it."""
-        self._set(delay_ms=int(seconds * 1000))
+        self._call(self._async.delay, seconds)
 
     def freeze(self) -> None:
         """Let the broker do nothing, with all connections open, until `thaw`."""
-        self._set(frozen=True)
+        self._call(self._async.freeze)
 
     def thaw(self) -> None:
         """Go on with what came meanwhile."""
-        self._set(frozen=False)
+        self._call(self._async.thaw)
 
     def close_connections(self) -> None:
         """Cut all connections to the broker."""
-        self._call(self._close_connections)
+        self._call(self._async.close_connections)
 
     def restart(self) -> None:
         """Stop the broker cleanly, if it runs, and start it again; faults are over then."""
-        self._call(self._restart)
+        self._call(self._async.restart)
 
     def kill(self) -> None:
         """End the broker as a kill would: nothing is finished, nothing is saved. Then `restart`."""
-        self._call(self._kill)
+        self._call(self._async.kill)
 
     def __repr__(self) -> str:
-        state = "stopped" if self._portal is None else "running" if self._broker else "killed"
-        return f"RunningBroker({state}, namesrv={self.namesrv!r})"
-
-    # On the broker's loop.
-
-    async def _start(self) -> None:
-        if self._data is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="inorder-test-")
-        folder = self._data or Path(self._temporary.name if self._temporary else "")
-        names = NameServer(
-            NameServerConfig(port=0, data=str(folder / "namesrv")), self._clock, OsFiles()
-        )
-        self.namesrv = show_address(*await names.start())
-        self._names = names
-        self._config = replace(self._config, data=str(folder / "broker"), namesrv=self.namesrv)
-        await self._start_broker()
-
-    async def _start_broker(self) -> None:
-        started = Broker(self._config, self._clock, OsFiles())
-        self._faults = Faults(started)
-        started.server.handler = self._faults
-        host, port = await started.start()
-        self._broker = started
-        self._config = replace(self._config, host=host, port=port)  # the same one next time
-
-    async def _stop(self) -> None:
-        try:
-            await self._stop_broker()
-        finally:
-            names, self._names = self._names, None
-            if names is not None:
-                await names.stop()
-
-    async def _stop_broker(self) -> None:
-        stopping, self._broker = self._broker, None
-        if stopping is not None:
-            assert self._faults is not None
-            self._faults.clear()
-            await stopping.stop()
-
-    async def _restart(self) -> None:
-        await self._stop_broker()
-        await self._start_broker()
-
-    async def _kill(self) -> None:
-        killed, self._broker = self._broker, None
-        if killed is None:
-            raise NotStarted("the broker was killed already; restart it first")
-        killed.abandon()
-        await killed.offload.drain()
-        killed.offload.close()
-
-    async def _close_connections(self) -> None:
-        for connection in list(self._running().server.connections):
-            connection.abort("closed by the test")
-
-    async def _count_connections(self) -> int:
-        return sum(1 for _ in self._running().server.connections)
-
-    async def _create_topic(self, config: TopicConfig) -> None:
-        async with Session(self.namesrv) as session:
-            await (await session.broker_at(self.address)).create_topic(config)
-
-    async def _messages(self, topic: str) -> list[ReceivedMessage]:
-        async with AsyncPullConsumer(self.namesrv, group="testing") as consumer:
-            return [
-                message
-                for queue in await consumer.queues(topic, wait=3)
-                async for message in consumer.pull_all(queue)
-            ]
-
-    def _running(self) -> Broker:
-        if self._broker is None:
-            raise NotStarted("the broker does not run; start or restart it first")
-        return self._broker
-
-    async def _apply(self, switches: dict[str, int | None]) -> None:
-        self._running()
-        assert self._faults is not None
-        for name, value in switches.items():
-            setattr(self._faults, name, value)
-        self._faults.pump()
-
-    def _set(self, **switches: int | None) -> None:
-        self._call(self._apply, switches)
+        return repr(self._async).removeprefix("Async")
 
     def _call(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        return self._running().call(fn, *args)
+
+    def _running(self) -> Portal:
         if self._portal is None:
             raise NotStarted("this broker does not run; start it first")
-        return self._portal.call(fn, *args)
+        return self._portal

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from inorder.cli.render import Output
 from inorder.cli.running import Single, serve
 
 
@@ -45,7 +46,7 @@ def test_ready_line_then_signal_then_stop(capsys: pytest.CaptureFixture[str]) ->
     """Exactly one line on stdout, after the start; the signal stops it."""
     server = NotingServer(while_starting=send_sigterm)
     single = Single(server)
-    serve(single, lambda: f"namesrv={single.address}")
+    serve(single, lambda: {"namesrv": single.address})
     assert server.notes == ["start", "stop"]
     assert capsys.readouterr().out in ("", "ready namesrv=[::1]:7\n")
 
@@ -55,12 +56,14 @@ def test_ready_line_carries_the_address(capsys: pytest.CaptureFixture[str]) -> N
     server = NotingServer()
     single = Single(server)
 
-    def describe() -> str:
+    def describe() -> dict[str, str]:
         send_sigterm()
-        return f"namesrv={single.address}"
+        return {"namesrv": single.address}
 
     serve(single, describe)
     assert capsys.readouterr().out == "ready namesrv=[::1]:7\n"
+    serve(Single(NotingServer()), describe, Output.JSON)
+    assert capsys.readouterr().out == '{"ready": true, "namesrv": "[::1]:7"}\n'
     assert server.notes == ["start", "stop"]
 
 
@@ -68,7 +71,7 @@ def test_signal_during_a_long_start_does_not_wait(capsys: pytest.CaptureFixture[
     """A recovery that takes minutes can be stopped; nothing is said to be ready."""
     server = NotingServer(while_starting=send_sigterm)
     server.hangs = True
-    serve(server, lambda: "never")
+    serve(server, dict)
     assert server.notes == ["start", "cancelled", "stop"]
     assert capsys.readouterr().out == ""
 
@@ -81,6 +84,6 @@ def test_failed_start_cleans_up(capsys: pytest.CaptureFixture[str]) -> None:
 
     server = NotingServer(while_starting=fail)
     with pytest.raises(OSError, match="no such port"):
-        serve(server, lambda: "never")
+        serve(server, dict)
     assert server.notes == ["start", "stop"]
     assert capsys.readouterr().out == ""

@@ -28,7 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[BrokerConfig | NameServerCo
     """Collect the settings instead of starting servers."""
     found: list[BrokerConfig | NameServerConfig] = []
 
-    def note(server: Any, _describe: object) -> None:
+    def note(server: Any, _describe: object, _output: object) -> None:
         inner = getattr(server, "_server", server)
         found.extend(inner.configs)
 

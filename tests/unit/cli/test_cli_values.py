@@ -1,4 +1,4 @@
-"""Words of the command line: times, permissions, pairs, lines, and which cluster is meant."""
+"""Words of the command line: times, permissions, pairs, lines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from inorder.cli.lines import json_line, plain_line, sources
 from inorder.cli.shown import as_line, as_object
-from inorder.cli.target import LOCAL, name_servers
 from inorder.cli.values import parse_pairs, parse_perm, parse_time, show_perm, show_time
-from inorder.errors import ConfigError, UsageError
+from inorder.client.durations import moment_ms
+from inorder.errors import UsageError
 from inorder.model import ReceivedMessage, TopicQueue
 
 NOW_MS = 1_794_716_671_692
@@ -35,7 +35,7 @@ NOW_MS = 1_794_716_671_692
 )
 def test_times_are_read(text: str, expected: int) -> None:
     """Ages, ISO times and milliseconds mean a moment."""
-    assert parse_time(text, NOW_MS) == expected
+    assert moment_ms(parse_time(text, NOW_MS)) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "12", "5 m", "2026-13-01", "-5m"])
@@ -48,7 +48,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_times_are_shown_in_utc() -> None:
     """What is shown can be given back; no time is no text."""
     assert show_time(NOW_MS) == "2026-11-15T04:24:31.692Z"
-    assert parse_time(show_time(NOW_MS), 0) == NOW_MS
+    assert moment_ms(parse_time(show_time(NOW_MS), 0)) == NOW_MS
     assert datetime.fromisoformat(show_time(NOW_MS)).tzinfo == UTC
     assert show_time(0) == show_time(-1) == ""
 
@@ -96,31 +96,6 @@ def test_keys_come_from_lines() -> None:
             json_line("id", None)("line 3", data)
     with pytest.raises(UsageError, match="line 4 is not JSON"):
         json_line(None, None)("line 4", b"{")
-
-
-def test_the_cluster_that_is_meant(tmp_path: Path) -> None:
-    """Option, profile, environment, default profile, this machine: the first there is."""
-    file = tmp_path / "profiles.toml"
-    file.write_text('[default]\nnamesrv = "d:1"\n[prod]\nnamesrv = "p:1;q:1"\n[bad]\nx = 1\n')
-    empty = {"HOME": str(tmp_path / "nobody")}
-    profiles = {**empty, "INORDER_PROFILES": str(file)}
-    both = {**profiles, "INORDER_NAMESRV": "i:1", "NAMESRV_ADDR": "n:1"}
-    assert name_servers(None, None, empty) == LOCAL
-    assert name_servers(None, None, profiles) == "d:1"
-    assert name_servers(None, None, {**profiles, "NAMESRV_ADDR": "n:1"}) == "n:1"
-    assert name_servers(None, None, both) == "i:1"
-    assert name_servers(None, None, {**both, "INORDER_PROFILE": "prod"}) == "p:1;q:1"
-    assert name_servers(None, "prod", both) == "p:1;q:1"
-    assert name_servers("o:1", "prod", both) == "o:1"
-    with pytest.raises(ConfigError, match=r"has no \[other\] with a namesrv; it has: bad, default"):
-        name_servers(None, "other", both)
-    with pytest.raises(ConfigError, match=r"has no \[bad\] with a namesrv"):
-        name_servers(None, "bad", both)
-    with pytest.raises(ConfigError, match="profile prod: there is no"):
-        name_servers(None, "prod", empty)
-    file.write_text("[")
-    with pytest.raises(ConfigError, match="is not TOML"):
-        name_servers(None, "prod", profiles)
 
 
 def test_a_body_that_is_no_text_is_shown_and_kept() -> None:

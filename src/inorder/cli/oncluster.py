@@ -1,0 +1,169 @@
+"""Commands that talk to a cluster: the options for it, the connection, and errors with a way out.
+
+    @on_cluster
+    def delete(target: Cluster, topic: TopicArgument, …) -> None:
+        target.run(work)
+
+The decorator puts the options of the cluster in the place of the first parameter. What a command
+calls `topic` and `group` is what an error of that kind is about: the nearest name is suggested.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+
+import typer
+
+from inorder.cli.failures import says_errors
+from inorder.cli.logs import LogLevel, logging_to_stderr
+from inorder.cli.profiles import FIELDS
+from inorder.cli.render import Output
+from inorder.cli.target import find_target
+from inorder.errors import ConnectFailed, GroupNotFound, InorderError, TopicNotRouted
+
+if TYPE_CHECKING:
+    from inorder.client.admin import Admin
+    from inorder.client.session import Session
+
+Arguments = ParamSpec("Arguments")
+T = TypeVar("T")
+
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Form.")]
+
+_PANEL: Final = {
+    "namesrv": (
+        str | None,
+        typer.Option(
+            "--namesrv", metavar="H:P;H2:P",
+            help="Name servers.  [env: INORDER_NAMESRV, NAMESRV_ADDR; default: 127.0.0.1:9876]",
+        ),
+    ),
+    "profile": (
+        str | None,
+        typer.Option("--profile", help="Cluster of the profiles file.  [env: INORDER_PROFILE]"),
+    ),
+    "tls": (bool | None, typer.Option("--tls/--no-tls", help="Encrypt.  [env: INORDER_TLS]")),
+    "tls_ca": (
+        str | None,
+        typer.Option("--tls-ca", help="Who signs the servers' certificates.", metavar="PEM"),
+    ),
+    "tls_cert": (str | None, typer.Option("--tls-cert", help="Our certificate.", metavar="PEM")),
+    "tls_key": (str | None, typer.Option("--tls-key", help="Its private key.", metavar="PEM")),
+    "tls_insecure": (
+        bool | None,
+        typer.Option("--tls-insecure", help="Trust any certificate.", show_default=False),
+    ),
+    "log_level": (
+        LogLevel | None,
+        typer.Option("--log-level", help="Show log lines on stderr, from this level on."),
+    ),
+}  # fmt: skip
+
+
+class Cluster:
+    """The cluster that a command means, and the names that it was given."""
+
+    def __init__(self, options: Mapping[str, Any], named: Mapping[str, str | None]) -> None:
+        self._level = LogLevel(options["log_level"] or LogLevel.CRITICAL)
+        self._options = {name: options[name] for name in (*FIELDS, "profile")}
+        self._named = named
+
+    def run(self, work: Callable[[Session, Admin], Awaitable[T]], *, fast: bool = False) -> T:
+        """Connect, work, disconnect; `fast` is for work that takes longer than loading uvloop."""
+        import asyncio  # not needed to parse a command line
+
+        from inorder.cli.running import loop_factory
+
+        factory = loop_factory() if fast else None
+        with logging_to_stderr(self._level), asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(self._run(work))
+
+    def session(self) -> Session:
+        """Return a new session, to be started."""
+        from inorder.cli.settings import read_settings
+        from inorder.client.session import Session
+        from inorder.config import ClientConfig
+
+        target = find_target(self._options, os.environ)
+        config = read_settings(ClientConfig, None, {}).config
+        return Session(target.name_servers, config=config, tls=target.context())
+
+    async def _run(self, work: Callable[[Session, Admin], Awaitable[T]]) -> T:
+        from inorder.client.admin import Admin
+
+        async with self.session() as session:
+            admin = Admin(session)
+            try:
+                return await work(session, admin)
+            except ConnectFailed as error:
+                raise ConnectFailed(f"{error}; {self._advice(session, error)}") from error
+            except TopicNotRouted as error:
+                known = await _known(admin.topics.names)
+                hint = _nearest("topic", self._named.get("topic"), known)
+                raise TopicNotRouted(f"{error}{hint}") from error
+            except GroupNotFound as error:
+                known = await _known(admin.groups.names)
+                hint = _nearest("group", self._named.get("group"), known)
+                raise GroupNotFound(f"{error}{hint}") from error
+
+    def _advice(self, session: Session, error: ConnectFailed) -> str:
+        """Tell a name server that is not there from a broker that is not where it says."""
+        if "TLS" in str(error):
+            return "name who signed its certificate with --tls-ca, or trust any by --tls-insecure"
+        if session.statistics().connected:
+            return (
+                "the name server says that the broker is there; is it reachable from here? "
+                "(advertised_host of the broker, RocketMQ's brokerIP1)"
+            )
+        target = find_target(self._options, os.environ)
+        origin = target.values["namesrv"].origin
+        return (
+            f"name servers {target.name_servers} ({origin}); start it with `inorder up`, or name "
+            "another one with --namesrv"
+        )
+
+
+def on_cluster(
+    command: Callable[Concatenate[Cluster, Arguments], T],
+) -> Callable[..., T]:
+    """Make a command of a function whose first parameter is the cluster."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    added = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
+        )
+        for name, (kind, option) in _PANEL.items()
+    ]
+
+    bound: Callable[..., T] = says_errors(command)
+
+    @functools.wraps(command)
+    def wrapper(**words: Any) -> T:
+        options = {name: words.pop(name) for name in _PANEL}
+        named = {name: words.get(name) for name in ("topic", "group")}
+        return bound(Cluster(options, named), **words)
+
+    parameters = [*own, *added]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {one.name: one.annotation for one in parameters}
+    del wrapper.__wrapped__  # or its signature would be looked at
+    return wrapper
+
+
+async def _known(names: Callable[..., Awaitable[list[str]]]) -> list[str]:
+    try:
+        return await names()
+    except InorderError:
+        return []  # the error that is being told counts more than its hint
+
+
+def _nearest(kind: str, name: str | None, known: list[str]) -> str:
+    if name is None or name in known or not known:
+        return ""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; `inorder {kind} list` shows what there is"

@@ -1,0 +1,72 @@
+"""`inorder producer list | drop`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inorder.cli.asking import YesOption, confirm
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
+from inorder.cli.render import Output, as_json, say, table
+
+if TYPE_CHECKING:
+    from inorder.client.admin import Admin, ProducerView
+    from inorder.client.session import Session
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Named producers: how far each is. Brokers of ours only.",
+    rich_markup_mode=None,
+)
+
+
+@app.command("list")
+@on_cluster
+def list_(
+    target: Cluster,
+    prefix: Annotated[str, typer.Argument(help="Only those whose names begin so.")] = "",
+    *,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the named producers and their last numbers."""
+
+    async def work(_: Session, admin: Admin) -> list[ProducerView]:
+        return await admin.producers.list(prefix)
+
+    rows = [
+        {
+            "producer": one.name,
+            "connected": one.connected,
+            "topic": queue.topic,
+            "broker": queue.broker,
+            "queue": queue.index,
+            "last": number,
+        }
+        for one in target.run(work)
+        for queue, number in sorted(one.last.items())
+    ]
+    columns = ("producer", "connected", "topic", "broker", "queue", "last")
+    if output is Output.JSON:
+        print(as_json(rows))
+    else:
+        print(table(columns, [[row[column] for column in columns] for row in rows]))
+
+
+@app.command()
+@on_cluster
+def drop(
+    target: Cluster,
+    name: Annotated[str, typer.Argument(help="The producer's name.")],
+    *,
+    yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Forget a named producer; numbers that it repeats are stored again from then on."""
+    confirm(f"Forget producer {name}? What it repeats will be stored again.", yes)
+
+    async def work(_: Session, admin: Admin) -> int:
+        return await admin.producers.drop(name)
+
+    queues = target.run(work)
+    say(output, f"producer {name} forgotten on {queues} queues", producer=name, queues=queues)

@@ -1,0 +1,90 @@
+"""Every command, one by one: its form options, its help, how it fails and asks."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from inorder.cli.asking import confirm
+from inorder.cli.failures import says_errors
+from inorder.cli.main import app
+from inorder.errors import UsageError
+
+ESCAPE = "\x1b"
+
+
+def commands(words: tuple[str, ...], command: Any) -> dict[tuple[str, ...], Any]:
+    """Return all commands by their words."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        return {words: command}
+    found: dict[tuple[str, ...], Any] = {}
+    for name, child in children.items():
+        found |= commands((*words, name), child)
+    return found
+
+
+COMMANDS = commands((), typer.main.get_command(app))
+DESTRUCTIVE = {
+    ("topic", "delete"),
+    ("group", "delete"),
+    ("offset", "set"),
+    ("producer", "drop"),
+    ("offset", "reset"),
+}
+
+
+def test_the_verbs_that_were_promised_are_there() -> None:
+    """Nouns and verbs of the issue."""
+    wanted = "up nameserver broker topic group cluster send tail offset message lag bench demo"
+    assert {words[0] for words in COMMANDS} >= {*wanted.split(), "config", "version", "check"}
+    for words in (("config", "show"), ("config", "profiles"), ("bench", "send"), ("bench", "pull")):
+        assert words in COMMANDS
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids="-".join)
+def test_every_command_speaks_json_and_explains_itself(words: tuple[str, ...]) -> None:
+    """-o table|json, a sentence of help, help for every option, no colours."""
+    assert [one.opts for one in COMMANDS[words].params if not one.help] == []
+    shown = CliRunner().invoke(app, [*words, "--help"])
+    assert shown.exit_code == 0
+    assert ESCAPE not in shown.stdout
+    assert "-o, --output <table|json>" in shown.stdout
+    assert len(COMMANDS[words].help or "") > 10
+
+
+@pytest.mark.parametrize("words", sorted(COMMANDS), ids="-".join)
+def test_destructive_verbs_want_a_yes(words: tuple[str, ...]) -> None:
+    """Those that take something away ask, and only those."""
+    options = {name for one in COMMANDS[words].params for name in one.opts}
+    assert ({"--yes", "-y"} <= options) == (words in DESTRUCTIVE)
+
+
+def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script must say --yes; a person is asked, and no means no."""
+    confirm("Delete?", True)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+    with pytest.raises(UsageError, match=r"Delete\? Nobody is there to ask; give --yes"):
+        confirm("Delete?", False)
+    asked: list[str] = []
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(typer, "confirm", lambda text, **_: asked.append(text))
+    confirm("Delete?", False)
+    assert asked == ["Delete?"]
+
+
+def test_an_interrupt_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 130 and no word, as a shell expects."""
+
+    @says_errors
+    def command() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(typer.Exit) as caught:
+        command()
+    assert caught.value.exit_code == 130
+    assert capsys.readouterr() == ("", "")

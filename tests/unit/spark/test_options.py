@@ -1,0 +1,72 @@
+"""The options of the source: what they mean, and what is said about bad ones."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+from inorder.errors import ConfigError
+from inorder.model import TopicQueue
+from inorder.spark.options import parse
+
+BASE = {"namesrv": "127.0.0.1:9876", "topic": "orders"}
+
+
+def test_names_of_rocketmq_and_kafka_are_understood() -> None:
+    """Existing jobs need few changes."""
+    found = parse(
+        {"nameServer": "h:1", "subscribe": "a, b", "consumerGroup": "g", "subExpression": "x || y"}
+    )
+    assert (found.namesrv, found.topics, found.group, found.tag) == (
+        "h:1",
+        ("a", "b"),
+        "g",
+        "x || y",
+    )
+    assert found.report_offsets
+
+
+def test_a_time_goes_before_offsets() -> None:
+    """As with Kafka; both forms of a time are read."""
+    noon = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    for text in (
+        "2026-11-15T12:00:00+00:00",
+        "2026-11-15 12:00:00",
+        str(int(noon.timestamp() * 1000)),
+    ):
+        found = parse({**BASE, "startingTimestamp": text, "startingOffsets": "earliest"})
+        assert found.starting == noon
+
+
+def test_offsets_by_queue() -> None:
+    """JSON by topic, broker and queue."""
+    found = parse({**BASE, "startingOffsets": '{"orders": {"broker-a": {"0": 23, "1": -1}}}'})
+    assert found.starting == {
+        TopicQueue("orders", "broker-a", 0): 23,
+        TopicQueue("orders", "broker-a", 1): -1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"topic": "t"}, "namesrv is missing"),
+        ({"namesrv": "h:1"}, "topic is missing"),
+        ({**BASE, "startingOfsets": "earliest"}, "did you mean startingOffsets"),
+        ({**BASE, "startingOffsets": "soon"}, "neither earliest, latest, group nor JSON"),
+        ({**BASE, "endingOffsets": "earliest"}, "neither latest nor JSON"),
+        ({**BASE, "startingTimestamp": "yesterday"}, "is no time"),
+        ({**BASE, "maxOffsetsPerTrigger": "0"}, "no number above 0"),
+        ({**BASE, "maxTriggerDelay": "fast"}, "no duration"),
+        ({**BASE, "failOnDataLoss": "maybe"}, "neither true nor false"),
+        ({**BASE, "columns": "offset,bodi"}, "no column 'bodi'"),
+        ({**BASE, "maxRecordsPerPartition": "5"}, "ordered=false"),
+    ],
+)
+def test_a_bad_option_is_named(options: dict[str, str], says: str) -> None:
+    """The error names the option and the way out."""
+    with pytest.raises(ConfigError, match=says):
+        parse(options)

@@ -1,0 +1,112 @@
+"""The page of what we add to RocketMQ's protocol, made from `wire/`; see `make_reference.py`."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from enum import IntEnum
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+from inorder import errors
+from inorder.wire import extensions
+from inorder.wire.fields import wire_names
+from inorder.wire.requests import producers
+
+_HEAD = """\
+# What we add to RocketMQ's protocol
+
+Made from `src/inorder/wire/extensions.py` and `src/inorder/wire/requests` by `make docs`; do not
+edit. What the numbers of producers are for: [Sending exactly once](idempotence.md).
+
+A stock broker answers our request codes with 3 and ignores fields and properties of ours; a stock
+client sends none. Both blocks of numbers are unused by RocketMQ.
+"""
+
+
+def extensions_page() -> str:
+    """Return the page."""
+    parts = [
+        _HEAD,
+        "## Fields and properties\n",
+        "| name | on the wire | what it is |",
+        "|---|---|---|",
+    ]
+    for name, value, text in _constants(extensions):
+        parts.append(f"| `{name}` | `{value}` | {text} |")
+    parts += ["", "## Requests\n"]
+    classes = {cls.CODE: cls for cls in _requests(producers)}
+    for code in extensions.ExtensionCode:
+        parts.append(f"### {int(code)} {code.name}\n")
+        found = classes.get(code)
+        if found is None:
+            continue
+        parts += [_prose(found), "", *_fields(found)]
+        reply = getattr(producers, f"{found.__name__}Reply", None)
+        if reply is not None:
+            parts += [f"Answer: {_prose(reply)}", "", *_fields(reply)]
+    parts += ["## Answers\n", "| code | name | raised as | what it says |", "|---|---|---|---|"]
+    documented = _members(extensions.ExtensionAnswer)
+    for answer in extensions.ExtensionAnswer:
+        raised = errors.BROKER_ERRORS.get(int(answer), errors.BrokerError).__name__
+        text = documented.get(answer.name, "")
+        parts.append(f"| {int(answer)} | `{answer.name}` | `{raised}` | {text} |")
+    return "\n".join(parts) + "\n"
+
+
+def _requests(module: ModuleType) -> list[Any]:
+    return [
+        cls
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if cls.__module__ == module.__name__ and hasattr(cls, "CODE")
+    ]
+
+
+def _fields(cls: Any) -> list[str]:
+    names = wire_names(cls)
+    if not names:
+        return []
+    texts = _members(cls)
+    lines = ["| field | default | what it is |", "|---|---|---|"]
+    for item, name in zip(dataclasses.fields(cls), names, strict=True):
+        default = "" if item.default is dataclasses.MISSING else f"`{str(item.default).lower()}`"
+        lines.append(f"| `{name}` | {default} | {texts.get(item.name, '')} |")
+    return [*lines, ""]
+
+
+def _prose(cls: Any) -> str:
+    return inspect.cleandoc(cls.__doc__ or "")
+
+
+def _constants(module: ModuleType) -> list[tuple[str, object, str]]:
+    texts = _documented(ast.parse(inspect.getsource(module)).body)
+    return [(name, getattr(module, name), text) for name, text in texts.items()]
+
+
+def _members(cls: type[IntEnum] | Any) -> dict[str, str]:
+    (tree,) = ast.parse(inspect.getsource(cls)).body
+    assert isinstance(tree, ast.ClassDef), "it is the source of a class"
+    return _documented(tree.body)
+
+
+def _documented(body: list[ast.stmt]) -> dict[str, str]:
+    """Return the names that are followed by a text of their own."""
+    found = {}
+    for statement, after in pairwise(body):
+        name: ast.expr
+        if isinstance(statement, ast.AnnAssign):
+            name = statement.target
+        elif isinstance(statement, ast.Assign):
+            name = statement.targets[0]
+        else:
+            continue
+        if (
+            isinstance(name, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
+            found[name.id] = " ".join(after.value.value.split())
+    return found
