@@ -1,0 +1,280 @@
+"""What a Spark process asks of a cluster, blocking: where queues are, their ends, their messages.
+
+Workers are forked, reused and killed at will, so a connection is kept per process and address and
+belongs to the process that made it. Reading is one pull after the other, the next one on its way
+while the last is decoded; a broker of ours gives thousands of messages in one answer, a stock one
+32, of which several are then asked for at once.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
+
+from inorder.client.state.routes import read_address, subscribe_queues
+from inorder.errors import (
+    InorderError,
+    NotFound,
+    TopicNotFound,
+    TopicNotRouted,
+    TransportError,
+    broker_error,
+)
+from inorder.model import TopicQueue
+from inorder.net.blocking import BlockingConnection
+from inorder.spark.planning import Places
+from inorder.wire.codes import ResponseCode
+from inorder.wire.command import Command
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    OffsetReply,
+    QueryConsumerOffset,
+    SearchOffset,
+    UpdateConsumerOffset,
+)
+from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PullMessage, PullReply
+from inorder.wire.requests.routes import GetRoute
+from inorder.wire.routedata import TopicRoute
+
+T = TypeVar("T")
+
+BULK_BYTES: Final = 2 * 1024 * 1024
+BULK_MESSAGES: Final = 8192
+STOCK_MESSAGES: Final = 32
+AHEAD: Final = 8
+ATTEMPTS: Final = 5
+PAUSE_S: Final = 0.2
+
+_connections: dict[tuple[int, str], BlockingConnection] = {}
+
+
+class Pulled(NamedTuple):
+    """Records as they came, and where to go on."""
+
+    code: int
+    data: bytes
+    next_offset: int
+    min_offset: int
+
+
+class Cluster:
+    """A cluster as seen from one process. Cheap to make, safe to pickle."""
+
+    def __init__(self, namesrv: str, *, group: str, tls: ssl.SSLContext | None = None) -> None:
+        self.namesrv = [
+            part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()
+        ]
+        self.group = group
+        self._tls = tls
+        self._routes: dict[str, TopicRoute] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"namesrv": self.namesrv, "group": self.group, "_tls": None, "_routes": {}}
+
+    def queues(self, topic: str) -> list[TopicQueue]:
+        """Return the queues of a topic, as the name server knows them now."""
+        self._routes.pop(topic, None)
+        return subscribe_queues(self._route(topic), topic)
+
+    def oldest(self, queues: Iterable[TopicQueue]) -> Places:
+        """Return the offsets of the oldest messages."""
+        return self._offsets(queues, lambda queue: GetMinOffset(queue.topic, queue.index))
+
+    def ends(self, queues: Iterable[TopicQueue]) -> Places:
+        """Return the offsets behind the newest messages."""
+        return self._offsets(queues, lambda queue: GetMaxOffset(queue.topic, queue.index))
+
+    def at_time(self, queues: Iterable[TopicQueue], time_ms: int) -> Places:
+        """Return the offsets of the first messages stored then or later, the ends if none was."""
+        return self._offsets(queues, lambda queue: SearchOffset(queue.topic, queue.index, time_ms))
+
+    def committed(self, queue: TopicQueue) -> int | None:
+        """Return how far the group is."""
+        request = QueryConsumerOffset(self.group, queue.topic, queue.index, False)
+        try:
+            return self._offset(queue, request)
+        except NotFound:
+            return None
+
+    def commit(self, queue: TopicQueue, offset: int) -> None:
+        """Say how far the group is."""
+        request = UpdateConsumerOffset(self.group, queue.topic, queue.index, offset)
+        self._ask(queue, request)
+
+    def read(self, queue: TopicQueue, start: int, end: int, tag: str = "*") -> Iterator[Pulled]:
+        """Return what lies between two offsets, answer by answer."""
+        at, failures, depth = start, 0, 1
+        while at < end:
+            try:
+                for pulled in self._stretch(queue, at, end, tag, depth):
+                    yield pulled
+                    failures = 0
+                    if pulled.next_offset <= at:
+                        return  # nothing is stored there (any more): the caller judges
+                    if pulled.next_offset - at <= STOCK_MESSAGES and tag == "*":
+                        depth = AHEAD
+                    at = pulled.next_offset
+            except TransportError:
+                failures += 1
+                if failures >= ATTEMPTS:
+                    raise
+                self._forget(queue)
+                time.sleep(PAUSE_S * failures)
+
+    def _stretch(
+        self, queue: TopicQueue, start: int, end: int, tag: str, depth: int
+    ) -> Iterator[Pulled]:
+        """Pull on with requests sent ahead, until an answer is not what they were sent for."""
+        connection = self._reader(queue)
+        step = STOCK_MESSAGES if depth > 1 else BULK_MESSAGES
+        asked: deque[tuple[int, int]] = deque()
+
+        def ask(offset: int) -> None:
+            asked.append((offset, connection.send(self._pull(queue, offset, tag, step))))
+
+        at = ahead = start
+        try:
+            while at < end:
+                if not asked:
+                    ahead = at
+                while ahead < end and len(asked) < depth:
+                    ask(ahead)
+                    ahead += step
+                offset, request = asked.popleft()
+                if offset != at:
+                    asked.append((offset, request))
+                    return
+                pulled = _pulled(connection.receive(request))
+                at = pulled.next_offset
+                if depth == 1 and pulled.data and at < end:
+                    ask(at)  # it is on its way while the caller decodes this one
+                yield pulled
+        finally:
+            for _, request in asked:
+                connection.ignore(request)
+
+    def _pull(self, queue: TopicQueue, offset: int, tag: str, count: int) -> Command:
+        request = PullMessage(
+            self.group, queue.topic, queue.index, offset, count, PULL_SUBSCRIPTION,
+            0, 0, 0, tag, "TAG", bulk=BULK_BYTES,
+        )  # fmt: skip
+        return Command.request(request.CODE, encode_fields(request))
+
+    # Asking.
+
+    def _offsets(self, queues: Iterable[TopicQueue], make: Callable[[TopicQueue], Any]) -> Places:
+        """Ask for one offset of each queue, all questions to a broker at once."""
+        wanted = list(queues)
+
+        def ask() -> Places:
+            asked = []
+            for queue in wanted:
+                request = make(queue)
+                reader = self._reader(queue)
+                command = Command.request(request.CODE, encode_fields(request))
+                asked.append((queue, reader, reader.send(command)))
+            return {
+                queue: decode_fields(OffsetReply, _checked(reader.receive(number)).fields).offset
+                for queue, reader, number in asked
+            }
+
+        return self._try(ask, self._routes.clear)
+
+    def _offset(self, queue: TopicQueue, request: Any) -> int:
+        return decode_fields(OffsetReply, self._ask(queue, request).fields).offset
+
+    def _ask(self, queue: TopicQueue, request: Any) -> Command:
+        def ask() -> Command:
+            return _checked(
+                self._reader(queue).request(Command.request(request.CODE, encode_fields(request)))
+            )
+
+        return self._try(ask, lambda: self._forget(queue))
+
+    def _route(self, topic: str) -> TopicRoute:
+        known = self._routes.get(topic)
+        if known is None:
+            known = self._routes[topic] = self._try(lambda: self._ask_route(topic), lambda: None)
+        return known
+
+    def _ask_route(self, topic: str) -> TopicRoute:
+        failure: InorderError | None = None
+        for address in self.namesrv:
+            try:
+                request = GetRoute(topic, True)
+                answer = self._connect(address).request(
+                    Command.request(request.CODE, encode_fields(request))
+                )
+                return TopicRoute.decode(_checked(answer).body)
+            except TopicNotFound:
+                failure = TopicNotRouted(
+                    f"no name server of {';'.join(self.namesrv)} knows topic {topic}; create it, "
+                    "or start its broker"
+                )
+            except TransportError as error:
+                failure = error
+        assert failure is not None, "there is at least one name server"
+        raise failure
+
+    def _try(self, ask: Callable[[], T], again: Callable[[], None]) -> T:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return ask()
+            except TransportError:
+                if attempt == ATTEMPTS:
+                    raise
+                again()
+                time.sleep(PAUSE_S * attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _reader(self, queue: TopicQueue) -> BlockingConnection:
+        address = read_address(self._route(queue.topic), queue.broker)
+        if address is None:
+            raise TopicNotRouted(f"no broker {queue.broker} serves topic {queue.topic}")
+        return self._connect(address)
+
+    def _forget(self, queue: TopicQueue) -> None:
+        self._routes.pop(queue.topic, None)
+
+    def _connect(self, address: str) -> BlockingConnection:
+        key = (os.getpid(), address)  # a fork must not share its parent's
+        found = _connections.get(key)
+        if found is None or found.closed:
+            found = _connections[key] = BlockingConnection(address, tls=self._tls)
+        return found
+
+
+def close_all() -> None:
+    """Close the connections of this process."""
+    for key in [key for key in _connections if key[0] == os.getpid()]:
+        _connections.pop(key).close()
+
+
+def _checked(answer: Command) -> Command:
+    if answer.code != ResponseCode.SUCCESS:
+        raise broker_error(answer.code, answer.remark)
+    return answer
+
+
+def _pulled(answer: Command) -> Pulled:
+    if answer.code not in _PULL_CODES:
+        raise broker_error(answer.code, answer.remark)
+    reply = decode_fields(PullReply, answer.fields)
+    data = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
+    return Pulled(answer.code, data, reply.next_begin_offset, reply.min_offset)
+
+
+_PULL_CODES: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)

@@ -1,0 +1,92 @@
+"""Reading a partition: the part that runs on executors, knowing nothing but its partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from inorder.spark.cluster import Cluster
+from inorder.spark.columns import PROPERTY_OF, Records
+from inorder.spark.options import SourceOptions
+from inorder.spark.planning import DataLoss, Range
+from inorder.wire.codes import ResponseCode
+from inorder.wire.subscription import parse_subscription
+
+ROWS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """What one task reads: whole queues, front to back."""
+
+    options: SourceOptions
+    ranges: tuple[Range, ...]
+
+
+def read(portion: Portion) -> Iterator[pa.RecordBatch]:
+    """Return the messages of a portion as Arrow batches, each queue in order and without a gap.
+
+    Raises:
+        DataLoss: some are gone, and the options do not say that this is fine.
+    """
+    cluster = Cluster(portion.options.namesrv, group=portion.options.group)
+    for span in portion.ranges:
+        yield from _read_range(cluster, portion.options, span)
+
+
+def _read_range(cluster: Cluster, options: SourceOptions, span: Range) -> Iterator[pa.RecordBatch]:
+    queue, at = span.queue, span.start
+    for pulled in cluster.read(queue, span.start, span.end, options.tag):
+        if pulled.code == ResponseCode.PULL_OFFSET_MOVED and pulled.next_offset != at:
+            _lost(options, span, at, pulled.next_offset)
+        if pulled.data:
+            records = Records(pulled.data, check_crc=options.check_crc)
+            _check_order(records.offsets, at, span, filtered=options.tag != "*")
+            batch = records.batch(options.columns, broker=queue.broker)
+            batch = _wanted(batch, records, options, span)
+            if batch.num_rows:
+                yield batch
+        at = pulled.next_offset
+    if at < span.end:
+        _lost(options, span, at, span.end)
+
+
+def _wanted(
+    batch: pa.RecordBatch, records: Records, options: SourceOptions, span: Range
+) -> pa.RecordBatch:
+    """Leave out what lies behind the range, and tags that only share a hash with the wanted."""
+    beyond = int(np.searchsorted(records.offsets, span.end))
+    if beyond < batch.num_rows:
+        batch = batch.slice(0, beyond)
+    if options.tag in ("*", ""):
+        return batch
+    tags: Any = records.property_values(PROPERTY_OF["tag"])[:beyond]
+    wanted = parse_subscription(span.queue.topic, options.tag).tags
+    return batch.filter(pc.is_in(tags, pa.array(wanted, pa.string())))
+
+
+def _check_order(offsets: Any, at: int, span: Range, *, filtered: bool) -> None:
+    """Assert that a queue is read in order and, if all of it is wanted, without a gap."""
+    steps = np.diff(offsets)
+    in_order = int(offsets[0]) >= at and bool((steps > 0).all())
+    whole = filtered or (int(offsets[0]) == at and bool((steps == 1).all()))
+    if not in_order or not whole:
+        raise DataLoss(
+            f"queue {span.queue.broker}/{span.queue.index} of topic {span.queue.topic} was not "
+            f"answered in order from {at} on: {offsets[:5].tolist()}…; read it again"
+        )
+
+
+def _lost(options: SourceOptions, span: Range, start: int, end: int) -> None:
+    if options.fail_on_data_loss:
+        queue = span.queue
+        raise DataLoss(
+            f"messages {start} to {end} of queue {queue.broker}/{queue.index} of topic "
+            f"{queue.topic} are gone: removed by retention, or the topic was made again. "
+            "failOnDataLoss=false reads what there is"
+        )

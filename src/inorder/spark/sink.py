@@ -1,0 +1,248 @@
+"""Rows into a topic, batch or stream, the rows of one key in their order.
+
+exactly-once    every row is numbered by where it comes from: a named producer for each source
+                queue, the offset there as its number. A task that is repeated sends the same
+                numbers again, and the broker stores what it has not. Needs a broker of ours and the
+                columns `source_topic`, `source_broker`, `source_queue`, `source_offset` (see
+                `lineage`), or `producer` and `sequence` of the user's own
+at-least-once   a repeated task stores its rows again. For Apache RocketMQ, and rows without lineage
+
+Numbers ascend per producer and target queue; the writer asserts it, for rows that a shuffle has put
+out of order would be taken for repetitions and silently dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from inorder.errors import ConfigError, InorderError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+LINEAGE: Final = ("source_topic", "source_broker", "source_queue", "source_offset")
+OWN: Final = ("producer", "sequence")
+COLUMNS: Final = ("body", "topic", "key", "tag", "keys", "properties", *LINEAGE, *OWN)
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+ROWS_PER_MESSAGE_BITS: Final = 20
+BATCH_ROWS: Final = 1000
+
+_KNOWN: Final = {"namesrv": "namesrv", "nameserver": "namesrv", "topic": "topic", "path": "topic",
+                 "sinkid": "sinkId", "delivery": "delivery", "checkpointlocation": ""}  # fmt: skip
+
+
+class OutOfOrder(InorderError):
+    """Rows came in an order in which they would be lost; nothing of them was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a user wants written."""
+
+    namesrv: str
+    topic: str | None
+    delivery: str
+    sink_id: str
+    columns: tuple[str, ...]
+
+
+def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
+    """Read the options of `write` or `writeStream`, and check the columns."""
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        wanted = _KNOWN.get(name.lower())
+        if wanted is None:
+            raise ConfigError(
+                f"the sink has no option {name!r}; it has namesrv, topic, delivery and sinkId"
+            )
+        given[wanted] = value
+    if not given.get("namesrv"):
+        raise ConfigError("the option namesrv is missing: the name servers, host:9876;host2:9876")
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise ConfigError(f"the sink knows no column {unknown[0]!r}; it has {', '.join(COLUMNS)}")
+    if "body" not in columns:
+        raise ConfigError("the sink needs a column body, binary or string")
+    if not given.get("topic") and "topic" not in columns:
+        raise ConfigError("say where to: the option topic, or a column topic")
+    delivery = given.get("delivery", EXACTLY_ONCE)
+    if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise ConfigError(f"delivery: {delivery!r} is neither {EXACTLY_ONCE} nor {AT_LEAST_ONCE}")
+    if delivery == EXACTLY_ONCE:
+        _check_identity(columns, given.get("sinkId", ""))
+    return SinkOptions(
+        given["namesrv"], given.get("topic"), delivery, given.get("sinkId", ""), tuple(columns)
+    )
+
+
+def _check_identity(columns: list[str], sink_id: str) -> None:
+    own = all(name in columns for name in OWN)
+    if not own and not all(name in columns for name in LINEAGE):
+        raise ConfigError(
+            f"{EXACTLY_ONCE} needs to know where each row comes from: the columns "
+            f"{', '.join(LINEAGE)} (inorder.spark.lineage makes them), or {' and '.join(OWN)}; "
+            f"or say delivery={AT_LEAST_ONCE}"
+        )
+    if not own and not sink_id:
+        raise ConfigError(
+            f"{EXACTLY_ONCE} needs the option sinkId: a name for this pipeline that stays the same "
+            "over restarts and that no other pipeline has"
+        )
+
+
+def lineage(frame: DataFrame) -> DataFrame:
+    """Return the rows of the source with their place under the names that the sink wants.
+
+    `topic`, `broker`, `queue` and `offset` become `source_topic` and so on, so that `topic` is free
+    to say where a row goes.
+    """
+    for name in LINEAGE:
+        frame = frame.withColumnRenamed(name.removeprefix("source_"), name)
+    return frame
+
+
+class Writer(DataSourceArrowWriter):
+    """Writes a batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._wanted = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task; they are stored when this returns."""
+        return send_rows(self._wanted, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing is left to do: the rows are stored."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave what is stored: a repetition with exactly-once finds it."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._wanted = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task; they are stored when this returns."""
+        return send_rows(self._wanted, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing is left to do: the rows are stored."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave what is stored: the repetition finds it."""
+
+
+def send_rows(options: SinkOptions, batches: Iterator[Any]) -> WriterCommitMessage:
+    """Send rows in their order; return when all are stored."""
+    from inorder.sync.producer import Producer
+
+    exact = options.delivery == EXACTLY_ONCE
+    numbers = Numbers(options.sink_id)
+    producers: dict[str, Producer] = {}
+    try:
+        for batch in batches:
+            rows = batch.to_pylist()
+            for start in range(0, len(rows), BATCH_ROWS):
+                for name, chosen in _by_producer(rows[start : start + BATCH_ROWS], numbers, exact):
+                    producer = producers.get(name)
+                    if producer is None:
+                        producer = Producer(options.namesrv, id=name if exact else None)
+                        producers[name] = producer
+                    _send(producer, options, chosen, exact)
+    finally:
+        for producer in producers.values():
+            producer.close()
+    return WriterCommitMessage()
+
+
+class Numbers:
+    """Gives rows their producer and their number, and asserts that numbers ascend."""
+
+    def __init__(self, sink_id: str) -> None:
+        self._sink_id = sink_id
+        self._last: dict[str, int] = {}
+
+    def of(self, row: Mapping[str, Any]) -> tuple[str, int]:
+        """Return the name of the producer and the number of a row."""
+        if row.get("producer") is not None and row.get("sequence") is not None:
+            name, number = str(row["producer"]), int(row["sequence"])
+        else:
+            if any(row.get(column) is None for column in LINEAGE):
+                raise ConfigError(
+                    f"a row does not say where it comes from: {', '.join(LINEAGE)} must not be null"
+                )
+            place = ":".join(str(row[column]) for column in LINEAGE[:3])
+            name = f"spark:{self._sink_id}:{place}"
+            number = int(row["source_offset"]) << ROWS_PER_MESSAGE_BITS
+            last = self._last.get(name, -1)
+            if last >> ROWS_PER_MESSAGE_BITS == int(row["source_offset"]):
+                number = last + 1  # a further row of the same message
+        last = self._last.get(name, -1)
+        if number <= last:
+            raise OutOfOrder(
+                f"a row of producer {name} has number {number} behind {last}: the rows are not in "
+                "the order of their source. Sort them by source_queue and source_offset after a "
+                "shuffle, or do without it"
+            )
+        self._last[name] = number
+        return name, number
+
+
+def _by_producer(
+    rows: list[dict[str, Any]], numbers: Numbers, exact: bool
+) -> Iterator[tuple[str, list[tuple[dict[str, Any], int]]]]:
+    """Group rows by producer; the order within one stays."""
+    if not exact:
+        yield "", [(row, 0) for row in rows]
+        return
+    found: dict[str, list[tuple[dict[str, Any], int]]] = {}
+    for row in rows:
+        name, number = numbers.of(row)
+        found.setdefault(name, []).append((row, number))
+    yield from found.items()
+
+
+def _send(
+    producer: Any, options: SinkOptions, chosen: list[tuple[dict[str, Any], int]], exact: bool
+) -> None:
+    by_topic: dict[str, list[tuple[dict[str, Any], int]]] = {}
+    for row, number in chosen:
+        topic = row.get("topic") or options.topic
+        if not topic:
+            raise ConfigError("a row has no topic and the sink has no option topic")
+        by_topic.setdefault(topic, []).append((row, number))
+    for topic, members in by_topic.items():
+        messages = [_message(topic, row) for row, _ in members]
+        if exact:
+            producer.send_batch(messages, sequences=[number for _, number in members])
+        else:
+            producer.send_batch(messages)
+
+
+def _message(topic: str, row: Mapping[str, Any]) -> Any:
+    from inorder.model import Message
+
+    body = row["body"]
+    if body is None:
+        raise ConfigError("a row has no body; a message needs at least one byte")
+    return Message(
+        topic,
+        body.encode() if isinstance(body, str) else bytes(body),
+        row.get("key"),
+        row.get("tag"),
+        tuple((row.get("keys") or "").split()),
+        dict(row.get("properties") or ()),
+    )

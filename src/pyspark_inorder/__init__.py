@@ -1,0 +1,5 @@
+"""Found by Spark by its name: `spark.read.format("inorder")` works where inorder is installed."""
+
+from inorder.spark.source import InorderSource as DefaultSource
+
+__all__ = ["DefaultSource"]
