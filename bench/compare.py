@@ -108,7 +108,7 @@ def _run_cell(cell: Cell, systems: list[System], plan: Plan, say: Say) -> CellRe
     result = CellResult(cell.name, cell.targets)
     for number in range(plan.units):
         for system in systems:
-            _wait_quiet(systems)
+            wait_quiet(systems)
             unit, bad = measure(system, cell.load, plan.seconds)
             result.units.setdefault(system.name, []).append(unit)
             result.bad += [f"{system.name}: {sample}" for sample in bad]
@@ -229,7 +229,7 @@ def _cpu_s(system: System) -> float:
     return sum(child.cpu_seconds() for child in system.children())
 
 
-def _wait_quiet(systems: list[System]) -> None:
+def wait_quiet(systems: Sequence[System]) -> None:
     """Wait until the brokers have finished what the last unit left them."""
     deadline = time.monotonic() + QUIET_TIMEOUT_S
     while time.monotonic() < deadline:

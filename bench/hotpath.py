@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from inorder.broker.hot import HotPath
+from inorder.broker.state.producers import ProducerTable
 from inorder.broker.ticks import Answers
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, StoreConfig
@@ -29,12 +30,24 @@ PER_TICK = 112
 BODY = b"x" * 200
 
 
-def send_header(number: int, queue_id: int) -> bytes:
-    """Return the JSON header that a Java client sends."""
+PRODUCER_ID = "0123456789abcdef"
+
+
+class Connection:
+    """A client's connection, as far as the hot path looks at it."""
+
+    peer_host = pack_host("127.0.0.1", 5000)
+    closed = False
+
+
+def send_header(number: int, queue_id: int, sequence: int | None = None) -> bytes:
+    """Return the JSON header that a Java client sends; with a sequence, that of our own client."""
     properties = (
         f"KEYS\x01k{number}\x02UNIQ_KEY\x01C000020242844E0E2F2A48FB{number:08X}\x02"
         "WAIT\x01true\x02TAGS\x01TagA\x02"
     )
+    if sequence is not None:
+        properties += f"INORDER_PID\x01{PRODUCER_ID}\x02INORDER_SEQ\x01{sequence}\x02"
     fields = {
         "a": "PG", "b": "Bench", "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
         "g": "1794715657242", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
@@ -58,41 +71,43 @@ def batch_body(first: int, count: int = 32) -> bytes:
     return b"".join(items)
 
 
-def rig(folder: Path) -> tuple[Any, HotPath]:
-    """Return a store and a hot path over it, without a network."""
+def rig(folder: Path) -> tuple[Any, HotPath, ProducerTable[Any]]:
+    """Return a store, a hot path over it and its producers, without a network."""
     clock = SystemClock()
     config = BrokerConfig(data=str(folder), store=StoreConfig())
     store = Store.open(folder, config.store, OsFiles(), clock)
     broker: Any = SimpleNamespace(
         store=store, clock=clock, config=config, store_host=pack_host("127.0.0.1", 10911),
-        unique_ids=UniqueIds("127.0.0.1", 1, 2),
+        unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
     )  # fmt: skip
+    store.companions.append(broker.producers)
     hot = HotPath(broker)
     for queue_id in range(8):
         hot.target("Bench", queue_id)
-    return store, hot
+    return store, hot, broker.producers
 
 
 def measure(folder: Path) -> dict[str, float]:
     """Return the best µs per message of each path."""
-    store, hot = rig(folder)
-    connection: Any = SimpleNamespace(peer_host=pack_host("127.0.0.1", 5000), closed=False)
-    best = {"send": 9e9, "batch": 9e9, "housekeep": 9e9, "pull": 9e9}
+    store, hot, producers = rig(folder)
+    connection: Any = Connection()
+    best = {"send": 9e9, "numbered": 9e9, "batch": 9e9, "housekeep": 9e9, "pull": 9e9}
+    producer = producers.hello(PRODUCER_ID, 1, connection, named=False)
+    for queue_id in range(8):
+        producers.add_numbers(producer, "Bench", queue_id)
     number = 0
-    for _ in range(ROUNDS):
+    for round_number in range(ROUNDS):
         headers = [send_header(number + i, i % 8) for i in range(MESSAGES)]
-        started = time.perf_counter()
-        for at in range(0, MESSAGES, PER_TICK):
-            answers = Answers(connection, 1794715657300)
-            for header in headers[at : at + PER_TICK]:
-                if not hot.send_v2(connection, header, BODY, answers):
-                    raise SystemExit("the hot path refused a plain send")
-            tick = store.write_tick()
-            assert tick is not None
-            store.publish(tick)
-        best["send"] = min(best["send"], (time.perf_counter() - started) / MESSAGES)
+        best["send"] = min(best["send"], _send(store, hot, connection, headers))
         number += MESSAGES
         best["housekeep"] = min(best["housekeep"], _housekeep(store, MESSAGES))
+        headers = [
+            send_header(number + i, i % 8, (round_number * MESSAGES + i) // 8)
+            for i in range(MESSAGES)
+        ]
+        best["numbered"] = min(best["numbered"], _send(store, hot, connection, headers))
+        number += MESSAGES
+        _housekeep(store, MESSAGES)
         header = send_header(number, 3).replace(b'"code":310', b'"code":320')
         header = header.replace(b'"m":"false"', b'"m":"true"')
         bodies = [batch_body(number + i * 32) for i in range(MESSAGES // 32)]
@@ -117,6 +132,19 @@ def measure(folder: Path) -> dict[str, float]:
         best["pull"] = min(best["pull"], (time.perf_counter() - started) / MESSAGES)
     store.close()
     return {name: seconds * 1e6 for name, seconds in best.items()}
+
+
+def _send(store: Any, hot: HotPath, connection: Any, headers: list[bytes]) -> float:
+    started = time.perf_counter()
+    for at in range(0, MESSAGES, PER_TICK):
+        answers = Answers(connection, 1794715657300)
+        for header in headers[at : at + PER_TICK]:
+            if not hot.send_v2(connection, header, BODY, answers):
+                raise SystemExit("the hot path refused a plain send")
+        tick = store.write_tick()
+        assert tick is not None
+        store.publish(tick)
+    return (time.perf_counter() - started) / MESSAGES
 
 
 def _housekeep(store: Any, messages: int) -> float:

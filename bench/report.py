@@ -21,6 +21,10 @@ LABELS = {
     "cpu_us_per_message": "CPU us/message",
     "p50_us": "p50 us",
     "p99_us": "p99 us",
+    "client_cpu_us_per_message": "client CPU us/message",
+    "broker_cpu_us_per_message": "broker CPU us/message",
+    "decode_us_per_message": "CPU us/message",
+    "percent_of_bound": "% of what handlers allow",
     "ready_ms": "ready ms",
     "idle_anonymous_mb": "RssAnon MB",
     "loaded_anonymous_mb": "RssAnon MB",
@@ -31,6 +35,7 @@ ABSOLUTE = {
     "idle_anonymous_mb": IDLE_MB_MAX,
     "idle_cpu_percent": IDLE_CPU_PERCENT_MAX,
 }
+AT_LEAST = {"percent_of_bound": 95.0}
 HEAD = ("cell", "metric", "ours", "theirs", "ratio", "spread", "target", "")
 
 
@@ -67,6 +72,9 @@ def _row(result: CellResult, target: Target, accelerated: bool) -> tuple[str, ..
     if metric in ABSOLUTE and ours is not None:
         wanted = f"{wanted} and < {ABSOLUTE[metric]:g}" if wanted else f"< {ABSOLUTE[metric]:g}"
         verdicts.append(ours < ABSOLUTE[metric])
+    if metric in AT_LEAST and ours is not None:
+        wanted = f">= {AT_LEAST[metric]:g}"
+        verdicts.append(ours >= AT_LEAST[metric])
     if verdicts:
         verdict = "met" if all(verdicts) else "NOT MET"
     label = LABELS.get(metric, metric)

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 _locked: set[str] = set()
+
+
+UNLIMITED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,10 @@ class Files(Protocol):
 
     def boot_id(self) -> str:
         """Name this start of the system: while it is the same, the page cache survived."""
+        ...
+
+    def descriptors_max(self) -> int:
+        """Return how many files and connections this process may have open."""
         ...
 
 
@@ -265,6 +273,10 @@ class OsFiles:
         finally:
             _locked.discard(name)
             os.close(fd)
+
+    def descriptors_max(self) -> int:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
     def boot_id(self) -> str:
         try:

@@ -96,6 +96,13 @@ def verify(
     return contents
 
 
+def read_log(root: Path, *, segment_bytes: int) -> Contents:
+    """Read the commit log alone, of whichever broker."""
+    contents = Contents()
+    _read_log(contents, root / "commitlog", segment_bytes)
+    return contents
+
+
 # ---- the log
 
 

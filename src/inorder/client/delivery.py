@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from inorder.client.deadlines import Deadlines
-from inorder.client.givingup import predecessor_failed
+from inorder.client.givingup import fail_behind
 from inorder.client.ids import new_producer_id
 from inorder.client.link import Link
 from inorder.client.queuelane import QueueLane
@@ -297,11 +297,8 @@ class Delivery:
         if sending.series is not None and sending.series.error is None:
             sending.series.error = error
         self._on_outcome(sending, None, error)
-        lane = sending.lane
-        if lane is not None and lane.named and sending.last > lane.confirmed:
-            lane.may_come_again(sending)
-            for behind in lane.doom(sending):
-                self.failed(behind, predecessor_failed(behind, lane))
+        if self.named:
+            fail_behind(self, sending)
 
     def written(self, sending: Sending) -> None:
         """A one-way message is on its way: its caller waits no more, we still care for it."""

@@ -11,6 +11,7 @@ from inorder.errors import InorderError, OutcomeUnknown, PredecessorFailed, Requ
 from inorder.wire.sendframes import SendFields
 
 if TYPE_CHECKING:
+    from inorder.client.delivery import Delivery
     from inorder.client.link import Link
 
 
@@ -32,6 +33,15 @@ def fail_waiting(link: Link, lane: QueueLane, error: InorderError) -> None:
                 error if known else OutcomeUnknown(f"{error}; nobody knows of this message"),
             )
     lane.moved.clear()
+
+
+def fail_behind(owner: Delivery, sending: Sending) -> None:
+    """Give up what a named producer has behind a message that failed and is not stored."""
+    lane = sending.lane
+    if lane is not None and sending.last > lane.confirmed:
+        lane.may_come_again(sending)
+        for behind in lane.doom(sending):
+            owner.failed(behind, predecessor_failed(behind, lane))
 
 
 def predecessor_failed(sending: Sending, lane: QueueLane) -> PredecessorFailed:

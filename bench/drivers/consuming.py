@@ -1,0 +1,105 @@
+"""Our consumer as the benchmark times it: `python -m bench.drivers.consuming NAMESRV`.
+
+A line `run MODE HANDLER_MS COUNT GROUP` makes a new group work off the first COUNT messages of the
+backlog; `@ began` comes with the first one, the numbers with the last. Modes: `orderly` and
+`concurrent` call a plain function in threads, as Java does; `orderly-async` awaits on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+TOPIC = "BenchOrderly"
+THREADS = 20
+
+
+class Meter:
+    """Counts calls; notes the time and the CPU of the first and the last."""
+
+    def __init__(self, count: int) -> None:
+        self._left = self._count = count
+        self._lock = threading.Lock()
+        self._began = self._cpu = 0.0
+        self.done = threading.Event()
+        self.numbers: dict[str, float] = {}
+
+    def tick(self) -> None:
+        """A message was handled."""
+        with self._lock:
+            self._left -= 1
+            if self._left == self._count - 1:
+                print("@ began", flush=True)
+                self._began, self._cpu = time.perf_counter(), time.process_time()
+            elif self._left == 0:
+                seconds = time.perf_counter() - self._began
+                cpu_s = time.process_time() - self._cpu
+                self.numbers = {
+                    "messages_per_s": (self._count - 1) / seconds,
+                    "client_cpu_us_per_message": cpu_s / self._count * 1e6,
+                    "seconds": seconds,
+                }
+                self.done.set()
+
+
+def with_threads(namesrv: str, order: Any, handler_s: float, meter: Meter, group: str) -> None:
+    """Call a plain function."""
+    import inorder
+
+    consumer = inorder.Consumer(namesrv, group=group, consume_from="first")
+
+    @consumer.on(TOPIC, order=order, concurrency=THREADS)
+    def handle(_: Any) -> None:
+        if handler_s:
+            time.sleep(handler_s)
+        meter.tick()
+
+    with consumer:
+        meter.done.wait()
+
+
+async def on_the_loop(namesrv: str, handler_s: float, meter: Meter, group: str) -> None:
+    """Await a coroutine."""
+    from inorder.aio import Consumer
+
+    consumer = Consumer(namesrv, group=group, consume_from="first")
+
+    @consumer.on(TOPIC, order="queue")
+    async def handle(_: Any) -> None:
+        if handler_s:
+            await asyncio.sleep(handler_s)
+        meter.tick()
+
+    async with consumer:
+        await asyncio.to_thread(meter.done.wait)
+
+
+def main() -> None:
+    """Obey until standard input ends."""
+    namesrv = sys.argv[1]
+    print("@ ready", flush=True)
+    for line in sys.stdin:
+        _, mode, handler_ms, count, group = line.split()
+        meter, handler_s = Meter(int(count)), float(handler_ms) / 1000
+        if mode == "orderly-async":
+            loop_factory: Any = None
+            try:
+                import uvloop
+
+                loop_factory = uvloop.new_event_loop
+            except ImportError:
+                pass
+            with asyncio.Runner(loop_factory=loop_factory) as runner:
+                runner.run(on_the_loop(namesrv, handler_s, meter, group))
+        else:
+            order = "queue" if mode == "orderly" else None
+            with_threads(namesrv, order, handler_s, meter, group)
+        print("@ " + json.dumps(meter.numbers), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What Apache RocketMQ does otherwise is listed, shown by a test, and not skipped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from inorder.aio import Admin, ClientConfig, Producer, PullConsumer, Session
+from inorder.errors import UsageError
+from inorder.model import TopicConfig
+from tests.crash.frontdoor import FrontDoor
+from tests.crash.proxy import Proxy
+from tests.suite.conftest import SuiteCluster, make_topic
+from tests.suite.differences import DIFFERENCES, PAGE, page
+
+
+def test_the_page_says_what_the_table_says() -> None:
+    """`python -m tests.suite.differences` writes it anew."""
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_every_difference_is_shown() -> None:
+    """Each line of the table is asked for by a test of this suite, and no test skips."""
+    source = "".join(
+        path.read_text() for path in sorted(Path(__file__).parent.glob("test_suite_*.py"))
+    )
+    asked = set(re.findall(r'\.differs\("([^"]+)"\)', source))
+    assert asked == {difference.name for difference in DIFFERENCES}
+    assert not re.search(r"pytest\.(skip|xfail|mark\.skip)", source.replace('r"pytest', ""))
+
+
+@pytest.mark.slow
+def test_a_send_whose_answer_was_lost(cluster: SuiteCluster, tmp_path: Path) -> None:
+    """Is sent again: ours stores it once, RocketMQ twice; what comes later lies behind."""
+    topic = cluster.unique("lost-answers")
+
+    async def story(session: Session, admin: Admin) -> None:
+        await make_topic(admin, topic, queues=1)
+        (node,) = await admin.cluster.brokers()
+        host, _, port = node.address.rpartition(":")
+        proxy, door = Proxy((host, int(port))), FrontDoor(tmp_path)
+        await door.start(await proxy.start(), TopicConfig(topic, 1, 1))
+        config = ClientConfig(request_timeout_ms=500)
+        async with Session(door.namesrv, config=config) as through, Producer(through) as producer:
+            await producer.send(topic, b"0", key="k")
+            proxy.lose_answers()
+            lost = producer.send_nowait(topic, b"1", key="k")
+            later = producer.send_nowait(topic, b"2", key="k")
+            receipts = await asyncio.gather(lost, later)
+        await door.stop()
+        await proxy.stop()
+        consumer = PullConsumer(session, group="suite-readers")
+        (queue,) = await consumer.queues(topic)
+        found = [int(one.body) async for one in consumer.pull_all(queue)]
+        if cluster.differs("stored-once"):
+            assert found == [0, 1, 1, 2]
+        else:
+            assert found == [0, 1, 2]
+            assert [receipt.offset for receipt in receipts] == [1, 2]
+
+    cluster.play(story)
+
+
+@pytest.mark.slow
+def test_the_client_says_once_what_does_not_hold(
+    cluster: SuiteCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where sends cannot be numbered its log tells so, a single time; elsewhere it is silent."""
+
+    async def story(session: Session, _: Admin) -> None:
+        for _number in range(2):
+            async with Producer(session) as producer:
+                for number in range(8):
+                    await producer.send(topic, b"%d" % number, key=f"k{number}")
+
+    with caplog.at_level(logging.INFO, logger="inorder.client"):
+        cluster.play(story)
+    said = [one.getMessage() for one in caplog.records if "numbered sends" in one.getMessage()]
+    assert len(said) == (1 if cluster.differs("numbered-sends") else 0), said
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_runs_again(cluster: SuiteCluster, topic: str) -> None:
+    """A named producer stores nothing twice; where that cannot be kept it does not begin."""
+    name = cluster.unique("pipeline")
+
+    async def run(session: Session, sequences: range) -> list[int]:
+        async with Producer(session, id=name) as producer:
+            return [
+                (await producer.send(topic, b"%d" % number, key="k", sequence=number)).offset
+                for number in sequences
+            ]
+
+    async def story(session: Session, _: Admin) -> None:
+        if cluster.differs("named-producers"):
+            with pytest.raises(UsageError, match="named producer"):
+                await run(session, range(10, 50, 10))
+            return
+        assert await run(session, range(10, 50, 10)) == [0, 1, 2, 3]
+        assert await run(session, range(10, 70, 10)) == [0, 1, 2, 3, 4, 5]
+
+    cluster.play(story)
