@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ PR_SET_PDEATHSIG = 1
 PROCESS_CPU_CLOCK = 2  # the kernel's clock id of a process: (~pid << 3) | 2
 OPEN_FILES = 65536
 _given_ports: set[int] = set()
+_ports_lock = threading.Lock()
 
 
 class StartFailed(Exception):
@@ -122,13 +124,14 @@ def free_ports(count: int = 1, *, apart: Sequence[int] = (0,)) -> list[int]:
     A port is given out once: the server that it is meant for may not listen yet.
     """
     found: list[int] = []
-    for candidate in range(21000 + os.getpid() * 7 % 8000, 32000):
-        group = {candidate + distance for distance in apart}
-        if not group & _given_ports and all(map(_is_free, group)):
-            _given_ports.update(group)
-            found.append(candidate)
-            if len(found) == count:
-                return found
+    with _ports_lock:
+        for candidate in range(21000 + os.getpid() * 7 % 8000, 32000):
+            group = {candidate + distance for distance in apart}
+            if not group & _given_ports and all(map(_is_free, group)):
+                _given_ports.update(group)
+                found.append(candidate)
+                if len(found) == count:
+                    return found
     raise StartFailed("no free ports")
 
 

@@ -11,7 +11,13 @@ from tests.interop.stock import KINDS
 from tests.interop.toolchains import Lacking
 
 # These skip client by client: some need no Java.
-PER_CLIENT = ("test_stock_clients", "test_stock_handover", "test_stock_tls", "test_mqadmin")
+PER_CLIENT = (
+    "test_stock_clients",
+    "test_stock_handover",
+    "test_stock_scenarios",
+    "test_stock_tls",
+    "test_mqadmin",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import base64
 import os
+import signal
 import subprocess
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,11 @@ class Message(NamedTuple):
     name: str = ""
     tag: str = ""
     at_ms: int = 0
+    topic: str = ""
+    tries: int = 0
+    """How often it had been delivered before, as the client says."""
+    begin_us: int = 0
+    end_us: int = 0
 
 
 class DriverFailed(AssertionError):
@@ -47,7 +53,9 @@ class Driver:
     def __init__(self, name: str, command: Sequence[str], namesrv: str, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._events: list[Event] = []
+        self._by_kind: dict[str, list[Fields]] = defaultdict(list)
         self._changed = threading.Condition()
+        self._one_verb = threading.Lock()
         self._log = directory / f"{name}.log"
         # The libraries keep logs and broadcast offsets below the user's home.
         self.name = name
@@ -69,7 +77,11 @@ class Driver:
         return self.process.poll() is None
 
     def do(self, verb: str, *, timeout_s: float = VERB_TIMEOUT_S, **options: object) -> list[Event]:
-        """Run a verb to its end; return what it said meanwhile."""
+        """Run a verb to its end; return what it said meanwhile. One verb runs at a time."""
+        with self._one_verb:
+            return self._do(verb, timeout_s, options)
+
+    def _do(self, verb: str, timeout_s: float, options: Mapping[str, object]) -> list[Event]:
         with self._changed:
             begin = len(self._events)
         words = [verb, *(f"{name}={value}" for name, value in options.items())]
@@ -105,16 +117,32 @@ class Driver:
     def messages(self, kind: str, name: str | None = None) -> list[Message]:
         """Return the messages of one kind of event, of one consumer, in the order they came."""
         with self._changed:
-            return [
-                message_of(event.fields)
-                for event in self._events
-                if event.kind == kind and (name is None or event.fields["name"] == name)
-            ]
+            fields = list(self._by_kind[kind])
+        return [message_of(one) for one in fields if name is None or one["name"] == name]
+
+    def latest(self, kind: str, count: int) -> list[Message]:
+        """Return the last messages of one kind of event."""
+        with self._changed:
+            return [message_of(fields) for fields in self._by_kind[kind][-count:]]
 
     def said(self, kind: str) -> list[Fields]:
         """Return the fields of one kind of event."""
         with self._changed:
-            return [event.fields for event in self._events if event.kind == kind]
+            return list(self._by_kind[kind])
+
+    def kill(self) -> None:
+        """End it at once, without a word to anybody, and read what it had said."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+
+    def freeze(self) -> None:
+        """Stop it where it is; its connections stay open."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self.process.send_signal(signal.SIGCONT)
 
     def tail(self) -> str:
         """Return the end of what the library itself printed."""
@@ -146,6 +174,7 @@ class Driver:
                 event = Event(kind, dict(word.partition("=")[::2] for word in words))
                 with self._changed:
                     self._events.append(event)
+                    self._by_kind[kind].append(event.fields)
                     self._changed.notify_all()
 
 
@@ -158,6 +187,10 @@ def message_of(fields: Fields) -> Message:
         name=fields.get("name", ""),
         tag=fields.get("tag", ""),
         at_ms=int(fields.get("at", 0)),
+        topic=fields.get("topic", ""),
+        tries=int(fields.get("tries", 0)),
+        begin_us=int(fields.get("begin", 0)),
+        end_us=int(fields.get("end", 0)),
     )
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from bench.systems import Ours
 from tests.interop import toolchains
 from tests.interop.driver import Driver
 from tests.interop.rawclient import GET_ROUTE, RawClient, body_of
@@ -44,15 +44,26 @@ KINDS = [
     Kind("java-5.3.3-binary", toolchains.java(JAVA_5, BINARY), _JAVA_PULLS, looks_up=True),
     Kind("java-5.3.3-tls", toolchains.java(JAVA_5, TLS), _JAVA_PULLS, looks_up=True),
 ]
+OURS = Kind("inorder", toolchains.ours)
+BY_NAME = {kind.name: kind for kind in [*KINDS, OURS]}
+
+
+class Servers(Protocol):
+    """What a client is given."""
+
+    address: tuple[str, int]
+    namesrv: tuple[str, int]
 
 
 class Client:
     """A running driver, the broker that it talks to, and topics of its own."""
 
-    def __init__(self, kind: Kind, driver: Driver, server: Ours) -> None:
+    def __init__(self, kind: Kind, driver: Driver, server: Servers) -> None:
         self.kind = kind
         self.driver = driver
         self.server = server
+        self.instance = ""
+        """The name of its consumer where a scenario has several processes."""
 
     def name(self, purpose: str) -> str:
         """Return a topic or group name that no other client uses."""
@@ -64,15 +75,29 @@ class Client:
         make_topic(self.server, name)
         return name
 
-    def produce(self, topic: str, count: int, *, first: int = 0, tags: str = "A") -> None:
+    def produce(
+        self, topic: str, count: int, *, first: int = 0, tags: str = "A", delay: int = 0
+    ) -> None:
         """Send numbers by the client's own producer."""
-        self.driver.do("produce", topic=topic, first=first, count=count, tags=tags)
+        delays = {"delay": delay} if delay else {}
+        self.driver.do("produce", topic=topic, first=first, count=count, tags=tags, **delays)
 
     def push(
-        self, name: str, topic: str, *, group: str, tags: str = "*", mode: str = "concurrent"
+        self,
+        name: str,
+        topic: str,
+        *,
+        group: str,
+        tags: str = "*",
+        mode: str = "concurrent",
+        refuse: str = "",
+        tries: int | None = None,
     ) -> None:
-        """Start a push consumer; what it gets is read with `got`."""
-        self.driver.do("push", name=name, group=group, topic=topic, tags=tags, mode=mode)
+        """Start a push consumer; what it gets is read with `got_numbers`."""
+        options = {"refuse": refuse} if refuse else {}
+        options |= {} if tries is None else {"tries": str(tries)}
+        words = options | {"name": name, "group": group, "topic": topic, "tags": tags, "mode": mode}
+        self.driver.do("push", **words)  # type: ignore[arg-type]
 
     def stop(self, name: str) -> None:
         """Shut a push consumer down."""
@@ -100,7 +125,7 @@ class Client:
 
 
 @contextmanager
-def running(kind: Kind, server: Ours, directory: Path) -> Iterator[Client]:
+def running(kind: Kind, server: Servers, directory: Path) -> Iterator[Client]:
     """Start a driver; end it with the block. Skips, with the reason, what cannot run here."""
     try:
         command = kind.command()
@@ -113,7 +138,7 @@ def running(kind: Kind, server: Ours, directory: Path) -> Iterator[Client]:
         driver.end()
 
 
-def make_topic(server: Ours, topic: str) -> None:
+def make_topic(server: Servers, topic: str) -> None:
     """Make a topic of four queues and wait for its route."""
     with RawClient(server.address) as raw:
         raw.create_topic(topic, QUEUES)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import inorder
 from bench.process import free_ports
 from inorder.cli.main import app
 from inorder.client.admin import Admin
-from inorder.client.admin.offsets import BEGINNING_MS
 from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import GroupNotFound, NotFound, SystemError_, TopicNotRouted
@@ -99,7 +99,7 @@ async def _topics_and_messages(session: Session, admin: Admin) -> None:
         await messages.by_id(TOPIC, "0" * 32)
     assert await messages.by_key(TOPIC, "order-3") == [found]
     assert await messages.by_offset(found.queue, found.offset) == found
-    assert len(await messages.by_time(TOPIC, 0)) == 6
+    assert len(await messages.by_time(TOPIC)) == 6
     assert (await _runtime(admin, node.name))["brokerActive"] in ("true", "false")
     assert (await admin.cluster.settings(node.name))["brokerName"] == node.name
 
@@ -111,10 +111,10 @@ async def _groups_and_offsets(session: Session, admin: Admin) -> None:
     await admin.offsets.set("billing", queues[0], 1)
     committed = [one.committed_offset for one in await admin.offsets.get("billing", TOPIC)]
     assert committed == [1, None]
-    ends = await admin.offsets.reset("billing", TOPIC)
+    ends = await admin.offsets.reset("billing", TOPIC, "end")
     assert sum(ends.values()) == 6
     assert sum(one.lag for one in await admin.groups.lag("billing", TOPIC)) == 0
-    assert await admin.offsets.reset("billing", TOPIC, BEGINNING_MS) == dict.fromkeys(queues, 0)
+    assert await admin.offsets.reset("billing", TOPIC, "beginning") == dict.fromkeys(queues, 0)
     assert await admin.offsets.reset_queue("billing", queues[1], 1) == 1
     assert sum(one.lag for one in await admin.groups.lag("billing")) == 5
     async with Session(namesrv_of(session)) as other:
@@ -155,10 +155,59 @@ def test_the_command_line_operates_rocketmq(namesrv: str) -> None:
     assert of_key == "1\n2\n"
     assert [one["body"] for one in objects("message", "find", "shell", "--key", "a")] == ["1", "2"]
     run("group", "create", "shell-group")
-    run("offset", "reset", "shell-group", "shell", "--to", "beginning")
+    run("offset", "reset", "shell-group", "shell", "--to", "beginning", "--yes")
     assert objects("lag", "shell-group")["lag"] == 3
     assert "shell" in run("topic", "list")
     assert objects("topic", "describe", "shell")["messages"] == 3
     assert "V5" in run("cluster", "brokers")
     run("group", "delete", "shell-group", "-y")
     run("topic", "delete", "shell", "-y")
+
+
+def test_names_are_suggested_on_rocketmq(namesrv: str) -> None:
+    """A typo in a topic or a group is told with the nearest name."""
+
+    def fails(*words: str) -> str:
+        done = CliRunner().invoke(app, [*words, "--namesrv", namesrv])
+        assert done.exit_code == 1, done.output
+        return done.stderr
+
+    assert CliRunner().invoke(app, ["topic", "create", "shop", "--namesrv", namesrv]).exit_code == 0
+    made = CliRunner().invoke(app, ["group", "create", "counting", "--namesrv", namesrv])
+    assert made.exit_code == 0
+    assert "did you mean shop?" in fails("topic", "describe", "shpo")
+    assert "did you mean counting?" in fails("lag", "countin")
+
+
+@pytest.mark.parametrize("verb", ["send", "pull", "roundtrip"])
+def test_rocketmq_is_measured(namesrv: str, verb: str) -> None:
+    """`inorder bench` through the public client; the temporary topic is gone afterwards."""
+    words = ["bench", verb, "--count", "500", "--size", "100", "--namesrv", namesrv]
+    done = CliRunner().invoke(app, [*words, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["messages"], found["mean_bytes"]) == (500, 100)
+    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["max"]
+    listed = CliRunner().invoke(app, ["topic", "list", "--namesrv", namesrv])
+    assert "inorder-bench" not in listed.stdout
+
+
+def test_the_blocking_admin_operates_rocketmq(namesrv: str) -> None:
+    """The same verbs from code that blocks."""
+    with inorder.Admin(namesrv) as admin:
+        admin.topics.create("blocking", queues=3)
+        (config,) = admin.topics.configs("blocking").values()
+        assert config.write_queues == 3
+        admin.groups.create(GroupConfig("blocking-group"))
+        assert "blocking-group" in admin.groups.names()
+        admin.groups.delete("blocking-group")
+        admin.topics.delete("blocking")
+
+
+def test_rocketmq_by_tls(namesrv: str) -> None:
+    """Its certificate is of its own making: refused, unless any is trusted."""
+    done = CliRunner().invoke(app, ["cluster", "list", "--tls-insecure", "--namesrv", namesrv])
+    assert done.exit_code == 0, done.output
+    refused = CliRunner().invoke(app, ["cluster", "list", "--tls", "--namesrv", namesrv])
+    assert refused.exit_code == 1
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.stderr

@@ -49,6 +49,11 @@ class Lacking(Exception):
     """This machine cannot run a client; the text says why."""
 
 
+def ours() -> list[str]:
+    """Our own client, driven like the others."""
+    return [sys.executable, str(CLIENTS / "ours" / "ourclient.py")]
+
+
 def cpp() -> list[str]:
     """PyPI `rocketmq`, the C++ client: a wheel with its own library, for x86-64 Linux."""
     home = CACHE / f"cpp-{CPP_VERSION}-py{sys.version_info.major}.{sys.version_info.minor}"

@@ -8,11 +8,11 @@ import threading
 import time
 from typing import Any
 
-from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, ffi_check
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage, ffi_check
 from rocketmq.ffi import MessageModel, dll
 
 NAMESRV = sys.argv[1]
-QUEUES = 4
+CONSUMED, REFUSED = 0, 1  # of the C library; its wheel turns an exception into neither
 _lock = threading.Lock()
 _consumers: dict[str, Any] = {}
 _producers: list[Any] = []
@@ -30,7 +30,14 @@ def where(message: Any) -> str:
     return f"number={message.body.decode()} queue={message.queue_id} offset={message.queue_offset}"
 
 
-def produce(*, topic: str, first: str, count: str, tags: str) -> None:
+def now_micros() -> int:
+    """Return the time of day in microseconds."""
+    return time.time_ns() // 1000
+
+
+def produce(
+    *, topic: str, first: str, count: str, tags: str, queues: str = "4", delay: str = "0"
+) -> None:
     """Send numbers; the selector takes the queue from the number."""
     if not _producers:
         producer = Producer("stock_producer")
@@ -44,23 +51,51 @@ def produce(*, topic: str, first: str, count: str, tags: str) -> None:
         message.set_body(str(number))
         message.set_keys(f"key-{number}")
         message.set_tags(tag_of[number % len(tag_of)])
+        if delay != "0":
+            message.set_delay_time_level(int(delay))
+        began, queue = now_micros(), number % int(queues)
         result = _producers[0].send_orderly(message, number, retry_times=0)
-        say(f"sent number={number} queue={number % QUEUES} offset={result.offset}")
+        place = f"queue={queue} offset={result.offset}"
+        say(f"sent name={topic} number={number} {place} begin={began}")
 
 
-def push(*, name: str, group: str, topic: str, tags: str, mode: str) -> None:
+class Work:
+    """A handler: so many milliseconds of work, and some numbers refused so many times."""
+
+    def __init__(self, name: str, work: str, refuse: str) -> None:
+        self._name, self._pause_s = name, int(work) / 1000
+        pairs = (one.split(":") for one in refuse.split(",") if one)
+        self._refusals = {number: int(times) for number, times in pairs}
+
+    def __call__(self, consumer: Any, handle: Any) -> int:
+        """Handle a message of the C library."""
+        message = RecvMessage(handle)
+        tag = message.tags.decode() if isinstance(message.tags, bytes) else message.tags
+        what = (
+            f"name={self._name} {where(message)} tag={tag} topic={message.topic} "
+            f"tries={message.reconsume_times} begin={now_micros()}"
+        )
+        say(f"begun {what}")
+        time.sleep(self._pause_s)
+        with _lock:
+            number = message.body.decode()
+            left = self._refusals[number] = self._refusals.get(number, 0) - 1
+        ended = now_micros()
+        say(f"{'got' if left < 0 else 'refused'} {what} end={ended} at={ended // 1000}")
+        return CONSUMED if left < 0 else REFUSED
+
+
+def push(
+    *, name: str, group: str, topic: str, tags: str, mode: str, work: str = "0", refuse: str = ""
+) -> None:
     """Start a push consumer."""
     model = MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING
     consumer = PushConsumer(group, orderly=mode == "orderly", message_model=model)
     consumer.set_namesrv_addr(NAMESRV)
     consumer.set_instance_name(name)
     consumer.set_thread_count(1)
-
-    def got(message: Any) -> None:
-        tag = message.tags.decode() if isinstance(message.tags, bytes) else message.tags
-        say(f"got name={name} {where(message)} tag={tag} at={int(time.time() * 1000)}")
-
-    consumer.subscribe(topic, got, expression=tags.replace(",", "||"))
+    ffi_check(dll.Subscribe(consumer._handle, topic.encode(), tags.replace(",", "||").encode()))
+    consumer._register_callback(Work(name, work, refuse))
     consumer.start()
     _consumers[name] = consumer
 

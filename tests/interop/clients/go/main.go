@@ -73,18 +73,60 @@ func produce(o options) error {
 	}
 	first, _ := strconv.Atoi(o["first"])
 	count, _ := strconv.Atoi(o["count"])
+	delay, _ := strconv.Atoi(o["delay"])
 	tags := strings.Split(o["tags"], ",")
 	for number := first; number < first+count; number++ {
 		message := primitive.NewMessage(o["topic"], []byte(strconv.Itoa(number)))
 		message.WithTag(tags[number%len(tags)]).WithKeys([]string{fmt.Sprintf("key-%d", number)})
+		if delay > 0 {
+			message.WithDelayTimeLevel(delay)
+		}
+		began := time.Now().UnixMicro()
 		result, err := sender.SendSync(context.Background(), message)
 		if err != nil {
 			return err
 		}
-		say("sent number=%d queue=%d offset=%d id=%s",
-			number, result.MessageQueue.QueueId, result.QueueOffset, result.OffsetMsgID)
+		say("sent name=%s number=%d queue=%d offset=%d id=%s begin=%d", o["topic"],
+			number, result.MessageQueue.QueueId, result.QueueOffset, result.OffsetMsgID, began)
 	}
 	return nil
+}
+
+// work is a handler: so many milliseconds, and some numbers refused so many times.
+type work struct {
+	name     string
+	pause    time.Duration
+	lock     sync.Mutex
+	refusals map[string]int
+}
+
+func newWork(o options) *work {
+	millis, _ := strconv.Atoi(o["work"])
+	made := &work{
+		name: o["name"], pause: time.Duration(millis) * time.Millisecond, refusals: map[string]int{},
+	}
+	for _, one := range strings.Split(o["refuse"], ",") {
+		number, times, _ := strings.Cut(one, ":")
+		made.refusals[number], _ = strconv.Atoi(times)
+	}
+	return made
+}
+
+func (w *work) handle(message *primitive.MessageExt) bool {
+	what := fmt.Sprintf("name=%s %s tag=%s topic=%s tries=%d begin=%d", w.name, where(message),
+		message.GetTags(), message.Topic, message.ReconsumeTimes, time.Now().UnixMicro())
+	say("begun %s", what)
+	time.Sleep(w.pause)
+	w.lock.Lock()
+	w.refusals[string(message.Body)]--
+	refused := w.refusals[string(message.Body)] >= 0
+	w.lock.Unlock()
+	kind, ended := "got", time.Now().UnixMicro()
+	if refused {
+		kind = "refused"
+	}
+	say("%s %s end=%d at=%d", kind, what, ended, ended/1000)
+	return !refused
 }
 
 func push(o options) error {
@@ -92,7 +134,16 @@ func push(o options) error {
 	if o["mode"] == "broadcast" {
 		model = consumer.BroadCasting
 	}
+	handler, refusal := newWork(o), consumer.ConsumeRetryLater
+	if o["mode"] == "orderly" {
+		refusal = consumer.SuspendCurrentQueueAMoment
+	}
+	tries, err := strconv.Atoi(o["tries"])
+	if err != nil {
+		tries = -1
+	}
 	made, err := rocketmq.NewPushConsumer(
+		consumer.WithMaxReconsumeTimes(int32(tries)),
 		consumer.WithNameServer(namesrv),
 		consumer.WithGroupName(o["group"]),
 		consumer.WithInstance(name),
@@ -110,8 +161,9 @@ func push(o options) error {
 	err = made.Subscribe(o["topic"], selector,
 		func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, message := range messages {
-				say("got name=%s %s tag=%s at=%d", name, where(message), message.GetTags(),
-					time.Now().UnixMilli())
+				if !handler.handle(message) {
+					return refusal, nil
+				}
 			}
 			return consumer.ConsumeSuccess, nil
 		})

@@ -5,11 +5,13 @@ import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -97,11 +99,16 @@ public class StockClient {
             byte[] body = Integer.toString(number).getBytes(StandardCharsets.UTF_8);
             Message message =
                 new Message(options.get("topic"), tags[number % tags.length], "key-" + number, body);
+            int level = Integer.parseInt(options.getOrDefault("delay", "0"));
+            if (level > 0) {
+                message.setDelayTimeLevel(level);
+            }
+            long began = nowMicros();
             SendResult result = producer().send(
                 message, (queues, sent, chosen) -> queues.get((Integer) chosen % queues.size()), number);
-            say("sent number=" + number + " queue=" + result.getMessageQueue().getQueueId()
+            say("sent name=" + options.get("topic") + " number=" + number + " queue=" + result.getMessageQueue().getQueueId()
                 + " offset=" + result.getQueueOffset() + " id=" + result.getOffsetMsgId()
-                + " unique=" + result.getMsgId());
+                + " unique=" + result.getMsgId() + " begin=" + began);
         }
     }
 
@@ -112,11 +119,15 @@ public class StockClient {
         consumer.setInstanceName(name);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.get("topic"), options.get("tags").replace(",", "||"));
+        Work work = new Work(name, options);
+        if (options.containsKey("tries")) {
+            consumer.setMaxReconsumeTimes(Integer.parseInt(options.get("tries")));
+        }
         if (options.get("mode").equals("orderly")) {
-            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-                messages.forEach(message -> got(name, message));
-                return ConsumeOrderlyStatus.SUCCESS;
-            });
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
+                messages.stream().allMatch(work::handle)
+                    ? ConsumeOrderlyStatus.SUCCESS
+                    : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
         } else {
             if (options.get("mode").equals("broadcast")) {
                 // By its name: the class moved between packages from 4.9 to 5.
@@ -126,18 +137,53 @@ public class StockClient {
             }
             consumer.setConsumeThreadMin(1);
             consumer.setConsumeThreadMax(1);
-            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-                messages.forEach(message -> got(name, message));
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-            });
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) ->
+                messages.stream().allMatch(work::handle)
+                    ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+                    : ConsumeConcurrentlyStatus.RECONSUME_LATER);
         }
         consumer.start();
         CONSUMERS.put(name, consumer);
     }
 
-    private static void got(String name, MessageExt message) {
-        say("got name=" + name + " " + where(message) + " tag=" + message.getTags()
-            + " at=" + System.currentTimeMillis());
+    /** A handler: so many milliseconds of work, and some numbers refused so many times. */
+    private static final class Work {
+        private final String name;
+        private final long millis;
+        private final Map<String, Integer> refusals = new ConcurrentHashMap<>();
+
+        Work(String name, Map<String, String> options) {
+            this.name = name;
+            millis = Long.parseLong(options.getOrDefault("work", "0"));
+            if (options.containsKey("refuse")) {
+                for (String one : options.get("refuse").split(",")) {
+                    refusals.put(one.split(":")[0], Integer.parseInt(one.split(":")[1]));
+                }
+            }
+        }
+
+        boolean handle(MessageExt message) {
+            long began = nowMicros();
+            String what = "name=" + name + " " + where(message) + " tag=" + message.getTags()
+                + " topic=" + message.getTopic() + " tries=" + message.getReconsumeTimes()
+                + " begin=" + began;
+            say("begun " + what);
+            try {
+                Thread.sleep(millis);
+            } catch (InterruptedException stopped) {
+                return false;
+            }
+            String number = new String(message.getBody(), StandardCharsets.UTF_8);
+            boolean refused = refusals.merge(number, -1, Integer::sum) >= 0;
+            long ended = nowMicros();
+            say((refused ? "refused " : "got ") + what + " end=" + ended + " at=" + ended / 1000);
+            return !refused;
+        }
+    }
+
+    private static long nowMicros() {
+        Instant now = Instant.now();
+        return now.getEpochSecond() * 1_000_000 + now.getNano() / 1000;
     }
 
     @SuppressWarnings("deprecation")

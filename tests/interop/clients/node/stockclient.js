@@ -11,9 +11,10 @@ const consumers = new Map();
 let producer;
 
 const say = line => process.stdout.write(`@ ${line}\n`);
+const nowMicros = () => Math.floor((performance.timeOrigin + performance.now()) * 1000);
 const where = m => `number=${m.body.toString()} queue=${m.queueId} offset=${m.queueOffset}`;
 
-async function produce({ topic, first, count, tags }) {
+async function produce({ topic, first, count, tags, delay = '0' }) {
   if (!producer) {
     producer = new Producer({
       nameSrv, httpclient, producerGroup: 'stock_producer', instanceName: 'producer', logger: silent,
@@ -26,24 +27,42 @@ async function produce({ topic, first, count, tags }) {
   for (let number = Number(first); number < Number(first) + Number(count); number++) {
     const message = new Message(topic, tagOf[number % tagOf.length], String(number));
     message.keys = [ `key-${number}` ];
+    if (delay !== '0') message.delayTimeLevel = Number(delay);
     // Its own sharding spreads the keys of queue 0 over all queues, so the queue is chosen here.
     const info = await producer.tryToFindTopicPublishInfo(topic);
     const queues = [ ...info.messageQueueList ].sort((a, b) => a.queueId - b.queueId);
+    const began = nowMicros();
     const result = await producer.sendKernelImpl(message, queues[number % queues.length]);
-    say(`sent number=${number} queue=${result.messageQueue.queueId} offset=${result.queueOffset}`
-      + ` id=${result.msgId}`);
+    say(`sent name=${topic} number=${number} queue=${result.messageQueue.queueId} offset=${result.queueOffset}`
+      + ` id=${result.msgId} begin=${began}`);
   }
 }
 
-async function push({ name, group, topic, tags, mode }) {
+// A handler: so many milliseconds of work, and some numbers refused so many times.
+function handlerOf(name, work, refuse) {
+  const refusals = new Map(refuse.split(',').filter(Boolean).map(one => one.split(':')));
+  return async message => {
+    const number = message.body.toString();
+    const what = `name=${name} ${where(message)} tag=${message.tags} topic=${message.topic}`
+      + ` tries=${message.reconsumeTimes} begin=${nowMicros()}`;
+    say(`begun ${what}`);
+    await new Promise(resolve => setTimeout(resolve, Number(work)));
+    const left = Number(refusals.get(number) || 0) - 1;
+    refusals.set(number, left);
+    const ended = nowMicros();
+    const kind = left < 0 ? 'got' : 'refused';
+    say(`${kind} ${what} end=${ended} at=${Math.floor(ended / 1000)}`);
+    if (left >= 0) throw new Error('refused');
+  };
+}
+
+async function push({ name, group, topic, tags, mode, work = '0', refuse = '' }) {
   const consumer = new Consumer({
     nameSrv, httpclient, consumerGroup: group, instanceName: name, logger: silent,
     isBroadcast: mode === 'broadcast', consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET',
   });
   consumer.on('error', err => console.error('consumer', err));
-  consumer.subscribe(topic, tags.split(',').join('||'), async message => {
-    say(`got name=${name} ${where(message)} tag=${message.tags} at=${Date.now()}`);
-  });
+  consumer.subscribe(topic, tags.split(',').join('||'), handlerOf(name, work, refuse));
   await consumer.ready();
   consumers.set(name, consumer);
 }
