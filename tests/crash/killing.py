@@ -164,7 +164,8 @@ class Life:
         figures, draw, book = self._figures, self._draw, self._book
         before = book.acknowledged
         await self._load_and_kill(draw.uniform(0.1, self._load_s_max))
-        image = await self._kill_in_recovery() if draw.random() < 0.6 else None
+        wanted = draw.random() < 0.6 or not figures.kills_in_recovery  # a short run has some, too
+        image = await self._kill_in_recovery() if wanted else None
         contents = await self._judge()
         if image is not None:
             await self._compare(image, contents)

@@ -232,7 +232,7 @@ consumer = inorder.Consumer(group="g", consume_from="first")
 
 @consumer.on("orders")
 def handle(message):
-    print(message.body.decode(), flush=True)
+    print(message.body.decode() + "\\n", end="", flush=True)  # one write
 
 def make():
     import inorder.aio
@@ -240,7 +240,7 @@ def make():
 
     @made.on("orders")
     async def handle(message):
-        print(message.body.decode(), flush=True)
+        print(message.body.decode() + "\\n", end="", flush=True)  # one write
 
     return made
 """

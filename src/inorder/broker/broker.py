@@ -19,6 +19,7 @@ from inorder.broker.delayed import Delayed
 from inorder.broker.delayrecovery import recover
 from inorder.broker.hot import HotPath
 from inorder.broker.keeping import Keeping
+from inorder.broker.notices import Notices
 from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
 from inorder.broker.pulls import Pull, Pulls
@@ -42,7 +43,6 @@ from inorder.errors import StoreError, StoreFailed
 from inorder.model import TopicQueue
 from inorder.net.server import Server, ServerConnection
 from inorder.store.store import Store
-from inorder.wire.codes import RequestCode
 from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
 from inorder.wire.ids import UniqueIds
@@ -115,7 +115,7 @@ class Broker:
         self.started_ms = now_ms
         self.writable = False
         self._ready = False
-        self._notices: dict[str, dict[ServerConnection, None]] = {}
+        self._notices = Notices(self.members)
         folder = config.data_path / "config"
         self._topics_file = Snapshot(files, folder / "topics.json")
         self._groups_file = Snapshot(files, folder / "subscriptionGroup.json")
@@ -229,6 +229,7 @@ class Broker:
                 await self.ticks.drain()
         self.router.cancel()
         self.numbers_file.cancel()
+        self._notices.cancel()
         await self.keeping.stop()
         await self.server.close(drain_ms=1000)
         self.saving.stop()
@@ -273,6 +274,7 @@ class Broker:
         self._ready = False
         self.saving.stop()
         self._topic_notes.close(remove=False)
+        self._notices.cancel()
         self.keeping.cancel()
         self.delayed.cancel()
         self.numbers_file.cancel()
@@ -322,23 +324,11 @@ class Broker:
         self, group: str, connections: Iterable[ServerConnection] | None = None
     ) -> None:
         """Send NOTIFY_CONSUMER_IDS_CHANGED to the members of a group, at the end of this turn."""
-        targets = self.members.connections(group) if connections is None else connections
-        if not self._notices:
-            asyncio.get_running_loop().call_soon(self._send_notices)
-        self._notices.setdefault(group, {}).update(dict.fromkeys(targets))
+        self._notices.tell(group, connections)
 
-    def _send_notices(self) -> None:
-        """Tell each client once of a group, whatever happened to it in this turn."""
-        notices, self._notices = self._notices, {}
-        for group, connections in notices.items():
-            for connection in connections:
-                connection.notify(
-                    Command.request(
-                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                        {"consumerGroup": group},
-                        oneway=True,
-                    )
-                )
+    def notify_unlocked(self, group: str) -> None:
+        """Tell the members of a group that a queue is free."""
+        self._notices.tell_unlocked(group)
 
     # -- topics and groups -----------------------------------------------------------------------
 

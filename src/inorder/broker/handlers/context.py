@@ -158,6 +158,10 @@ class BrokerLike(Protocol):
         """Send NOTIFY_CONSUMER_IDS_CHANGED to connections, by default all of the group."""
         ...
 
+    def notify_unlocked(self, group: str) -> None:
+        """Tell a group that a queue is free."""
+        ...
+
     def apply_departure(self, departure: Departure[ServerConnection]) -> None:
         """Shorten the locks of clients that went, and tell the groups."""
         ...

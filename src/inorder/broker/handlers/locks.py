@@ -39,5 +39,5 @@ def unlock_batch(broker: BrokerLike, connection: ServerConnection, command: Comm
     request = LockBatchBody.decode(command.body)
     released = broker.locks.unlock_batch(request.group, request.queues, request.client_id)
     if released:
-        broker.notify_ids_changed(request.group)
+        broker.notify_unlocked(request.group)
     return command.reply()

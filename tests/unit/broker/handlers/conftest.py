@@ -157,6 +157,9 @@ class FakeBroker:
         targets = self.members.connections(group) if connections is None else connections
         self.notified.append((group, list(targets)))
 
+    def notify_unlocked(self, group: str) -> None:
+        self.notify_ids_changed(group)
+
     def apply_departure(self, departure: Departure[Any]) -> None:
         for notice in departure.notices:
             self.notify_ids_changed(notice.group, notice.connections)
