@@ -35,7 +35,8 @@ OBSERVED_S = 30.0
 """How long queues are watched after a broker or a connection died: rebalances come every 20 s."""
 JUST_NOW_S = 1.5
 WAIT_S = 300.0
-SLACK = 0.1
+RESOLUTION_S = 0.1
+"""Each queue gets a message every 80 ms."""
 JAVA_4, JAVA_5 = BY_NAME["java-4.9.8-json"], BY_NAME["java-5.3.3-json"]
 CPP, GO = BY_NAME["cpp-0.4.4"], BY_NAME["go-2.1.2"]
 
@@ -232,6 +233,8 @@ def measure(cases: Sequence[Case], systems: Sequence[str], *, rounds: int = 0) -
         for number in range(rounds):
             for case in cases:
                 for system in systems if case.short else ():
+                    if number and case.kind is CPP and system == THEIRS:
+                        continue  # a minute each, by RocketMQ's lock
                     found[case.name, system].append(_result(play, case, system, number))
     return found
 
@@ -285,7 +288,7 @@ def judge(cases: Sequence[Case], outcomes: Outcomes) -> list[str]:
             [one.idle_s for one in found if isinstance(one, Outcome)]
             for found in (outcomes[case.name, OURS], theirs)
         ]
-        if all(times) and median(times[0]) > median(times[1]) * (1 + SLACK):
+        if all(times) and median(times[0]) > median(times[1]) + RESOLUTION_S:
             missed.append(f"{case.name}: slower than on RocketMQ: {times}")
     return missed
 
