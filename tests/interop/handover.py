@@ -35,6 +35,8 @@ OBSERVED_S = 30.0
 """How long queues are watched after a broker or a connection died: rebalances come every 20 s."""
 JUST_NOW_S = 1.5
 WAIT_S = 300.0
+SHORT_ENOUGH_S = 60.0
+"""What may take longer runs in the proof only."""
 RESOLUTION_S = 0.1
 """Each queue gets a message every 80 ms."""
 JAVA_4, JAVA_5 = BY_NAME["java-4.9.8-json"], BY_NAME["java-5.3.3-json"]
@@ -72,8 +74,9 @@ class Case:
 
 
 CASES = [
-    # A queue that it gives up C++ unlocks while its handler still runs: a message may come twice.
-    Case(CPP, STOP, 2.0, doubled_max=QUEUES),
+    # A queue that it gives up C++ unlocks while its handler still runs and before it commits: the
+    # last messages of each may come twice, at the join and at the stop. Up to 6 in all were seen.
+    Case(CPP, STOP, 2.0, doubled_max=4 * QUEUES),
     # Java unlocks its queues before it commits: now and then its heir is faster than the commit.
     Case(JAVA_4, STOP, 5.0, doubled_max=QUEUES),
     Case(JAVA_5, STOP, 5.0, doubled_max=QUEUES),
@@ -89,7 +92,8 @@ CASES = [
     Case(JAVA_5, KILL, 33.0),
     Case(JAVA_5, SILENCE, 33.0),
     Case(JAVA_5, RESTART, 45.0),
-    Case(CPP, RESTART, 45.0),
+    # C++ may lose its pulls with the connection; it looks for such queues after 120 s.
+    Case(CPP, RESTART, 160.0),
 ]  # fmt: skip
 
 
