@@ -33,7 +33,7 @@ from tests.garbage.target import MIB, Target
 from tests.garbage.witness import WitnessProcess
 
 MEMORY_BYTES_MAX = 512 * MIB
-LATE_P99_MS_MAX = 25.0
+LATE_P99_MS_MAX = 50.0
 """Of the well-behaved client's sends, in every phase: what the note claims."""
 BUSY_SHARE_MAX = 0.12
 """If the broker waits longer than this for a core, the machine is measured and not the broker."""
