@@ -76,6 +76,20 @@ class Kit:
         return [message.body for message in self.got]
 
 
+async def consumer_of(kit: Kit, config: ClientConfig | None = None, **options: Any) -> Consumer:
+    """Return a consumer of a new client; `begin` starts it."""
+    node, session = await kit.client(config)
+    consumer = Consumer(session, group=GROUP, **{"consume_from": "first", **options})
+    kit.started.append((node, session, consumer))
+    return consumer
+
+
+async def begin(kit: Kit, consumer: Consumer) -> None:
+    """Start a consumer on its node."""
+    node = next(node for node, _, one in kit.started if one is consumer)
+    await node.run(consumer.start())
+
+
 def left_behind(loop: SimLoop, node: Node) -> list[str]:
     """Return the tasks and connections that a node still has."""
     tasks = [task.get_name() for task in loop.open_tasks() if loop._tasks[task] is node]

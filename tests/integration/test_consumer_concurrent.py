@@ -9,29 +9,16 @@ from itertools import pairwise
 
 import pytest
 
-from inorder.client.consumer import Consumer
 from inorder.client.policies import DeadLetter, Handled, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import NotFound
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire.codes import RequestCode, ResponseCode
-from tests.integration.consumerkit import GROUP, TOPIC, Kit, play
+from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play
 
 QUEUE = TopicQueue(TOPIC, "broker-a", 0)
 RETRY = f"%RETRY%{GROUP}"
 DEAD = f"%DLQ%{GROUP}"
-
-
-async def consumer_of(kit: Kit, config: ClientConfig | None = None, **options) -> Consumer:
-    node, session = await kit.client(config)
-    consumer = Consumer(session, group=GROUP, **{"consume_from": "first", **options})
-    kit.started.append((node, session, consumer))
-    return consumer
-
-
-async def begin(kit: Kit, consumer: Consumer) -> None:
-    node = next(node for node, _, one in kit.started if one is consumer)
-    await node.run(consumer.start())
 
 
 def test_many_handlers_run_at_a_time():

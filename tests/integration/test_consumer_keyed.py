@@ -5,23 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from inorder.client.consumer import Consumer
 from inorder.client.policies import DeadLetter, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage
-from tests.integration.consumerkit import GROUP, TOPIC, Kit, play
-
-
-async def consumer_of(kit: Kit, config: ClientConfig | None = None, **options) -> Consumer:
-    node, session = await kit.client(config)
-    consumer = Consumer(session, group=GROUP, **{"consume_from": "first", **options})
-    kit.started.append((node, session, consumer))
-    return consumer
-
-
-async def begin(kit: Kit, consumer: Consumer) -> None:
-    node = next(node for node, _, one in kit.started if one is consumer)
-    await node.run(consumer.start())
+from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play
 
 
 def numbers_of(got: list[ReceivedMessage], key: str) -> list[int]:

@@ -13,21 +13,9 @@ from inorder.client.policies import Block, DeadLetter, Outcome, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
 from inorder.model import GroupConfig, ReceivedMessage, TopicQueue
-from tests.integration.consumerkit import GROUP, TOPIC, Kit, play
+from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play
 
 QUEUE = TopicQueue(TOPIC, "broker-a", 0)
-
-
-async def consumer_of(kit: Kit, config: ClientConfig | None = None, **options) -> Consumer:
-    node, session = await kit.client(config)
-    consumer = Consumer(session, group=GROUP, **{"consume_from": "first", **options})
-    kit.started.append((node, session, consumer))
-    return consumer
-
-
-async def begin(kit: Kit, consumer: Consumer) -> None:
-    node = next(node for node, _, one in kit.started if one is consumer)
-    await node.run(consumer.start())
 
 
 def test_messages_come_in_order_and_are_committed():

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -17,18 +16,15 @@ from weakref import WeakKeyDictionary
 from inorder.client.counting import Counts
 from inorder.client.handlers import Registration
 from inorder.client.holding import Holding
+from inorder.client.ordered import DeadLetters, NoteOffset
 from inorder.client.policies import Outcome, Retry
 from inorder.client.running import Run, Workers
 from inorder.client.state import ordered as rules
 from inorder.client.state.keyed import KeyedQueue, Work
 from inorder.clock import Clock
-from inorder.model import ReceivedMessage, TopicQueue
 from inorder.tasks.groups import Tasks
 
 log = logging.getLogger(__name__)
-
-NoteOffset = Callable[[TopicQueue, int, bool], None]
-DeadLetters = Callable[[Registration, Sequence[ReceivedMessage]], Awaitable[set[int]]]
 
 
 class KeyedRunner:

@@ -209,8 +209,8 @@ def _check_names(more: Mapping[str, str]) -> None:
     if not found.isdisjoint(_NOT_YET):
         refused = ", ".join(sorted(_NOT_YET & found))
         raise UsageError(
-            f"properties {refused}: delayed and transactional messages are not supported yet; "
-            "send the message when it is due"
+            f"properties {refused}: a delay is given by delay_level=; transactional messages and "
+            "those for a time of day are not supported yet"
         )
 
 

@@ -11,14 +11,13 @@ from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
 from inorder.client.durations import Duration, moment_ms, to_ms
+from inorder.client.receiving import receive
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.errors import BrokerError, NotFound, OffsetOutOfRange, RemoteProtocolError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire import properties as names
-from inorder.wire.compression import decompress_body
 from inorder.wire.hosts import show_address
-from inorder.wire.ids import offset_message_id, parse_message_id
-from inorder.wire.properties import parse
+from inorder.wire.ids import parse_message_id
 from inorder.wire.record import Record
 from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 from inorder.wire.requests.query import QueryMessage
@@ -192,7 +191,7 @@ class Messages:
 
     def _received(self, broker: str, records: Iterable[Record]) -> list[ReceivedMessage]:
         limit = self._access.config.message_bytes_max
-        return [_message(broker, record, limit) for record in records]
+        return [receive(broker, record, limit) for record in records]
 
 
 def _period_ms(since: datetime | None, until: datetime | None) -> tuple[int, int]:
@@ -204,19 +203,3 @@ def _period_ms(since: datetime | None, until: datetime | None) -> tuple[int, int
 
 def _has(value: str, key: str, *, whole: bool) -> bool:
     return value == key if whole else key in value.split(" ")
-
-
-def _message(broker: str, record: Record, limit: int) -> ReceivedMessage:
-    properties = parse(record.properties)
-    return ReceivedMessage(
-        record.topic,
-        TopicQueue(record.topic, broker, record.queue_id),
-        record.queue_offset,
-        decompress_body(record.sys_flag, record.body, limit=limit),
-        properties,
-        properties.get(names.UNIQ_KEY) or offset_message_id(record.store_host, record.position),
-        record.born_at_ms,
-        record.stored_at_ms,
-        record.redeliveries,
-        record.position,
-    )
