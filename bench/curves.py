@@ -121,7 +121,18 @@ def lag(curve: _Curve) -> None:
 
 
 def topics(curve: _Curve) -> None:
-    """Vary the topics, all of them written to in turn.
+    """Vary the topics that exist; ten of them are written to."""
+    with Ours() as system, Connection(system.address, timeout_s=60) as connection:
+        have = 0
+        for value in steps(10, curve.effort.many_max):
+            for number in range(have, value):
+                connection.call(CREATE_TOPIC, topic_fields(f"CurveTopic{number:05}", queues=1))
+            have = value
+            curve.point(system, value, replace(SEND, topic="CurveTopic", topics=10, queues=1))
+
+
+def spread(curve: _Curve) -> None:
+    """Vary the topics, all of them written to in turn: no two messages of a tick share anything.
 
     "first" is the time in which their queues get their files, a directory and a file each, "send"
     the time after that.
@@ -175,6 +186,7 @@ CURVES: dict[str, Callable[[_Curve], None]] = {
     "stored": stored,
     "lag": lag,
     "topics": topics,
+    "spread": spread,
     "groups": groups,
     "connections": connections,
 }

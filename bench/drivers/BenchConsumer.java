@@ -23,9 +23,34 @@ public class BenchConsumer {
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.trim().split(" ");
             long handlerMs = (long) Double.parseDouble(words[2]);
+            if (words[0].equals("bare")) {
+                System.out.println("@ " + bare(handlerMs, Integer.parseInt(words[3]), Integer.parseInt(words[4])));
+                continue;
+            }
             System.out.println("@ " + run(args[0], words[1], handlerMs, Integer.parseInt(words[3]), words[4]));
         }
         System.exit(0);
+    }
+
+    private static String bare(long handlerMs, int count, int lanes) throws Exception {
+        Thread[] threads = new Thread[lanes];
+        long start = System.nanoTime();
+        for (int lane = 0; lane < lanes; lane++) {
+            threads[lane] = new Thread(() -> {
+                for (int call = 0; call < count / lanes; call++) {
+                    try {
+                        Thread.sleep(handlerMs);
+                    } catch (InterruptedException error) {
+                        Thread.currentThread().interrupt();
+                    }
+                }
+            });
+            threads[lane].start();
+        }
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        return "{\"messages_per_s\": " + count / ((System.nanoTime() - start) / 1e9) + "}";
     }
 
     private static String run(String namesrv, String mode, long handlerMs, int count, String group)

@@ -3,6 +3,8 @@
 A line `run MODE HANDLER_MS COUNT GROUP` makes a new group work off the first COUNT messages of the
 backlog; `@ began` comes with the first one, the numbers with the last. Modes: `orderly` and
 `concurrent` call a plain function in threads, as Java does; `orderly-async` awaits on the loop.
+`bare MODE HANDLER_MS COUNT LANES` calls the same handler as often from as many threads (or tasks)
+and nothing else: that is the rate that it allows.
 """
 
 from __future__ import annotations
@@ -78,23 +80,65 @@ async def on_the_loop(namesrv: str, handler_s: float, meter: Meter, group: str) 
         await asyncio.to_thread(meter.done.wait)
 
 
+def bare_threads(handler_s: float, count: int, lanes: int) -> None:
+    """Let threads do what the handlers do, and nothing else."""
+
+    def handle() -> None:
+        for _ in range(count // lanes):
+            time.sleep(handler_s)
+
+    threads = [threading.Thread(target=handle) for _ in range(lanes)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+async def bare_tasks(handler_s: float, count: int, lanes: int) -> None:
+    """Let tasks do what the handlers do, and nothing else."""
+
+    async def handle() -> None:
+        for _ in range(count // lanes):
+            await asyncio.sleep(handler_s)
+
+    await asyncio.gather(*(handle() for _ in range(lanes)))
+
+
+def on_a_loop(work: Any) -> None:
+    """Run a coroutine as our users would: on uvloop if it is there."""
+    loop_factory: Any = None
+    try:
+        import uvloop
+
+        loop_factory = uvloop.new_event_loop
+    except ImportError:
+        pass
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(work)
+
+
+def bare(mode: str, handler_s: float, count: int, lanes: int) -> dict[str, float]:
+    """Return the rate that the handlers allow."""
+    began = time.perf_counter()
+    if mode == "orderly-async":
+        on_a_loop(bare_tasks(handler_s, count, lanes))
+    else:
+        bare_threads(handler_s, count, lanes)
+    return {"messages_per_s": count / (time.perf_counter() - began)}
+
+
 def main() -> None:
     """Obey until standard input ends."""
     namesrv = sys.argv[1]
     print("@ ready", flush=True)
     for line in sys.stdin:
-        _, mode, handler_ms, count, group = line.split()
-        meter, handler_s = Meter(int(count)), float(handler_ms) / 1000
+        verb, mode, handler_ms, count, last = line.split()
+        meter, handler_s, group = Meter(int(count)), float(handler_ms) / 1000, last
+        if verb == "bare":
+            print("@ " + json.dumps(bare(mode, handler_s, int(count), int(last))), flush=True)
+            continue
         if mode == "orderly-async":
-            loop_factory: Any = None
-            try:
-                import uvloop
-
-                loop_factory = uvloop.new_event_loop
-            except ImportError:
-                pass
-            with asyncio.Runner(loop_factory=loop_factory) as runner:
-                runner.run(on_the_loop(namesrv, handler_s, meter, group))
+            on_a_loop(on_the_loop(namesrv, handler_s, meter, group))
         else:
             order = "queue" if mode == "orderly" else None
             with_threads(namesrv, order, handler_s, meter, group)

@@ -10,7 +10,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final
 
 from inorder.client.counting import Counts
 from inorder.client.handlers import Registration
@@ -25,12 +24,6 @@ from inorder.model import ReceivedMessage, TopicQueue
 from inorder.tasks.groups import Tasks
 
 log = logging.getLogger(__name__)
-
-RUN_CALLS_MAX: Final = 8
-FAST_CALLS_MIN: Final = 100
-FAST_MS: Final = 0.2
-"""Handlers that take less on average, seen over so many calls, are called several times a run: the
-step between threads costs more than they do."""
 
 NoteOffset = Callable[[TopicQueue, int, bool], None]
 SendBack = Callable[[Registration, ReceivedMessage, int | None], Awaitable[bool]]
@@ -111,16 +104,19 @@ class ConcurrentRunner:
             lane = self._lanes[holding.queue.topic]
             if not lane.has_room:
                 return False
-            taken = holding.cache.take(lane.registration.batch * self._calls(lane), now_ms)
+            calls = self._calls(lane, holding.cache.waiting)
+            taken = holding.cache.take(lane.registration.batch * calls, now_ms)
         self._submit(holding, lane, list(rules.batches(taken, lane.registration.batch)))
         return True
 
-    def _calls(self, lane: Lane) -> int:
-        """Return how many calls a run makes: one, or several where they take next to no time."""
+    def _calls(self, lane: Lane, waiting: int) -> int:
         counts = self._counts.of(lane.registration.topic)
-        calls = counts.handled + counts.failed
-        fast = calls >= FAST_CALLS_MIN and counts.handling_ms < FAST_MS * calls
-        return RUN_CALLS_MAX if fast else 1
+        return rules.calls_of_run(
+            calls=counts.handled + counts.failed,
+            spent_ms=counts.handling_ms,
+            waiting=waiting // lane.registration.batch,
+            workers=lane.workers.capacity,
+        )
 
     def _lane_of(self, topic: str) -> Lane:
         """Return the handler for a message of a topic, however it came here."""

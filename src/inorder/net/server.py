@@ -13,7 +13,8 @@ connections of the server together. What a peer can cost is bounded:
   closes. One timer of the server looks after that, so an idle connection costs no timer;
 - number: above `connections_max`, or `connections_per_address_max`, a new connection is closed at
   once;
-- turns: greedy peers, and thousands of new ones, wait in line (`net/turns.py`).
+- turns: greedy peers, and thousands of new ones, wait in line (`net/turns.py`), and a turn accepts
+  only a few (`net/listening.py`).
 
 A peer may speak TLS on the same port: the first byte tells (`net/tls.py`).
 """
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from inorder.errors import AlreadyClosed
 from inorder.net.accepted import FrameHandler, ServerConnection
+from inorder.net.listening import Listener
 from inorder.net.quiet import QuietLog
 from inorder.net.tls import ServerTls
 from inorder.net.turns import Turns
@@ -41,7 +43,6 @@ __all__ = ["FrameHandler", "Server", "ServerConnection", "ServerStatistics"]
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 1024
 SWEEP_INTERVAL_MS_MAX = 5000
 SWEEP_INTERVAL_MS_MIN = 10
 
@@ -95,7 +96,7 @@ class Server:
         self._of_address: dict[bytes, int] = {}
         self._last_connection_id = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self.turns = Turns(clock)
         self._dirty: list[ServerConnection] = []
@@ -126,11 +127,8 @@ class Server:
         """Listen, and return the address that was bound (port 0 means any)."""
         if self._closed:
             raise AlreadyClosed(f"{self!r} was closed; make a new one")
-        self._listener = await self.loop.create_server(
-            lambda: ServerConnection(self), host, port, backlog=BACKLOG
-        )
-        bound = self._listener.sockets[0].getsockname()
-        self.address = (str(bound[0]), int(bound[1]))
+        self._listener = Listener(self.loop, lambda: ServerConnection(self))
+        self.address = await self._listener.start(host, port)
         self._arm_sweep()
         return self.address
 

@@ -12,6 +12,7 @@ from inorder.client.state.concurrent import (
     Concluded,
     after_send_back,
     batches,
+    calls_of_run,
     conclude,
     done_count,
 )
@@ -135,3 +136,23 @@ def test_what_was_pulled_is_cut_into_batches(count: int, size: int, cut: list[in
     found = list(batches(messages, size))
     assert [len(batch) for batch in found] == cut
     assert [one for batch in found for one in batch] == messages
+
+
+@pytest.mark.parametrize(
+    ("calls", "spent_ms", "waiting", "expected"),
+    [
+        (0, 0, 1000, 1),
+        (99, 0, 1000, 1),  # too few to know
+        (100, 0, 100_000, 64),
+        (100, 0, 640, 16),  # all forty workers get some
+        (100, 0, 39, 1),
+        (1000, 2000, 100_000, 5),  # 2 ms each
+        (1000, 10_000, 100_000, 1),
+        (1000, 60_000_000, 100_000, 1),
+    ],
+)
+def test_short_handlers_are_called_several_times_by_one_worker(
+    calls: int, spent_ms: int, waiting: int, expected: int
+) -> None:
+    """As many as take 10 ms, and never so many that another worker would have nothing to do."""
+    assert calls_of_run(calls=calls, spent_ms=spent_ms, waiting=waiting, workers=40) == expected

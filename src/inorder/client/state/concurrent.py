@@ -20,6 +20,11 @@ from inorder.model import ReceivedMessage
 
 LOCAL_RETRY_MS: Final = 5000
 EXPIRED_SCAN_MS: Final = 15 * 60 * 1000
+RUN_CALLS_MAX: Final = 64
+RUN_MS: Final = 10
+"""How long the calls of one run may take together, by the average of those before."""
+CALLS_SEEN_MIN: Final = 100
+"""Fewer calls say nothing of the average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,18 @@ def batches(messages: Sequence[ReceivedMessage], size: int) -> Iterator[Sequence
     """Cut what was taken into batches for one call of the handler each."""
     for start in range(0, len(messages), size):
         yield messages[start : start + size]
+
+
+def calls_of_run(*, calls: int, spent_ms: int, waiting: int, workers: int) -> int:
+    """Return how many calls one worker makes before it comes back for more.
+
+    The step between threads costs more than a short handler does, so short ones are called several
+    times; but never so often that another worker would have nothing to do.
+    """
+    if calls < CALLS_SEEN_MIN:
+        return 1
+    fitting = RUN_CALLS_MAX if spent_ms == 0 else RUN_MS * calls // spent_ms
+    return max(1, min(fitting, RUN_CALLS_MAX, waiting // max(1, workers)))
 
 
 def done_count(result: object, batch: int) -> int:
