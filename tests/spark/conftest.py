@@ -17,11 +17,16 @@ SOURCES = Path(__file__).resolve().parents[2] / "src"
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Return a local session; workers find the package by the search path of this process."""
-    from inorder.spark.session import session
+    from inorder.spark.sessions import session
 
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), before)))
-    made = session("local[2]", conf={"spark.driver.memory": "768m"})
+    settings = {
+        "spark.driver.memory": "768m",
+        # Sorts of a few thousand rows spill, as those of a large batch do.
+        "spark.shuffle.spill.numElementsForceSpillThreshold": "5000",
+    }
+    made = session("local[2]", conf=settings)
     yield made
     made.stop()
 

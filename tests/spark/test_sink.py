@@ -9,6 +9,7 @@ import pytest
 
 import inorder
 from inorder.model import Message
+from tests.spark.jobkit import forget_last_commit
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -79,8 +80,7 @@ def test_a_replayed_micro_batch_stores_nothing_twice(
         query.awaitTermination()
 
     run()
-    newest = max((tmp_path / "checkpoint" / "commits").iterdir(), key=lambda p: int(p.name))
-    newest.unlink()
+    forget_last_commit(tmp_path / "checkpoint")
     run()
     assert sorted(int(m.body) for m in stored(namesrv, "results")) == list(range(600))
 

@@ -1,6 +1,7 @@
 """Ordered messages through Spark and back.
 
-`session()` gives a Spark session; `format("inorder")` reads and writes topics in any session.
+`session()` gives a Spark session; `format("inorder")` reads and writes topics in any session;
+`process_in_order` takes a key's messages through a handler, in order, with the key's state.
 """
 
 from __future__ import annotations
@@ -9,12 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inorder.spark.session import session
+    from inorder.spark.ordered import Waiting, process_in_order, waiting
+    from inorder.spark.sessions import session
     from inorder.spark.sink import lineage
+    from inorder.spark.state.lines import OrderedMessage
 
-_PUBLIC = {"lineage": "inorder.spark.sink", "session": "inorder.spark.session"}
+_PUBLIC = {
+    "OrderedMessage": "inorder.spark.state.lines",
+    "Waiting": "inorder.spark.ordered",
+    "lineage": "inorder.spark.sink",
+    "process_in_order": "inorder.spark.ordered",
+    "session": "inorder.spark.sessions",
+    "waiting": "inorder.spark.ordered",
+}
 
-__all__ = ["lineage", "session"]
+__all__ = ["OrderedMessage", "Waiting", "lineage", "process_in_order", "session", "waiting"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from inorder.client.state.routes import read_address, subscribe_queues
 from inorder.errors import (
+    BrokerError,
+    CodeNotSupported,
     InorderError,
     NotFound,
     TopicNotFound,
@@ -26,10 +28,14 @@ from inorder.errors import (
 )
 from inorder.model import TopicQueue
 from inorder.net.blocking import BlockingConnection
+from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.spark.planning import Places
+from inorder.wire.bodies import decode_topic_list
+from inorder.wire.bodies.resizing import ResizeView, decode_resize_view
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests.names import GetAllTopics, GetKv, GetKvReply
 from inorder.wire.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -39,6 +45,7 @@ from inorder.wire.requests.offsets import (
     UpdateConsumerOffset,
 )
 from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PullMessage, PullReply
+from inorder.wire.requests.resizing import ResizeStatus
 from inorder.wire.requests.routes import GetRoute
 from inorder.wire.routedata import TopicRoute
 
@@ -51,6 +58,11 @@ AHEAD: Final = 8
 ATTEMPTS: Final = 5
 PAUSE_S: Final = 0.2
 
+_SYSTEM_PREFIXES: Final = ("%", "rmq_sys_", "RMQ_SYS_")
+_SYSTEM_TOPICS: Final = frozenset(
+    {"TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC",
+     "CHECKPOINT_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
+)  # fmt: skip
 _connections: dict[tuple[int, str], BlockingConnection] = {}
 
 
@@ -73,14 +85,37 @@ class Cluster:
         self.group = group
         self._tls = tls
         self._routes: dict[str, TopicRoute] = {}
+        self._mapless: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"namesrv": self.namesrv, "group": self.group, "_tls": None, "_routes": {}}
+        kept = {"namesrv": self.namesrv, "group": self.group, "_tls": None}
+        return {**kept, "_routes": {}, "_mapless": set()}
 
     def queues(self, topic: str) -> list[TopicQueue]:
         """Return the queues of a topic, as the name server knows them now."""
         self._routes.pop(topic, None)
         return subscribe_queues(self._route(topic), topic)
+
+    def route(self, topic: str, *, anew: bool = False) -> TopicRoute:
+        """Return where a topic is. Raises TopicNotRouted."""
+        if anew:
+            self._routes.pop(topic, None)
+        return self._route(topic)
+
+    def key_map(self, topic: str) -> KeyMap | None:
+        """Return the key map that a name server of ours has of a topic."""
+        try:
+            answer = self._ask_name_server(GetKv(NAMESPACE, topic))
+        except BrokerError:
+            return None  # it knows none
+        text = decode_fields(GetKvReply, answer.fields).value
+        return KeyMap.decode(text) if text else None
+
+    def topics(self) -> list[str]:
+        """Return the topics that the name servers know now, without those of the system."""
+        answer = self._try(lambda: self._ask_name_server(GetAllTopics()), lambda: None)
+        names = decode_topic_list(answer.body)
+        return sorted(name for name in names if not is_system_topic(name))
 
     def oldest(self, queues: Iterable[TopicQueue]) -> Places:
         """Return the offsets of the oldest messages."""
@@ -93,6 +128,26 @@ class Cluster:
     def at_time(self, queues: Iterable[TopicQueue], time_ms: int) -> Places:
         """Return the offsets of the first messages stored then or later, the ends if none was."""
         return self._offsets(queues, lambda queue: SearchOffset(queue.topic, queue.index, time_ms))
+
+    def versions(self, topic: str) -> list[ResizeView]:
+        """Return what each broker of a topic tells of the versions of its key map.
+
+        Nothing of brokers that know none: those of Apache RocketMQ.
+        """
+        found = []
+        for queue in {queue.broker: queue for queue in self._known_queues(topic)}.values():
+            if queue.broker in self._mapless:
+                continue
+            try:
+                answer = self._ask(queue, ResizeStatus(topic, self.group))
+            except CodeNotSupported:
+                self._mapless.add(queue.broker)
+            else:
+                found.append(decode_resize_view(answer.body))
+        return found
+
+    def _known_queues(self, topic: str) -> list[TopicQueue]:
+        return subscribe_queues(self._route(topic), topic)
 
     def committed(self, queue: TopicQueue) -> int | None:
         """Return how far the group is."""
@@ -204,20 +259,21 @@ class Cluster:
         return known
 
     def _ask_route(self, topic: str) -> TopicRoute:
+        try:
+            return TopicRoute.decode(self._ask_name_server(GetRoute(topic, True)).body)
+        except TopicNotFound:
+            raise TopicNotRouted(
+                f"no name server of {';'.join(self.namesrv)} knows topic {topic}; create it, "
+                "or start its broker"
+            ) from None
+
+    def _ask_name_server(self, request: Any) -> Command:
         failure: InorderError | None = None
         for address in self.namesrv:
             try:
-                request = GetRoute(topic, True)
-                answer = self._connect(address).request(
-                    Command.request(request.CODE, encode_fields(request))
-                )
-                return TopicRoute.decode(_checked(answer).body)
-            except TopicNotFound:
-                failure = TopicNotRouted(
-                    f"no name server of {';'.join(self.namesrv)} knows topic {topic}; create it, "
-                    "or start its broker"
-                )
-            except TransportError as error:
+                command = Command.request(request.CODE, encode_fields(request))
+                return _checked(self._connect(address).request(command))
+            except (TopicNotFound, TransportError) as error:
                 failure = error
         assert failure is not None, "there is at least one name server"
         raise failure
@@ -248,6 +304,11 @@ class Cluster:
         if found is None or found.closed:
             found = _connections[key] = BlockingConnection(address, tls=self._tls)
         return found
+
+
+def is_system_topic(name: str) -> bool:
+    """Tell whether a topic is the broker's own, or of failed messages."""
+    return name.startswith(_SYSTEM_PREFIXES) or name in _SYSTEM_TOPICS
 
 
 def close_all() -> None:

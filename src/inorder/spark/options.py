@@ -23,6 +23,7 @@ Where = Places | datetime | str
 _ALIASES: Final = {
     "nameserver": "namesrv",
     "subscribe": "topic",
+    "subscribepattern": "topicPattern",
     "topics": "topic",
     "consumergroup": "group",
     "subexpression": "tag",
@@ -30,10 +31,10 @@ _ALIASES: Final = {
 _KNOWN: Final = {
     name.lower(): name
     for name in (
-        "namesrv", "topic", "group", "tag", "columns", "startingOffsets", "startingTimestamp",
-        "endingOffsets", "endingTimestamp", "maxOffsetsPerTrigger", "minOffsetsPerTrigger",
-        "maxTriggerDelay", "failOnDataLoss", "maxPartitions", "ordered", "maxRecordsPerPartition",
-        "reportOffsets", "idlePollMs", "pushdown", "checkCrc", "path",
+        "namesrv", "topic", "topicPattern", "key", "group", "tag", "columns", "startingOffsets",
+        "startingTimestamp", "endingOffsets", "endingTimestamp", "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "maxPartitions", "ordered",
+        "maxRecordsPerPartition", "reportOffsets", "idlePollMs", "pushdown", "checkCrc", "path",
     )
 }  # fmt: skip
 _DURATION: Final = re.compile(r"\s*([0-9]+)\s*(ms|s|m|h|d)?\s*")
@@ -47,6 +48,8 @@ class SourceOptions:
 
     namesrv: str
     topics: tuple[str, ...]
+    pattern: str | None = None
+    keys: tuple[str, ...] = ()
     group: str = DEFAULT_GROUP
     tag: str = "*"
     columns: tuple[str, ...] = COLUMNS
@@ -85,7 +88,9 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         )
     return SourceOptions(
         namesrv=_required(given, "namesrv", "the name servers, host:9876;host2:9876"),
-        topics=_topics(given),
+        topics=() if "topicPattern" in given else _topics(given),
+        pattern=_pattern(given),
+        keys=(given["key"],) if given.get("key") else (),
         group=given.get("group", DEFAULT_GROUP),
         tag=given.get("tag", "*"),
         columns=chosen(given.get("columns")),
@@ -116,8 +121,23 @@ def _topics(given: Mapping[str, str]) -> tuple[str, ...]:
     text = given.get("topic", "") or given.get("path", "")
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not found:
-        raise ConfigError("the option topic is missing: one topic, or several separated by commas")
+        raise ConfigError(
+            "the option topic is missing: one, or several separated by commas; or topicPattern"
+        )
     return found
+
+
+def _pattern(given: Mapping[str, str]) -> str | None:
+    text = given.get("topicPattern")
+    if text is None:
+        return None
+    if given.get("topic") or given.get("path"):
+        raise ConfigError("give topic or topicPattern, not both")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"topicPattern: {text!r} is no regular expression: {error}") from None
+    return text
 
 
 def _where(given: Mapping[str, str], side: str) -> Where | None:
@@ -130,7 +150,7 @@ def _where(given: Mapping[str, str], side: str) -> Where | None:
     if text is None:
         return None
     word = text.strip().lower()
-    words = ("earliest", "latest", "group") if side == "starting" else ("latest",)
+    words = ("earliest", "latest", "group") if side == "starting" else ("latest", "group")
     if word in words:
         return word
     try:

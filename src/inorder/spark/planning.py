@@ -123,6 +123,54 @@ def lost(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A version of a topic's key map that is over: where it ended in each queue."""
+
+    topic: str
+    version: int
+    ends: Mapping[TopicQueue, int]
+
+
+def finished(
+    start: Mapping[TopicQueue, int],
+    ends: Mapping[TopicQueue, int],
+    chapters: Iterable[Chapter],
+) -> Places:
+    """Return the queues that were read to their end and then taken away by a resize."""
+    gone = {queue: offset for queue, offset in start.items() if queue not in ends}
+    last: Places = {}
+    for chapter in chapters:
+        for queue, end in chapter.ends.items():
+            last[queue] = max(end, last.get(queue, 0))
+    return {queue: offset for queue, offset in gone.items() if offset >= last.get(queue, 1 << 63)}
+
+
+def withheld(
+    start: Mapping[TopicQueue, int],
+    ends: Mapping[TopicQueue, int],
+    chapters: Iterable[Chapter],
+) -> Places:
+    """Return how far queues may be read so that no key overtakes itself where a topic was resized.
+
+    A key may lie in another queue in the next chapter. So all queues are read to the end of a
+    chapter before any is read beyond it.
+    """
+    found = dict(ends)
+    done: set[str] = set()
+    for chapter in sorted(chapters, key=lambda one: (one.topic, one.version)):
+        if chapter.topic in done:
+            continue
+        # A queue that is not known yet has not been read.
+        if any(start.get(q, 0) < end for q, end in chapter.ends.items()):
+            done.add(chapter.topic)
+            for queue in ends:
+                if queue.topic == chapter.topic:
+                    limit = max(start[queue], chapter.ends.get(queue, 0))
+                    found[queue] = min(found[queue], limit)
+    return found
+
+
 def share(start: Mapping[TopicQueue, int], ends: Mapping[TopicQueue, int], limit: int) -> Places:
     """Return how far each queue may go with at most `limit` messages, by its share of the backlog.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from inorder.errors import ConfigError
 from inorder.model import TopicQueue
 from inorder.spark.cluster import Cluster
 from inorder.spark.options import SourceOptions, Where
-from inorder.spark.planning import EARLIEST, Places, resolve
+from inorder.spark.planning import EARLIEST, Chapter, Places, resolve
 
 
 class Plans:
@@ -20,7 +21,30 @@ class Plans:
 
     def queues(self) -> list[TopicQueue]:
         """Return all queues of all topics, as they are now."""
-        return [queue for topic in self.options.topics for queue in self.cluster.queues(topic)]
+        return [queue for topic in self.topics() for queue in self.cluster.queues(topic)]
+
+    def topics(self) -> tuple[str, ...]:
+        """Return the topics that are named, or that match now."""
+        if self.options.pattern is None:
+            return self.options.topics
+        wanted = re.compile(self.options.pattern)
+        return tuple(name for name in self.cluster.topics() if wanted.fullmatch(name))
+
+    def chapters(self) -> list[Chapter]:
+        """Return the versions of the topics' key maps that are over, with their ends."""
+        found = []
+        for topic in self.topics():
+            ends: dict[int, Places] = {}
+            for view in self.cluster.versions(topic):
+                over = [(past.version, past.ends) for past in view.past]
+                if view.ends is not None:  # stopped here; elsewhere the next one may be open
+                    over.append((view.version, view.ends))
+                for version, noted in over:
+                    ends.setdefault(version, {}).update(
+                        {TopicQueue(topic, view.broker, at): end for at, end in noted.items()}
+                    )
+            found += [Chapter(topic, version, places) for version, places in ends.items()]
+        return found
 
     def start(self, queues: list[TopicQueue], *, default: str) -> Places:
         """Return where reading begins."""

@@ -13,8 +13,9 @@ out of order would be taken for repetitions and silently dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -24,21 +25,45 @@ from pyspark.sql.datasource import (
 )
 
 from inorder.errors import ConfigError, InorderError
+from inorder.wire import properties as names
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from inorder.model import Message, TopicQueue
+
 LINEAGE: Final = ("source_topic", "source_broker", "source_queue", "source_offset")
 OWN: Final = ("producer", "sequence")
-COLUMNS: Final = ("body", "topic", "key", "tag", "keys", "properties", *LINEAGE, *OWN)
+COLUMNS: Final = (
+    "body", "topic", "key", "tag", "keys", "properties", "delay_level", *LINEAGE, *OWN,
+)  # fmt: skip
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
+SOURCE: Final = "inorder_source"
+"""Property of a result: `topic|broker|queue|offset` of the message that it was made of."""
+
 ROWS_PER_MESSAGE_BITS: Final = 20
 BATCH_ROWS: Final = 1000
+KEYLESS: Final = ":-"
+"""Ends the name of the producer of rows without a key: those of a source queue go to one queue."""
 
 _KNOWN: Final = {"namesrv": "namesrv", "nameserver": "namesrv", "topic": "topic", "path": "topic",
                  "sinkid": "sinkId", "delivery": "delivery", "checkpointlocation": ""}  # fmt: skip
+
+
+OUR_PREFIX: Final = "INORDER_"
+SET_BY_OTHERS: Final = frozenset(
+    {
+        names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.WAIT, names.DELAY,
+        names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.RECONSUME_TIME, names.REAL_TOPIC,
+        names.REAL_QID, names.MAX_RECONSUME_TIMES, names.TRAN_MSG, names.PGROUP, names.MSG_REGION,
+        names.TRACE_ON, names.CLUSTER, names.MIN_OFFSET, names.MAX_OFFSET, names.TRANSACTION_ID,
+        names.TRANSACTION_CHECK_TIMES, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS,
+        names.TIMER_DELAY_SEC, names.TIMER_OUT_MS, names.POP_CK, names.INNER_NUM,
+        names.INNER_MULTI_DISPATCH, names.CRC32,
+    }
+)  # fmt: skip
 
 
 class OutOfOrder(InorderError):
@@ -147,6 +172,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def send_rows(options: SinkOptions, batches: Iterator[Any]) -> WriterCommitMessage:
     """Send rows in their order; return when all are stored."""
+    if options.delivery == EXACTLY_ONCE and "delay_level" not in options.columns:
+        _send_packed(options, batches)
+    else:
+        _send_one_by_one(options, batches)
+    return WriterCommitMessage()
+
+
+def _send_packed(options: SinkOptions, batches: Iterator[Any]) -> None:
+    from inorder.spark.packedsink import send_packed
+    from inorder.sync.producer import Producer
+
+    for name, topic, rows, numbers in send_packed(options, batches):
+        with Producer(options.namesrv, id=name) as producer:  # it makes the topic
+            members = list(zip(rows.to_pylist(), numbers.tolist(), strict=True))
+            _send_to(producer, options, topic, members, exact=True)
+
+
+def _send_one_by_one(options: SinkOptions, batches: Iterator[Any]) -> None:
+    """Send rows that cannot be packed: those with a delay, and those without numbers."""
     from inorder.sync.producer import Producer
 
     exact = options.delivery == EXACTLY_ONCE
@@ -165,7 +209,6 @@ def send_rows(options: SinkOptions, batches: Iterator[Any]) -> WriterCommitMessa
     finally:
         for producer in producers.values():
             producer.close()
-    return WriterCommitMessage()
 
 
 class Numbers:
@@ -179,13 +222,14 @@ class Numbers:
         """Return the name of the producer and the number of a row."""
         if row.get("producer") is not None and row.get("sequence") is not None:
             name, number = str(row["producer"]), int(row["sequence"])
+            name += "" if row.get("key") else KEYLESS
         else:
             if any(row.get(column) is None for column in LINEAGE):
                 raise ConfigError(
                     f"a row does not say where it comes from: {', '.join(LINEAGE)} must not be null"
                 )
             place = ":".join(str(row[column]) for column in LINEAGE[:3])
-            name = f"spark:{self._sink_id}:{place}"
+            name = f"spark:{self._sink_id}:{place}" + ("" if row.get("key") else KEYLESS)
             number = int(row["source_offset"]) << ROWS_PER_MESSAGE_BITS
             last = self._last.get(name, -1)
             if last >> ROWS_PER_MESSAGE_BITS == int(row["source_offset"]):
@@ -225,24 +269,82 @@ def _send(
             raise ConfigError("a row has no topic and the sink has no option topic")
         by_topic.setdefault(topic, []).append((row, number))
     for topic, members in by_topic.items():
-        messages = [_message(topic, row) for row, _ in members]
-        if exact:
-            producer.send_batch(messages, sequences=[number for _, number in members])
-        else:
-            producer.send_batch(messages)
+        _send_to(producer, options, topic, members, exact=exact)
 
 
-def _message(topic: str, row: Mapping[str, Any]) -> Any:
+def _send_to(
+    producer: Any,
+    options: SinkOptions,
+    topic: str,
+    members: list[tuple[dict[str, Any], int]],
+    *,
+    exact: bool,
+) -> None:
+    told = _places(options, exact)
+    # A delayed message is a request of its own; the order of the rows stays.
+    for (level, source), run in groupby(members, key=lambda member: _kind(member[0], exact)):
+        some = list(run)
+        choice = {} if source is None else {"selector": _by_source, "arg": source}
+        messages = [message_of(topic, row, told) for row, _ in some]
+        numbers = [number for _, number in some]
+        if not level:
+            producer.send_batch(messages, sequences=numbers if exact else None, **choice)
+            continue
+        for message, number in zip(messages, numbers, strict=True):
+            producer.send(
+                topic, message.body, key=message.key, tag=message.tag, keys=message.keys,
+                properties=message.properties, sequence=number if exact else None,
+                delay_level=level, **choice,
+            )  # fmt: skip
+
+
+def _kind(row: Mapping[str, Any], exact: bool) -> tuple[int, int | None]:
+    """Return what rows of one request share: their delay and, without a key, their source queue."""
+    level, source = row.get("delay_level") or 0, row.get("source_queue")
+    if row.get("key") or (source is None and not exact):
+        return level, None
+    return level, source or 0
+
+
+def _by_source(queues: Sequence[TopicQueue], _: object, index: int) -> TopicQueue:
+    """Choose the queue of rows without a key: the same whenever they are sent again."""
+    return sorted(queues)[index % len(queues)]
+
+
+def _places(options: SinkOptions, exact: bool) -> bool:
+    """Tell whether messages say in a property where they come from.
+
+    Not where the producer's name and number say it already.
+    """
+    told = all(name in options.columns for name in LINEAGE)
+    return told and (not exact or all(name in options.columns for name in OWN))
+
+
+def message_of(topic: str, row: Mapping[str, Any], told: bool = False) -> Message:
+    """Return the message of a row; if `told`, it says where it comes from."""
     from inorder.model import Message
 
     body = row["body"]
     if body is None:
         raise ConfigError("a row has no body; a message needs at least one byte")
+    properties = own_properties(row.get("properties"))
+    if told and row.get("source_offset") is not None:
+        properties[SOURCE] = "|".join(str(row[name]) for name in LINEAGE)
     return Message(
         topic,
         body.encode() if isinstance(body, str) else bytes(body),
-        row.get("key"),
-        row.get("tag"),
+        row.get("key") or None,
+        row.get("tag") or None,
         tuple((row.get("keys") or "").split()),
-        dict(row.get("properties") or ()),
+        properties,
     )
+
+
+def own_properties(properties: object) -> dict[str, str]:
+    """Return the properties that a sender may give: not those that client and broker set."""
+    found = dict(properties or ())  # type: ignore[call-overload]
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in SET_BY_OTHERS and not name.startswith(OUR_PREFIX)
+    }

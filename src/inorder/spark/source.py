@@ -39,6 +39,7 @@ from inorder.spark.planning import (
     DataLoss,
     Places,
     Range,
+    finished,
     from_json,
     lost,
     pack,
@@ -47,6 +48,7 @@ from inorder.spark.planning import (
     share,
     split,
     to_json,
+    withheld,
 )
 from inorder.spark.schema import spark_schema
 
@@ -155,6 +157,9 @@ class PushingReader(Reader):
         tags = filters_to.tags(self._filters)
         if tags is not None and self._wanted.tag in ("*", ""):
             self._wanted = replace(self._wanted, tag=" || ".join(tags))
+        keys = filters_to.values(self._filters, "key")
+        if keys and not self._wanted.keys and all(isinstance(key, str) and key for key in keys):
+            self._wanted = replace(self._wanted, keys=tuple(sorted(keys)))
         return filters
 
     def _queues(self, plans: Plans) -> list[TopicQueue]:
@@ -227,7 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the end: what comes later is for the next run."""
-        self._target = self._the_plans().cluster.ends(self._all_queues())
+        self._ends = self._target = self._the_plans().cluster.ends(self._all_queues())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return where the next micro-batch ends."""
@@ -235,12 +240,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report(begin)
         ends = self._poll(begin) if self._target is None else self._target
         oldest = self._the_plans().cluster.oldest(ends)
+        # Asked behind the ends: what they hold of a new version is known to be that.
+        chapters = self._the_plans().chapters()
+        over = {**_places(start, "over"), **finished(begin, ends, chapters)}
+        begin = {queue: offset for queue, offset in begin.items() if queue not in over}
         _judge(begin, oldest, ends, self._wanted)
         full = {queue: begin.get(queue, oldest[queue]) for queue in ends}
+        ends = withheld({**over, **full}, ends, chapters)
         if self._too_few(full, ends):
-            return _offset(init, full)
+            return _offset(init, full, over)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return _offset(init, ends if rows is None else share(full, ends, rows))
+        return _offset(init, ends if rows is None else share(full, ends, rows), over)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return where the queues end, for the query's progress."""
@@ -326,13 +336,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._reported[queue] = offset
 
 
-def _offset(init: Places, queues: Places) -> dict[str, Any]:
-    return {"v": 1, "init": to_json(init), "q": to_json(queues)}
+def _offset(init: Places, queues: Places, over: Places | None = None) -> dict[str, Any]:
+    """Return an offset for the checkpoint; `over` are queues that a resize took away."""
+    found = {"v": 1, "init": to_json(init), "q": to_json(queues)}
+    return {**found, "over": to_json(over)} if over else found
 
 
 def _places(offset: dict[str, Any] | str, part: str) -> Places:
     value = json.loads(offset) if isinstance(offset, str) else offset
-    return from_json(value[part], "checkpoint")
+    return from_json(value.get(part, {}), "checkpoint")
 
 
 def _partitions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -121,3 +122,51 @@ def test_fewer_columns_cost_nothing_else() -> None:
     data = encode(Record("t", 3, 4, 0, b"body"))
     batch = Records(data).batch(["offset", "queue"], broker="b")
     assert batch.to_pydict() == {"queue": [3], "offset": [4]}
+
+
+def _alike(count: int) -> list[Record]:
+    """Return records as one producer writes them: the same names, mostly the same size."""
+    return [
+        Record("orders", 1, at, at * 400, b"x" * 50,
+               f"__SHARDINGKEY\x01k{at % 7}\x02UNIQ_KEY\x01{at:032X}\x02TAGS\x01t\x02".encode(),
+               born_at_ms=at, stored_at_ms=at)
+        for at in range(count)
+    ]  # fmt: skip
+
+
+_ODD = [
+    b"",
+    b"TAGS\x01only\x02",
+    b"__SHARDINGKEY\x01order-1\x02UNIQ_KEY\x01a\x01b\x02TAGS\x01t\x02",
+    b"__SHARDINGKEY\x01order-1\x02UNIQ_KEY\x01x\x02TAGS\x01t",
+    b"__SHARDINGKEY\x01order-1\x02__SHARDINGKEY\x01order-2\x02TAGS\x01t\x02",
+    b"__SHARDINGKEZ\x01order-1\x02UNIQ_KEY\x01x\x02TAGS\x01t\x02",
+    b"\x01v\x02UNIQ_KEY\x01\x02TAGS\x01t\x02",
+    b"nothing here",
+]
+
+
+@pytest.mark.parametrize("odd", [None, *_ODD])
+@pytest.mark.parametrize("place", [0, 20, 39])
+def test_many_records_alike_and_one_that_is_not(odd: bytes | None, place: int) -> None:
+    """Whatever stands between records of one producer, all are read as the codec reads them."""
+    found = _alike(40)
+    if odd is not None:
+        found[place] = replace(found[place], properties=odd)
+    data = b"".join(map(encode, found))
+    rows = Records(data).batch(COLUMNS, broker="broker-a").to_pylist()
+    for row, record in zip(rows, decode_all(data), strict=True):
+        expected = parse(record.properties)
+        assert dict(row["properties"]) == expected
+        assert (row["key"], row["tag"]) == (expected.get("__SHARDINGKEY"), expected.get("TAGS"))
+        assert (row["offset"], row["body"]) == (record.queue_offset, record.body)
+
+
+@pytest.mark.parametrize("size", [0, 90, 1 << 20])
+def test_a_wrong_size_among_records_alike_is_noticed(size: int) -> None:
+    """Records that are found all at once are checked like others."""
+    one = encode(_alike(1)[0])
+    data = bytearray(one * 30)
+    struct.pack_into(">i", data, 17 * len(one), size)
+    with pytest.raises(CorruptRecord):
+        Records(bytes(data))

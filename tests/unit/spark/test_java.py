@@ -10,7 +10,7 @@ import pytest
 
 from inorder.errors import ConfigError
 from inorder.spark.java import java_home, wrapped
-from inorder.spark.session import with_retries
+from inorder.spark.sessions import with_retries
 
 
 def fake_java(home: Path, version: str, modules: str = "java.base@21") -> Path:
@@ -78,3 +78,16 @@ def test_the_java_of_the_search_path_needs_the_module(tmp_path: Path) -> None:
 def test_a_local_master_retries_tasks(given: str, used: str) -> None:
     """Plain `local[2]` never repeats a failed task."""
     assert with_retries(given) == used
+
+
+def test_the_public_names_are_what_they_say() -> None:
+    """`from inorder.spark import session` gives a function, not a module of that name."""
+    import importlib
+
+    import inorder.spark
+    import inorder.spark.jobs
+
+    for package in (inorder.spark, inorder.spark.jobs):
+        for name in package.__all__:
+            module = f"{package.__name__}.{name}"
+            assert importlib.util.find_spec(module) is None, f"{module} would hide {name}"

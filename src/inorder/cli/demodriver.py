@@ -1,0 +1,51 @@
+"""The Spark driver of the demo, in a process of its own, so that it can be killed.
+
+It starts Spark, says so, waits for a line, and runs the job `orders` over what the topic holds; if
+told to, it audits the results afterwards. It writes a line of JSON for each thing that happened.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from inorder.spark.jobs.steps import Step
+
+TOPIC: Final = "orders"
+RESULTS: Final = "order-results"
+GROUP: Final = "orders-pipeline"
+CODE: Final = "import sys; from inorder.cli.demodriver import main; main(*sys.argv[1:])"
+
+
+def main(namesrv: str, folder: str, batch: str, audited: str) -> None:
+    """Be the driver."""
+    from inorder.spark import session
+    from inorder.spark.jobs import audit, orders
+
+    spark = session("local[2]", name="inorder demo", conf={"spark.driver.memory": "768m"})
+    _tell(ready=True)
+    sys.stdin.readline()
+    done = orders(
+        spark, namesrv=namesrv, topic=TOPIC, results=RESULTS, path=f"{folder}/orders", group=GROUP,
+        batch=int(batch), watch=_step,
+    )  # fmt: skip
+    _tell(done=asdict(done))
+    if audited == "yes":
+        found = audit(spark, topic=TOPIC, namesrv=namesrv, results=RESULTS)
+        parquet = audit(
+            spark, topic=TOPIC, namesrv=namesrv, parquet=f"{folder}/orders/results",
+            order_by="sequence",
+        )  # fmt: skip
+        _tell(audit=asdict(found), verdict=str(found), parquet=str(parquet), parquet_ok=parquet.ok)
+    spark.stop()
+
+
+def _step(step: Step) -> None:
+    _tell(step=step.done)
+
+
+def _tell(**values: Any) -> None:
+    print(json.dumps(values), flush=True)

@@ -1,0 +1,341 @@
+"""The last part of the demo: the orders go through Spark, whose driver is killed half-way.
+
+Producers write the life cycles of many orders, interleaved, keyed by account. The pipeline keeps
+each account's orders and balance as it goes, tries payments again whose gateway is busy, and writes
+its rows to Parquet and to a result topic. Half-way its processes are killed with -9 and started
+again. The audit compares what is stored with what was handled; a picture shows what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from inorder.cli.demodriver import CODE, RESULTS, TOPIC
+from inorder.cli.failures import EXIT_FAILED
+from inorder.cli.render import Output, as_json, table
+from inorder.client.producer import Producer
+from inorder.client.session import Session
+from inorder.config import BrokerConfig, NameServerConfig
+from inorder.embedded import Embedded
+from inorder.errors import InorderError, RequestTimeout
+from inorder.model import TopicConfig, TopicQueue
+
+QUEUES: Final = 4
+PRODUCERS: Final = 4
+BATCHES: Final = 14
+SAMPLE_SECONDS: Final = 0.2
+RATE_SECONDS: Final = 2.0
+SEND_SECONDS: Final = 8.0
+_WAIT_SECONDS: Final = 180.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkResult:
+    """What happened."""
+
+    messages: int
+    accounts: int
+    killed_at: int
+    """Results that were written when the driver was killed."""
+    resumed_seconds: float
+    """From the kill to the first result of the new driver; most of it is the start of Spark."""
+    results: int
+    late_payments: int
+    balance: int
+    verdict: str
+    parquet: str
+    picture: str
+    in_order: bool
+    seconds: float
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was stored and what was handled, over time."""
+
+    at_s: list[float] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
+    done: list[int] = field(default_factory=list)
+    killed_s: float = 0.0
+    resumed_s: float = 0.0
+
+
+def run_spark_demo(orders: int, picture: str, output: Output = Output.TABLE) -> None:
+    """Play this part and print it; exit with 1 if the audit found anything."""
+    from inorder.spark.sessions import check_packages
+
+    check_packages()
+    chatty = output is Output.TABLE
+
+    def say(text: str) -> None:
+        if chatty:
+            print(text, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="inorder-demo-") as folder:
+        result = asyncio.run(_play(Path(folder), orders, Path(picture), say))
+    say(_story(result))
+    if not chatty:
+        print(as_json(asdict(result)))
+    if not result.in_order:
+        raise SystemExit(EXIT_FAILED)
+
+
+async def _play(folder: Path, orders: int, picture: Path, say: Say) -> SparkResult:
+    cluster = Embedded(
+        NameServerConfig(port=0, data=str(folder / "namesrv")),
+        BrokerConfig(port=0, data=str(folder / "broker")),
+    )
+    begin_s = time.monotonic()
+    async with cluster, Session(cluster.namesrv_address) as session:
+        api = await session.broker_at(cluster.broker_address)
+        for topic in (TOPIC, RESULTS):
+            await api.create_topic(TopicConfig(topic, QUEUES, QUEUES, order=True))
+        accounts = max(1, orders // 10)
+        steps = list(life_cycles(Random(7), accounts, orders))
+        samples = Samples()
+        sampling = asyncio.create_task(_sample(api, samples, begin_s))
+        batch = max(1, len(steps) // BATCHES)
+        drivers: list[Driver] = []
+        try:
+            say("\norders through Spark: starting it (without Java here, with the one of PyPI) ...")
+            drivers.append(await Driver.start(cluster.namesrv_address, folder, batch, last=False))
+            say(f"{PRODUCERS} producers send {len(steps):,} steps of {orders:,} orders ...")
+            await _send(session, steps)
+            killed_at = await _run_and_kill(drivers[0], samples, len(steps), begin_s, say)
+            drivers.append(await Driver.start(cluster.namesrv_address, folder, batch, last=True))
+            told = await _finish(drivers[1], samples, killed_at, begin_s, say)
+        finally:
+            sampling.cancel()
+            for driver in drivers:
+                await driver.kill()
+        draw(samples, picture)
+        done, audit = told["done"], told["audit"]
+        return SparkResult(
+            len(steps), accounts, killed_at, round(samples.resumed_s - samples.killed_s, 1),
+            done["rows"], done["late_payments"], done["balance"], told["verdict"], told["parquet"],
+            str(picture), audit["ok"] and told["parquet_ok"],
+            round(time.monotonic() - begin_s, 1),
+        )  # fmt: skip
+
+
+async def _run_and_kill(
+    driver: Driver, samples: Samples, total: int, begin_s: float, say: Say
+) -> int:
+    await driver.wait("ready")
+    say("Spark is there: accounts, orders and balances, by key ...")
+    driver.go()
+    await _until(lambda: bool(samples.done) and samples.done[-1] >= total / 2, "half is processed")
+    await driver.kill()
+    samples.killed_s = time.monotonic() - begin_s
+    say(f"half is processed: kill -9 of the driver, process {driver.process.pid}, and its JVM")
+    return samples.done[-1]
+
+
+async def _finish(
+    driver: Driver, samples: Samples, killed_at: int, begin_s: float, say: Say
+) -> dict[str, Any]:
+    await driver.wait("ready")
+    driver.go()
+    say(f"a new driver, process {driver.process.pid}, goes on where the last one was ...")
+    await _until(lambda: samples.done[-1] > killed_at, "the new driver goes on")
+    samples.resumed_s = time.monotonic() - begin_s
+    await driver.wait("done")
+    say("all is processed; the audit reads both topics and the Parquet files ...")
+    await driver.wait("audit")
+    return driver.told
+
+
+class Driver:
+    """The Spark driver as the demo sees it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.told: dict[str, Any] = {}
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def start(cls, namesrv: str, folder: Path, batch: int, *, last: bool) -> Driver:
+        """Start one, in a group of processes of its own."""
+        words = (sys.executable, "-c", CODE, namesrv, str(folder), str(batch))
+        log = (folder / "driver.log").open("ab")
+        with log:
+            process = await asyncio.create_subprocess_exec(
+                *words, "yes" if last else "no", stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE, stderr=log, start_new_session=True,
+                limit=1 << 24,
+            )  # fmt: skip
+        driver = cls(process)
+        driver.log = folder / "driver.log"
+        return driver
+
+    log: Path = Path()
+
+    async def _listen(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            if line.startswith(b"{") and line.endswith(b"}\n"):
+                self.told |= json.loads(line)
+
+    def go(self) -> None:
+        """Let it begin."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"go\n")
+
+    async def wait(self, what: str) -> None:
+        """Wait until it says something. Raises InorderError if it ends instead."""
+        try:
+            async with asyncio.timeout(_WAIT_SECONDS):
+                while what not in self.told:
+                    if self._listening.done():
+                        text = self.log.read_text(errors="replace")[-2000:]
+                        raise InorderError(f"the Spark driver ended before it was {what}:\n{text}")
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise RequestTimeout(f"the demo waits in vain: the driver is not {what}") from None
+
+    async def kill(self) -> None:
+        """End it and its JVM as kill -9 does."""
+        if self.process.returncode is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        await self.process.wait()
+        await self._listening
+
+
+def life_cycles(chance: Random, accounts: int, orders: int) -> Iterator[tuple[str, bytes]]:
+    """Return (account, step) of orders that live at the same time, in the order they happen."""
+    waiting = list(range(orders))
+    alive: list[tuple[str, list[dict[str, Any]]]] = []
+    while waiting or alive:
+        if waiting and len(alive) < accounts * 2:
+            number = waiting.pop()
+            account = f"account-{chance.randrange(accounts)}"
+            alive.append((account, _life(chance, number)))
+        at = chance.randrange(len(alive))
+        account, steps = alive[at]
+        yield account, json.dumps(steps.pop(0)).encode()
+        if not steps:
+            alive[at] = alive[-1]
+            alive.pop()
+
+
+def _life(chance: Random, number: int) -> list[dict[str, Any]]:
+    order, amount = f"order-{number}", chance.randrange(100, 50_000)
+    steps: list[dict[str, Any]] = [{"order": order, "step": "created", "amount": amount}]
+    fate = chance.random()
+    if fate < 0.1:
+        steps.append({"order": order, "step": "overdue"})
+    if fate > 0.95:
+        return [*steps, *({"order": order, "step": "declined"} for _ in range(3))]
+    busy = chance.choice((1, 2)) if chance.random() < 0.002 else 0
+    steps.append({"order": order, "step": "paid", **({"busy": busy} if busy else {})})
+    return [*steps, *({"order": order, "step": step} for step in ("shipped", "delivered"))]
+
+
+async def _send(session: Session, steps: list[tuple[str, bytes]]) -> None:
+    """Let each producer send the steps of its accounts, all at the same time."""
+    crew = [Producer(session, group=f"demo-{number}") for number in range(PRODUCERS)]
+
+    async def walk(producer: Producer, number: int) -> None:
+        its = [(a, b) for a, b in steps if int(a.rpartition("-")[2]) % PRODUCERS == number]
+        begin_s = time.monotonic()
+        for at in range(0, len(its), 50):
+            futures = [
+                producer.send_nowait(TOPIC, body, key=account)
+                for account, body in its[at : at + 50]
+            ]
+            await asyncio.gather(*futures)
+            due_s = begin_s + SEND_SECONDS * at / len(its)
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+
+    await asyncio.gather(*(walk(producer, number) for number, producer in enumerate(crew)))
+    for producer in crew:
+        await producer.close()
+
+
+async def _sample(api: Any, samples: Samples, begin_s: float) -> None:
+    """Note how much is stored in both topics, until cancelled."""
+    while True:
+        ends = [
+            [await api.max_offset(TopicQueue(topic, "broker-a", at)) for at in range(QUEUES)]
+            for topic in (TOPIC, RESULTS)
+        ]
+        samples.at_s.append(time.monotonic() - begin_s)
+        samples.sent.append(sum(ends[0]))
+        samples.done.append(sum(ends[1]))
+        await asyncio.sleep(SAMPLE_SECONDS)
+
+
+async def _until(condition: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(_WAIT_SECONDS):
+            while not condition():  # noqa: ASYNC110 - other processes make it true
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise RequestTimeout(f"the demo waits in vain: {what}") from None
+
+
+def draw(samples: Samples, path: Path) -> None:
+    """Draw throughput, lag and the kill."""
+    from inorder.spark.picture import Curve, Mark, Panel, png
+
+    at_s = samples.at_s
+    rates = [
+        Curve(name, at_s[1:], per_second(at_s, counts))
+        for name, counts in (("sent", samples.sent), ("processed", samples.done))
+    ]
+    lag = [float(sent - done) for sent, done in zip(samples.sent, samples.done, strict=True)]
+    picture = png(
+        "orders through Spark: throughput, lag, and the kill",
+        [
+            Panel("messages per second", rates),
+            Panel("messages", [Curve("lag", at_s, lag, filled=True)]),
+        ],
+        [Mark("kill -9", samples.killed_s), Mark("resumed", samples.resumed_s)],
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(picture)
+
+
+def per_second(at_s: list[float], counts: list[int]) -> list[float]:
+    """Return the rate at each sample but the first, over the last two seconds before it."""
+    found, first = [], 0
+    for at in range(1, len(at_s)):
+        while at_s[at] - at_s[first] > RATE_SECONDS and first < at - 1:
+            first += 1
+        found.append((counts[at] - counts[first]) / max(at_s[at] - at_s[first], 0.001))
+    return found
+
+
+def _story(result: SparkResult) -> str:
+    rows: list[tuple[Any, ...]] = [
+        ("steps of orders sent", f"{result.messages:,}"),
+        ("results when the driver was killed", f"{result.killed_at:,}"),
+        ("results in all", f"{result.results:,}"),
+        ("seconds from the kill to the next result", f"{result.resumed_seconds:.1f}"),
+        ("payments that came late", f"{result.late_payments:,}"),
+        (f"balance of {result.accounts:,} accounts", f"{result.balance / 100:,.2f}"),
+    ]
+    return "\n".join(
+        (
+            "",
+            table(("", ""), rows),
+            "",
+            f"audit of the result topic: {result.verdict}",
+            f"audit of the Parquet files: {result.parquet}",
+            f"picture: {result.picture}",
+            f"{result.seconds:.0f} s",
+        )
+    )

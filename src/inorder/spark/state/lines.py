@@ -1,0 +1,291 @@
+"""Who of a queue may be handled now, and who waits: the rules of `process_in_order`.
+
+A message is handled at once unless its key has a *line*: messages that wait for their first to be
+tried again. What comes for such a key joins the line; other keys go on. A message without a key is
+a barrier: it waits until no key waits, and everything behind it waits for it.
+
+    handler says          its message                           its key
+    done                  done: state and rows are taken        goes on
+    again (Retry, error)  first of the line, tried again later  waits
+    again, too often      a dead letter                         goes on
+
+An attempt that failed leaves no trace in the state: the handler gets a copy each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from inorder.errors import InorderError
+
+ROWS_BITS: Final = 32
+CAUSE_CHARS_MAX: Final = 500
+
+
+class OutOfOrder(InorderError):
+    """Rows came in an order in which keys would overtake themselves; nothing of them was kept."""
+
+
+class Hole(InorderError):
+    """Messages of a queue are missing between two that came."""
+
+
+class TooManyWait(InorderError):
+    """More messages wait for their key than may; nothing of the batch was kept."""
+
+
+class OrderedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a handler gets. Columns that the stream does not have are empty."""
+
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    key: str | None = None
+    body: bytes = b""
+    tag: str | None = None
+    keys: str | None = None
+    properties: dict[str, str] = {}
+    message_id: str = ""
+    born_at_ms: int = 0
+    stored_at_ms: int = 0
+    redeliveries: int = 0
+
+    @property
+    def attempt(self) -> int:
+        """Return which time it is handed to the handler, the first being 1."""
+        return self.redeliveries + 1
+
+
+class Line(msgspec.Struct, array_like=True):
+    """The messages of a key that waits; the first one was tried and comes first."""
+
+    messages: list[OrderedMessage]
+    due_ms: int
+    cause: str
+    left_in: int = 0
+    """The version of the key map in which its key left this queue; 0: it is here."""
+
+
+class Letter(msgspec.Struct, array_like=True, frozen=True):
+    """A message that is given up, and why."""
+
+    message: OrderedMessage
+    cause: str
+
+
+@dataclass(slots=True)
+class Done:
+    """The message is done. `state` is the key's new state, None for none; `keep`: as it was."""
+
+    state: bytes | None = None
+    rows: Sequence[tuple[object, ...]] = ()
+    keep: bool = False
+
+
+@dataclass(slots=True)
+class Again:
+    """The message is to be tried again: after so long, or after the usual pause."""
+
+    after_ms: int | None
+    cause: str
+
+
+Handle = Callable[[OrderedMessage, bytes | None], Done | Again]
+
+
+@dataclass(slots=True)
+class Keys:
+    """All that is known of the keys of one queue."""
+
+    states: dict[str, bytes] = field(default_factory=dict)
+    held: dict[str | None, Line] = field(default_factory=dict)
+    behind: list[OrderedMessage] = field(default_factory=list)
+    """What waits behind a barrier, in order."""
+    next_offset: int | None = None
+    changed: set[str] = field(default_factory=set)
+    """Keys whose state is another than in the last version."""
+
+    @property
+    def waiting(self) -> int:
+        """Return how many messages wait."""
+        return sum(len(line.messages) for line in self.held.values()) + len(self.behind)
+
+
+@dataclass(slots=True)
+class Limits:
+    """How failures are treated; `redeliveries_max` as RocketMQ counts: tries after the first."""
+
+    redeliveries_max: int
+    pause_ms: int = 1000
+    waiting_max: int = 10_000
+
+
+class Work:
+    """One batch of a queue: takes its messages in order, collects rows and dead letters."""
+
+    def __init__(
+        self,
+        keys: Keys,
+        handle: Handle,
+        limits: Limits,
+        clock: Callable[[], int],
+    ) -> None:
+        self.keys = keys
+        self.rows: list[tuple[object, ...]] = []
+        self.origins: list[OrderedMessage] = []
+        """For each row the message that it was made of."""
+        self.letters: list[Letter] = []
+        self._handle = handle
+        self._limits = limits
+        self._now_ms = clock
+        self._waiting = keys.waiting
+
+    def take(self, messages: Iterable[OrderedMessage]) -> None:
+        """Handle messages as they come; those whose key waits join its line."""
+        keys = self.keys
+        for message in messages:
+            if keys.held or keys.behind:
+                self._admit(message)
+            else:
+                self._attempt(message)
+            keys.next_offset = message.offset + 1
+
+    def try_due(self) -> bool:
+        """Try the keys again whose time has come; tell whether one was."""
+        now_ms = self._now_ms()
+        due = [key for key, line in self.keys.held.items() if line.due_ms <= now_ms]
+        for key in due:
+            self._try_line(key)
+        return bool(due)
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next key is to be tried again, None if none waits."""
+        return min((line.due_ms for line in self.keys.held.values()), default=None)
+
+    # Inside.
+
+    def _admit(self, message: OrderedMessage) -> None:
+        keys = self.keys
+        line = keys.held.get(message.key)
+        if keys.behind or None in keys.held or (message.key is None and keys.held):
+            keys.behind.append(message)
+        elif line is not None:
+            line.messages.append(message)
+        else:
+            self._attempt(message)
+            return
+        self._waiting += 1
+        if self._waiting > self._limits.waiting_max:
+            first = next(iter(keys.held.values()))
+            raise TooManyWait(
+                f"{self._waiting} messages of queue {message.broker}/{message.queue} of topic "
+                f"{message.topic} wait for their keys, more than held_max allows; the first failed "
+                f"with: {first.cause}"
+            )
+
+    def _attempt(self, message: OrderedMessage) -> bool:
+        """Handle a message that nothing holds; tell whether its key goes on."""
+        # hot: 0.4 us beside the handler.
+        key, states = message.key, self.keys.states
+        name = "" if key is None else key
+        state = states.get(name)
+        outcome = self._handle(message, state)
+        if type(outcome) is Done:
+            if outcome.rows:
+                self.rows.extend(outcome.rows)
+                self.origins.extend([message] * len(outcome.rows))
+            if outcome.keep:
+                return True
+            if outcome.state is not None:
+                states[name] = outcome.state
+                self.keys.changed.add(name)
+            elif states.pop(name, None) is not None:
+                self.keys.changed.add(name)
+            return True
+        assert isinstance(outcome, Again)
+        if message.redeliveries >= self._limits.redeliveries_max:
+            self.letters.append(Letter(message, outcome.cause[:CAUSE_CHARS_MAX]))
+            return True
+        self._hold(msgspec.structs.replace(message, redeliveries=message.redeliveries + 1), outcome)
+        return False
+
+    def _hold(self, message: OrderedMessage, outcome: Again) -> None:
+        pause_ms = self._limits.pause_ms if outcome.after_ms is None else outcome.after_ms
+        due_ms, cause = self._now_ms() + pause_ms, outcome.cause[:CAUSE_CHARS_MAX]
+        self.keys.held[message.key] = Line([message], due_ms, cause)
+        self._waiting += 1
+
+    def _try_line(self, key: str | None) -> None:
+        line = self.keys.held.pop(key)
+        self._waiting -= len(line.messages)
+        for index, message in enumerate(line.messages):
+            if not self._attempt(message):
+                rest = line.messages[index + 1 :]
+                self.keys.held[key].messages += rest
+                self._waiting += len(rest)
+                return
+        self._pass_barrier()
+
+    def _pass_barrier(self) -> None:
+        """Let those behind a barrier go on, as far as they may now."""
+        keys = self.keys
+        while keys.behind:
+            first = keys.behind[0]
+            if None in keys.held or (first.key is None and keys.held):
+                return
+            del keys.behind[0]
+            line = keys.held.get(first.key)
+            if line is not None:
+                line.messages.append(first)
+            else:
+                self._waiting -= 1
+                self._attempt(first)
+
+
+def check_run(
+    place: str, expected: int | None, offsets: Sequence[int], *, holes_allowed: bool
+) -> int:
+    """Check that offsets of a queue ascend without a gap from `expected` on; count the missing.
+
+    Raises:
+        OutOfOrder: they do not ascend, or begin before what was handled.
+        Hole: some are missing, and nobody said that this is meant.
+    """
+    if not offsets:
+        return 0
+    first, last = offsets[0], offsets[-1]
+    start = first if expected is None else expected
+    if first == start and last - first + 1 == len(offsets) and _is_row(offsets, first, last):
+        return 0
+    before = start - 1
+    for offset in offsets:
+        if offset <= before:
+            raise OutOfOrder(
+                f"{place}: {offset} comes after {before} was handled. A shuffle (repartition, "
+                "groupBy, orderBy) stands between the source and process_in_order, or the topic "
+                "was made again"
+            )
+        if offset != before + 1 and not holes_allowed:
+            raise Hole(
+                f"{place}: {offset} follows {before}. Those between were left out by a filter "
+                "(tag=, .filter(…)), or were removed by retention before they were read "
+                "(failOnDataLoss=false); if that is meant, say holes=True"
+            )
+        before = offset
+    return last - start + 1 - len(offsets)
+
+
+def _is_row(offsets: Sequence[int], first: int, last: int) -> bool:
+    return list(offsets) == list(range(first, last + 1))
+
+
+def sequence(batch: int, index: int) -> int:
+    """Return the number of a row: ascending with the batch, and within it."""
+    if not 0 <= index < 1 << ROWS_BITS or not 0 <= batch < 1 << (63 - ROWS_BITS):
+        raise ValueError(f"row {index} of batch {batch} has no number")
+    return batch << ROWS_BITS | index
