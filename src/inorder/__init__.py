@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from inorder.errors import ConfigError as ConfigError
     from inorder.errors import InorderError as InorderError
     from inorder.errors import TransportError as TransportError
+    from inorder.model import Fence as Fence
     from inorder.model import GroupConfig as GroupConfig
     from inorder.model import Message as Message
     from inorder.model import ReceivedMessage as ReceivedMessage
@@ -62,6 +63,7 @@ _PUBLIC = {
     "ConsumerConfig": "inorder.config",
     "DeadLetter": "inorder.client.policies",
     "Embedded": "inorder.embedded",
+    "Fence": "inorder.model",
     "GroupConfig": "inorder.model",
     "Handled": "inorder.client.policies",
     "InorderError": "inorder.errors",

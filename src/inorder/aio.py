@@ -10,7 +10,7 @@ from inorder.client.pullconsumer import PullConsumer
 from inorder.client.pulling import PullResult, PullStatus
 from inorder.client.session import Session
 from inorder.config import ClientConfig, ConsumerConfig
-from inorder.model import Message, ReceivedMessage, SendReceipt, TopicQueue
+from inorder.model import Fence, Message, ReceivedMessage, SendReceipt, TopicQueue
 
 __all__ = [
     "Admin",
@@ -20,6 +20,7 @@ __all__ = [
     "ConsumerConfig",
     "ConsumerStatistics",
     "DeadLetter",
+    "Fence",
     "Handled",
     "Message",
     "Outcome",

@@ -13,6 +13,7 @@
     ├─ BrokerError(code, remark)  one class per response code that callers tell apart
     │  └─ ProducerGap(expected), ProducerUnknown, ProducerStale(highest), ProducerMismatch,
     │     ProducersFull, KeyMapChanged(version, map)    numbered sends and key maps: ours alone
+    │  └─ LeaseLost(holder, epoch), LeasesFull, ResizeUnderWay(version, plan_id), GroupNotDone
     └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, StoreLocked,
                            StoreFailed, WriteInDoubt
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class InorderError(Exception):
@@ -130,10 +131,16 @@ class BrokerError(InorderError):
     """The broker or name server answered with an error code."""
 
     code: int = 1
+    says: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """What an answer tells besides: attribute and field, a number or a text."""
 
-    def __init__(self, remark: str = "", *, code: int | None = None) -> None:
+    def __init__(self, remark: str = "", *, code: int | None = None, **said: int | str) -> None:
+        assert said.keys() <= dict(self.says).keys(), f"{type(self)} does not tell {[*said]}"
         if code is not None:
             self.code = code
+        vars(self).update(said)
+        if self.says:
+            self.fields = {wire: str(getattr(self, name)) for name, wire in self.says}
         self.remark = remark
         super().__init__(remark or f"response code {self.code}")
 
@@ -249,11 +256,8 @@ class ProducerGap(BrokerError):
     """
 
     code = 7100
-
-    def __init__(self, remark: str = "", *, code: int | None = None, expected: int = 0) -> None:
-        self.expected = expected
-        self.fields = {"expected": str(expected)}
-        super().__init__(remark, code=code)
+    says = (("expected", "expected"),)
+    expected: int = 0
 
 
 class ProducerUnknown(BrokerError):
@@ -266,11 +270,8 @@ class ProducerStale(BrokerError):
     """PRODUCER_STALE: a newer incarnation has said hello (`highest`), or none did here."""
 
     code = 7102
-
-    def __init__(self, remark: str = "", *, code: int | None = None, highest: int = 0) -> None:
-        self.highest = highest
-        self.fields = {"highest": str(highest)}
-        super().__init__(remark, code=code)
+    says = (("highest", "highest"),)
+    highest: int = 0
 
 
 class ProducerMismatch(BrokerError):
@@ -293,14 +294,47 @@ class KeyMapChanged(BrokerError):
 
     code = 7110
     retriable = True
+    says = (("version", "version"), ("map", "map"))
+    version: int = 0
+    map: str = ""
 
-    def __init__(
-        self, remark: str = "", *, code: int | None = None, version: int = 0, map: str = ""
-    ) -> None:
-        self.version = version
-        self.map = map
-        self.fields = {"version": str(version), "map": map}
-        super().__init__(remark, code=code)
+
+class LeaseLost(BrokerError):
+    """LEASE_LOST: the queue has another owner or epoch by now. Nothing was done.
+
+    `holder` is the client id of its owner, empty if it has none; `epoch` the owner's, else 0.
+    """
+
+    code = 7120
+    says = (("holder", "holder"), ("epoch", "epoch"))
+    holder: str = ""
+    epoch: int = 0
+
+
+class LeasesFull(BrokerError):
+    """LEASES_FULL: the broker has no room for another lease, or for what is finished above it."""
+
+    code = 7121
+    retriable = True
+
+
+class ResizeUnderWay(BrokerError):
+    """RESIZE_UNDER_WAY: another resize of the topic was decided. Nothing was done.
+
+    It is the plan `plan_id` to version `version`; finish it first (`resize --resume`).
+    """
+
+    code = 7140
+    says = (("version", "version"), ("plan_id", "planId"))
+    version: int = 0
+    plan_id: str = ""
+
+
+class GroupNotDone(BrokerError):
+    """GROUP_NOT_DONE: the group has yet to finish messages of an earlier version of the map."""
+
+    code = 7141
+    retriable = True
 
 
 BROKER_ERRORS: dict[int, type[BrokerError]] = {
@@ -310,16 +344,10 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
         ServiceNotAvailable, NoPermission, TopicNotFound, OffsetOutOfRange, NotFound,
         SubscriptionParseFailed, SubscriptionNotFound, SubscriptionNotLatest, GroupNotFound,
         InvalidParameter, ConsumerNotOnline, ProducerGap, ProducerUnknown, ProducerStale,
-        ProducerMismatch, ProducersFull, KeyMapChanged,
+        ProducerMismatch, ProducersFull, KeyMapChanged, LeaseLost, LeasesFull,
+        ResizeUnderWay, GroupNotDone,
     )
 }  # fmt: skip
-
-ANSWER_NUMBERS: Mapping[type[BrokerError], str] = {
-    ProducerGap: "expected",
-    ProducerStale: "highest",
-    KeyMapChanged: "version",
-}
-"""Which field of an answer is a number that its exception carries."""
 
 
 def broker_error(
@@ -327,14 +355,11 @@ def broker_error(
 ) -> BrokerError:
     """Return the exception that stands for a response code, with what its fields say."""
     kind = BROKER_ERRORS.get(code, BrokerError)
-    given: dict[str, Any] = {}
-    number = ANSWER_NUMBERS.get(kind)
-    if number is not None and fields:
+    said: dict[str, int | str] = {}
+    for name, wire in kind.says:
         with contextlib.suppress(ValueError):  # a broken answer is still that answer
-            given[number] = int(fields.get(number, ""))
-        if kind is KeyMapChanged:
-            given["map"] = fields.get("map", "")
-    return kind(remark or "", code=code, **given)
+            said[name] = type(getattr(kind, name))((fields or {}).get(wire, ""))
+    return kind(remark or "", code=code, **said)
 
 
 class StoreError(InorderError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Protocol
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -122,6 +122,29 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Fence:
+    """What a handler compares so that no effect comes twice, late, or from a former owner.
+
+    `sequence` grows along a key for ever, over restarts, hand-overs and resizes; None where nobody
+    can promise that. `epoch` grows with each owner of the queue; None where there are no leases.
+    """
+
+    sequence: int | None
+    epoch: int | None
+
+
+NO_FENCE: Final = Fence(None, None)
+
+
+class Fencing(Protocol):
+    """Who knows the fences of a queue's messages; `ordering/fence.py`."""
+
+    def of(self, message: ReceivedMessage) -> Fence:
+        """Return the fence of a message."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class ReceivedMessage:
     """What a consumer gets."""
 
@@ -135,6 +158,8 @@ class ReceivedMessage:
     stored_at_ms: int
     redeliveries: int = 0
     position: int = 0
+    fencing: Fence | Fencing | None = field(default=None, repr=False, compare=False)
+    """Where `fence` comes from."""
 
     @property
     def tag(self) -> str | None:
@@ -148,3 +173,16 @@ class ReceivedMessage:
     def attempt(self) -> int:
         """Return which time it is handed to a handler, the first being 1."""
         return self.redeliveries + 1
+
+    @property
+    def fence(self) -> Fence:
+        """Return its number within its key, and the epoch of the lease it came under."""
+        fencing = self.fencing
+        if fencing is None:
+            return NO_FENCE
+        return fencing if isinstance(fencing, Fence) else fencing.of(self)
+
+    def __reduce__(self) -> tuple[type[ReceivedMessage], tuple[Any, ...]]:
+        """Go to another process as it is, the fence as a value."""
+        values = [getattr(self, each.name) for each in fields(ReceivedMessage)]
+        return ReceivedMessage, (*values[:-1], self.fence)

@@ -13,24 +13,34 @@ import contextlib
 import logging
 import os
 import random
+from functools import partial
 from typing import TYPE_CHECKING
 
 from inorder.broker.delayed import Delayed
 from inorder.broker.delayrecovery import recover
+from inorder.broker.forwarding import Forwarding
 from inorder.broker.hot import HotPath
 from inorder.broker.keeping import Keeping
+from inorder.broker.leaseclock import LeaseClock
+from inorder.broker.leasing import Leasing
 from inorder.broker.notices import Notices
 from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
+from inorder.broker.ownersfile import OwnersFile, end_of
+from inorder.broker.ownership import Ownership
+from inorder.broker.parking import Parking
 from inorder.broker.pulls import Pull, Pulls
 from inorder.broker.registration import Registration
+from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
 from inorder.broker.saving import Saving, TopicNotes
 from inorder.broker.sendrules import require_writable
 from inorder.broker.snapshots import Snapshot
-from inorder.broker.state.commits import Committer, commit
+from inorder.broker.state.chapters import Generations
+from inorder.broker.state.commits import CommitTable, Committer, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.groups import GroupTable
+from inorder.broker.state.leases import LeaseTable
 from inorder.broker.state.locks import QueueLocks
 from inorder.broker.state.members import Departure, Members
 from inorder.broker.state.offsets import OffsetTable
@@ -100,8 +110,11 @@ class Broker:
         )
         self.groups = GroupTable(now_ms=now_ms, groups_max=config.groups_max)
         self.offsets = OffsetTable(now_ms=now_ms)
+        self.commits = CommitTable()
+        self.generations = Generations()
         self.members: Members[ServerConnection] = Members()
-        self.locks = QueueLocks(lease_ms=config.lock_expiry_ms)
+        self.leases = LeaseTable()
+        self.locks = QueueLocks(self.leases, lease_ms=config.lock_expiry_ms)
         self.producers: ProducerTable[ServerConnection] = ProducerTable(
             producers_max=config.producers_max
         )
@@ -123,6 +136,15 @@ class Broker:
         self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
         self.delays_file = Snapshot(files, folder / "delayOffset.json")
         self.numbers_file = NumbersFile(self)
+        self.owners_file = OwnersFile(self)
+        self.leasing = Leasing(self)
+        self.ownership = Ownership(self)
+        self.lease_clock = LeaseClock(self)
+        self.resizing = Resizing(self)
+        self.forwarding = Forwarding(self)
+        self.parking = Parking(self)
+        self.leasing.versions_of = self.resizing.chapters
+        self.leasing.parked_of = self.parking.of_lease
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -136,6 +158,7 @@ class Broker:
             self._load()
             host, port = await self.server.start(config.host, config.port)
         except BaseException:
+            self.owners_file.close()
             self.store.abandon()
             raise
         shown = config.advertised_host or _reachable(host)
@@ -154,7 +177,10 @@ class Broker:
         self.writable = self.store.unwritable_reason is None
         self._ready = True
         self.keeping.start()
+        self.keeping.lock_deadline_changed()
         self.delayed.start()
+        self.resizing.releasing.watch()
+        self.forwarding.start()
         await self.registration.start()
         log.info(
             "broker started name=%s address=%s data=%s recovery=%s",
@@ -172,8 +198,10 @@ class Broker:
         self._groups_file.load(self.groups.decode)
         self.offsets_file.load(self.offsets.decode)
         self._find_lost_topics()
+        self.resizing.load()
         self.topics.take_changes()
-        cuts = self.offsets.clamp(self._max_offset)
+        replayed = self.owners_file.load(self.offsets_file.loaded_checksum)
+        cuts = self.offsets.clamp(partial(end_of, self.store))
         for cut in cuts:
             log.warning(
                 "committed offset lay beyond the recovered log and was cut back topic=%s group=%s "
@@ -184,13 +212,21 @@ class Broker:
                 cut.was,
                 cut.now,
             )
-        if cuts:  # durable before anybody can send: or a kill would let it skip new messages
-            self.offsets_file.save(self.offsets.encode())
+        if self.owners_file.cut() or cuts or replayed:
+            # Durable before anybody can send: or a kill would let it skip new messages.
+            self.store.sync()
+            content = self.offsets.encode()
+            self.owners_file.will_save(content)
+            self.offsets_file.save(content)
+            if cuts:
+                self.offsets_file.save(content)  # in the older copy, too
+        self.owners_file.begin()
         self.delays = Delays(self.store.delays_ms, now_ms=self.clock.now_ms())
         self.delays_file.load(self.delays.decode)
         if recover(self.store, self.delays):
             self.save_delays(self.store.log.end_position)
         self.numbers_file.load()
+        self.parking.file.load()
 
     def save_delays(self, position: int | None = None) -> None:
         """Save the progress of delayed delivery: what it counts must be on disk before."""
@@ -209,10 +245,6 @@ class Broker:
                     self.topics.create_internal(name, max(held) + 1, self.clock.now_ms())
                     log.warning("topic=%s holds messages and was not in topics.json", name)
 
-    def _max_offset(self, topic: str, queue_id: int) -> int:
-        queue = self.store.find_queue(topic, queue_id)
-        return 0 if queue is None else queue.visible_offset
-
     async def stop(self) -> None:
         """Stop cleanly; what was acknowledged is stored and the directory is as after no crash."""
         if not self._ready:
@@ -228,7 +260,12 @@ class Broker:
                 await self.router.drain()
                 await self.ticks.drain()
         self.router.cancel()
+        self.resizing.releasing.cancel()
+        self.forwarding.cancel()
         self.numbers_file.cancel()
+        self.parking.cancel()
+        self.owners_file.cancel()
+        self.lease_clock.cancel()
         self._notices.cancel()
         await self.keeping.stop()
         await self.server.close(drain_ms=1000)
@@ -236,38 +273,52 @@ class Broker:
         await self.offload.drain()
         self.offload.close()
         try:
-            self._save_tables()
+            complete = self._save_tables()
         finally:  # a table that cannot be saved must not leave the store open and locked
+            self.owners_file.close()
             self.store.close()
+        if complete:
+            self.owners_file.end()
         log.info("broker stopped name=%s", self.config.name)
 
-    def _save_tables(self) -> None:
-        """Save all tables; if some cannot be saved, the others still are."""
+    def _save_tables(self) -> bool:
+        """Save all tables; if some cannot be saved, the others still are.
+
+        Returns whether all that was acknowledged is on disk, the log too.
+        """
         failure: OSError | None = None
-        for file, table in (
-            (self._topics_file, self.topics),
-            (self._groups_file, self.groups),
-            (self.offsets_file, self.offsets),
+        complete = True
+        offsets = self.offsets.encode()
+        with contextlib.suppress(StoreError):  # nothing follows that only the journal would have
+            self.owners_file.will_save(offsets)
+        for file, content in (
+            (self._topics_file, self.topics.encode()),
+            (self._groups_file, self.groups.encode()),
+            (self.offsets_file, offsets),
         ):
             try:
-                file.save(table.encode())
+                file.save(content)
             except OSError as error:
                 log.error("not saved file=%s error=%s", file.path, error)
                 failure = error
         for path, save in (
             (self.delays_file.path, self.save_delays),
             (self.numbers_file.path, self.numbers_file.save_at_stop),
+            (self.owners_file.journal.folder, self.owners_file.save_at_stop),
+            (self.parking.file.path, self.parking.file.save_at_stop),
         ):
             try:
                 save()
             except StoreError as error:  # the log failed: the next start finds in it what is new
                 log.error("not saved file=%s error=%s", path, error)
+                complete = False
             except OSError as error:
                 log.error("not saved file=%s error=%s", path, error)
                 failure = error
         self._topic_notes.close(remove=failure is None)
         if failure is not None:
             raise failure
+        return complete
 
     def abandon(self) -> None:
         """Drop everything as a kill would."""
@@ -278,6 +329,12 @@ class Broker:
         self.keeping.cancel()
         self.delayed.cancel()
         self.numbers_file.cancel()
+        self.parking.cancel()
+        self.owners_file.cancel()
+        self.owners_file.close()
+        self.lease_clock.cancel()
+        self.resizing.releasing.cancel()
+        self.forwarding.cancel()
         self.registration.abandon()
         self.router.cancel()
         self.server.stop_accepting()
@@ -302,6 +359,7 @@ class Broker:
         self.waits.drop_connection(connection)
         self.producers.connection_lost(connection)
         if self._ready:
+            self.lease_clock.connection_lost(connection)
             self.apply_departure(self.members.close(connection))
 
     def apply_departure(self, departure: Departure[ServerConnection]) -> None:
@@ -325,6 +383,10 @@ class Broker:
     ) -> None:
         """Send NOTIFY_CONSUMER_IDS_CHANGED to the members of a group, at the end of this turn."""
         self._notices.tell(group, connections)
+
+    def notify_route_changed(self, topic: str) -> None:
+        """Tell the members of the groups that subscribe to a topic that its queues changed."""
+        self._notices.tell_route(topic)
 
     def notify_unlocked(self, group: str) -> None:
         """Tell the members of a group that a queue is free."""
@@ -420,7 +482,6 @@ class Broker:
             offset,
             committer=Committer(self.members.client_id(group, connection), connection.id),
             now_ms=self.clock.now_ms(),
-            monotonic_ms=self.clock.monotonic_ms(),
         )
 
     def reconfigure(self, config: BrokerConfig) -> None:

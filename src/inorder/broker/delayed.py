@@ -329,7 +329,10 @@ class Delayed:
         record.stored_at_ms = now_ms
         record.prepared_position = 0
         record.version = 1
-        return self._target(*home), record
+        broker, queue_id = self._broker.resizing.places.home(*home, record.properties)
+        if broker != self._broker.config.name:
+            return self._broker.forwarding.place(record, home[0], broker), record
+        return self._target(home[0], queue_id), record
 
     def _target(self, topic: str, queue_id: int) -> Target:
         if topic not in self._broker.topics:

@@ -67,20 +67,28 @@ class PullFields(
     subscription: str | None = None
     expression_type: str | None = None
     bulk: I32 = 0
+    epoch: I64 = 0
 
 
 class Gate:
     """What a pull that may be served needs: its queue, its filter, the flags of the answer."""
 
-    __slots__ = ("group_flag", "queue", "topic_flag", "wanted")
+    __slots__ = ("group_flag", "queue", "resized", "topic_flag", "wanted")
 
     def __init__(
-        self, queue: QueueIndex, wanted: frozenset[int] | None, group_flag: int, topic_flag: int
+        self,
+        queue: QueueIndex,
+        wanted: frozenset[int] | None,
+        group_flag: int,
+        topic_flag: int,
+        *,
+        resized: bool,
     ) -> None:
         self.queue = queue
         self.wanted = wanted
         self.group_flag = group_flag
         self.topic_flag = topic_flag
+        self.resized = resized
 
 
 class Gates:
@@ -137,7 +145,8 @@ class Gates:
         else:
             wanted = _wanted(self._subscription(fields))
         queue = broker.store.queue(fields.topic, fields.queue_id)
-        return Gate(queue, wanted, group.sys_flag, topic.sys_flag)
+        resized = broker.resizing.is_resized(fields.topic)
+        return Gate(queue, wanted, group.sys_flag, topic.sys_flag, resized=resized)
 
     def _subscription(self, fields: PullFields) -> Subscription:
         broker = self._broker

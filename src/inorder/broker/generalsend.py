@@ -56,6 +56,9 @@ class GeneralSends:
         answers: Answers,
     ) -> None:
         sendrules.require_writable(self._broker)
+        self._broker.resizing.places.check_queue(
+            request.topic, request.queue_id, ours=claim is not None
+        )
         target, request = sendrules.admit(
             self._broker, self._hot, connection, request, command.version
         )

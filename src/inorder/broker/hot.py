@@ -26,9 +26,9 @@ from inorder.broker import sendrules
 from inorder.broker.generalsend import GeneralSends
 from inorder.broker.numbering import in_turn, is_numbered_topic, items_in_turn
 from inorder.broker.packing import Packer, Target
+from inorder.broker.state.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
-from inorder.ordering import keymap
 from inorder.wire.codes import VERSION, RequestCode
 from inorder.wire.command import Command
 from inorder.wire.numbering import MARK, MARK_BYTES
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
 
 _TARGETS_MAX: Final = 200_000
+_RULED_PREFIXES: Final = (RETRY_PREFIX, PARK_PREFIX)
 _SPECIAL_BITS: Final = 0xCC  # transactions, inner batches
 _RESPONSE: Final = 1
 _ONEWAY: Final = 2
@@ -109,6 +110,7 @@ class HotPath:
         self._decode = msgspec.json.Decoder(_SendHeader, strict=False).decode
         self._decode_long = msgspec.json.Decoder(_LongSendHeader, strict=False).decode
         self._targets: dict[tuple[str, int], Target] = {}
+        self._ruled_targets: dict[tuple[str, int], Target] = {}
         self._note_number = broker.producers.stored
         self._body_max = broker.config.store.message_bytes_max
         self._id_prefix = broker.store_host.hex().upper().encode()
@@ -292,27 +294,29 @@ class HotPath:
     def target(self, topic: str, queue_id: int) -> Target:
         """Return the target of a queue that the rules have admitted, and remember it."""
         key = (topic, queue_id)
-        found = self._targets.get(key)
+        # What has rules of its own for every send is kept where the hot path does not look.
+        ruled = topic in NOT_SENDABLE_TOPICS or topic.startswith(_RULED_PREFIXES)
+        targets = self._ruled_targets if ruled else self._targets
+        found = targets.get(key)
         if found is None:
-            if len(self._targets) >= _TARGETS_MAX:
-                self._targets.clear()
-            found = self._targets[key] = self._make_target(topic, queue_id)
+            if len(targets) >= _TARGETS_MAX:
+                targets.clear()
+            found = targets[key] = self._make_target(topic, queue_id)
         return found
 
     def _make_target(self, topic: str, queue_id: int) -> Target:
-        config = self._broker.topics.get(topic)
-        mapped = "" if config is None else config.attributes.get(keymap.ATTRIBUTE, "")
         return Target(
             topic,
             queue_id,
             self._store.queue(topic, queue_id),
             self._broker.producers.on_queue(topic, queue_id) if is_numbered_topic(topic) else None,
-            str(keymap.version_of(mapped)),
+            self._broker.resizing.places.send_version(topic),
         )
 
     def forget_targets(self) -> None:
         """Look every topic up again: a topic, a permission or a queue count changed."""
         self._targets.clear()
+        self._ruled_targets.clear()
 
 
 SEND_CODES: Final = frozenset(

@@ -71,6 +71,7 @@ class Keeping:
         self._locks = _Alarm(broker, loop, self._expire_locks)
         self._syncing = False
         self._saving = False
+        self._save_wanted: list[asyncio.Future[None]] = []
         self._indexing = False
         self._queues_due_ms = 0
         self._flushed_all_to = -1
@@ -105,8 +106,10 @@ class Keeping:
         self._locks.cancel()
 
     async def stop(self) -> None:
-        """Stop all timers and answer the pulls that wait."""
+        """Stop all timers and answer the pulls that wait: last, so that the end comes with it."""
         self.cancel()
+        self._broker.server.flush()
+        await asyncio.sleep(0)
         pulls = self._broker.pulls
         for pull in [wait.request for wait in self._broker.waits.take_all()] + pulls.take_waking():
             pulls.finish(pull)
@@ -139,14 +142,10 @@ class Keeping:
 
     def lock_deadline_changed(self) -> None:
         """Look at the earliest lock deadline again."""
-        self._locks.set(self._broker.locks.next_deadline_ms())
+        self._locks.set(self._broker.lease_clock.next_deadline_ms())
 
     def _expire_locks(self) -> int | None:
-        locks = self._broker.locks
-        groups = {key.group for key in locks.expire(self._broker.clock.monotonic_ms())}
-        for group in sorted(groups):
-            self._broker.notify_ids_changed(group)
-        return locks.next_deadline_ms()
+        return self._broker.lease_clock.ring()
 
     def _expire_members(self) -> None:
         broker = self._broker
@@ -162,6 +161,8 @@ class Keeping:
         broker.count()
         broker.stats.sample(broker.clock.monotonic_ms(), broker.clock.now_ms())
         broker.numbers_file.look()
+        broker.owners_file.look()
+        broker.parking.file.look()
         broker.delayed.look_at_clock()
 
     # -- the store -------------------------------------------------------------------------------
@@ -267,7 +268,9 @@ class Keeping:
     def _clean(self) -> None:
         broker = self._broker
         hour = datetime.fromtimestamp(broker.clock.now_ms() / 1000).astimezone().hour
-        broker.store.keep_from = broker.numbers_file.keep_from
+        needed = (broker.numbers_file.keep_from, broker.parking.keep_from)
+        broker.store.keep_from = min((one for one in needed if one is not None), default=None)
+        broker.parking.carrier.look()
         report = broker.store.clean(
             broker.clock.now_ms(), hour, broker.files.usage(broker.config.data_path)
         )
@@ -304,23 +307,74 @@ class Keeping:
     # -- tables ----------------------------------------------------------------------------------
 
     def _save_offsets(self) -> None:
+        """Save how far groups are, once the log is on disk as far as they are."""
         broker = self._broker
         broker.save_again()
-        revision = broker.offsets.revision
-        if self._saving or revision == self._offsets_saved:
+        if self._saving or broker.offsets.revision == self._offsets_saved:
             return
-        content = broker.offsets.encode()
+        if broker.store.log.failed is not None:
+            return  # the journal has them, and nobody knows how much of the log is on disk
+        try:
+            broker.owners_file.flush()  # the journal has all that the file has
+        except StoreError as error:
+            log.error("consumer offsets were not saved, the old file is kept error=%s", error)
+            return
+        self._start_save_offsets()
+
+    def _start_save_offsets(self) -> None:
+        broker = self._broker
+        revision, content = broker.offsets.revision, broker.offsets.encode()
         self._saving = True
+        served, self._save_wanted = self._save_wanted, []
 
         def saved(_: None) -> None:
-            self._saving = False
             self._offsets_saved = revision
+            self._end_save_offsets(served, None)
 
         def failed(error: BaseException) -> None:
-            self._saving = False
             log.error("consumer offsets were not saved, the old file is kept error=%s", error)
+            self._end_save_offsets(served, error)
 
-        broker.offload.run(lambda: broker.offsets_file.save(content), saved, failed)
+        try:
+            broker.owners_file.will_save(content)
+        except StoreError as error:
+            failed(error)
+            return
+
+        def synced(_position: int) -> None:
+            broker.offload.run(lambda: broker.offsets_file.save(content), saved, failed)
+
+        def sync_failed(error: BaseException) -> None:
+            self._flush_failed(error)
+            self._end_save_offsets(served, error)
+
+        broker.offload.run(broker.store.sync, synced, sync_failed, log_sync=True)
+
+    def _end_save_offsets(
+        self, served: list[asyncio.Future[None]], error: BaseException | None
+    ) -> None:
+        self._saving = False
+        for waiter in served:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        if self._save_wanted and not self._stopped:
+            self._start_save_offsets()
+
+    async def save_offsets_now(self) -> None:
+        """Return when the offsets as they are now are in their file.
+
+        Raises:
+            OSError, StoreError: they are not.
+        """
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._save_wanted.append(waiter)
+        if not self._saving:
+            self._start_save_offsets()
+        await waiter
 
     def _save_delays(self) -> None:
         """Save the progress of delayed delivery, once the log is on disk as far as it counts."""

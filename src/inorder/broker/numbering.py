@@ -5,8 +5,8 @@ the first message on a queue, duplicates, gaps, strangers. A duplicate is answer
 that was stored, also when its queue or its map is closed by now or the disk is full: a refusal says
 "not stored", and that would be wrong.
 
-Only what clients send is judged. Messages of retry, dead-letter and system topics are copies that
-carry the numbers of their origin; the broker's own appends do not pass here at all.
+Only what clients send is judged. Messages of retry topics are copies that carry the numbers of
+their origin, until they become dead letters; the broker's own appends do not pass here at all.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from inorder.broker import sendrules
-from inorder.broker.state.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from inorder.broker.state.names import RETRY_PREFIX
 from inorder.errors import (
     BrokerError,
     InvalidParameter,
-    KeyMapChanged,
     MessageIllegal,
     ProducerGap,
     ProducerMismatch,
@@ -29,7 +28,6 @@ from inorder.errors import (
     StoreError,
     SystemError_,
 )
-from inorder.ordering import keymap
 from inorder.ordering.sequence import Verdict, expected, judge_batch
 from inorder.wire.extensions import MAP_VERSION
 from inorder.wire.numbering import (
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
     from inorder.wire.command import Command
     from inorder.wire.record import ScannedRecord
     from inorder.wire.requests.send import SendMessage
-
-_NO_NUMBERS_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 class Stored(NamedTuple):
@@ -238,17 +234,8 @@ class Numbering:
     # -- the key map -----------------------------------------------------------------------------
 
     def _check_map(self, topic: str, version: str | None) -> None:
-        if version is None:
-            return
-        known = self._broker.topics.get(topic)
-        text = "" if known is None else known.attributes.get(keymap.ATTRIBUTE, "")
-        current = keymap.version_of(text)
-        if version != str(current):
-            raise KeyMapChanged(
-                f"the key map of topic[{topic}] has version {current}, not {version[:20]}",
-                version=current,
-                map=text,
-            )
+        if version is not None:
+            self._broker.resizing.places.check_send(topic, version)
 
 
 @contextlib.contextmanager
@@ -270,7 +257,7 @@ def told_if_partly_stored(count: int) -> Iterator[None]:
 
 def is_numbered_topic(topic: str) -> bool:
     """Tell whether the numbers of messages of a topic count."""
-    return not topic.startswith(_NO_NUMBERS_PREFIXES)
+    return not topic.startswith(RETRY_PREFIX)
 
 
 def in_turn(

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.fingerprints import check_fits, fingerprint
 from inorder.broker.numbering import is_numbered_topic
 from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.names import SCHEDULE_TOPIC
@@ -40,7 +40,6 @@ SAVE_LOG_BYTES: Final = 64 * 1024 * 1024
 RETRY_MS: Final = 10_000
 STOP_LOG_BYTES: Final = 1024 * 1024
 LONG_BYTES: Final = 1024 * 1024 * 1024
-FINGERPRINT_BYTES: Final = 256
 MARK: Final = f"{PRODUCER_ID}\x01".encode()
 
 
@@ -98,7 +97,7 @@ class NumbersFile:
         for path, content in self._file.contents():
             try:
                 saved = decode(content)
-                self._check(saved)
+                check_fits(self._broker.store.log, saved.depends_on, saved.log_crc)
             except RemoteProtocolError as error:
                 log.warning("dropped file=%s: %s", path, error)
                 self._file.remove(path)
@@ -106,27 +105,6 @@ class NumbersFile:
                 continue
             return saved, dropped
         return None, dropped
-
-    def _check(self, saved: Saved) -> None:
-        commit_log = self._broker.store.log
-        if saved.depends_on > commit_log.end_position:
-            raise RemoteProtocolError(
-                f"it depends on the log up to {saved.depends_on}, which was lost: it ends at "
-                f"{commit_log.end_position}"
-            )
-        if saved.depends_on > commit_log.min_position and saved.log_crc != self._fingerprint(
-            saved.depends_on
-        ):
-            raise RemoteProtocolError(f"the log before {saved.depends_on} is another one")
-
-    def _fingerprint(self, position: int) -> int:
-        """Return the checksum of the bytes before a position."""
-        commit_log = self._broker.store.log
-        segment = commit_log.segments.find(position - 1) if position else None
-        if segment is None:
-            return 0
-        start = max(segment.position, position - FINGERPRINT_BYTES)
-        return zlib.crc32(segment.read(position - start, start))
 
     def _replay(self, start: int) -> int:
         """Count what the log holds from a position on."""
@@ -198,7 +176,7 @@ class NumbersFile:
             while encoder.step():  # noqa: ASYNC110 - a long table is written between other work
                 await asyncio.sleep(0)
             depends_on = commit_log.end_position
-            content = encoder.finish(depends_on, self._fingerprint(depends_on))
+            content = encoder.finish(depends_on, fingerprint(commit_log, depends_on))
             await broker.keeping.flush_now()
             for _ in range(copies):
                 await broker.offload.call(lambda: self._file.save(content))
@@ -232,5 +210,5 @@ class NumbersFile:
         encoder = Encoder(self._table, position)
         while encoder.step():
             pass
-        self._file.save(encoder.finish(position, self._fingerprint(position)))
+        self._file.save(encoder.finish(position, fingerprint(commit_log, position)))
         self._saved(position, revision)

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.gates import I32, Gate, Gates, PullFields
+from inorder.broker.pullanswers import answer, answer_code
 from inorder.errors import BrokerError, SystemError_
 from inorder.net.output import JOIN_BYTES_MAX
 from inorder.store.reader import ReadResult, ReadStatus
 from inorder.wire.codes import VERSION, ResponseCode
 from inorder.wire.command import Command
+from inorder.wire.extensions import MAP_VERSION, PARKED
 from inorder.wire.fields import decode_fields
 from inorder.wire.frame import encode_head
 from inorder.wire.requests.pull import PullMessage
@@ -48,17 +50,6 @@ _WOKEN_AT_ONCE: Final = 64
 _EXPRESSION_KEPT_CHARS: Final = 256
 _HELD_WITH_LONG_EXPRESSION_MAX: Final = 1000
 """A held pull keeps its expression: so many, at most 64 KiB each, may hold a long one."""
-
-_CODES: Final = {
-    ReadStatus.FOUND: ResponseCode.SUCCESS,
-    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
-    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
-}
 
 
 class _PullHeader(msgspec.Struct):
@@ -154,6 +145,7 @@ class Pulls:
             subscription=header.subscription,
             expression_type=header.expression_type,
             bulk=header.bulk or 0,
+            epoch=header.epoch or 0,
         )
         pull = Pull(
             connection, fields, command.request_id, command.serializer, oneway=command.is_oneway
@@ -178,6 +170,8 @@ class Pulls:
     def _serve(self, pull: Pull) -> None:
         fields = pull.fields
         gate = self._gates.of(pull.fields, pull.connection.peer)
+        if fields.epoch:
+            self._broker.leasing.check_pull(fields, pull.connection)
         if fields.sys_flag & COMMIT_OFFSET:
             self._broker.commit_offset(
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection
@@ -186,7 +180,7 @@ class Pulls:
         if (
             fields.sys_flag & SUSPEND
             and result.status in _HOLDABLE
-            and self._code(result, fields.offset) == ResponseCode.PULL_NOT_FOUND
+            and answer_code(result, fields.offset) == ResponseCode.PULL_NOT_FOUND
             and self._hold(pull)
         ):
             return
@@ -204,6 +198,9 @@ class Pulls:
             scan_max = count_max
         else:
             count_max, bytes_max, scan_max = self._count_max, self._bytes_max, self._scan_max
+        end = self._held_at(fields) if gate.resized else None
+        if end is not None and offset >= end:
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, queue.min_offset, offset)
         return self._store.reader.get(
             queue,
             offset,
@@ -211,16 +208,16 @@ class Pulls:
             max_bytes=bytes_max,
             scan_max=scan_max,
             wanted=gate.wanted,
+            end=end,
+        )
+
+    def _held_at(self, fields: PullFields) -> int | None:
+        """Return where a version of the topic ends that the group has yet to finish elsewhere."""
+        return self._broker.resizing.held_at(
+            fields.topic, fields.group, fields.queue_id, leased=fields.epoch > 0
         )
 
     # -- answers ---------------------------------------------------------------------------------
-
-    @staticmethod
-    def _code(result: ReadResult, offset: int) -> ResponseCode:
-        code = _CODES.get(result.status)
-        if code is not None:
-            return code
-        return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
 
     def _answer(self, pull: Pull, result: ReadResult, gate: Gate) -> None:
         if pull.oneway or pull.connection.closed:
@@ -235,7 +232,9 @@ class Pulls:
             )
         else:
             self.missed += 1
-        if found and not pull.serializer:
+        parked = self._parked(pull.fields) if pull.fields.epoch else 0
+        versioned = gate.resized and pull.fields.epoch > 0
+        if found and not pull.serializer and not parked and not versioned:
             header = self._found % (
                 gate.group_flag,
                 result.next_offset,
@@ -247,21 +246,12 @@ class Pulls:
             size = len(header)
             head = (size + 4 + result.size).to_bytes(4, "big") + size.to_bytes(4, "big") + header
         else:
-            reply = Command(
-                code=self._code(result, pull.fields.offset),
-                request_id=pull.request_id,
-                flag=1,
-                serializer=pull.serializer,
-                remark=result.status.name,
-                fields={
-                    "suggestWhichBrokerId": "0",
-                    "groupSysFlag": str(gate.group_flag),
-                    "nextBeginOffset": str(result.next_offset),
-                    "maxOffset": str(result.max_offset),
-                    "minOffset": str(result.min_offset),
-                    "topicSysFlag": str(gate.topic_flag),
-                },
-            )
+            reply = answer(result, gate, pull.fields.offset, pull.request_id, pull.serializer)
+            if parked:
+                reply.fields[PARKED] = str(parked)
+            if versioned:
+                version = self._broker.resizing.versions(pull.fields.topic).version
+                reply.fields[MAP_VERSION] = str(version)
             head = encode_head(reply, result.size if found else 0)
         if not found:
             pull.connection.write(head)
@@ -273,6 +263,13 @@ class Pulls:
             data = b"".join((head, *result.views))
             assert len(data) == len(head) + result.size, "the views are the records of the entries"
             pull.connection.write(data)
+
+    def _parked(self, fields: PullFields) -> int:
+        """Return the version of a queue's parked keys, which its owner has to know."""
+        table = self._broker.parking.table
+        if not table.places:
+            return 0
+        return table.version(fields.group, fields.topic, fields.queue_id)
 
     @staticmethod
     def _refuse(pull: Pull, error: BrokerError) -> None:
@@ -342,6 +339,8 @@ class Pulls:
             return
         try:
             gate = self._gates.of(pull.fields, pull.connection.peer)
+            if pull.fields.epoch:
+                self._broker.leasing.check_held(pull.fields)
             if pull.connection.congested:  # it has enough to read, and asks again when it has
                 result = ReadResult(
                     ReadStatus.NO_MATCHED_MESSAGE,
@@ -370,6 +369,8 @@ class Pulls:
             return
         try:
             gate = self._gates.of(pull.fields, pull.connection.peer)
+            if pull.fields.epoch:
+                self._broker.leasing.check_held(pull.fields)
             # From where it looked last: what lies before does not match.
             result = self._read(gate, pull, pull.scan_offset)
         except Exception as error:

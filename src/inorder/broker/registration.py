@@ -22,7 +22,7 @@ import ssl
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from inorder.errors import BrokerError, InorderError, broker_error
+from inorder.errors import BrokerError, ConnectFailed, InorderError, broker_error
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig
 from inorder.net.connection import Connection
 from inorder.net.tls import client_context
@@ -172,6 +172,18 @@ class Registration:
     async def register_now(self, timeout_ms: int = REGISTER_WAIT_MS) -> None:
         """Return when the name servers that are up know the present topics, or after a while."""
         await self._wait(timeout_ms)
+
+    async def ask(self, command: Command) -> Command:
+        """Ask a name server that is up. Raises TransportError, the BrokerError that it answers."""
+        for link in self._links:
+            if link.connection is not None and not link.connection.closed:
+                answer = await link.connection.request(
+                    command, self._broker.config.register_timeout_ms
+                )
+                if answer.code != 0:
+                    raise broker_error(answer.code, answer.remark)
+                return answer
+        raise ConnectFailed("no name server of this broker is up")
 
     async def _wait(self, timeout_ms: int) -> None:
         counter = self._broker.topics.data_version.counter

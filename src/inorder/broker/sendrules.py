@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.state.names import (
     DEAD_LETTER_PREFIX,
     NOT_SENDABLE_TOPICS,
+    PARK_PREFIX,
     RETRY_PREFIX,
     validate_topic,
 )
@@ -31,6 +32,7 @@ from inorder.errors import (
 from inorder.model import PERM_WRITE, TopicConfig
 from inorder.wire import properties as props
 from inorder.wire.batch import decode_batch
+from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
 from inorder.wire.requests.send import SendMessage
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def _topic_for(broker: Broker, request: SendMessage) -> TopicConfig:
     invalid = validate_topic(name)
     if invalid is not None:
         raise InvalidParameter(invalid)
-    if name in NOT_SENDABLE_TOPICS:
+    if name in NOT_SENDABLE_TOPICS or name.startswith(PARK_PREFIX):
         raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
     if topic is not None:
         return topic
@@ -103,11 +105,13 @@ def _retry(
     if version >= _MAX_RETRIES_VERSION and request.redeliveries_max is not None:
         most = request.redeliveries_max
     # A group that holds locks consumes in order, and gives a message back only to be rid of it.
-    ordered = not broker.locks.all_expired(group_name, broker.clock.monotonic_ms())
+    ordered = broker.locks.holds_any(group_name)
     if (request.redeliveries or 0) <= most and not ordered:
         return request, topic
     letters = broker.ensure_topic(DEAD_LETTER_PREFIX + group_name, queues=1)
     kept = props.parse(request.properties or "")
+    for name in (PRODUCER_ID, SEQUENCE, PREDECESSOR):  # of the message that this is a copy of
+        kept.pop(name, None)
     kept["DELAY"] = "-1"
     request = replace(request, topic=letters.name, queue_id=0, properties=props.join(kept))
     return request, letters

@@ -16,6 +16,7 @@ unreadable, the load fails: to start with an empty table would forget topics or 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,6 +37,8 @@ class Snapshot:
         self._backup = path.with_name(path.name + ".bak")
         self._draft = path.with_name(path.name + ".tmp")
         self._directory_is_durable = False
+        self.loaded_checksum: int | None = None
+        """Of the content that `load` found; None: there was none."""
 
     def __repr__(self) -> str:
         return f"Snapshot({str(self.path)!r})"
@@ -79,6 +82,7 @@ class Snapshot:
                 logger.warning("unreadable file=%s error=%s", path, error)
                 failures.append(f"{path}: {error}")
                 continue
+            self.loaded_checksum = zlib.crc32(content)
             if failures:
                 self._set_aside()
                 logger.warning("took the previous content file=%s", path)

@@ -19,7 +19,7 @@ from inorder.errors import (
     RemoteProtocolError,
 )
 from inorder.net.calls import Calls
-from inorder.net.output import Buffer, write_out
+from inorder.net.output import Buffer, write_last, write_out
 from inorder.net.quiet import printable
 from inorder.net.turns import PROBATION_MS, SHARE_FRAMES
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
@@ -232,12 +232,22 @@ class ServerConnection(asyncio.Protocol):
         return self._calls is not None and self._calls.take(response)
 
     def close(self, reason: str) -> None:
-        """Send what is queued and close."""
-        if not self.closed:
-            self.flush()
-            self._close(reason)
-            if self._transport is not None:
-                self._transport.close()
+        """Send what is queued and close.
+
+        The end travels with the last answers. A C++ client sends its next pull as soon as it has an
+        answer, unless it sees the end; and a pull that is lost with its connection it misses 30 s.
+        """
+        if self.closed:
+            return
+        transport = self._transport
+        if transport is not None and self._parts and not transport.is_closing():
+            parts, self._parts, self._queued_bytes = self._parts, [], 0
+            if self._tls is not None:
+                parts = [self._tls.encrypt(parts)]
+            self._server.bytes_sent += write_last(transport, parts)
+        self._close(reason)
+        if transport is not None:
+            transport.close()
 
     def abort(self, reason: str) -> None:
         """Close at once; what is queued is lost."""
@@ -492,6 +502,13 @@ class ServerConnection(asyncio.Protocol):
         if not self.closed:
             self.closed = True
             self._reason = reason
+
+    @property
+    def is_unread(self) -> bool:
+        """Tell whether something that the peer sent may wait here: it is not read just now."""
+        return bool(
+            self._reading_paused or self.congested or self.busy or self._deferred or self._held
+        )
 
     def _apply_reading(self) -> None:
         if self._transport is None or self._transport.is_closing():

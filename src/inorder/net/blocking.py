@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -73,12 +74,21 @@ class BlockingConnection:
 
     def send(self, command: Command) -> int:
         """Ask; return the number by which the answer is taken."""
+
+        def frame(number: int) -> bytes:
+            command.request_id = number
+            return encode_frame(command)
+
+        return self.send_frame(frame)
+
+    def send_frame(self, make: Callable[[int], bytes]) -> int:
+        """Ask with a frame that is made for its number; return the number."""
         if len(self._wanted) >= _AHEAD_MAX:
             raise TransportError(f"{_AHEAD_MAX} requests to {self.address} have no answer yet")
-        number = command.request_id = self._next_id
+        number = self._next_id
         self._next_id = number % 0x7FFFFFFF + 1
         try:
-            self._socket.sendall(encode_frame(command))
+            self._socket.sendall(make(number))
         except OSError as error:
             raise self._lost(error) from error
         self._wanted.add(number)

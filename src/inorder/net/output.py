@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
 
 Buffer = bytes | bytearray | memoryview
 
@@ -27,3 +30,25 @@ def write_out(transport: asyncio.WriteTransport, parts: list[Buffer]) -> None:
         run_bytes += size
     if run:
         transport.write(run[0] if len(run) == 1 else b"".join(run))
+
+
+def write_last(transport: asyncio.Transport, parts: list[Buffer]) -> int:
+    """Write the last bytes of a connection, their end in the same packet; return how many.
+
+    By a socket of its own: a transport writes later and ends later still. Where that cannot be
+    (a simulated transport, others wait before these) they are written as usual.
+    """
+    data = b"".join(parts)
+    shown = transport.get_extra_info("socket")
+    sent = 0
+    if shown is not None and not transport.get_write_buffer_size():
+        with (
+            contextlib.suppress(OSError),  # the peer is gone, or takes nothing now
+            socket.socket(fileno=os.dup(shown.fileno())) as own,
+        ):
+            sent = own.send(data, socket.MSG_DONTWAIT | getattr(socket, "MSG_MORE", 0))
+            if sent == len(data):
+                own.shutdown(socket.SHUT_WR)
+    if sent < len(data):
+        transport.write(data[sent:])
+    return len(data)

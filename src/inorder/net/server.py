@@ -123,6 +123,10 @@ class Server:
         """Return the open connections, oldest first."""
         return self._connections.values()
 
+    def find(self, connection_id: object) -> ServerConnection | None:
+        """Return an open connection by its number."""
+        return self._connections.get(connection_id)  # type: ignore[call-overload,no-any-return]
+
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen, and return the address that was bound (port 0 means any)."""
         if self._closed:

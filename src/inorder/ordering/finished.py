@@ -72,6 +72,15 @@ class FinishedMap:
             self._mask |= ((1 << (last - first)) - 1) << first
         self._advance()
 
+    @property
+    def end(self) -> int:
+        """Return the offset from which on nothing is done."""
+        return self.base + self._mask.bit_length()
+
+    def above_text(self) -> str:
+        """Return the text, or nothing if nothing above the base is done: the base says it all."""
+        return self.encode() if self._mask else ""
+
     def copy(self) -> FinishedMap:
         """Return one that later changes do not touch."""
         return FinishedMap(self.base, self._mask)

@@ -90,9 +90,12 @@ class Reader:
         max_bytes: int,
         scan_max: int,
         wanted: frozenset[int] | None,
+        end: int | None = None,
     ) -> ReadResult:
-        """Return the records from `offset` on whose tag hash is wanted (None: all)."""
+        """Return the records from `offset` to `end` whose tag hash is wanted (None: all)."""
         max_offset = queue.visible_offset
+        if end is not None and end < max_offset:
+            max_offset = end
         min_offset = queue.min_offset
         if not min_offset <= offset < max_offset:
             return _outside(offset, min_offset, max_offset)

@@ -28,11 +28,56 @@ PREDECESSOR: Final = "INORDER_PREV"
 SCHEDULED: Final = "INORDER_SCHED"
 """Property of a delayed message on delivery: `level:offset` of the queue in which it waited."""
 
+DEAD_ORIGIN: Final = "INORDER_DEAD_ORIGIN"
+"""Property of a dead letter of Spark: `topic/broker/queue/offset` of the message."""
+
+DEAD_TRIES: Final = "INORDER_DEAD_TRIES"
+"""Property of a dead letter of Spark: how often a handler had it."""
+
+DEAD_ERROR: Final = "INORDER_DEAD_ERROR"
+"""Property of a dead letter of Spark: how the last try failed."""
+
+FORWARDED: Final = "INORDER_FORWARD"
+"""Property of a delayed message on its way to another broker: the log's generation, the topic."""
+
 MAP_VERSION: Final = "mv"
-"""Field of a send: the version of the key map by which its queue was chosen; absent: no map."""
+"""Field of a send: the version of the map that chose its queue. Of a pull's answer: the topic's."""
+
+ROUTE_TOPIC: Final = "topic"
+"""Field of NOTIFY_CONSUMER_IDS_CHANGED: the queues of this topic changed; ask for its route."""
 
 BULK: Final = "bulk"
 """Field of a pull: the answer may have so many bytes, and as many messages as were asked for."""
+
+EPOCH: Final = "epoch"
+"""Field of a pull: the epoch of the lease under which it is made; a stale one is refused."""
+
+PARKED: Final = "parked"
+"""Field of a pull's answer: changes with the parked keys of the queue; absent if there are none."""
+
+PARK_TOPIC: Final = "INORDER_PARK_TOPIC"
+"""Property of a parked message: the topic it was parked from."""
+
+PARK_QUEUE: Final = "INORDER_PARK_QUEUE"
+"""Property of a parked message: the queue it was parked from."""
+
+PARK_OFFSET: Final = "INORDER_PARK_OFFSET"
+"""Property of a parked message: its offset in that queue."""
+
+PARK_KEY: Final = "INORDER_PARK_KEY"
+"""Property of a parked message: the key it was parked with; `%25`, `%01`, `%02` are escapes."""
+
+PARK_TRIES: Final = "INORDER_PARK_TRIES"
+"""Property of a parked message: how often a handler had it; 0: it joined its key."""
+
+PARK_ERROR: Final = "INORDER_PARK_ERROR"
+"""Property of a parked message: how the last try failed; absent: it joined its key."""
+
+PARK_FENCE: Final = "INORDER_PARK_FENCE"
+"""Property of a parked message: the sequence of its fence; absent: it has none."""
+
+PARK_TIME: Final = "INORDER_PARK_TIME"
+"""Property of a parked message: when it was parked, in ms."""
 
 
 class ExtensionCode(IntEnum):
@@ -42,6 +87,25 @@ class ExtensionCode(IntEnum):
     PRODUCER_STATE = 7101
     PRODUCER_DROP = 7102
     PRODUCER_LIST = 7103
+    LEASE = 7120
+    RELEASE = 7121
+    COMMIT = 7122
+    LEASES = 7123
+    LEASE_FREE = 7124
+    RESIZE_DECIDE = 7140
+    RESIZE_STOP = 7141
+    RESIZE_OPEN = 7142
+    RESIZE_STATUS = 7143
+    RESIZE_RELEASE = 7144
+    PARK = 7130
+    PARKED_KEYS = 7131
+    PARKED_LIST = 7132
+    PARKED_READ = 7133
+    REDRIVE = 7134
+    REDRIVEN = 7135
+    UNPARK = 7136
+    PARKED_DROP = 7137
+    PARK_MOVE = 7138
 
 
 class ExtensionAnswer(IntEnum):
@@ -59,3 +123,11 @@ class ExtensionAnswer(IntEnum):
     """There is no room for another named producer."""
     KEY_MAP_CHANGED = 7110
     """The key map has another version, `version`; `map` holds it. Nothing was stored."""
+    LEASE_LOST = 7120
+    """Another consumer has the queue (`holder`, `epoch`), or it was reset, or freed. Not done."""
+    LEASES_FULL = 7121
+    """There is no room for another lease, or for another map of finished messages."""
+    RESIZE_UNDER_WAY = 7140
+    """Another resize of the topic was decided: `planId`, `version`. Nothing was done."""
+    GROUP_NOT_DONE = 7141
+    """The group has yet to finish messages of an earlier version of the map. Nothing was done."""

@@ -57,6 +57,22 @@ def test_an_unlock_is_told_to_java_a_moment_later() -> None:
     run(main)
 
 
+def test_an_unlock_is_not_told_to_cpp() -> None:
+    """C++ asks again by itself; notices take the threads that it needs for the answers of pulls."""
+
+    async def main(loop: SimLoop) -> None:
+        members, (java, cpp) = group_of(loop, LanguageCode.JAVA, LanguageCode.CPP)
+        notices = Notices(members)
+        notices.tell_unlocked("g")
+        await asyncio.sleep(1)
+        assert (java.told_s, cpp.told_s) == ([SOON_S], [])
+        notices.tell("g")
+        await asyncio.sleep(1)
+        assert (java.told_s, cpp.told_s) == ([SOON_S, 1.0], [1.0])
+
+    run(main)
+
+
 def test_who_left_meanwhile_is_told_at_once_and_only_once() -> None:
     """The news of a departure makes that of the unlock before it superfluous."""
 

@@ -14,12 +14,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from random import Random
 
+    from inorder.broker.leaseclock import LeaseClock
+    from inorder.broker.leasing import Leasing
+    from inorder.broker.ownersfile import OwnersFile
+    from inorder.broker.ownership import Ownership
+    from inorder.broker.parking import Parking
     from inorder.broker.state.delays import Delays
     from inorder.broker.state.groups import GroupTable
+    from inorder.broker.state.leases import LeaseTable
     from inorder.broker.state.locks import QueueLocks
     from inorder.broker.state.members import Departure, Members
     from inorder.broker.state.offsets import OffsetTable
     from inorder.broker.state.producers import ProducerTable
+    from inorder.broker.state.resizing import Plan
     from inorder.broker.state.stats import BrokerStats
     from inorder.broker.state.topics import TopicTable
     from inorder.clock import Clock
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from inorder.model import GroupConfig, TopicConfig
     from inorder.net.server import ServerConnection
     from inorder.store.store import Store
+    from inorder.wire.bodies.resizing import ResizeView
     from inorder.wire.command import Command
     from inorder.wire.record import Record
 
@@ -60,11 +68,60 @@ class KeepingLike(Protocol):
         ...
 
 
+class ServerLike(Protocol):
+    """The listening side."""
+
+    @property
+    def connections(self) -> Iterable[ServerConnection]:
+        """Return the open connections."""
+        ...
+
+
 class NumbersFileLike(Protocol):
     """The file of numbering producers."""
 
     async def save_now(self) -> None:
         """Return when all that is known now is on disk, and nothing older is left there."""
+        ...
+
+
+class ResizingLike(Protocol):
+    """The versions of the key maps of topics."""
+
+    def view(self, topic: str, group: str = "") -> ResizeView:
+        """Return what is known of a topic."""
+        ...
+
+    def heed(self, topic: str, group: str) -> None:
+        """Look after a group that another broker asks about."""
+        ...
+
+    def last_version(self, topic: str) -> int:
+        """Return the highest version that the name ever had here."""
+        ...
+
+    def was_reset(self, topic: str, group: str) -> None:
+        """Hold a group again whose offsets an operator has set back."""
+        ...
+
+    async def decide(self, topic: str, plan: Plan) -> ResizeView:
+        """Decide the next version."""
+        ...
+
+    async def stop(self, topic: str, plan: Plan) -> ResizeView:
+        """Close the present version."""
+        ...
+
+    async def open(self, topic: str, plan_id: str, version: int) -> ResizeView:
+        """Begin the next version."""
+        ...
+
+    async def release(self, topic: str, group: str, version: int, *, force: bool) -> None:
+        """Let a group read a version."""
+        ...
+
+    async def delete(self, topic: str, version: int) -> None:
+        """Forget a topic, but not its last version."""
         ...
 
 
@@ -100,7 +157,21 @@ class BrokerLike(Protocol):
     @property
     def locks(self) -> QueueLocks: ...
     @property
+    def leases(self) -> LeaseTable: ...
+    @property
+    def leasing(self) -> Leasing: ...
+    @property
+    def ownership(self) -> Ownership: ...
+    @property
+    def lease_clock(self) -> LeaseClock: ...
+    @property
+    def owners_file(self) -> OwnersFile: ...
+    @property
+    def server(self) -> ServerLike: ...
+    @property
     def producers(self) -> ProducerTable[ServerConnection]: ...
+    @property
+    def parking(self) -> Parking: ...
     @property
     def numbers_file(self) -> NumbersFileLike: ...
     @property
@@ -109,6 +180,8 @@ class BrokerLike(Protocol):
     def registration(self) -> RegistrationLike: ...
     @property
     def keeping(self) -> KeepingLike: ...
+    @property
+    def resizing(self) -> ResizingLike: ...
 
     def count(self) -> None:
         """Bring the statistics up to date."""

@@ -68,7 +68,7 @@ def delete_group(broker: BrokerLike, connection: ServerConnection, command: Comm
         broker.save_groups()
         logger.info("group=%s deleted peer=%s", request.group, connection.peer)
     if request.clean_offset:
-        broker.offsets.remove_group(request.group)
+        broker.ownership.forget(group=request.group)
     return command.reply()
 
 

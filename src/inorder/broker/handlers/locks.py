@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.leases import Owner
 from inorder.wire.bodies import LockBatchBody, LockedQueues
 from inorder.wire.codes import LanguageCode
 
@@ -13,31 +15,34 @@ if TYPE_CHECKING:
     from inorder.wire.command import Command
 
 
-def lock_batch(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def lock_batch(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
     """Lock or renew queues; answer those that the client owns now, which may be none.
 
-    What it holds and leaves out of a renewal it has given up (`state/locks.py`).
+    What it holds and leaves out of a renewal it has given up (`state/locks.py`). If another one
+    holds one of them beyond its time, what has arrived is read first.
     """
     request = LockBatchBody.decode(command.body)
-    now_ms = broker.clock.monotonic_ms()
-    freed = broker.locks.omitted(
-        request.group, request.queues, request.client_id, now_ms,
-        at_once=command.language == LanguageCode.GO,
-    )  # fmt: skip
-    granted = broker.locks.lock_batch(
-        request.group, request.queues, request.client_id, now_ms, connection=connection.id
-    )
-    if freed:
-        broker.notify_ids_changed(request.group)
-    if granted or freed:
-        broker.keeping.lock_deadline_changed()
-    return command.reply(body=LockedQueues(tuple(granted)).encode())
+
+    def answer() -> Command:
+        granted = broker.ownership.lock_batch(
+            request.group, request.queues, request.client_id, connection,
+            frees_omitted=command.language == LanguageCode.GO,
+        )  # fmt: skip
+        return command.reply(body=LockedQueues(tuple(granted)).encode())
+
+    async def answer_later() -> Command:
+        await broker.lease_clock.look()
+        return answer()
+
+    if broker.lease_clock.is_overdue(request.group, request.queues, Owner(request.client_id)):
+        return answer_later()
+    return answer()
 
 
 def unlock_batch(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Release queues that the client owns, and tell the group: the next owner need not wait."""
     request = LockBatchBody.decode(command.body)
-    released = broker.locks.unlock_batch(request.group, request.queues, request.client_id)
-    if released:
-        broker.notify_unlocked(request.group)
+    broker.ownership.unlock_batch(request.group, request.queues, request.client_id)
     return command.reply()

@@ -161,10 +161,10 @@ def unregister_client(
     group = request.consumer_group
     if group:
         departure = broker.members.unregister_consumer(group, connection)
-        if request.client_id not in broker.members.client_ids(group):
-            released = broker.locks.release_client(group, request.client_id)
-            if released and not departure.notices:
-                broker.notify_ids_changed(group)
+        gone = request.client_id not in broker.members.client_ids(group)
+        released = broker.ownership.client_left(group, request.client_id, connection, gone=gone)
+        if released and not departure.notices:
+            broker.notify_ids_changed(group)
         broker.apply_departure(departure)
     return command.reply(fields={})
 
@@ -172,9 +172,17 @@ def unregister_client(
 def get_consumer_list(
     broker: BrokerLike, connection: ServerConnection, command: Command
 ) -> Command:
-    """Answer the client ids of a group, each once; code 1 if there is none, never an empty list."""
+    """Answer the client ids of a group, each once; code 1 if there is none, never an empty list.
+
+    Only a member is told. A client that comes back on a new connection, after a restart of the
+    broker say, asks before its next heartbeat: it would not find itself and give all its queues up.
+    With code 1 it keeps them.
+    """
     group = decode_fields(GetConsumerList, command.fields).consumer_group
-    client_ids = broker.members.client_ids(group)
+    if broker.members.client_id(group, connection) is None:
+        client_ids = []
+    else:
+        client_ids = broker.members.client_ids(group)
     if not client_ids:
         return command.reply(
             ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}", fields={}

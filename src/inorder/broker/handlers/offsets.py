@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.wire.codes import ResponseCode
@@ -43,7 +44,7 @@ def query_consumer_offset(
                 "Not found, do not set to zero, maybe this group boot first",
                 fields={},
             )
-        start = _first_offset(broker, topic, queue_id)
+        start = first_offset(broker, topic, queue_id)
         if start is None:
             return command.reply(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -54,7 +55,8 @@ def query_consumer_offset(
     return command.reply(fields=encode_fields(OffsetReply(offset)))
 
 
-def _first_offset(broker: BrokerLike, topic: str, queue_id: int) -> int | None:
+def first_offset(broker: BrokerLike, topic: str, queue_id: int) -> int | None:
+    """Return where a group without an offset starts; None: where its own setting says."""
     config = broker.topics.get(topic)
     if config is None or not 0 <= queue_id < config.read_queues:
         return None
@@ -72,7 +74,7 @@ def _first_offset(broker: BrokerLike, topic: str, queue_id: int) -> int | None:
 
 def update_consumer_offset(
     broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+) -> Command | Coroutine[Any, Any, Command]:
     """Store what a group says of its progress; below zero says nothing.
 
     While a queue is locked only its owner's commits count, and none goes back. Otherwise anybody
@@ -98,7 +100,16 @@ def update_consumer_offset(
             remark="Offset ignored: the queue is locked by another client, or was further already",
             fields={},
         )
-    return command.reply(fields={})
+    if command.is_oneway:  # nobody hears when it is safe; it is written down within a second
+        return command.reply(fields={})
+    broker.owners_file.flush()
+    answer = command.reply(fields={})
+    return _answer_settled(broker, answer) if broker.config.store.sync_flush else answer
+
+
+async def _answer_settled(broker: BrokerLike, answer: Command) -> Command:
+    await broker.owners_file.settled()
+    return answer
 
 
 def get_max_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:

@@ -116,8 +116,9 @@ def reset_offset(broker: BrokerLike, connection: ServerConnection, command: Comm
     targets = _targets(broker, request, config)
     if not targets:
         raise SystemError_("No queues to reset.")
-    for queue_id, offset in targets.items():
-        broker.offsets.reset(group, topic, queue_id, offset, broker.clock.now_ms())
+    broker.ownership.reset(group, topic, targets)
+    broker.parking.was_reset(group, topic, targets)
+    broker.resizing.was_reset(topic, group)
     for queue_id in targets:
         broker.wake(topic, queue_id)
     # Pulls that waited have told their clients. Who does not pull just now is told in another way.

@@ -84,21 +84,29 @@ def _check(broker: BrokerLike, config: TopicConfig) -> None:
 
 
 def _check_map(broker: BrokerLike, config: TopicConfig, changes: Mapping[str, str]) -> None:
-    """Keep the queues of a mapped topic: with others the map would send keys elsewhere.
+    """Keep map and queues of a mapped topic: with others keys would go elsewhere.
 
-    A request that brings a new map along comes from `topic resize` itself.
+    A topic gets its first map by this request, of a version that its name never had.
     """
     known = broker.topics.get(config.name)
-    if (
-        known is not None
-        and keymap.ATTRIBUTE in known.attributes
-        and f"+{keymap.ATTRIBUTE}" not in changes
-        and (known.read_queues, known.write_queues) != (config.read_queues, config.write_queues)
-    ):
-        raise InvalidParameter(
-            f"topic[{config.name}] has a key map, so its {known.write_queues} queues do not change "
-            "by this request: it would break the order of its keys; use `inorder topic resize`"
-        )
+    old = None if known is None else known.attributes.get(keymap.ATTRIBUTE)
+    new = changes.get(f"+{keymap.ATTRIBUTE}")
+    removed = f"-{keymap.ATTRIBUTE}" in changes
+    if known is not None and old is not None:
+        counts = (config.read_queues, config.write_queues)
+        if removed or new not in (None, old) or counts != (known.read_queues, known.write_queues):
+            raise InvalidParameter(
+                f"topic[{config.name}] has a key map, so its {known.write_queues} queues do not "
+                "change by this request: it would break the order of its keys; use "
+                "`inorder topic resize`"
+            )
+    elif new is not None:
+        last = broker.resizing.last_version(config.name)
+        if keymap.version_of(new) <= last:
+            raise InvalidParameter(
+                f"a topic[{config.name}] had version {last} of its key map before it was deleted; "
+                f"the next one is {last + 1}, not {keymap.version_of(new)}"
+            )
 
 
 def _check_not_system(broker: BrokerLike, name: str) -> None:
@@ -133,12 +141,13 @@ def delete_topic(
     for group in broker.offsets.groups_of(name):
         retries = (f"%RETRY%{group}_{name}", f"%RETRY%{group}+{name}")
         gone.extend(topic for topic in retries if topic in broker.topics)
-    dropped, numbered = False, 0
+    dropped, numbered, version = False, 0, broker.resizing.last_version(name)
     for topic in gone:
         known = broker.topics.delete(topic, broker.clock.now_ms()) is not None
         if known:
             broker.save_topics()
-        broker.offsets.remove_topic(topic)
+        broker.ownership.forget(topic=topic)
+        broker.parking.topic_gone(topic)
         numbered += broker.producers.drop_topic(topic)
         if broker.store.queues_of(topic):
             broker.store.drop_topic(topic, flush=False)
@@ -146,13 +155,16 @@ def delete_topic(
         if known:
             broker.topic_gone(topic)
     logger.info("topic=%s deleted peer=%s", name, connection.peer)
-    if dropped or numbered:
-        return _reply_when_durable(broker, command, numbered=numbered > 0)
+    if dropped or numbered or version:
+        return _reply_when_durable(broker, name, version, command, numbered=numbered > 0)
     return command.reply()
 
 
-async def _reply_when_durable(broker: BrokerLike, command: Command, *, numbered: bool) -> Command:
-    """Answer when no power cut can bring back what was deleted."""
+async def _reply_when_durable(
+    broker: BrokerLike, topic: str, version: int, command: Command, *, numbered: bool
+) -> Command:
+    """Answer when no power cut can bring back what was deleted, or have its versions used again."""
+    await broker.resizing.delete(topic, version)
     await broker.keeping.flush_now()
     if numbered:
         await broker.numbers_file.save_now()

@@ -23,7 +23,7 @@ from inorder.model import DataVersion
 from inorder.wire import fastjson, shapes
 from inorder.wire.bodies import data_version_from_json, data_version_to_json
 from inorder.wire.delaylevels import delay_ms
-from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SCHEDULED, SEQUENCE
+from inorder.wire.extensions import FORWARDED, PREDECESSOR, PRODUCER_ID, SCHEDULED, SEQUENCE
 from inorder.wire.properties import append, get
 from inorder.wire.record import Record
 
@@ -218,9 +218,17 @@ def mark(properties: bytes) -> tuple[int, int] | None:
 
 
 def is_delivery(delivered: Record, scheduled: Record) -> bool:
-    """Tell whether a record is the delivery of a scheduled one: anybody can claim a mark."""
+    """Tell whether a record is the delivery of a scheduled one: anybody can claim a mark.
+
+    It may lie in another queue than it was sent to, if the topic was resized meanwhile, or be on
+    its way to another broker.
+    """
+    home = destination(scheduled.properties)
+    forwarded = get(delivered.properties, FORWARDED.encode())
+    topic = delivered.topic.encode() if forwarded is None else forwarded.partition(b":")[2]
     return (
-        destination(scheduled.properties) == (delivered.topic, delivered.queue_id)
+        home is not None
+        and home[0].encode() == topic
         and get(delivered.properties, b"UNIQ_KEY") == get(scheduled.properties, b"UNIQ_KEY")
         and (delivered.born_at_ms, delivered.redeliveries, delivered.body_crc)
         == (scheduled.born_at_ms, scheduled.redeliveries, scheduled.body_crc)

@@ -61,6 +61,8 @@ class Member(Generic[C]):
     version: int
     seen_ms: int
     superseded: bool = False
+    silent: bool = False
+    """It should have spoken (`signs.py`): it is not listed until it does."""
 
 
 @dataclass(slots=True)
@@ -88,8 +90,12 @@ class ConsumerGroup(Generic[C]):
         return self.notify and not self.broadcasting
 
     def client_ids(self) -> list[str]:
-        """Return each client id once, in the order of arrival."""
-        return list(self.clients)
+        """Return each client id once, in the order of arrival, but for those that are silent."""
+        return [
+            client_id
+            for client_id, members in self.clients.items()
+            if not all(one.silent or one.superseded for one in members.values())
+        ]
 
     def connection_of(self, client_id: str) -> C | None:
         """Return the newest connection of a client."""
@@ -190,6 +196,25 @@ class Members(Generic[C]):
             self._leave(group, connection, departure)
         return departure
 
+    def silence(self, group_name: str, connection: C) -> bool:
+        """Leave a member out of the list until it is heard of; tell whether that changes it."""
+        group = self._groups.get(group_name)
+        member = None if group is None else group.members.get(connection)
+        if group is None or member is None or member.silent:
+            return False
+        before = group.client_ids()
+        member.silent = True
+        return before != group.client_ids()
+
+    def heard(self, group_name: str, connection: C) -> Notice[C] | None:
+        """List a member again that was silent; return whom to tell, if anybody."""
+        group = self._groups.get(group_name)
+        member = None if group is None else group.members.get(connection)
+        if group is None or member is None or not member.silent:
+            return None
+        member.silent = False
+        return Notice(group_name, tuple(group.members)) if group.notifiable else None
+
     def register_producer(self, group_name: str, member: Member[C]) -> bool:
         """Apply a heartbeat's entry for a producer group; False if the connection has too many."""
         groups = self._producers_of.setdefault(member.connection, set())
@@ -247,7 +272,8 @@ class Members(Generic[C]):
         if old is not None and old.client_id == client_id:
             old.seen_ms = member.seen_ms
             old.superseded = False
-            return False
+            was_silent, old.silent = old.silent, False
+            return was_silent
         if old is not None:
             self._forget(group, old)
         member = replace(member, superseded=False)

@@ -13,7 +13,7 @@ yet to learn of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,6 +51,7 @@ class OffsetTable:
         self.data_version = DataVersion(timestamp_ms=now_ms)
         self.revision = 0
         """Grows with every change: a saver compares it with the one it saved."""
+        self._changed: dict[tuple[str, int], None] = {}
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
@@ -82,11 +83,35 @@ class OffsetTable:
                     f"this broker holds {OFFSETS_MAX} offsets already; delete groups that are gone"
                 )
             self._count += 1
+        elif queues[queue_id] == offset:
+            return
         queues[queue_id] = offset
+        self._changed[key, queue_id] = None
         self.revision += 1
         self._commits += 1
         if self._commits % VERSION_STEP == 0:
             self.data_version.next(now_ms)
+
+    def put(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
+        """Store an offset that was decided upon and written down before."""
+        self._store(group, topic, queue_id, offset, now_ms)
+        self._changed.pop((f"{topic}@{group}", queue_id), None)
+
+    def take_changed(self) -> list[tuple[str, str, int, int]]:
+        """Take what changed since the last call: (group, topic, queue, offset)."""
+        taken, self._changed = self._changed, {}
+        found = []
+        for key, queue_id in taken:
+            offset = self._table.get(key, {}).get(queue_id)
+            topic, _, group = key.partition("@")
+            if offset is not None:
+                found.append((group, topic, queue_id, offset))
+        return found
+
+    def put_back_changed(self, changed: Iterable[tuple[str, str, int, int]]) -> None:
+        """Take note again of what could not be written down."""
+        for group, topic, queue_id, _ in changed:
+            self._changed[f"{topic}@{group}", queue_id] = None
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Return the stored offset, or -1."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from inorder.wire.codes import RequestCode
+from inorder.wire.extensions import CAPABILITY
 from inorder.wire.fields import Int32
 
 
@@ -14,6 +15,13 @@ class Heartbeat:
     """Say which groups a client serves; the body is a ClientHeartbeat."""
 
     CODE: ClassVar = RequestCode.HEART_BEAT
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """What the broker can do beyond RocketMQ; a stock one says nothing of it."""
+
+    capability: int = field(default=0, metadata={"wire": CAPABILITY})
 
 
 @dataclass(frozen=True, slots=True)

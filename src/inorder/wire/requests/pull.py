@@ -41,6 +41,7 @@ class PullMessage:
     max_bytes: Int32 | None = field(default=None, metadata={"wire": "maxMsgBytes"})
     broker_name: str | None = field(default=None, metadata={"wire": "bname"})
     bulk: Int32 | None = None  # ours, see wire/extensions.py
+    epoch: int | None = None  # ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class PullReply:
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
     forbidden_type: Int32 | None = None
+    map_version: int | None = field(default=None, metadata={"wire": "mv"})  # ours
+    parked: int | None = None  # ours
 
 
 @dataclass(frozen=True, slots=True)

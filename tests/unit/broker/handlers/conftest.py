@@ -13,9 +13,15 @@ from typing import Any
 import pytest
 
 from inorder.broker.handlers import HANDLERS
-from inorder.broker.state.commits import Committer, commit
+from inorder.broker.leaseclock import LeaseClock
+from inorder.broker.leasing import Leasing
+from inorder.broker.ownersfile import OwnersFile
+from inorder.broker.ownership import Ownership
+from inorder.broker.state.chapters import Generations
+from inorder.broker.state.commits import CommitTable, Committer, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.groups import GroupTable
+from inorder.broker.state.leases import LeaseTable
 from inorder.broker.state.locks import QueueLocks
 from inorder.broker.state.members import Departure, Members
 from inorder.broker.state.offsets import OffsetTable
@@ -25,6 +31,7 @@ from inorder.broker.state.topics import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
+from inorder.ordering.keymap import version_of
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.wire.command import Command
@@ -86,6 +93,42 @@ class FakeNumbersFile:
         self.saves += 1
 
 
+class FakeServer:
+    """No connections."""
+
+    connections: tuple[Any, ...] = ()
+
+
+class FakeParking:
+    """No parked keys."""
+
+    def was_reset(self, group: str, topic: str, targets: Iterable[int]) -> None:
+        """Nothing is parked that a reset could bring back."""
+
+    def topic_gone(self, topic: str) -> None:
+        """Nothing is parked in it."""
+
+
+class FakeResizing:
+    """Key maps of which only the last version is remembered."""
+
+    def __init__(self, topics: TopicTable) -> None:
+        self._topics = topics
+        self.deleted: dict[str, int] = {}
+        self.resets: list[tuple[str, str]] = []
+
+    def last_version(self, topic: str) -> int:
+        known = self._topics.get(topic)
+        text = "" if known is None else known.attributes.get("inorder.keymap", "")
+        return max(version_of(text), self.deleted.get(topic, 0))
+
+    def was_reset(self, topic: str, group: str) -> None:
+        self.resets.append((topic, group))
+
+    async def delete(self, topic: str, version: int) -> None:
+        self.deleted[topic] = version
+
+
 class FakeBroker:
     """What handlers need of a broker, and what they made it do."""
 
@@ -101,13 +144,25 @@ class FakeBroker:
         self.offsets = OffsetTable(now_ms=now_ms)
         self.delays = Delays((1000, 5000), now_ms=now_ms)
         self.members: Members[Any] = Members()
-        self.locks = QueueLocks()
+        self.leases = LeaseTable()
+        self.locks = QueueLocks(self.leases)
+        self.commits = CommitTable()
+        self.generations = Generations()
+        self.server = FakeServer()
         self.producers: ProducerTable[Any] = ProducerTable()
         self.numbers_file = FakeNumbersFile()
         self.stats = BrokerStats(monotonic_ms=0, now_ms=now_ms)
         self.registration = FakeRegistration()
         self.keeping = FakeKeeping()
+        self.resizing = FakeResizing(self.topics)
+        self.parking = FakeParking()
         self.store = Store.open(data, SMALL, self.files, self.clock)
+        self.owners_file = OwnersFile(self)  # type: ignore[arg-type]
+        self.owners_file.load()
+        self.owners_file.begin()
+        self.leasing = Leasing(self)  # type: ignore[arg-type]
+        self.ownership = Ownership(self)  # type: ignore[arg-type]
+        self.lease_clock = LeaseClock(self)  # type: ignore[arg-type]
         self.notified: list[tuple[str, list[Any]]] = []
         self.saved: list[str] = []
         self.gone: list[str] = []
@@ -140,7 +195,6 @@ class FakeBroker:
             offset,
             committer=Committer(self.members.client_id(group, connection), connection.id),
             now_ms=self.clock.now_ms(),
-            monotonic_ms=self.clock.monotonic_ms(),
         )
 
     def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:
@@ -217,6 +271,7 @@ def broker(tmp_path: Path) -> Iterator[FakeBroker]:
     """Give each test a broker of its own."""
     fake = FakeBroker(tmp_path)
     yield fake
+    fake.owners_file.close()
     fake.store.abandon()
 
 

@@ -182,8 +182,22 @@ def test_the_member_list_has_each_client_once(broker: Any, connect: Any) -> None
     """O29: a client that reconnects is one member, though its old connection is still open."""
     broker.ask(34, body=beat("a"), connection=connect())
     broker.ask(34, body=beat("a"), connection=connect())
-    broker.ask(34, body=beat("b"), connection=connect())
-    answer = broker.ask(38, {"consumerGroup": "g"})
+    b = connect()
+    broker.ask(34, body=beat("b"), connection=b)
+    answer = broker.ask(38, {"consumerGroup": "g"}, connection=b)
+    assert (answer.code, answer.body) == (0, b'{"consumerIdList":["a","b"]}')
+
+
+def test_a_client_that_is_not_back_yet_does_not_see_a_list_without_itself(
+    broker: Any, connect: Any
+) -> None:
+    """A consumer asks on a new connection before its heartbeat: code 1, and it keeps its queues."""
+    broker.ask(34, body=beat("a"), connection=connect())
+    back = connect()
+    answer = broker.ask(38, {"consumerGroup": "g"}, connection=back)
+    assert (answer.code, answer.remark) == (1, "no consumer for this group, g")
+    broker.ask(34, body=beat("b"), connection=back)
+    answer = broker.ask(38, {"consumerGroup": "g"}, connection=back)
     assert (answer.code, answer.body) == (0, b'{"consumerIdList":["a","b"]}')
 
 

@@ -22,9 +22,10 @@ class Table:
             assert self.locks.try_lock("g", QUEUE, "a", 0, connection=1)
 
     def commit(self, offset: int, client: str | None, connection: int, at_ms: int = 10) -> int:
+        self.locks.leases.expire(at_ms)
         commit(
             self.offsets, self.locks, "g", QUEUE, offset, committer=Committer(client, connection),
-            now_ms=at_ms, monotonic_ms=at_ms,
+            now_ms=at_ms,
         )  # fmt: skip
         return self.offsets.query("g", "orders", 1)
 

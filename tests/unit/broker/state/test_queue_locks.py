@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from inorder.broker.state.locks import LockKey, QueueLocks
+from inorder.broker.state.leases import LeaseKey, LeaseTable
+from inorder.broker.state.locks import QueueLocks
 from inorder.model import TopicQueue
 
 QUEUE = TopicQueue("t", "broker-a", 0)
@@ -16,6 +17,7 @@ def test_a_lock_expires_60_s_after_its_last_renewal() -> None:
     assert not locks.try_lock("g", QUEUE, "b", 59_999)
     assert locks.try_lock("g", QUEUE, "a", 50_000)
     assert not locks.try_lock("g", QUEUE, "b", 109_999)
+    assert locks.leases.expire(110_000) == [LeaseKey("g", QUEUE)]
     assert locks.try_lock("g", QUEUE, "b", 110_000)
     assert not locks.try_lock("g", QUEUE, "a", 110_001)
     assert locks.try_lock("h", QUEUE, "a", 110_001)
@@ -26,6 +28,7 @@ def test_every_new_owner_has_a_higher_epoch() -> None:
     locks = QueueLocks()
     epochs = []
     for client, now_ms in (("a", 0), ("a", 1), ("b", 60_001), ("b", 60_002)):
+        locks.leases.expire(now_ms)
         locks.try_lock("g", QUEUE, client, now_ms)
         lock = locks.get("g", QUEUE)
         assert lock is not None
@@ -36,16 +39,6 @@ def test_every_new_owner_has_a_higher_epoch() -> None:
     assert lock is not None
     epochs.append(lock.epoch)
     assert epochs[0] == epochs[1] < epochs[2] == epochs[3] < epochs[4]
-
-
-def test_a_lease_may_be_shorter() -> None:
-    """A client that asks for a lease has it for that time."""
-    locks = QueueLocks()
-    assert locks.lock_batch("g", [QUEUE], "a", 0, lease_ms=5000) == [QUEUE]
-    lock = locks.get("g", QUEUE)
-    assert lock is not None
-    assert (lock.lease_ms, lock.expires_ms) == (5000, 5000)
-    assert locks.try_lock("g", QUEUE, "b", 5000)
 
 
 def test_only_the_owner_unlocks() -> None:
@@ -65,8 +58,8 @@ def test_a_lost_client_keeps_its_locks_for_its_own_view() -> None:
     locks.try_lock("g", QUEUE, "a", 0)
     locks.try_lock("g", OTHER, "a", 20_000)
     assert locks.client_lost("g", "a", 35_000) == [QUEUE]
-    assert locks.expire(49_999) == []
-    assert locks.expire(50_000) == [LockKey("g", OTHER)]
+    assert locks.leases.expire(49_999) == []
+    assert locks.leases.expire(50_000) == [LeaseKey("g", OTHER)]
 
 
 def test_a_client_that_comes_back_has_its_time_again() -> None:
@@ -75,27 +68,27 @@ def test_a_client_that_comes_back_has_its_time_again() -> None:
     locks.try_lock("g", QUEUE, "a", 0)
     locks.client_lost("g", "a", 10_000)
     locks.client_back("g", "a")
-    assert locks.expire(59_999) == []
-    assert locks.expire(60_000) == [LockKey("g", QUEUE)]
+    assert locks.leases.expire(59_999) == []
+    assert locks.leases.expire(60_000) == [LeaseKey("g", QUEUE)]
 
 
 def test_expiry_is_found_without_looking_at_all_locks() -> None:
     """The next deadline is known, and renewed locks are not expired by their old one."""
     locks = QueueLocks()
-    assert locks.next_deadline_ms() is None
+    assert locks.leases.next_deadline_ms() is None
     locks.try_lock("g", QUEUE, "a", 0)
-    assert locks.next_deadline_ms() == 60_000
+    assert locks.leases.next_deadline_ms() == 60_000
     locks.try_lock("g", QUEUE, "a", 20_000)
-    assert locks.expire(60_000) == []
-    assert locks.next_deadline_ms() == 80_000
-    assert not locks.all_expired("g", 79_999)
-    assert locks.all_expired("g", 80_000)
-    assert locks.all_expired("h", 0)
+    assert locks.leases.expire(60_000) == []
+    assert locks.leases.next_deadline_ms() == 80_000
+    assert locks.holds_any("g")
+    assert locks.leases.expire(80_000) == [LeaseKey("g", QUEUE)]
+    assert not locks.holds_any("g")
 
 
 def test_the_number_of_locks_is_limited() -> None:
     """At the limit new queues are not granted; what is held can be renewed."""
-    locks = QueueLocks(locks_max=1)
+    locks = QueueLocks(LeaseTable(leases_max=1))
     assert locks.lock_batch("g", [QUEUE, OTHER], "a", 0) == [QUEUE]
     assert locks.try_lock("g", QUEUE, "a", 1)
     locks.unlock_batch("g", [QUEUE], "a")
@@ -108,7 +101,7 @@ def test_deadlines_of_released_locks_do_not_pile_up() -> None:
     for now_ms in range(10_000):
         locks.try_lock("g", QUEUE, "a", now_ms)
         locks.unlock_batch("g", [QUEUE], "a")
-    assert len(locks._deadlines) <= 64
+    assert len(locks.leases._deadlines) <= 64
 
 
 def test_a_go_client_gives_up_what_its_renewal_leaves_out() -> None:
@@ -127,9 +120,9 @@ def test_another_client_gives_it_up_when_its_own_view_has_run_out() -> None:
     locks.lock_batch("g", [QUEUE, OTHER], "a", 0)
     assert locks.omitted("g", [QUEUE], "a", 20_000, at_once=False) == []
     locks.lock_batch("g", [QUEUE], "a", 20_000)
-    assert locks.next_deadline_ms() == 31_000
+    assert locks.leases.next_deadline_ms() == 31_000
     assert not locks.try_lock("g", OTHER, "b", 30_999)
-    assert locks.expire(31_000) == [LockKey("g", OTHER)]
+    assert locks.leases.expire(31_000) == [LeaseKey("g", OTHER)]
     late = QueueLocks()
     late.lock_batch("g", [QUEUE, OTHER], "a", 0)
     assert late.omitted("g", [QUEUE], "a", 40_000, at_once=False) == [OTHER]
@@ -141,7 +134,7 @@ def test_what_is_renewed_after_all_has_its_full_time() -> None:
     locks.lock_batch("g", [QUEUE, OTHER], "a", 0)
     locks.omitted("g", [QUEUE], "a", 20_000, at_once=False)
     locks.lock_batch("g", [QUEUE, OTHER], "a", 25_000)
-    assert locks.expire(84_999) == []
+    assert locks.leases.expire(84_999) == []
 
 
 def test_a_request_for_a_new_queue_is_no_renewal() -> None:

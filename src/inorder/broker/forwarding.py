@@ -1,0 +1,195 @@
+"""Bringing delayed messages to another broker: their key has moved there while they waited.
+
+A due message whose key belongs to another broker goes into an outbox of this one, a topic of the
+system, like any delivery: in one tick, with its mark. From there it is sent on, one after another,
+to the queue that the newest map gives its key:
+
+    outbox rmq_sys_INORDER_FORWARD_<broker>   offset 7    sent as number 7 of the producer
+                                                          `inorder.forward:<here>:<broker>:<generation>`
+
+Numbers make it once. The next is sent only when the one before is stored, so a queue that has a
+number at or above 7 has 7, if any queue that some map gave the key ever got it. The generation is
+that of the log when the message came into the outbox: if the end of the log is lost offsets are
+given anew, and numbers begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.peers import Peers
+from inorder.broker.state.delays import without
+from inorder.broker.state.names import SYSTEM_TOPIC_PREFIX
+from inorder.errors import InorderError, ServiceNotAvailable
+from inorder.ordering.keymap import KeyMap
+from inorder.tasks.backoff import Backoff
+from inorder.wire.codes import RequestCode
+from inorder.wire.command import Command
+from inorder.wire.extensions import (
+    FORWARDED,
+    MAP_VERSION,
+    PREDECESSOR,
+    PRODUCER_ID,
+    SCHEDULED,
+    SEQUENCE,
+)
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.properties import append, get
+from inorder.wire.record import BORN_HOST_V6, STORE_HOST_V6, Record, decode
+from inorder.wire.requests.producers import ProducerHello, ProducerState, ProducerStateReply
+from inorder.wire.requests.send import SendMessage
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.packing import Target
+    from inorder.net.connection import Connection
+
+log = logging.getLogger(__name__)
+
+OUTBOX: Final = f"{SYSTEM_TOPIC_PREFIX}INORDER_FORWARD_"
+GROUP: Final = "INORDER_FORWARD"
+NOT_VISIBLE_YET_S: Final = 0.005
+RETRY_FIRST_MS: Final = 50
+RETRY_MAX_MS: Final = 2000
+
+_LEFT_HERE: Final = tuple(
+    name.encode() for name in ("DELAY", "REAL_TOPIC", "REAL_QID", SCHEDULED, FORWARDED)
+)
+
+
+class Forwarding:
+    """Empties the outboxes."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._peers = Peers(broker)
+        self._greeted: dict[tuple[str, str], Connection] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopped = False
+        self.forwarded = 0
+
+    def __repr__(self) -> str:
+        return f"Forwarding({self.forwarded} forwarded, {sorted(self._tasks)} busy)"
+
+    def start(self) -> None:
+        """Go on with what is left."""
+        for topic in self._broker.topics.names():
+            if topic.startswith(OUTBOX):
+                self._wake(topic.removeprefix(OUTBOX))
+
+    def cancel(self) -> None:
+        """Send nothing more."""
+        self._stopped = True
+        for task in self._tasks.values():
+            task.cancel()
+        self._peers.close()
+
+    def place(self, record: Record, topic: str, broker: str) -> Target:
+        """Return the outbox for a message of a topic; it is sent on when it is stored there."""
+        generation = self._broker.owners_file.start.now.generation
+        note = f"{FORWARDED}\x01{generation}:{topic}\x02"
+        record.properties = append(without(record.properties, _LEFT_HERE[-1:]), note.encode())
+        outbox = OUTBOX + broker
+        self._broker.ensure_topic(outbox, queues=1)
+        self._wake(broker)
+        return self._broker.hot.target(outbox, 0)
+
+    def _wake(self, broker: str) -> None:
+        if broker not in self._tasks and not self._stopped:
+            task = asyncio.get_running_loop().create_task(
+                self._run(broker), name=f"forwarding to {broker}"
+            )
+            self._tasks[broker] = task
+
+    async def _run(self, broker: str) -> None:
+        outbox, backoff, said = OUTBOX + broker, Backoff(RETRY_FIRST_MS, RETRY_MAX_MS), ""
+        queue = self._broker.store.queue(outbox, 0)
+        try:
+            while True:
+                offset = max(0, self._broker.offsets.query(GROUP, outbox, 0), queue.min_offset)
+                if offset >= queue.next_offset:
+                    return
+                if offset >= queue.visible_offset:
+                    await asyncio.sleep(NOT_VISIBLE_YET_S)
+                    continue
+                try:
+                    await self._forward(outbox, broker, offset)
+                except (InorderError, OSError) as error:
+                    if str(error) != said:
+                        log.warning("delayed messages wait for broker=%s: %s", broker, error)
+                    said = str(error)
+                    await asyncio.sleep(backoff.next_ms() / 1000)
+                    continue
+                backoff.reset()
+                now_ms = self._broker.clock.now_ms()
+                self._broker.offsets.put(GROUP, outbox, 0, offset + 1, now_ms)
+                self.forwarded += 1
+        finally:
+            self._tasks.pop(broker, None)
+
+    async def _forward(self, outbox: str, broker: str, offset: int) -> None:
+        record = self._read(outbox, offset)
+        noted = None if record is None else get(record.properties, FORWARDED.encode())
+        key = None if record is None else get(record.properties, b"__SHARDINGKEY")
+        if record is None or noted is None or key is None:
+            log.error("a delayed message is lost on its way outbox=%s offset=%d", outbox, offset)
+            return
+        generation, _, topic = noted.decode().partition(":")
+        if topic not in self._broker.topics:
+            log.error("topic=%s was deleted: a delayed message is dropped", topic)
+            return
+        resizing = self._broker.resizing
+        if resizing.closing(topic) is not None:
+            raise ServiceNotAvailable(f"topic {topic} is being resized")
+        now = resizing.versions(topic)
+        text = key.decode("utf-8", "replace")
+        producer = f"inorder.forward:{self._broker.config.name}:{broker}:{generation}"
+        maps = [now.map, *(one.map for one in now.past)]
+        lasts = {}
+        for place in dict.fromkeys(KeyMap.decode(one).queue(text) for one in maps):
+            lasts[place] = await self._last(topic, producer, *place)
+        if any(last >= offset for last in lasts.values()):
+            return  # it came there before we were killed
+        home = KeyMap.decode(now.map).queue(text)
+        fields = _send_fields(record, topic, home[1])
+        fields["i"] += _number(producer, offset, lasts[home])
+        fields[MAP_VERSION] = str(now.version)
+        command = Command.request(RequestCode.SEND_MESSAGE_V2, fields, record.body)
+        await self._peers.ask(topic, home[0], command)
+
+    async def _last(self, topic: str, producer: str, broker: str, queue_id: int) -> int:
+        """Say who we are, on a connection where we did not; return the last number of a queue."""
+        connection = await self._peers.connect(topic, broker)
+        if self._greeted.get((broker, producer)) is not connection:
+            incarnation = self._broker.clock.now_ms() << 12
+            hello = ProducerHello(producer, incarnation, named=True)
+            await self._peers.ask(topic, broker, Command.request(hello.CODE, encode_fields(hello)))
+            self._greeted[broker, producer] = connection
+        state = ProducerState(producer, topic, queue_id)
+        command = Command.request(state.CODE, encode_fields(state))
+        answer = await self._peers.ask(topic, broker, command)
+        return decode_fields(ProducerStateReply, answer.fields).last
+
+    def _read(self, outbox: str, offset: int) -> Record | None:
+        queue = self._broker.store.find_queue(outbox, 0)
+        entry = None if queue is None else queue.entry(offset)
+        if entry is None:
+            return None
+        return decode(self._broker.store.log.bytes_at(entry[0], entry[1]))
+
+
+def _number(producer: str, number: int, before: int) -> str:
+    return f"{PRODUCER_ID}\x01{producer}\x02{SEQUENCE}\x01{number}\x02{PREDECESSOR}\x01{before}\x02"
+
+
+def _send_fields(record: Record, topic: str, queue_id: int) -> dict[str, str]:
+    """Return the header of a send of a delayed message, as it was before it was delayed."""
+    properties = without(record.properties, _LEFT_HERE).decode("utf-8", "surrogateescape")
+    request = SendMessage(
+        GROUP, topic, "", 0, queue_id,
+        record.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
+        record.born_at_ms, record.flag, properties, record.redeliveries,
+    )  # fmt: skip
+    return request.to_fields_v2()

@@ -1,0 +1,192 @@
+"""Leases of queues: take (7120), give back (7121), commit (7122), list (7123), take away (7124)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.leases import LEASE_MS_MAX, LEASE_MS_MIN, NOBODY, LeaseKey, Owner, Terms
+from inorder.errors import GroupNotFound, InvalidParameter
+from inorder.model import TopicQueue
+from inorder.wire.bodies.leases import (
+    FINISHED_CHARS_MAX,
+    PAGE_MAX,
+    CommitBody,
+    HeldLease,
+    LeaseBody,
+    LeasePage,
+    QueueCommit,
+)
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests.leases import (
+    Commit,
+    Lease,
+    LeaseFree,
+    LeaseFreeReply,
+    Leases,
+    Release,
+)
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+INSTANCE_CHARS_MAX: Final = 64
+
+
+def lease(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
+    """Grant, renew or refuse queues to a consumer of ours.
+
+    If one of them is held beyond its time by another, what has arrived is read first.
+    """
+    request = decode_fields(Lease, command.fields)
+    wishes = LeaseBody.decode(command.body).queues
+    owner = _owner(request.client_id, request.instance)
+    if not LEASE_MS_MIN <= request.lease_ms <= LEASE_MS_MAX:
+        raise InvalidParameter(
+            f"a lease of {request.lease_ms} ms: it may be {LEASE_MS_MIN} to {LEASE_MS_MAX} ms"
+        )
+    if request.grace_ms < 0:
+        raise InvalidParameter(f"a grace of {request.grace_ms} ms is below 0")
+    if broker.find_group(request.group) is None:
+        raise GroupNotFound(f"Group {request.group} does not exist")
+    terms = Terms(request.lease_ms, min(request.grace_ms, request.lease_ms))
+
+    def answer() -> Command:
+        found = broker.leasing.lease(request.group, owner, terms, wishes, connection)
+        return command.reply(fields={}, body=found.encode())
+
+    async def answer_later() -> Command:
+        await broker.lease_clock.look()
+        return answer()
+
+    queues = [TopicQueue(one.topic, broker.config.name, one.queue_id) for one in wishes]
+    if broker.lease_clock.is_overdue(request.group, queues, owner):
+        return answer_later()
+    return answer()
+
+
+def release(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
+    """Commit and give a queue back; the next owner is told in the turn in which that is safe."""
+    request = decode_fields(Release, command.fields)
+    owner = _owner(request.client_id, request.instance)
+    if len(request.finished) > FINISHED_CHARS_MAX:
+        raise InvalidParameter(f"a map of {len(request.finished)} characters is too long")
+    one = QueueCommit(
+        request.topic, request.queue_id, request.epoch, request.number, request.offset,
+        request.finished,
+    )  # fmt: skip
+    finish = broker.leasing.release(request.group, owner, one)
+    if finish is None:
+        return command.reply(fields={})
+    return _answer_after(finish, command.reply(fields={}))
+
+
+async def _answer_after(work: Coroutine[Any, Any, None], answer: Command) -> Command:
+    await work
+    return answer
+
+
+def commit(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
+    """Take the commits of a consumer of ours; answered when they are safe by the flush mode."""
+    request = decode_fields(Commit, command.fields)
+    owner = _owner(request.client_id, request.instance)
+    commits = CommitBody.decode(command.body).commits
+    found = broker.leasing.commit(request.group, owner, commits, connection)
+    answer = command.reply(fields={}, body=found.encode())
+    if broker.config.store.sync_flush:
+        return _answer_after(broker.owners_file.settled(), answer)
+    return answer
+
+
+def _owner(client_id: str, instance: str) -> Owner:
+    if not client_id or not 0 < len(instance) <= INSTANCE_CHARS_MAX or not instance.isalnum():
+        raise InvalidParameter(
+            f"an owner has a client id and an instance of 1 to {INSTANCE_CHARS_MAX} letters and "
+            "digits"
+        )
+    return Owner(client_id, instance)
+
+
+def list_leases(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer who holds which queues, some at a time, in order."""
+    request = decode_fields(Leases, command.fields)
+    after = _after(request.after)
+    open_ids = {member.id for member in broker.server.connections}
+    found: list[HeldLease] = []
+    last = after
+    for group in [request.group] if request.group else sorted(broker.leases.groups()):
+        if group < after[0]:
+            continue
+        held = broker.leases.held(group)
+        for queue in sorted(held):
+            place = (group, queue.topic, queue.broker, queue.index)
+            if place <= after:
+                continue
+            if len(found) == PAGE_MAX:
+                return _page(command, found, last)
+            found.append(_shown(broker, LeaseKey(group, queue), open_ids))
+            last = place
+    return _page(command, found, None)
+
+
+def _after(text: str) -> tuple[str, str, str, int]:
+    if not text:
+        return ("", "", "", -1)
+    try:
+        return msgspec.json.decode(text, type=tuple[str, str, str, int])
+    except (msgspec.MsgspecError, UnicodeError):
+        raise InvalidParameter(f"after={text[:80]!r} is not the `next` of a page") from None
+
+
+def _page(
+    command: Command, found: list[HeldLease], last: tuple[str, str, str, int] | None
+) -> Command:
+    following = "" if last is None else msgspec.json.encode(last).decode()
+    return command.reply(fields={}, body=LeasePage(found, following).encode())
+
+
+def _shown(broker: BrokerLike, key: LeaseKey, open_ids: set[int]) -> HeldLease:
+    lease = broker.leases.get(*key)
+    assert lease is not None, "it was listed a moment ago"
+    now_ms = broker.clock.monotonic_ms()
+    nobody = lease.owner == NOBODY
+    return HeldLease(
+        key.group,
+        key.queue.topic,
+        key.queue.index,
+        lease.client_id,
+        "" if nobody else lease.owner.instance,
+        lease.epoch,
+        now_ms - lease.granted_ms,
+        max(0, lease.expires_ms - now_ms),
+        lease.lease_ms,
+        lease.terms.grace_ms,
+        stock=lease.owner.is_stock,
+        connected=lease.connection in open_ids,
+        waiting=[owner.client_id for owner in broker.leases.waiting(key)],
+    )
+
+
+def free(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Take a queue away from its owner, by an operator's order."""
+    request = decode_fields(LeaseFree, command.fields)
+    holder, epoch = broker.ownership.take_away(request.group, request.topic, request.queue_id)
+    if holder:
+        logger.warning(
+            "a queue was taken from its owner group=%s topic=%s queue=%d holder=%s peer=%s",
+            request.group, request.topic, request.queue_id, holder, connection.peer,
+        )  # fmt: skip
+    return command.reply(fields=encode_fields(LeaseFreeReply(holder, epoch)))

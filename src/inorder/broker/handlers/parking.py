@@ -1,0 +1,243 @@
+"""Parked keys: park (7130), look (7131 to 7133), redrive (7134, 7135), let go (7136), drop, move.
+
+Requests of owners are checked against their epoch in the same stretch in which they are judged and
+put into the log, and one queue is changed by one request at a time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.leases import Owner
+from inorder.broker.state.parkedkeys import ParkedKey, Place
+from inorder.broker.state.parkrecords import Cancelled, Redriven, Redriving
+from inorder.errors import InvalidParameter
+from inorder.wire.bodies.parking import (
+    KEY_CHARS_MAX,
+    PAGE_MAX,
+    REASON_CHARS_MAX,
+    KeyList,
+    MoveBody,
+    NamedKey,
+    OwnedKey,
+    ParkAnswer,
+    ParkBody,
+    ParkedEntry,
+    ParkedPage,
+    QueueParking,
+    RedrivenBody,
+)
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests import parking as requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+READ_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+async def park(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Set messages of a queue aside; answered when that is safe."""
+    request = decode_fields(requests.Park, command.fields)
+    body = ParkBody.decode(command.body)
+    place, parking = _place(request), broker.parking
+    async with parking.alone(place):
+        _check_owner(broker, connection, place, request)
+        before = parking.table.version(*place)
+        outcomes, remark = await parking.park(place, body.items)
+        answer = ParkAnswer(outcomes, before, parking.table.version(*place), remark)
+    return command.reply(fields={}, body=answer.encode())
+
+
+async def keys(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Say what the owner of a queue has to know of its parked keys."""
+    request = decode_fields(requests.ParkedKeys, command.fields)
+    place, parking = _place(request), broker.parking
+    async with parking.alone(place):
+        floor = parking.floor(place)
+        queue = parking.table.places.get(place)
+        owned = [
+            OwnedKey(
+                one.key, one.end, one.redrive, one.rate, list(one.older),
+                one.moved_to is not None,
+            )
+            for one in (queue.keys.values() if queue is not None else ())
+        ]  # fmt: skip
+        done = parking.table.done(place, floor)
+        answer = QueueParking(parking.table.version(*place), owned, done)
+    return command.reply(fields={}, body=answer.encode())
+
+
+def list_(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """List parked keys for people."""
+    request = decode_fields(requests.ParkedList, command.fields)
+    after = _cursor(request.after)
+    entries = (
+        (place, one)
+        for place, one in broker.parking.table.entries(request.group)
+        if (*place, one.key) > after
+    )
+    found = list(islice(entries, PAGE_MAX + 1))
+    more = ""
+    if len(found) > PAGE_MAX:
+        place, one = found[PAGE_MAX - 1]
+        more = msgspec.json.encode([*place, one.key]).decode()
+    full = {
+        group: why
+        for group, why in broker.parking.full_groups().items()
+        if request.group in ("", group)
+    }
+    page = ParkedPage([_entry(*one) for one in found[:PAGE_MAX]], full, more)
+    return command.reply(fields={}, body=page.encode())
+
+
+def _cursor(text: str) -> tuple[str, str, int, str]:
+    if not text:
+        return "", "", -1, ""
+    try:
+        return msgspec.json.decode(text.encode(), type=tuple[str, str, int, str])
+    except msgspec.MsgspecError:
+        raise InvalidParameter(f"after={text[:80]} is not the `next` of a page") from None
+
+
+def _entry(place: Place, one: ParkedKey) -> ParkedEntry:
+    return ParkedEntry(
+        *place, one.key, len(one.messages), one.size_bytes, one.since_ms,
+        one.messages[0].origin if one.messages else -1, one.tries, one.first_error, one.last_error,
+        one.redrive, one.rate, list(one.older), one.moved_to, one.sharding_key,
+    )  # fmt: skip
+
+
+def read(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer the records of a key's messages in order, as many as fit."""
+    request = decode_fields(requests.ParkedRead, command.fields)
+    place = _place(request)
+    one = broker.parking.table.find(place, request.key)
+    records = broker.parking.records(
+        place, request.key, request.after, max(1, request.max_messages), READ_BYTES_MAX
+    )
+    reply = requests.ParkedReadReply(0 if one is None else len(one.messages))
+    return command.reply(fields=encode_fields(reply), body=b"".join(records))
+
+
+async def redrive(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Note that keys are to be handled again, or not any more; their owners see it soon."""
+    request = decode_fields(requests.Redrive, command.fields)
+    count = 0
+    for place, named in _by_queue(request.group, KeyList.decode(command.body).keys):
+        async with broker.parking.alone(place):
+            notes: list[Redriving | Cancelled] = []
+            for name in named:
+                one = broker.parking.table.find(place, name.key)
+                if one is None or one.moved_to is not None:
+                    continue
+                if request.cancel:
+                    notes.append(Cancelled(place.topic, place.queue_id, name.key))
+                else:
+                    notes.append(Redriving(place.topic, place.queue_id, name.key, name.rate))
+            if notes:
+                await broker.parking.note(request.group, *notes)
+            count += len(notes)
+    return command.reply(fields=encode_fields(requests.RedriveReply(count)))
+
+
+async def redriven(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Note what became of messages in a redrive."""
+    request = decode_fields(requests.Redriven, command.fields)
+    body = RedrivenBody.decode(command.body)
+    place, parking = _place(request), broker.parking
+    async with parking.alone(place):
+        if not request.heir:
+            _check_owner(broker, connection, place, request)
+        before = parking.table.version(*place)
+        await parking.redriven(
+            place,
+            Redriven(
+                place.topic, place.queue_id, _key(request.key), body.done, body.error, body.older
+            ),
+        )
+        reply = requests.RedrivenReply(before, parking.table.version(*place))
+    return command.reply(fields=encode_fields(reply))
+
+
+async def unpark(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Let a key go live if its list did not grow."""
+    request = decode_fields(requests.Unpark, command.fields)
+    place, parking = _place(request), broker.parking
+    async with parking.alone(place):
+        if not request.heir:
+            _check_owner(broker, connection, place, request)
+        before = parking.table.version(*place)
+        why = await parking.unpark(place, _key(request.key), request.end, heir=request.heir)
+        reply = requests.UnparkReply(not why, before, parking.table.version(*place), why)
+    return command.reply(fields=encode_fields(reply))
+
+
+async def drop(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Throw messages away by an operator's order."""
+    request = decode_fields(requests.ParkedDrop, command.fields)
+    if not 0 < len(request.reason.strip()) <= REASON_CHARS_MAX:
+        raise InvalidParameter(f"a drop needs a reason of 1 to {REASON_CHARS_MAX} characters")
+    count = 0
+    for place, named in _by_queue(request.group, KeyList.decode(command.body).keys):
+        async with broker.parking.alone(place):
+            for name in named:
+                count += await broker.parking.drop(
+                    place, name.key, reason=request.reason, by=connection.peer, first=request.first
+                )
+    return command.reply(fields=encode_fields(requests.ParkedDropReply(count)))
+
+
+async def move(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Install parked keys that come with a resize of their topic."""
+    request = decode_fields(requests.ParkMove, command.fields)
+    body = MoveBody.decode(command.body)
+    busy = await broker.parking.moves.come(request.group, request.topic, body.coming)
+    reply = requests.ParkMoveReply(len(body.coming) - busy, busy)
+    return command.reply(fields=encode_fields(reply))
+
+
+def _place(
+    request: requests.Park
+    | requests.ParkedKeys
+    | requests.ParkedRead
+    | requests.Redriven
+    | requests.Unpark,
+) -> Place:
+    if not request.group or not request.topic or request.queue_id < 0:
+        raise InvalidParameter("a group, a topic and a queue are needed")
+    return Place(request.group, request.topic, request.queue_id)
+
+
+def _check_owner(
+    broker: BrokerLike,
+    connection: ServerConnection,
+    place: Place,
+    request: requests.Park | requests.Redriven | requests.Unpark,
+) -> None:
+    """Raise LeaseLost unless the request comes from the queue's present owner."""
+    owner = Owner(request.client_id, request.instance)
+    broker.parking.check_owner(place, owner, request.epoch, connection)
+
+
+def _key(key: str) -> str:
+    if not 0 < len(key) <= KEY_CHARS_MAX:
+        raise InvalidParameter(f"a key has 1 to {KEY_CHARS_MAX} characters")
+    return key
+
+
+def _by_queue(group: str, named: Iterable[NamedKey]) -> list[tuple[Place, list[NamedKey]]]:
+    if not group:
+        raise InvalidParameter("a group is needed")
+    found: defaultdict[Place, list[NamedKey]] = defaultdict(list)
+    for name in named:
+        found[Place(group, name.topic, name.queue_id)].append(name)
+    return sorted(found.items())

@@ -1,0 +1,67 @@
+"""Resizing topics: decide (7140), stop (7141), open (7142), status (7143), release (7144)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.resizing import Plan
+from inorder.wire.bodies.resizing import ResizeView, encode_resize_view
+from inorder.wire.fields import decode_fields
+from inorder.wire.requests.resizing import (
+    ResizeDecide,
+    ResizeOpen,
+    ResizeRelease,
+    ResizeStatus,
+    ResizeStop,
+)
+
+if TYPE_CHECKING:
+    from inorder.net.server import ServerConnection
+    from inorder.wire.command import Command
+
+logger = logging.getLogger(__name__)
+
+
+async def decide(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Decide the next version of a topic, unless somebody else did."""
+    request = decode_fields(ResizeDecide, command.fields)
+    plan = Plan(request.plan_id, request.version, request.map)
+    logger.info("resize decided topic=%s plan=%s peer=%s", request.topic, plan, connection.peer)
+    return _answer(command, await broker.resizing.decide(request.topic, plan))
+
+
+async def stop(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Close the present version of a topic and answer where it ended."""
+    request = decode_fields(ResizeStop, command.fields)
+    plan = Plan(request.plan_id, request.version, request.map)
+    return _answer(command, await broker.resizing.stop(request.topic, plan))
+
+
+async def open_next(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Begin the next version of a topic."""
+    request = decode_fields(ResizeOpen, command.fields)
+    view = await broker.resizing.open(request.topic, request.plan_id, request.version)
+    return _answer(command, view)
+
+
+def status(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer what is known of a topic's versions, also of one that is not there."""
+    request = decode_fields(ResizeStatus, command.fields)
+    if request.group:
+        broker.resizing.heed(request.topic, request.group)
+    return _answer(command, broker.resizing.view(request.topic, request.group))
+
+
+async def release(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Let a group read a version of a topic."""
+    request = decode_fields(ResizeRelease, command.fields)
+    await broker.resizing.release(
+        request.topic, request.group, request.version, force=request.force
+    )
+    return command.reply()
+
+
+def _answer(command: Command, view: ResizeView) -> Command:
+    return command.reply(fields={}, body=encode_resize_view(view))

@@ -1,0 +1,195 @@
+"""Small files of what was answered: records appended one after the other, read back at a start.
+
+    0        4        8
+    +--------+--------+---------------+
+    | length |  crc32 |    payload    |   repeated; big-endian; the checksum is the payload's
+    +--------+--------+---------------+
+
+An append is written when it returns and so survives a kill; it is on disk after a sync. A torn or
+damaged record ends the journal: what follows it is cut off at the next start.
+
+It does not grow for ever. `prepare` and `switch` begin a new file behind the others; when all that
+the older ones say has been said again in it or elsewhere, and that is on disk, they are dropped. A
+start reads what files there are, in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from inorder.errors import StoreError, StoreFailed
+
+if TYPE_CHECKING:
+    from inorder.disk import File, Files
+
+log = logging.getLogger(__name__)
+
+_HEAD: Final = struct.Struct(">II")
+PAYLOAD_BYTES_MAX: Final = 1 << 20
+FILE_BYTES_MAX: Final = 1 << 30
+
+
+class Journal:
+    """The files `<name>.<number>` of a folder. `open` first."""
+
+    def __init__(self, files: Files, folder: Path, name: str) -> None:
+        self._files = files
+        self._pattern = re.compile(re.escape(name) + r"\.(\d{6,})")
+        self._file: File | None = None
+        self._older: list[Path] = []
+        self._number = 0
+        self.folder = folder
+        self.name = name
+        self.size = 0
+        """Bytes of the newest file."""
+        self.failed: OSError | None = None
+        """Why nothing more is written."""
+
+    def __repr__(self) -> str:
+        return f"Journal({self.name!r}, file {self._number}, {self.size} bytes)"
+
+    @property
+    def has_older(self) -> bool:
+        """Tell whether there are files before the newest."""
+        return bool(self._older)
+
+    def open(self) -> list[bytes]:
+        """Open or make the files, cut off what is torn, return the payloads."""
+        files = self._files
+        if not files.exists(self.folder):
+            files.makedirs(self.folder)
+            files.fsync_dir(self.folder.parent)
+        found = sorted(
+            int(match[1])
+            for name in files.listdir(self.folder)
+            if (match := self._pattern.fullmatch(name)) is not None
+        )
+        payloads: list[bytes] = []
+        for number in found:  # each record says what is so: those behind a gap still count
+            payloads += self._read(self._path(number))
+            self._number = number
+            self._older.append(self._path(number))
+        if self._older:
+            self._file = files.open(self._older.pop())
+            self.size = self._file.size()
+        else:
+            self.switch(self.prepare())
+        return payloads
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{self.name}.{number:06d}"
+
+    def _read(self, path: Path) -> list[bytes]:
+        file = self._files.open(path)
+        try:
+            size = file.size()
+            if size > FILE_BYTES_MAX:
+                raise StoreError(f"{path} has {size} bytes; at most {FILE_BYTES_MAX} are read")
+            payloads, end = split(file.pread(size, 0))
+            if end < size:
+                log.warning("journal cut at its first torn record file=%s at=%d of=%d",
+                            path, end, size)  # fmt: skip
+                file.truncate(end)
+                file.fdatasync()
+            return payloads
+        finally:
+            file.close()
+
+    def append(self, payloads: Iterable[bytes]) -> None:
+        """Write records behind the last one.
+
+        Raises:
+            OSError: none of them counts.
+            StoreFailed: an earlier failure could not be taken back.
+        """
+        if self.failed is not None:
+            raise StoreFailed(f"{self.name}: {self.failed}")
+        assert self._file is not None, "open it first"
+        data = b"".join(map(pack, payloads))
+        try:
+            self._file.pwrite(data, self.size)
+        except OSError as error:
+            try:
+                self._file.truncate(self.size)
+            except OSError:
+                self.failed = error
+            raise
+        self.size += len(data)
+
+    def plan_sync(self) -> Callable[[], None]:
+        """Return a function that puts on disk what was appended so far; for another thread."""
+        assert self._file is not None, "open it first"
+        return self._file.fdatasync
+
+    def prepare(self) -> File:
+        """Make the next file; for another thread. One that was made and not used is made again."""
+        file = self._files.open(self._path(self._number + 1), create=True)
+        try:
+            file.truncate(0)
+            self._files.fsync_dir(self.folder)
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    def switch(self, file: File) -> None:
+        """Go on in the file that was prepared; no sync may be under way."""
+        if self._file is not None:
+            self._older.append(self._path(self._number))
+            self._file.close()
+        self._number += 1
+        self._file = file
+        self.size = 0
+
+    def plan_drop(self) -> Callable[[], None]:
+        """Return a function that removes the files before the newest; for another thread.
+
+        What the newest one says must be on disk. `dropped` takes note of it afterwards.
+        """
+        files, folder, older = self._files, self.folder, list(self._older)
+
+        def drop() -> None:
+            for path in older:  # the oldest first: what is left says more than it, not less
+                files.remove(path)
+            files.fsync_dir(folder)
+
+        return drop
+
+    def dropped(self) -> None:
+        """Note that the files before the newest are gone."""
+        self._older.clear()
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def pack(payload: bytes) -> bytes:
+    """Return a record."""
+    assert 0 < len(payload) <= PAYLOAD_BYTES_MAX, f"a record of {len(payload)} bytes"
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def split(data: bytes) -> tuple[list[bytes], int]:
+    """Return the payloads, and where the first torn record begins."""
+    payloads: list[bytes] = []
+    at = 0
+    while at + _HEAD.size <= len(data):
+        length, checksum = _HEAD.unpack_from(data, at)
+        start = at + _HEAD.size
+        payload = data[start : start + length]
+        if not 0 < length <= PAYLOAD_BYTES_MAX or len(payload) < length:
+            break
+        if zlib.crc32(payload) != checksum:
+            break
+        payloads.append(payload)
+        at = start + length
+    return payloads, at

@@ -1,0 +1,315 @@
+"""Owners of queues at work: what requests under an epoch do.
+
+Every verb decides (`state/leases.py`, `state/commits.py`), writes down what it decided
+(`ownersfile.py`), then changes the tables and tells who waits: if the disk takes nothing, nothing
+has changed. Under sync flush a release frees the queue when it is on disk, and not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from inorder.broker.handlers.offsets import first_offset
+from inorder.broker.ownersfile import end_of
+from inorder.broker.state import ownerrecords
+from inorder.broker.state.chapters import merge
+from inorder.broker.state.commits import Committed, QueueKey
+from inorder.broker.state.leases import (
+    NOBODY,
+    STOCK_RESTART_MS,
+    Decision,
+    LeaseKey,
+    Owner,
+    Terms,
+    Verdict,
+)
+from inorder.errors import InvalidParameter, LeaseLost, LeasesFull, StoreError
+from inorder.model import TopicQueue
+from inorder.wire.bodies.leases import (
+    Chapter,
+    CommitAnswer,
+    LeaseAnswer,
+    LeaseGrant,
+    LeaseRefusal,
+    QueueCommit,
+    QueueName,
+    QueueWish,
+)
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.gates import PullFields
+    from inorder.broker.state.ownerrecords import Record
+    from inorder.net.server import ServerConnection
+
+ParkedOf = Callable[[str, str, int], tuple[int, bool]]
+"""(group, topic, queue) to the version of its parked keys, and whether a redrive waits."""
+
+VersionsOf = Callable[[str, int], Sequence[tuple[int, int]]]
+"""(topic, queue) to (from offset, version of the key map), oldest first; at least one."""
+
+
+class Leasing:
+    """The verbs."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._table = broker.leases
+        self._file = broker.owners_file
+        self.parked_of: ParkedOf = lambda _group, _topic, _queue: (0, False)
+        self.versions_of: VersionsOf = lambda _topic, _queue: [(0, 0)]
+
+    # -- our clients -----------------------------------------------------------------------------
+
+    def lease(
+        self,
+        group: str,
+        owner: Owner,
+        terms: Terms,
+        wishes: Iterable[QueueWish],
+        connection: ServerConnection,
+    ) -> LeaseAnswer:
+        """Grant, renew or refuse queues."""
+        self._broker.lease_clock.sign(group, connection, terms.lease_ms)
+        now_ms = self._broker.clock.monotonic_ms()
+        named = {self._key(group, one.topic, one.queue_id): one.epoch for one in wishes}
+        decisions: list[Decision] = []
+        planned = 0
+        for key, epoch in named.items():
+            decision = Decision(Verdict.REFUSE, key, owner, terms)
+            if self._exists(key):
+                decision = self._table.decide(
+                    key, owner, now_ms, epoch=epoch, terms=terms, planned=planned
+                )
+                planned += decision.verdict in (Verdict.GRANT, Verdict.RESUME)
+            decisions.append(decision)
+        if decisions and all(one.verdict is Verdict.FULL for one in decisions):
+            raise LeasesFull(f"{len(self._table)} queues are leased; no more are")
+        self.apply(decisions, now_ms, connection)
+        granted = [self._granted(one) for one in decisions if one.is_granted]
+        refused = [self._refused(one, now_ms) for one in decisions if not one.is_granted]
+        return LeaseAnswer(granted, refused, self._file.start.now.generation)
+
+    def apply(self, decisions: list[Decision], now_ms: int, connection: ServerConnection) -> None:
+        new = [one for one in decisions if one.is_granted and one.is_new]
+        self._write_grants(new)
+        for decision in decisions:
+            self._table.apply(decision, now_ms, connection=connection.id)
+            if decision.verdict is Verdict.REFUSE:
+                self._broker.lease_clock.refused(decision.key.group)
+        self._broker.keeping.lock_deadline_changed()
+
+    def _write_grants(self, decisions: list[Decision]) -> None:
+        if not decisions:
+            return
+        longest_ms = max(
+            STOCK_RESTART_MS if one.owner.is_stock else one.terms.lease_ms for one in decisions
+        )
+        try:
+            self._file.start.raise_longest(longest_ms)
+        except OSError as error:
+            raise StoreError(f"leases cannot be granted: {error}") from error
+        self._file.write(
+            ownerrecords.granted(one.key, one.owner, one.epoch, one.terms) for one in decisions
+        )
+
+    def _granted(self, decision: Decision) -> LeaseGrant:
+        broker, key = self._broker, decision.key
+        group, topic, queue_id = key.group, key.queue.topic, key.queue.index
+        offset, finished = -1, ""
+        lease = self._table.get(*key)
+        assert lease is not None, "it was granted"
+        if decision.is_fresh:
+            broker.offsets.take_reset(group, topic, queue_id)
+            offset = broker.offsets.query(group, topic, queue_id)
+            finished = broker.commits.finished(QueueKey(group, topic, queue_id), offset)
+            if offset < 0:
+                first = first_offset(broker, topic, queue_id)
+                offset = -1 if first is None else first
+        parked, redrive = self.parked_of(group, topic, queue_id)
+        return LeaseGrant(
+            topic, queue_id, decision.epoch, decision.is_fresh, offset, finished,
+            self.chapters(topic, queue_id), parked, redrive, lease.was_reset,
+        )  # fmt: skip
+
+    @staticmethod
+    def _refused(decision: Decision, now_ms: int) -> LeaseRefusal:
+        holder = "" if decision.holder in (None, NOBODY) else decision.holder.client_id
+        queue = decision.key.queue
+        waits_ms = max(0, decision.until_ms - now_ms)
+        if decision.verdict is Verdict.FULL:
+            waits_ms = decision.terms.lease_ms
+        return LeaseRefusal(queue.topic, queue.index, holder, waits_ms)
+
+    def chapters(self, topic: str, queue_id: int) -> list[Chapter]:
+        """Return from which offset on a queue is in which version and generation."""
+        queue = self._broker.store.find_queue(topic, queue_id)
+        return merge(
+            self.versions_of(topic, queue_id),
+            self._broker.generations.of(topic, queue_id),
+            first=0 if queue is None else queue.min_offset,
+        )
+
+    def commit(
+        self,
+        group: str,
+        owner: Owner,
+        commits: Iterable[QueueCommit],
+        connection: ServerConnection,
+    ) -> CommitAnswer:
+        """Take the commits of queues that are the owner's; safe when `settled`."""
+        self._broker.lease_clock.sign(group, connection)
+        now_ms = self._broker.clock.monotonic_ms()
+        taken, lost, renewed = [], [], []
+        records: dict[LeaseKey, ownerrecords.Commit] = {}
+        for one in sorted(commits, key=lambda one: (one.epoch, one.number)):
+            key = self._key(group, one.topic, one.queue_id)
+            decision = self._current(key, owner, one, now_ms)
+            if decision is None:
+                lost.append(QueueName(one.topic, one.queue_id))
+                continue
+            taken.append(QueueName(one.topic, one.queue_id))
+            renewed.append(decision)
+            record = self._commit_record(group, one)
+            if record is not None:
+                records[key] = record
+        self._write_grants([one for one in renewed if one.is_new])
+        self._file.write(records.values())
+        for decision in renewed:
+            self._table.apply(decision, now_ms, connection=connection.id)
+        for record in records.values():
+            self._take(record)
+        self._broker.keeping.lock_deadline_changed()
+        return CommitAnswer(taken, lost)
+
+    def _current(
+        self, key: LeaseKey, owner: Owner, one: QueueCommit, now_ms: int
+    ) -> Decision | None:
+        """Return the renewal that a commit is; None if its epoch is stale, or it cannot be."""
+        if not one.epoch or one.offset > end_of(self._broker.store, one.topic, one.queue_id):
+            return None
+        decision = self._table.decide(key, owner, now_ms, epoch=one.epoch)
+        return decision if decision.verdict in (Verdict.RENEW, Verdict.RESUME) else None
+
+    def _commit_record(self, group: str, one: QueueCommit) -> ownerrecords.Commit | None:
+        """Return what a commit changes; None if it is older than what is known, or says nothing."""
+        key = QueueKey(group, one.topic, one.queue_id)
+        commits = self._broker.commits
+        if one.offset < 0 or not commits.is_newer(key, one.epoch, one.number):
+            return None
+        if one.offset < self._broker.offsets.query(*key):
+            return None
+        if one.finished and not one.finished.startswith(f"{one.offset}:"):
+            raise InvalidParameter(f"the map of {one.topic} {one.queue_id} is not of its offset")
+        if not commits.has_room(key, one.finished):
+            raise LeasesFull("the maps of finished messages have no more room")
+        return ownerrecords.Commit(
+            *key, one.offset, self._broker.store.log.end_position, one.epoch, one.number,
+            one.finished,
+        )  # fmt: skip
+
+    def _take(self, record: ownerrecords.Commit) -> None:
+        key = QueueKey(record.group, record.topic, record.queue_id)
+        self._broker.offsets.put(*key, record.offset, self._broker.clock.now_ms())
+        commit = Committed(record.epoch, record.number, record.offset, record.finished)
+        self._broker.commits.put(key, commit)
+
+    def release(
+        self, group: str, owner: Owner, one: QueueCommit
+    ) -> Coroutine[Any, Any, None] | None:
+        """Commit and give a queue back, and tell who waits for it.
+
+        Returns what is left to be done when the disk is waited for, else None.
+
+        Raises:
+            LeaseLost: the epoch is stale, and its last commit was not taken.
+        """
+        now_ms = self._broker.clock.monotonic_ms()
+        key = self._key(group, one.topic, one.queue_id)
+        if self._current(key, owner, one, now_ms) is None:
+            if self._was_released(key, owner, one):
+                return None
+            raise self.lost(key)
+        record = self._commit_record(group, one)
+        records: list[Record] = [ownerrecords.freed(key)]
+        if record is not None:
+            records.insert(0, record)
+        self._file.write(records)
+        if record is not None:
+            self._take(record)
+        if self._broker.config.store.sync_flush:
+            return self._release_when_settled(key, one.epoch)
+        self._release(key, one.epoch)
+        return None
+
+    async def _release_when_settled(self, key: LeaseKey, epoch: int) -> None:
+        await self._file.settled()
+        self._release(key, epoch)
+
+    def _release(self, key: LeaseKey, epoch: int) -> None:
+        if self._table.is_current(*key, epoch):
+            self._tell(key.group, self._table.release(key))
+        else:  # it ran out before
+            self._table.released(key, epoch)
+
+    def _was_released(self, key: LeaseKey, owner: Owner, one: QueueCommit) -> bool:
+        """Tell whether this is the repeat of a release that was taken."""
+        past = self._table.past(key)
+        known = (
+            past is not None and past.released and (past.owner, past.epoch) == (owner, one.epoch)
+        )
+        last = self._broker.commits.get(QueueKey(key.group, one.topic, one.queue_id))
+        if last is not None and last.epoch == one.epoch and last.number >= one.number:
+            return one.offset >= 0 or known
+        return known and one.offset < 0
+
+    def lost(self, key: LeaseKey) -> LeaseLost:
+        """Return the answer to an act under a stale epoch."""
+        lease = self._table.get(*key)
+        what = f"{key.queue.topic} {key.queue.index} of group {key.group}"
+        if lease is None or lease.owner is NOBODY:
+            return LeaseLost(f"{what} is free, or was reset; begin anew")
+        return LeaseLost(
+            f"{what} belongs to {lease.client_id}", holder=lease.client_id, epoch=lease.epoch
+        )
+
+    def check_pull(self, fields: PullFields, connection: ServerConnection) -> None:
+        """Refuse a pull under a stale epoch; under the present one it is a renewal."""
+        key = self._key(fields.group, fields.topic, fields.queue_id)
+        now_ms = self._broker.clock.monotonic_ms()
+        if self._table.is_current(*key, fields.epoch):
+            self._table.renew(key, now_ms, connection.id)
+            return
+        past = self._table.past(key)
+        if past is None:
+            raise self.lost(key)
+        decision = self._table.decide(key, past.owner, now_ms, epoch=fields.epoch)
+        if decision.verdict is not Verdict.RESUME:
+            raise self.lost(key)
+        self.apply([decision], now_ms, connection)
+
+    def check_held(self, fields: PullFields) -> None:
+        """Refuse a pull whose epoch has become stale while it waited."""
+        key = self._key(fields.group, fields.topic, fields.queue_id)
+        if not self._table.is_current(*key, fields.epoch):
+            raise self.lost(key)
+
+    # -- small -----------------------------------------------------------------------------------
+
+    def _key(self, group: str, topic: str, queue_id: int) -> LeaseKey:
+        return LeaseKey(group, TopicQueue(topic, self._broker.config.name, queue_id))
+
+    def _exists(self, key: LeaseKey) -> bool:
+        config = self._broker.topics.get(key.queue.topic)
+        return config is not None and key.queue.index < config.read_queues
+
+    def _tell(self, group: str, waiting: dict[Owner, int | None]) -> None:
+        """Tell who waits for a queue that it is free; if nobody does, the whole group."""
+        connections = [
+            one for one in self._broker.members.connections(group) if one.id in waiting.values()
+        ]
+        if connections:
+            self._broker.notify_ids_changed(group, connections)
+        else:
+            self._broker.notify_unlocked(group)

@@ -1,0 +1,382 @@
+"""Remembering owners and progress over a restart: a journal, and what it folds into.
+
+    owners.NNNNNN       every grant, release and commit, written before it is answered: a kill
+                        loses none. Under sync flush commits and releases are on disk before it
+    consumerOffset.json RocketMQ's file of offsets, saved every few seconds
+    chapters.json       what fences need to know (`state/chapters.py`)
+    start.json          the count of starts (`starts.py`)
+
+A start replays the journal over the offsets, unless the file of offsets is not one that we saved:
+then another broker has worked here since, and its file is right. The log may have lost its end to a
+power cut: what the records say beyond it is cut off, for new messages will be stored there. That,
+the chapters and the start are on disk before the port opens: or a kill, later, would let the old
+records count again. Offsets are saved, and journal files dropped, only when the log is on disk as
+far as they speak of.
+
+Progress of stock clients is written down within a second, or when it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.journal import Journal
+from inorder.broker.snapshots import Snapshot
+from inorder.broker.starts import StartFile
+from inorder.broker.state import ownerrecords
+from inorder.broker.state.leases import STOCK_RESTART_MS, LeaseKey
+from inorder.broker.state.offsets import OffsetTable
+from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.state.ownerrecords import Record
+    from inorder.store.store import Store
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = "inorder"
+NAME: Final = "owners"
+FOLD_BYTES_MIN: Final = 4 * 1024 * 1024
+"""A journal of this size is folded, unless twice what it was folded to last time is more."""
+FOLD_AT_ONCE: Final = 500
+RETRY_MS: Final = 30_000
+OWED_MAX: Final = 10_000
+"""Records that the disk has yet to take."""
+SAVED_MAX: Final = 8
+"""Checksums of the file of offsets that are remembered: it, its older copy, and what a power cut
+may have brought back."""
+
+
+class OwnersFile:
+    """Saves and restores leases, commits and chapters."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        folder = broker.config.data_path / FOLDER
+        self.journal = Journal(broker.files, folder, NAME)
+        self.start = StartFile(broker.files, folder / "start.json")
+        self._chapters_file = Snapshot(broker.files, folder / "chapters.json")
+        self._chapters_saved = 0
+        self._fold_above = FOLD_BYTES_MIN
+        self._owed: list[Record] = []
+        self._saved: deque[int] = deque(maxlen=SAVED_MAX)
+        self._retry_ms = 0
+        self._folding: asyncio.Task[None] | None = None
+        self._syncing: asyncio.Future[None] | None = None
+        self._sync_again: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"OwnersFile({self.journal!r}, start={self.start.now.start})"
+
+    # -- start -----------------------------------------------------------------------------------
+
+    def load(self, checksum: int | None) -> bool:
+        """Restore the tables; tell whether offsets have to be saved before the port opens.
+
+        `checksum` is that of the file of offsets, None if there is none.
+
+        Raises:
+            OSError: what had to be cut off could not be, for good.
+        """
+        broker = self._broker
+        records = list(self._read())
+        self.start.load()
+        if ownerrecords.depends_on(records) > broker.store.log.end_position:
+            self.start.lost_tail()
+        ours = not records or ownerrecords.wrote(records, checksum)
+        if not ours:
+            log.warning("another broker has saved the offsets since; what it saved counts")
+        leases = ownerrecords.replay(
+            records,
+            broker.offsets if ours else OffsetTable(now_ms=0),
+            broker.commits,
+            now_ms=broker.clock.now_ms(),
+        )
+        self._saved.extend(one.checksum for one in records if isinstance(one, ownerrecords.Saved))
+        if checksum is not None:
+            self._saved.append(checksum)
+        self._chapters_file.load(broker.generations.decode)
+        self._chapters_saved = broker.generations.revision
+        now_ms = broker.clock.monotonic_ms()
+        broker.leases.begin(self.start.now.start)
+        broker.leases.restore(leases.items(), now_ms, same_boot=self.start.same_boot)
+        if self.start.now.waits:
+            broker.leases.closed_until_ms = now_ms + self.start.now.longest_ms
+        return bool(records)
+
+    def _read(self) -> Iterator[Record]:
+        for payload in self.journal.open():
+            try:
+                yield ownerrecords.decode(payload)
+            except RemoteProtocolError as error:
+                log.error("a record is not understood and left out journal=%s: %s",
+                          self.journal.name, error)  # fmt: skip
+
+    def cut(self) -> bool:
+        """Cut off what lies beyond the recovered log; tell whether there was any."""
+        broker = self._broker
+        found = False
+        for key in broker.commits.clamp(partial(end_of, broker.store)):
+            log.warning("finished messages beyond the recovered log are forgotten queue=%s", key)
+            found = True
+        if self.start.may_have_lost:
+            log.warning("the end of the log may be lost: generation=%d", self.start.now.generation)
+            broker.generations.lost_tail(
+                [
+                    (topic, queue.queue_id, queue.visible_offset)
+                    for topic in broker.store.queues.topics()
+                    for queue in broker.store.queues_of(topic)
+                ],
+                self.start.now.generation,
+            )
+        return found
+
+    def begin(self) -> None:
+        """Put on disk what this start decided; the offsets are saved already.
+
+        Raises:
+            OSError: it is not, so the broker must not start.
+        """
+        self.save_chapters()
+        if self.journal.size or self.journal.has_older:
+            self.journal.switch(self.journal.prepare())
+            self._write(self._summary())
+            self.journal.plan_sync()()
+            self.journal.plan_drop()()
+            self.journal.dropped()
+        leases = self._broker.leases
+        known = (leases.get(*key) for key in leases.keys())  # noqa: SIM118 - no mapping
+        longest_ms = max(
+            (
+                STOCK_RESTART_MS if lease.owner.is_stock else lease.lease_ms
+                for lease in known
+                if lease is not None
+            ),
+            default=0,
+        )
+        self.start.begin(longest_ms)
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Write records down; they survive a kill when this returns.
+
+        Raises:
+            DiskFull, StoreFailed: they do not count.
+        """
+        try:
+            self._write(records)
+        except OSError as error:
+            raise DiskFull(f"{self.journal.name} cannot be written: {error}") from error
+
+    def _write(self, records: Iterable[Record]) -> None:
+        payloads = [ownerrecords.encode(record) for record in (*self._owed, *records)]
+        if payloads:
+            self.journal.append(payloads)
+            self._owed.clear()
+
+    def will_save(self, offsets: bytes) -> None:
+        """Note what the file of offsets is about to hold, so that it is known for ours.
+
+        Raises:
+            DiskFull, StoreFailed: it is not; do not save it.
+        """
+        checksum = zlib.crc32(offsets)
+        if checksum not in self._saved:
+            self.write((ownerrecords.Saved(checksum),))
+            self._saved.append(checksum)
+
+    def write_later(self, records: Iterable[Record]) -> None:
+        """Write down what has happened whether the disk takes it or not: now, or before all else.
+
+        A queue is free, a topic is gone: on a full disk, too.
+        """
+        found = list(records)
+        try:
+            self.write(found)
+        except StoreError as error:
+            log.error("not written down yet journal=%s error=%s", self.journal.name, error)
+            self._owed += found
+            del self._owed[OWED_MAX:]
+
+    def flush(self) -> None:
+        """Write down the progress of stock clients that is not yet.
+
+        Raises:
+            DiskFull, StoreFailed: it is not; it will be tried again.
+        """
+        offsets = self._broker.offsets
+        changed = offsets.take_changed()
+        if not changed:
+            return
+        end = self._broker.store.log.end_position
+        try:
+            self.write(ownerrecords.Progress(*one, end) for one in changed)
+        except StoreError:
+            offsets.put_back_changed(changed)
+            raise
+
+    async def settled(self) -> None:
+        """Return when what was written is safe by the flush mode; one sync serves all who wait.
+
+        Raises:
+            StoreFailed: it is not, and nothing more is written.
+        """
+        if not self._broker.config.store.sync_flush:
+            return
+        if self._syncing is None:
+            await asyncio.shield(self._sync())
+            return
+        if self._sync_again is None:
+            self._sync_again = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._sync_again)
+
+    def _sync(self) -> asyncio.Future[None]:
+        waiting = self._sync_again or asyncio.get_running_loop().create_future()
+        self._syncing, self._sync_again = waiting, None
+
+        def go_on() -> None:
+            self._syncing = None
+            if self._sync_again is not None:
+                self._sync()
+
+        def done(_: None) -> None:
+            waiting.set_result(None)
+            go_on()
+
+        def failed(error: BaseException) -> None:
+            failure = StoreFailed(f"{self.journal.name} cannot be put on disk: {error}")
+            self.journal.failed = OSError(str(error))
+            waiting.set_exception(failure)
+            waiting.exception()  # nobody may be left to hear it
+            self._broker.write_failed(failure)
+            go_on()
+
+        self._broker.offload.run(self.journal.plan_sync(), done, failed)
+        return waiting
+
+    def retire(self, topic: str) -> None:
+        """Begin a generation for a topic that is deleted: if it is made again, fences grow on."""
+        self._broker.generations.retire(topic, self.start.next_generation())
+        try:
+            self._save_unsaved()
+        except OSError as error:  # it was deleted to make room
+            log.error("a generation is not saved yet topic=%s error=%s", topic, error)
+
+    def _save_unsaved(self) -> None:
+        self.start.save_unsaved()
+        self.save_chapters()
+
+    def save_chapters(self) -> None:
+        """Put the chapters on disk if they changed."""
+        chapters = self._broker.generations
+        if chapters.revision != self._chapters_saved:
+            self._chapters_file.save(chapters.encode())
+            self._chapters_saved = chapters.revision
+
+    # -- folding ---------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Write down what waits; fold the journal if it has grown."""
+        try:
+            self.write(())
+            self.flush()
+            self._save_unsaved()
+        except (OSError, StoreError) as error:
+            log.error("owners and progress are not written down yet error=%s", error)
+        now_ms = self._broker.clock.monotonic_ms()
+        if self.journal.size > self._fold_above and now_ms >= self._retry_ms:
+            self.fold_soon()
+
+    def fold_soon(self) -> None:
+        """Begin to fold, unless that is under way."""
+        if self._folding is None or self._folding.done():
+            self._folding = asyncio.get_running_loop().create_task(self._fold(), name="fold owners")
+
+    async def fold(self) -> None:
+        """Return when the journal holds no more than stands now."""
+        self.fold_soon()
+        assert self._folding is not None, "it has just begun"
+        await asyncio.shield(self._folding)
+
+    async def _fold(self) -> None:
+        broker, journal = self._broker, self.journal
+        try:
+            file = await broker.offload.call(journal.prepare)
+            while self._syncing is not None:
+                await asyncio.wait([self._syncing])
+            self.flush()
+            journal.switch(file)
+            await broker.keeping.save_offsets_now()  # what only the older files say of offsets
+            summary = self._summary()
+            while portion := list(islice(summary, FOLD_AT_ONCE)):
+                self.write(portion)
+                await asyncio.sleep(0)
+            await broker.offload.call(journal.plan_sync())
+            await broker.offload.call(journal.plan_drop())
+            journal.dropped()
+            self._fold_above = max(FOLD_BYTES_MIN, 2 * journal.size)
+        except (OSError, StoreError) as error:
+            log.error("owners were not folded, the old journal is kept error=%s", error)
+            self._retry_ms = broker.clock.monotonic_ms() + RETRY_MS
+
+    def _summary(self) -> Iterator[Record]:
+        """Give what stands, each as it is when it is asked for."""
+        for checksum in list(self._saved):
+            yield ownerrecords.Saved(checksum)
+        leases, commits = self._broker.leases, self._broker.commits
+        end = self._broker.store.log.end_position
+        for group in leases.groups():
+            for queue in leases.held(group):
+                lease = leases.get(group, queue)
+                if lease is not None:
+                    key = LeaseKey(group, queue)
+                    yield ownerrecords.granted(key, lease.owner, lease.epoch, lease.terms)
+        for place in commits.keys():  # noqa: SIM118 - no mapping
+            last = commits.get(place)
+            offset = self._broker.offsets.query(*place)
+            if last is not None and offset >= 0:
+                finished = last.finished if offset == last.offset else ""
+                yield ownerrecords.Commit(*place, offset, end, last.epoch, last.number, finished)
+
+    # -- stop ------------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """Give up a fold that is under way."""
+        if self._folding is not None:
+            self._folding.cancel()
+
+    def save_at_stop(self) -> None:
+        """Put the journal on disk: nothing else runs.
+
+        Raises:
+            OSError, StoreError: it is not; the next start takes this stop for a crash.
+        """
+        self.flush()
+        self.journal.plan_sync()()
+        self.save_chapters()
+
+    def end(self) -> None:
+        """Note that all is on disk, the log too."""
+        try:
+            self.start.end()
+        except OSError as error:
+            log.error("the next start takes this stop for a crash error=%s", error)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self.journal.close()
+
+
+def end_of(store: Store, topic: str, queue_id: int) -> int:
+    """Return the offset after the last message of a queue that consumers may see."""
+    queue = store.find_queue(topic, queue_id)
+    return 0 if queue is None else queue.visible_offset

@@ -1,0 +1,336 @@
+"""Parking: judge what owners and operators ask for, store it, and count it when it is safe.
+
+Everything that happens to parked keys is a record of the %PARK% topic of its group: the message
+itself, or a note. The table changes when the record is safe by the flush mode, never before, so an
+answer, the table and the log agree whatever stops the broker. Of one queue one request at a time is
+judged and stored (`alone`): nobody is answered from a table that is about to change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.parkcarrying import ParkCarrier
+from inorder.broker.parkedfile import ParkedFile
+from inorder.broker.parkflights import Alone, Flight
+from inorder.broker.parkmoves import ParkMoves
+from inorder.broker.sendrules import require_writable
+from inorder.broker.state.leases import LeaseKey
+from inorder.broker.state.names import PARK_PREFIX
+from inorder.broker.state.parkedkeys import Limits, Place
+from inorder.broker.state.parking import ParkingTable, Verdict
+from inorder.broker.state.parkrecords import (
+    MESSAGES,
+    NOTES,
+    QUEUES,
+    Dropped,
+    Event,
+    Forgotten,
+    Note,
+    Parked,
+    Redriven,
+    Unparked,
+    note_record,
+    park_topic,
+    parked_record,
+    read_event,
+)
+from inorder.errors import (
+    BrokerError,
+    CorruptRecord,
+    MessageIllegal,
+    StoreError,
+)
+from inorder.model import TopicQueue
+from inorder.wire.bodies.parking import Outcome, ParkItem
+from inorder.wire.record import Record, decode
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.state.leases import Owner
+    from inorder.net.server import ServerConnection
+
+log = logging.getLogger(__name__)
+
+OUR_PROPERTIES_BYTES: Final = 300
+"""About what parking adds to a record, for judging whether there is room."""
+
+
+class Parking:
+    """The parked keys of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        config = broker.config
+        self.table = ParkingTable(
+            Limits(config.parked_keys_max, config.parked_bytes_max, config.parked_age_max_ms)
+        )
+        self.file = ParkedFile(broker, self.table)
+        self._open: dict[Flight, None] = {}
+        self._busy: dict[Place, deque[asyncio.Future[None]]] = {}
+        self._said_full: dict[str, str] = {}
+        self.moves = ParkMoves(self, config.name)
+        self.carrier = ParkCarrier(self, broker)
+        self._forgetting: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"Parking({self.table!r})"
+
+    def of_lease(self, group: str, topic: str, queue_id: int) -> tuple[int, bool]:
+        """Return the version of a queue's parked keys, and whether a redrive waits."""
+        if not self.table.places:
+            return 0, False
+        place = Place(group, topic, queue_id)
+        return self.table.version(*place), self.table.wants_redrive(place)
+
+    @property
+    def settled_position(self) -> int:
+        """Return a position before which every event is counted."""
+        for flight in self._open:
+            return flight.base
+        return self._broker.store.log.end_position
+
+    @property
+    def keep_from(self) -> int | None:
+        """Return the position from which the log is needed, None if none of it is."""
+        needed = (self.table.oldest_position(), self.file.keep_from)
+        return min((position for position in needed if position is not None), default=None)
+
+    def alone(self, place: Place) -> Alone:
+        """Let nobody else judge or change a queue meanwhile; what was under way has settled."""
+        return Alone(self._busy, place)
+
+    def check_owner(
+        self, place: Place, owner: Owner, epoch: int, connection: ServerConnection
+    ) -> None:
+        """Raise LeaseLost unless a consumer owns a queue under an epoch; it is a sign of life.
+
+        Epoch 0 stands for a queue that nobody has: of a job that needs no lease.
+        """
+        broker = self._broker
+        key = LeaseKey(place.group, TopicQueue(place.topic, broker.config.name, place.queue_id))
+        lease = broker.leases.get(*key)
+        if lease is None and not epoch:
+            return
+        if lease is None or (lease.owner, lease.epoch) != (owner, epoch):
+            raise broker.leasing.lost(key)
+        broker.leases.renew(key, broker.clock.monotonic_ms(), connection.id)
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def store(self, items: Iterable[tuple[str, Event, Record]]) -> Flight:
+        """Put events into the log; they count when the flight has settled.
+
+        Raises:
+            BrokerError, StoreError: some are not stored; those before them are on their way.
+        """
+        broker = self._broker
+        require_writable(broker)
+        flight = Flight(self, broker.store.log.end_position)
+        try:
+            for group, event, record in items:
+                topic = broker.ensure_topic(park_topic(group), queues=QUEUES)
+                is_message = isinstance(event, Parked)
+                target = broker.hot.target(topic.name, MESSAGES if is_message else NOTES)
+                position = broker.hot.packer.put_record(target, record)
+                # What a start will read, not what was meant: so both count the same.
+                flight.events.append((group, read_event(record), position))
+        finally:
+            if flight.events:
+                self._open[flight] = None
+                broker.ticks.take(flight)
+            else:
+                flight.settled.set_result(None)
+        return flight
+
+    def settle(self, flight: Flight) -> None:
+        """Count what is stored."""
+        del self._open[flight]
+        for group, event, position in flight.events:
+            self.table.apply(group, event, position)
+
+    def forget(self, flight: Flight) -> None:
+        """Forget what is not stored."""
+        del self._open[flight]
+
+    async def note(self, group: str, *notes: Note) -> None:
+        """Store notes; return when they count. Raises BrokerError, StoreError."""
+        broker, now_ms = self._broker, self._broker.clock.now_ms()
+        records = [note_record(one, store_host=broker.store_host, now_ms=now_ms) for one in notes]
+        flight = self.store(
+            (group, one, record) for one, record in zip(notes, records, strict=True)
+        )
+        await asyncio.shield(flight.settled)
+
+    def floor(self, place: Place) -> int:
+        """Return how far a group has committed a queue; forget what lies below."""
+        floor = max(0, self._broker.offsets.query(*place))
+        self.table.prune(place, floor)
+        return floor
+
+    # -- parking ---------------------------------------------------------------------------------
+
+    async def park(self, place: Place, items: list[ParkItem]) -> tuple[list[Outcome], str]:
+        """Park messages of a queue; return what became of each, and what is full.
+
+        Call it alone with the queue, and after the epoch was checked, without a wait in between.
+        """
+        broker, now_ms = self._broker, self._broker.clock.now_ms()
+        floor = self.floor(place)
+        outcomes: list[Outcome] = []
+        stored: list[tuple[str, Event, Record]] = []
+        events: list[Parked] = []
+        remark = ""
+        for item in items:
+            outcome: Outcome = "parked"
+            found = self._origin(place, item.offset)
+            size = OUR_PROPERTIES_BYTES + (0 if found is None else found.size)
+            verdict, why = self.table.judge(
+                place, item.offset, item.key, joins=item.error is None, size=size, floor=floor,
+                now_ms=now_ms, before=events,
+            )  # fmt: skip
+            if verdict in (Verdict.LIVE, Verdict.FULL):
+                outcome = "live" if verdict is Verdict.LIVE else "full"
+                remark = why or remark
+            elif verdict is Verdict.STORE and found is None:
+                outcome = "gone"
+            elif verdict is Verdict.STORE and found is not None:
+                event = Parked(
+                    place.topic, place.queue_id, item.offset, item.key, item.tries,
+                    item.error or "", now_ms, size,
+                )  # fmt: skip
+                try:
+                    record = parked_record(
+                        found, event, fence=item.fence, store_host=broker.store_host, now_ms=now_ms
+                    )
+                except MessageIllegal as error:
+                    outcome, remark = "full", str(error)
+                else:
+                    events.append(event)
+                    stored.append((place.group, event, record))
+            outcomes.append(outcome)
+        if stored:
+            await asyncio.shield(self.store(stored).settled)
+        self._say_full(place.group, remark)
+        return outcomes, remark
+
+    def _origin(self, place: Place, offset: int) -> Record | None:
+        """Return the broker's own record of a message, None if it does not have it (any more)."""
+        store = self._broker.store
+        queue = store.find_queue(place.topic, place.queue_id)
+        entry = None if queue is None or offset >= queue.visible_offset else queue.entry(offset)
+        view = None if entry is None else store.log.view_at(entry[0], entry[1])
+        try:
+            return None if view is None else decode(view)
+        except CorruptRecord:
+            return None
+
+    def _say_full(self, group: str, remark: str) -> None:
+        """Tell the log once that a group is at a bound, and once that it is not any more."""
+        said = self._said_full.pop(group, "")
+        if remark:
+            self._said_full[group] = remark
+            if not said:
+                log.error(
+                    "nothing more is parked group=%s: %s; its keys block until some are redriven "
+                    "or dropped (`inorder parked %s`)", group, remark, group,
+                )  # fmt: skip
+        elif said:
+            log.warning("keys are parked again group=%s", group)
+
+    def full_groups(self) -> dict[str, str]:
+        """Return the groups that cannot park more, and why."""
+        now_ms = self._broker.clock.now_ms()
+        found = {group: self.table.full(group, now_ms, keys=1) for group in self.table.groups()}
+        found.update(self._said_full)
+        return {group: why for group, why in found.items() if why}
+
+    # -- redriving and letting go ----------------------------------------------------------------
+
+    async def redriven(self, place: Place, note: Redriven) -> None:
+        """Note what became of messages in a redrive, if that is new."""
+        if self.table.find(place, note.key) is not None:
+            await self.note(place.group, note)
+
+    async def unpark(self, place: Place, key: str, end: int, *, heir: bool) -> str:
+        """Let a key go live; return why not, empty if it is live."""
+        why = self.table.may_unpark(place, key, end, heir=heir)
+        if not why and self.table.find(place, key) is not None:
+            await self.note(place.group, Unparked(place.topic, place.queue_id, key))
+            log.info("key is live again group=%s topic=%s queue=%d key=%s", *place, key)
+        return why
+
+    async def drop(self, place: Place, key: str, *, reason: str, by: str, first: bool) -> int:
+        """Throw the messages of a key away, or the first one; return how many that were."""
+        one = self.table.find(place, key)
+        if one is None or (first and not one.messages):
+            return 0
+        gone = [message.origin for message in (one.messages[:1] if first else one.messages)]
+        await self.note(
+            place.group,
+            Dropped(place.topic, place.queue_id, key, gone, reason, by, whole=not first),
+        )
+        log.warning(
+            "parked messages dropped group=%s topic=%s queue=%d key=%s offsets=%s by=%s: %s",
+            *place, key, gone, by, reason,
+        )  # fmt: skip
+        if not first and not one.older and one.moved_to is None and not self._is_owned(place):
+            await self.note(place.group, Unparked(place.topic, place.queue_id, key))
+        return len(gone)
+
+    def _is_owned(self, place: Place) -> bool:
+        """Tell whether somebody may be handling messages of a queue."""
+        queue = TopicQueue(place.topic, self._broker.config.name, place.queue_id)
+        return self._broker.leases.get(place.group, queue) is not None
+
+    def topic_gone(self, topic: str) -> None:
+        """Forget what was parked in a topic that is deleted."""
+        if topic.startswith(PARK_PREFIX):
+            self.table.forget_group(topic[len(PARK_PREFIX) :])
+
+    def was_reset(self, group: str, topic: str, queues: Iterable[int]) -> None:
+        """Let what was parked once, and is not any more, be handled again: offsets were set."""
+        for queue_id in queues:
+            if Place(group, topic, queue_id) in self.table.places:
+                task = asyncio.get_running_loop().create_task(
+                    self.reset(group, topic, queue_id), name="forget what was parked"
+                )
+                self._forgetting.add(task)
+                task.add_done_callback(self._forgetting.discard)
+
+    async def reset(self, group: str, topic: str, queue_id: int) -> None:
+        """Do that for one queue; return when it counts."""
+        place = Place(group, topic, queue_id)
+        async with self.alone(place):
+            if place in self.table.places:
+                try:
+                    await self.note(group, Forgotten(topic, queue_id))
+                except (BrokerError, StoreError) as error:
+                    log.error("what was parked is not forgotten queue=%s: %s", place, error)
+
+    def records(
+        self, place: Place, key: str, after: int, count: int, bytes_max: int
+    ) -> list[bytes]:
+        """Return the records of a key's messages in order, at least one if there is any."""
+        one = self.table.find(place, key)
+        found: list[bytes] = []
+        size = 0
+        for message in () if one is None else one.messages:
+            if message.origin <= after:
+                continue
+            size += message.size
+            if len(found) >= count or (found and size > bytes_max):
+                break
+            found.append(self._broker.store.log.bytes_at(message.position, message.size))
+        return found
+
+    def cancel(self) -> None:
+        """Give up what is under way beside requests."""
+        self.file.cancel()
+        self.carrier.cancel()
+        for task in self._forgetting:
+            task.cancel()

@@ -1,0 +1,94 @@
+"""Parked keys whose topic is resized: they live in other queues from then on.
+
+The broker of the old queue marks a key as moved, then the broker of the new one installs it with a
+pointer to the old list, then the group is released into the new map (`releasing.py`). So the owner
+of the new queue knows the key before its first message, parks what comes, and drains the old list
+first when the key is redriven. Every step can be said again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from inorder.broker.state.parkedkeys import Place
+from inorder.broker.state.parkrecords import Installed, Moved
+from inorder.wire.bodies.parking import Move, MoveBody, QueuePlace
+
+if TYPE_CHECKING:
+    from inorder.broker.parking import Parking
+    from inorder.ordering.keymap import KeyMap
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Leaving:
+    """Keys that move: what to tell which broker, and how many cannot move yet."""
+
+    coming: dict[str, MoveBody] = field(default_factory=dict)
+    busy: int = 0
+
+
+class ParkMoves:
+    """Moves the parked keys of a broker."""
+
+    def __init__(self, parking: Parking, broker_name: str) -> None:
+        self._parking = parking
+        self._name = broker_name
+
+    async def leave(self, group: str, topic: str, key_map: KeyMap) -> Leaving:
+        """Mark the keys that belong elsewhere by a new map; return what to tell the others.
+
+        Said again it returns the same: the others may not know yet.
+        """
+        here, result = self._name, Leaving()
+        coming: dict[str, list[Move]] = {}
+        entries = [one for one in self._parking.table.entries(group) if one[0].topic == topic]
+        for place, one in entries:
+            if not one.sharding_key:
+                continue  # it was not put anywhere by the map
+            to = QueuePlace(*key_map.queue(one.sharding_key))
+            if to == (here, place.queue_id):
+                continue
+            async with self._parking.alone(place):
+                may = self._parking.table.may_leave(place, one.key)
+                if may is False:
+                    result.busy += 1
+                    continue
+                if may:
+                    await self._parking.note(group, Moved(topic, place.queue_id, one.key, to))
+            if one.moved_to == to:  # else it went elsewhere before, and its heir knows
+                coming.setdefault(to.broker, []).append(
+                    Move(
+                        to.queue_id, one.key, QueuePlace(here, place.queue_id), one.since_ms,
+                        one.tries, one.first_error, one.sharding_key,
+                    )
+                )  # fmt: skip
+        result.coming = {broker: MoveBody(coming=moves) for broker, moves in coming.items()}
+        return result
+
+    async def come(self, group: str, topic: str, moves: Iterable[Move]) -> int:
+        """Install keys that were parked elsewhere; return how many cannot come yet."""
+        busy = 0
+        for move in moves:
+            place = Place(group, topic, move.queue_id)
+            async with self._parking.alone(place):
+                may = self._parking.table.may_come(place, move.key, move.other)
+                if may is False:
+                    busy += 1
+                    log.error(
+                        "a parked key cannot come back onto its own older list: redrive or drop "
+                        "it group=%s topic=%s queue=%d key=%s", *place, move.key,
+                    )  # fmt: skip
+                elif may:
+                    await self._parking.note(
+                        group,
+                        Installed(
+                            topic, move.queue_id, move.key, move.other, move.since_ms, move.error,
+                            move.tries, move.sharding_key,
+                        ),
+                    )  # fmt: skip
+        return busy

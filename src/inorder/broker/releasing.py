@@ -1,0 +1,198 @@
+"""Letting groups go on into the next version of a topic's map, without anybody's help.
+
+A group is held at the ends of a version until it is done with it on all brokers of the topic. Each
+broker looks at the offsets of the groups that it holds. If one is done here, it asks the others;
+if it is done there too, each is told to release it, and this one does. All of it may be repeated,
+and each broker checks for itself. Clients of any kind need to do nothing but to commit.
+
+Parked keys that the next map puts elsewhere are installed there first, so that their newer messages
+join them. Until they are, this broker tells the others that the group is not done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from inorder.broker.peers import Peers
+from inorder.broker.state import resizing as rules
+from inorder.errors import InorderError
+from inorder.ordering.keymap import KeyMap
+from inorder.wire.bodies.resizing import decode_resize_view
+from inorder.wire.command import Command
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests.parking import ParkMove, ParkMoveReply
+from inorder.wire.requests.resizing import ResizeRelease, ResizeStatus
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.resizing import Resizing
+    from inorder.broker.state.resizing import Versions
+
+log = logging.getLogger(__name__)
+
+LOOK_MS: Final = 50
+"""How often the progress of groups that wait is looked at, while it changes."""
+REST_MS: Final = 500
+"""How often when nothing changes; and how soon other brokers are asked again."""
+HEED_MS: Final = 10_000
+"""For how long a group counts as alive that another broker asked about."""
+BUSY_MS: Final = 5000
+"""For how long after a change to look often."""
+
+
+class Releasing:
+    """Looks after the groups that wait."""
+
+    def __init__(self, broker: Broker, resizing: Resizing) -> None:
+        self._broker = broker
+        self._resizing = resizing
+        self._peers = Peers(broker)
+        self._task: asyncio.Task[None] | None = None
+        self._noted: dict[tuple[str, str], bool] = {}
+        self._moved: dict[tuple[str, str], int] = {}  # for which version parked keys are in place
+        self._seen = (-1, -1)
+        self._changed_ms = 0
+        self._asked_ms = 0
+        self._stopped = False
+        self._troubled: set[tuple[str, str]] = set()
+        self._heeded: dict[tuple[str, str], int] = {}  # when another broker asked about it
+
+    def __repr__(self) -> str:
+        return f"Releasing({sorted(self.waiting())})"
+
+    def cancel(self) -> None:
+        """Look after nothing more."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._peers.close()
+
+    def note(self, topic: str, group: str, *, member: bool = True) -> None:
+        """Save soon that a group is held: after a restart its pulls may come before it says so."""
+        self._noted[topic, group] = member or self._noted.get((topic, group), False)
+        self.watch()
+
+    def heed(self, topic: str, group: str) -> None:
+        """Look after a group that another broker asks about, though it never came here."""
+        now = self._resizing.topics.get(topic)
+        if now is not None and now.past:
+            self._heeded[topic, group] = self._broker.clock.monotonic_ms()
+            if group not in now.groups:
+                self.note(topic, group, member=False)
+
+    def watch(self) -> None:
+        """Look after groups as long as some wait."""
+        if self._task is None and not self._stopped and (self._noted or any(self.waiting())):
+            loop = asyncio.get_running_loop()
+            self._changed_ms = self._broker.clock.monotonic_ms()
+            self._task = loop.create_task(self._run(), name="releasing")
+
+    def waiting(self) -> Iterator[tuple[str, str]]:
+        """Give the topics and groups of which a version is withheld."""
+        for topic, now in list(self._resizing.topics.items()):
+            if now.past and topic in self._broker.topics:
+                for group in rules.waiting(now):
+                    yield topic, group
+
+    def ready(self, topic: str, now: Versions, group: str) -> int:
+        """Return the version that a group may read as far as this broker is concerned.
+
+        One step at a time: what lies between may hold messages of keys that are parked.
+        """
+        version = rules.next_map(now, group)[0]
+        moved = self._moved.get((topic, group), 0)
+        if moved >= version and self._resizing.done(topic, now, group) >= version:
+            return version
+        return rules.reading(now, group)
+
+    async def _move_parked(self, topic: str, now: Versions, group: str) -> bool:
+        """Install the group's parked keys where the next map puts them; False: not all can move."""
+        version, text = rules.next_map(now, group)
+        if self._moved.get((topic, group), 0) >= version:
+            return True
+        parking, mine = self._broker.parking, self._broker.config.name
+        leaving = await parking.moves.leave(group, topic, KeyMap.decode(text))
+        busy = leaving.busy
+        for name, body in leaving.coming.items():
+            if name == mine:
+                busy += await parking.moves.come(group, topic, body.coming)
+                continue
+            request = ParkMove(group, topic)
+            command = Command.request(request.CODE, encode_fields(request), body.encode())
+            answer = await self._peers.ask(topic, name, command)
+            busy += decode_fields(ParkMoveReply, answer.fields).busy
+        if not busy:
+            self._moved[topic, group] = version
+        return not busy
+
+    async def _run(self) -> None:
+        clock = self._broker.clock
+        try:
+            while self._noted or any(self.waiting()):
+                busy = clock.monotonic_ms() - self._changed_ms < BUSY_MS
+                await asyncio.sleep((LOOK_MS if busy else REST_MS) / 1000)
+                await self._look()
+        finally:
+            self._task = None
+
+    async def _look(self) -> None:
+        """Release the groups that are done with their version on all brokers."""
+        noted, self._noted = self._noted, {}
+        for (topic, group), member in noted.items():
+            await self._try(topic, group, self._resizing.hold(topic, group, member=member))
+        now_ms = self._broker.clock.monotonic_ms()
+        seen = (self._broker.offsets.revision, self._resizing.changes)
+        if seen != self._seen:
+            self._changed_ms = now_ms
+        elif now_ms - self._asked_ms < REST_MS:
+            return
+        self._seen, self._asked_ms = seen, now_ms
+        for topic, group in list(self.waiting()):
+            await self._try(topic, group, self._look_at(topic, group))
+
+    async def _try(self, topic: str, group: str, work: Coroutine[Any, Any, None]) -> None:
+        """Let no group suffer from another one's trouble; say it once."""
+        try:
+            await work
+            self._troubled.discard((topic, group))
+        except (InorderError, OSError) as error:
+            if (topic, group) not in self._troubled:
+                self._troubled.add((topic, group))
+                log.warning("topic=%s group=%s waits for the next version: %s", topic, group, error)
+
+    async def _look_at(self, topic: str, group: str) -> None:
+        now = self._resizing.versions(topic)
+        if self._is_deleted(group, topic):
+            await self._resizing.forget_group(topic, group)
+        elif self._resizing.done(topic, now, group) > rules.reading(
+            now, group
+        ) and await self._move_parked(topic, now, group):
+            await self._release(topic, now, group)
+
+    def _is_deleted(self, group: str, topic: str) -> bool:
+        broker = self._broker
+        asked_ms = self._heeded.get((topic, group), -HEED_MS)
+        if broker.clock.monotonic_ms() - asked_ms < HEED_MS:
+            return False  # another broker knows it
+        self._heeded.pop((topic, group), None)
+        return group not in broker.groups and not broker.offsets.queues(group, topic)
+
+    async def _release(self, topic: str, now: Versions, group: str) -> None:
+        version = rules.next_map(now, group)[0]
+        others = [name for name in rules.counts_of(now.map) if name != self._broker.config.name]
+        status = ResizeStatus(topic, group)
+        for name in others:
+            command = Command.request(status.CODE, encode_fields(status))
+            view = decode_resize_view((await self._peers.ask(topic, name, command)).body)
+            there = next((one.done for one in view.groups if one.group == group), 0)
+            if there < version:
+                return
+        request = ResizeRelease(topic, group, version)
+        for name in others:
+            command = Command.request(request.CODE, encode_fields(request))
+            await self._peers.ask(topic, name, command)
+        await self._resizing.release(topic, group, version, force=False)

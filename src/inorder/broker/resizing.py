@@ -1,0 +1,398 @@
+"""Resizing a topic, at one broker: what is decided, on disk, then done. Rules: `state/resizing.py`.
+
+stop     sends are refused at once; the queues' ends of that moment are noted when the log is on
+         disk that far, and answered when the note is
+open     the new map is on disk before the first send of it is taken; `topics.json` follows it
+release  a group reads on when that is on disk; who asks for it: `releasing.py`
+
+What this broker knows lies in `inorder/resizing.json`. It is above the attribute in `topics.json`,
+which is mended at the start if a crash came between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from inorder.broker.places import Places, map_text
+from inorder.broker.releasing import Releasing
+from inorder.broker.snapshots import Snapshot
+from inorder.broker.state import resizing as rules
+from inorder.broker.state.resizing import Plan, Resizes, Versions
+from inorder.errors import (
+    InvalidParameter,
+    KeyMapChanged,
+    ServiceNotAvailable,
+    TopicNotFound,
+)
+from inorder.ordering import keymap
+from inorder.wire.bodies.resizing import (
+    ChapterView,
+    GroupProgress,
+    PlanView,
+    ResizeView,
+)
+
+if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.model import TopicConfig
+
+log = logging.getLogger(__name__)
+
+SETTLE_MS_MAX: Final = 10_000
+PLAN_ID_CHARS_MAX: Final = 64
+
+Offsets = Callable[[int], int]
+
+
+class Resizing:
+    """The versions of this broker's topics."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._table = Resizes()
+        path = broker.config.data_path / "inorder" / "resizing.json"
+        self._file = Snapshot(broker.files, path)
+        self._changing = asyncio.Lock()
+        self._stopping: dict[str, Plan] = {}
+        self.places = Places(broker, self)
+        self.releasing = Releasing(broker, self)
+        self.changes = 0
+
+    def __repr__(self) -> str:
+        return f"Resizing({self._table!r}, stopping {sorted(self._stopping)})"
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take over what was saved; mend the topics, cut ends that lie behind the log's end."""
+        self._file.load(self._table.decode)
+        changed = False
+        for topic, found in list(self._table.topics.items()):
+            kept = rules.trim(rules.cut(found, self._last(topic)), self._first(topic))
+            if kept != found:
+                log.warning("noted ends were cut back or let go topic=%s", topic)
+                self._table.topics[topic] = kept
+                changed = True
+            config = self._broker.topics.get(topic)
+            if config is None:  # killed while it was deleted
+                self._table.delete(topic, found.version)
+                changed = True
+            if config is None or keymap.version_of(map_text(config)) > found.version:
+                continue
+            mended = self._with_map(config, found)
+            if mended != config:
+                self._broker.topics.put(mended, self._broker.clock.now_ms())
+        if changed:
+            self._file.save(self._table.encode())
+
+    def closing(self, topic: str) -> Plan | None:
+        """Return the plan for which the present version of a topic is closed; None if it is not."""
+        plan = self._stopping.get(topic)
+        known = self._table.topics.get(topic)
+        if plan is None and known is not None and known.stopped:
+            plan = known.plan
+        return plan
+
+    @property
+    def topics(self) -> dict[str, Versions]:
+        """Return the topics that were resized, or are to be."""
+        return self._table.topics
+
+    # -- what others ask -------------------------------------------------------------------------
+
+    def versions(self, topic: str) -> Versions:
+        """Return what is known of a topic. Raises TopicNotFound."""
+        config = self._broker.topics.get(topic)
+        if config is None:
+            raise TopicNotFound(f"topic[{topic}] not exist")
+        text = map_text(config)
+        return self._table.of(topic, keymap.version_of(text), text)
+
+    def chapters(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
+        """Return from which offset on a queue holds messages of which version of the map."""
+        now = self.versions(topic) if topic in self._broker.topics else Versions()
+        return rules.chapters(now, queue_id)
+
+    def last_version(self, topic: str) -> int:
+        """Return the highest version that the name ever had here."""
+        known = self._table.topics.get(topic)
+        version = 0 if topic not in self._broker.topics else self.versions(topic).version
+        return max(version, self._table.last(topic), 0 if known is None else known.version)
+
+    def heed(self, topic: str, group: str) -> None:
+        """Look after a group that another broker asks about, though it never came here."""
+        self.releasing.heed(topic, group)
+
+    def is_resized(self, topic: str) -> bool:
+        """Tell whether a topic has chapters."""
+        known = self._table.topics.get(topic)
+        return known is not None and bool(known.past)
+
+    def held_at(self, topic: str, group: str, queue_id: int, *, leased: bool) -> int | None:
+        """Return the offset at which a group's pulls of a queue find nothing more; None: nowhere.
+
+        Held are the members of groups. Whoever just reads, without being one, sees everything.
+        """
+        now = self._table.topics.get(topic)
+        end = None if now is None else rules.end_for(now, group, queue_id)
+        if now is None or end is None:
+            return None
+        known = now.groups.get(group)
+        if known is None or not known.member:
+            if not leased and not self._is_member(group, topic):
+                return None
+            self.releasing.note(topic, group)
+        self.releasing.watch()
+        return end
+
+    def _is_member(self, group: str, topic: str) -> bool:
+        found = self._broker.members.group(group)
+        return found is not None and topic in found.subscriptions and not found.broadcasting
+
+    # -- the steps of a resize -------------------------------------------------------------------
+
+    async def decide(self, topic: str, plan: Plan) -> ResizeView:
+        """Decide a plan: this is the topic's first broker."""
+        async with self._changing:
+            now = self._mapped(topic, plan)
+            first = min(rules.counts_of(now.map))
+            if first != self._broker.config.name:
+                raise InvalidParameter(f"resizes of topic[{topic}] are decided at broker {first}")
+            await self._keep(topic, now, rules.decide(now, plan))
+        return self.view(topic)
+
+    async def stop(self, topic: str, plan: Plan) -> ResizeView:
+        """Take no more sends of the present version; note where it ends."""
+        async with self._changing:
+            now = self._mapped(topic, plan)
+            if now.opened != plan.id and not now.stopped:
+                rules.check_next(now, plan)
+                rules.counts_of(plan.map)
+                await self._stop(topic, now, plan)
+            else:
+                rules.note(now, plan, {}, {})  # refuses another plan, changes nothing
+        return self.view(topic)
+
+    async def _stop(self, topic: str, now: Versions, plan: Plan) -> None:
+        self._stopping[topic] = plan
+        self._forget_targets()
+        try:
+            ends = await self._ends(topic)
+        except BaseException:
+            del self._stopping[topic]
+            self._forget_targets()
+            raise
+        # From here on the note may be on disk, whatever goes wrong: the version stays closed.
+        await self._keep(topic, now, rules.note(now, plan, ends, self._groups(topic)))
+        self._stopping.pop(topic, None)
+        log.info("topic=%s version=%d stopped ends=%s", topic, now.version, ends)
+
+    async def _ends(self, topic: str) -> dict[int, int]:
+        """Return where the queues end now, once all of that is on disk."""
+        broker = self._broker
+        ends = {queue.queue_id: queue.next_offset for queue in broker.store.queues_of(topic)}
+        await broker.keeping.flush_now()
+        until_ms = broker.clock.monotonic_ms() + SETTLE_MS_MAX
+        while any(self._last(topic)(queue_id) < end for queue_id, end in ends.items()):
+            if broker.clock.monotonic_ms() > until_ms or not broker.writable:
+                raise ServiceNotAvailable(f"the last messages of {topic} cannot be stored")
+            await asyncio.sleep(0.001)
+        return ends
+
+    def _groups(self, topic: str) -> dict[str, bool]:
+        broker = self._broker
+        found = dict.fromkeys(broker.offsets.groups_of(topic), False)
+        found.update(
+            {
+                group: True
+                for group in broker.members.subscribers(topic)
+                if self._is_member(group, topic)
+            }
+        )
+        return found
+
+    async def open(self, topic: str, plan_id: str, version: int) -> ResizeView:
+        """Begin the version that is planned."""
+        async with self._changing:
+            now = self.versions(topic)
+            opened = rules.open_next(now, plan_id, version)
+            if opened is not now:
+                await self._keep(topic, now, opened)
+                log.info("topic=%s version=%d opened map=%s", topic, version, opened.map)
+        await self._publish(topic)
+        return self.view(topic)
+
+    async def _publish(self, topic: str) -> None:
+        """Let the topic have the queues of its version; name servers and consumers are told."""
+        broker = self._broker
+        self.releasing.watch()
+        config = broker.topics.get(topic)
+        if config is None:
+            return
+        new = self._with_map(config, self.versions(topic))
+        if new == config:
+            return
+        broker.topics.put(new, broker.clock.now_ms())
+        broker.save_topics()
+        broker.registration.topic_changed(new)
+        await broker.registration.register_now()
+        broker.notify_route_changed(topic)
+
+    def _with_map(self, config: TopicConfig, now: Versions) -> TopicConfig:
+        count = rules.counts_of(now.map).get(self._broker.config.name, 0)
+        wanted = count if not rules.waiting(now) else max(config.read_queues, count)
+        if now.plan is not None or now.stopped:  # as it is, until the next version is open
+            count, wanted = config.write_queues, config.read_queues
+        attributes = {**config.attributes, keymap.ATTRIBUTE: now.map}
+        return replace(config, write_queues=count, read_queues=wanted, attributes=attributes)
+
+    def _mapped(self, topic: str, plan: Plan) -> Versions:
+        now = self.versions(topic)
+        if not now.version:
+            raise InvalidParameter(
+                f"topic[{topic}] has no key map; `inorder topic create` gives it one"
+            )
+        if not 0 < len(plan.id) <= PLAN_ID_CHARS_MAX:
+            raise InvalidParameter(f"the id of a plan has 1 to {PLAN_ID_CHARS_MAX} characters")
+        return now
+
+    async def _keep(self, topic: str, old: Versions | None, new: Versions) -> None:
+        """Save what is new of a topic, then let it count."""
+        if new is old:
+            return
+        content = self._table.encode_with(topic, new)
+        await self._broker.offload.call(lambda: self._file.save(content))
+        if topic in self._broker.topics:  # else it was deleted meanwhile
+            self._table.topics[topic] = new
+        self.changes += 1
+        self._forget_targets()
+
+    def _forget_targets(self) -> None:
+        self._broker.hot.forget_targets()
+        self._broker.pulls.forget_gates()
+
+    async def delete(self, topic: str, version: int) -> None:
+        """Forget a topic that was deleted, but never its last version."""
+        if not version and topic not in self._table.topics:
+            return
+        async with self._changing:
+            self._table.delete(topic, version)
+            content = self._table.encode()
+            await self._broker.offload.call(lambda: self._file.save(content))
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    async def release(self, topic: str, group: str, version: int, *, force: bool) -> None:
+        """Let a group read a version, if it is done here with those before it."""
+        async with self._changing:
+            now = self.versions(topic)
+            if version > now.version:
+                raise KeyMapChanged(
+                    f"version {version} of {topic} is not open here", version=now.version
+                )
+            done = now.version if force else self.done(topic, now, group)
+            new = rules.release(now, group, version, done=done)
+            if new is not now:
+                await self._keep(topic, now, new)
+                log.info(
+                    "topic=%s group=%s reads version=%d%s",
+                    topic, group, version, " by an operator's order" if force else "",
+                )  # fmt: skip
+        for queue in self._broker.store.queues_of(topic):
+            self._broker.wake(topic, queue.queue_id)
+        await self._publish(topic)
+
+    def was_reset(self, topic: str, group: str) -> None:
+        """Hold a group again whose offsets an operator has set back into a past version."""
+        now = self._table.topics.get(topic)
+        if now is None or not now.past:
+            return
+        back = rules.done_version(
+            rules.rewind(now, group, rules.oldest(now)),
+            group, self._committed(topic, group), self._first(topic),
+        )  # fmt: skip
+        new = rules.rewind(now, group, back)
+        if new is not now:
+            self._table.topics[topic] = new
+            self.releasing.note(topic, group)
+
+    async def hold(self, topic: str, group: str, *, member: bool) -> None:
+        """Save that a group is waited for, at which version, and whether its pulls are held."""
+        async with self._changing:
+            if topic in self._table.topics and topic in self._broker.topics:
+                held = rules.hold(self.versions(topic), group, member=member)
+                await self._keep(topic, None, held)
+
+    async def forget_group(self, topic: str, group: str) -> None:
+        """Wait no more for a group that was deleted."""
+        async with self._changing:
+            now = self.versions(topic)
+            new = rules.forget(now, [group])
+            await self._keep(topic, now, new)
+        await self._publish(topic)
+
+    def done(self, topic: str, now: Versions, group: str) -> int:
+        """Return the version that a group could read, as far as this broker knows."""
+        return rules.done_version(now, group, self._committed(topic, group), self._first(topic))
+
+    def _committed(self, topic: str, group: str) -> Offsets:
+        offsets = self._broker.offsets
+        return lambda queue_id: offsets.query(group, topic, queue_id)
+
+    def _first(self, topic: str) -> Offsets:
+        def first(queue_id: int) -> int:
+            queue = self._broker.store.find_queue(topic, queue_id)
+            return 0 if queue is None else queue.min_offset
+
+        return first
+
+    def _last(self, topic: str) -> Offsets:
+        def last(queue_id: int) -> int:
+            queue = self._broker.store.find_queue(topic, queue_id)
+            return 0 if queue is None else queue.visible_offset
+
+        return last
+
+    # -- showing ---------------------------------------------------------------------------------
+
+    def view(self, topic: str, group: str = "") -> ResizeView:
+        """Return what is known of a topic, and how far groups are."""
+        broker = self._broker
+        config = broker.topics.get(topic)
+        now = Versions() if config is None else self.versions(topic)
+        names = (
+            [group]
+            if group
+            else sorted(
+                {*now.groups, *broker.offsets.groups_of(topic), *broker.members.subscribers(topic)}
+            )
+        )
+        return ResizeView(
+            broker.config.name,
+            topic,
+            now.version,
+            now.map,
+            self.last_version(topic),
+            None if now.plan is None else PlanView(now.plan.id, now.plan.version, now.plan.map),
+            now.ends,
+            now.opened,
+            tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
+            tuple(self._progress(topic, now, name) for name in names),
+            0 if config is None else config.read_queues,
+            0 if config is None else config.write_queues,
+        )
+
+    def _progress(self, topic: str, now: Versions, group: str) -> GroupProgress:
+        committed, first = self._committed(topic, group), self._first(topic)
+        found = self._broker.members.group(group)
+        return GroupProgress(
+            group,
+            rules.reading(now, group),
+            self.releasing.ready(topic, now, group),
+            rules.behind(now, group, committed, first),
+            found is not None and topic in found.subscriptions,
+        )

@@ -1,0 +1,399 @@
+"""Which consumer owns which queue of a group: leases with an epoch, for our clients and for stock.
+
+    owner     client id and a random instance id, so that the replacement of a frozen process is a
+              new owner, whatever its client id (stock clients have no instance id)
+    epoch     grows with every new owner and every reset, also over restarts: the number of the
+              start is its high half. Under a stale one nothing is pulled, committed or given back
+    lease     a queue is free at the end of it; a stock client's lasts 60 s (`locks.py`)
+    grace     what is left when the connection that renewed a lease last closes: the time that the
+              client stated, and within which of its last renewal it starts a handler
+
+A lease stands until `expire` takes it, also beyond its time: the broker reads what arrived before
+it looks at the clock. Who comes back after that, and nobody else had the queue, goes on under the
+same epoch. Refused owners are remembered, so that they can be told.
+
+After a start the leases of the journal stand for the whole time that they state (a stock client's
+for 31 s, since its view began with our answer). On the same boot of the machine their owners go on
+with the epoch they have; else they are nobody's, and only waited for.
+
+`decide` changes nothing: the shell writes what was decided to its journal, then calls `apply`.
+Time is monotonic.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Iterable
+from typing import Final
+
+from inorder.broker.state.leaseterms import (
+    NOBODY,
+    STOCK,
+    STOCK_LEASE_MS,
+    STOCK_RESTART_MS,
+    STOCK_VIEW_MS,
+    Decision,
+    Lease,
+    LeaseKey,
+    Owner,
+    Past,
+    Terms,
+    Verdict,
+)
+from inorder.model import TopicQueue
+
+__all__ = [
+    "LEASE_MS_MAX", "LEASE_MS_MIN", "NOBODY", "STOCK", "STOCK_LEASE_MS", "STOCK_RESTART_MS",
+    "STOCK_VIEW_MS", "Decision", "Lease", "LeaseKey", "LeaseTable", "Owner", "Past", "Terms",
+    "Verdict",
+]  # fmt: skip
+
+LEASE_MS_MIN: Final = 500
+LEASE_MS_MAX: Final = 120_000
+"""Longer ones are refused."""
+COUNTER_BITS: Final = 32
+SPARED_MS: Final = 10
+"""When a lease is looked at again whose owner may have spoken and was not read."""
+WAITING_MAX: Final = 64
+PAST_MAX: Final = 100_000
+"""Owners of the past that are remembered; who is forgotten begins anew."""
+
+
+class LeaseTable:
+    """(group, queue) to lease."""
+
+    def __init__(self, *, start_number: int = 0, leases_max: int = 500_000) -> None:
+        self.leases_max = leases_max
+        self.closed_until_ms = 0
+        """Nothing is granted before, but what is renewed: what was granted is not known."""
+        self._next_epoch = (start_number << COUNTER_BITS) + 1
+        self._groups: dict[str, dict[TopicQueue, Lease]] = {}
+        self._past: dict[LeaseKey, Past] = {}
+        self._waiting: dict[LeaseKey, dict[Owner, int | None]] = {}
+        self._renewed_by: dict[int, set[LeaseKey]] = {}
+        # One entry per lease, made again when it is popped too early; more only after a shortening.
+        # The number keeps the heap from comparing keys, which is slow.
+        self._deadlines: list[tuple[int, int, LeaseKey]] = []
+        self._entries = 0
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"LeaseTable({self._count} leases in {len(self._groups)} groups)"
+
+    def __len__(self) -> int:
+        return self._count
+
+    def begin(self, start_number: int) -> None:
+        """Give epochs from the number of a start on."""
+        self._next_epoch = (start_number << COUNTER_BITS) + 1
+
+    # Looking.
+
+    def get(self, group: str, queue: TopicQueue) -> Lease | None:
+        """Return the lease on a queue, run out or not."""
+        table = self._groups.get(group)
+        return None if table is None else table.get(queue)
+
+    def held(self, group: str) -> dict[TopicQueue, Lease]:
+        """Return a copy of a group's leases."""
+        return dict(self._groups.get(group, ()))
+
+    def groups(self) -> list[str]:
+        """Return the groups that hold queues."""
+        return list(self._groups)
+
+    def holds_any(self, group: str) -> bool:
+        """Tell whether a group holds a queue."""
+        return group in self._groups
+
+    def keys(self) -> list[LeaseKey]:
+        """Return what is leased."""
+        return [LeaseKey(group, queue) for group, table in self._groups.items() for queue in table]
+
+    def past(self, key: LeaseKey) -> Past | None:
+        """Return the last lease of a queue that is free."""
+        return self._past.get(key)
+
+    def waiting(self, key: LeaseKey) -> dict[Owner, int | None]:
+        """Return who asked for a queue that another one holds, and over which connection."""
+        return dict(self._waiting.get(key, ()))
+
+    def is_current(self, group: str, queue: TopicQueue, epoch: int) -> bool:
+        """Tell whether an epoch is that of the lease; each epoch has one owner."""
+        lease = self.get(group, queue)
+        return lease is not None and lease.epoch == epoch
+
+    # Taking.
+
+    def decide(
+        self,
+        key: LeaseKey,
+        owner: Owner,
+        now_ms: int,
+        *,
+        epoch: int = 0,
+        terms: Terms | None = None,
+        planned: int = 0,
+    ) -> Decision:
+        """Say what becomes of a wish: epoch 0 to take the queue, else to go on under that epoch.
+
+        Without `terms` those of the lease stay. `planned` counts grants decided and not applied.
+        """
+        lease = self.get(*key)
+        if lease is not None:
+            wanted = terms or lease.terms
+            if lease.owner != owner:
+                return Decision(
+                    Verdict.REFUSE, key, owner, wanted, 0, lease.owner, lease.expires_ms
+                )
+            if owner.is_stock or lease.epoch == epoch:
+                return Decision(
+                    Verdict.RENEW, key, owner, wanted, lease.epoch, is_new=wanted != lease.terms
+                )
+            if epoch:
+                return Decision(
+                    Verdict.RESET, key, owner, wanted, lease.epoch, is_new=wanted != lease.terms
+                )
+            return self._grant(key, owner, wanted)
+        past = self._past.get(key)
+        if epoch:
+            if past is None or past.released or (past.owner, past.epoch) != (owner, epoch):
+                return Decision(Verdict.REFUSE, key, owner, STOCK, 0, None, self.closed_until_ms)
+            if self._count + planned >= self.leases_max:
+                return Decision(Verdict.FULL, key, owner, past.terms)
+            return Decision(Verdict.RESUME, key, owner, terms or past.terms, epoch, is_new=True)
+        if now_ms < self.closed_until_ms:
+            return Decision(Verdict.REFUSE, key, owner, STOCK, 0, None, self.closed_until_ms)
+        if self._count + planned >= self.leases_max:
+            return Decision(Verdict.FULL, key, owner, terms or STOCK)
+        return self._grant(key, owner, terms or STOCK)
+
+    def _grant(self, key: LeaseKey, owner: Owner, terms: Terms) -> Decision:
+        return Decision(Verdict.GRANT, key, owner, terms, self.take_epoch(), is_new=True)
+
+    def take_epoch(self) -> int:
+        """Return an epoch that nobody has had."""
+        epoch = self._next_epoch
+        self._next_epoch += 1
+        return epoch
+
+    def apply(self, decision: Decision, now_ms: int, *, connection: int | None = None) -> None:
+        """Do what was decided in this same turn."""
+        key, owner = decision.key, decision.owner
+        if not decision.is_granted:
+            if decision.holder is not None:
+                self._wait(key, owner, connection)
+            return
+        expires_ms = now_ms + decision.terms.lease_ms
+        lease = self.get(*key)
+        if lease is None:
+            lease = Lease(owner, decision.epoch, decision.terms, now_ms, now_ms, expires_ms)
+            self._groups.setdefault(key.group, {})[key.queue] = lease
+            self._count += 1
+            self._push(expires_ms, key)
+            self._past.pop(key, None)
+        assert lease.owner == owner, "nobody is given what another one has"
+        self._waiting.get(key, {}).pop(owner, None)
+        lease.renewed_ms = now_ms
+        lease.terms = decision.terms
+        if decision.is_fresh:
+            assert decision.epoch >= lease.epoch, "epochs grow"
+            lease.epoch, lease.granted_ms = decision.epoch, now_ms
+        lease.was_reset &= decision.verdict is Verdict.RESET
+        self._bind(key, lease, connection)
+        self._set_expiry(key, lease, expires_ms)
+
+    def renew(self, key: LeaseKey, now_ms: int, connection: int | None) -> None:
+        """Count something else that came under the present epoch as a renewal."""
+        lease = self._groups[key.group][key.queue]
+        lease.renewed_ms = now_ms
+        self._bind(key, lease, connection)
+        self._set_expiry(key, lease, now_ms + lease.terms.lease_ms)
+
+    # Giving back and taking away.
+
+    def release(self, key: LeaseKey) -> dict[Owner, int | None]:
+        """Give a queue back; return who waited for it."""
+        return self._remove(key, released=True)
+
+    def released(self, key: LeaseKey, epoch: int) -> None:
+        """Note that the last owner of a queue that is free gives up its claim."""
+        past = self._past.get(key)
+        if past is not None and past.epoch == epoch:
+            self._past[key] = past._replace(released=True)
+
+    def void(self, key: LeaseKey, epoch: int, now_ms: int) -> int:
+        """Take a queue from its owner; return when another one may have it.
+
+        Not before the owner has ceased to start handlers by itself.
+        """
+        lease = self._groups[key.group][key.queue]
+        until_ms = min(lease.expires_ms, lease.renewed_ms + lease.terms.trust_ms)
+        self._bind(key, lease, None)
+        lease.owner, lease.epoch = NOBODY, epoch
+        self._set_expiry(key, lease, max(until_ms, now_ms))
+        return lease.expires_ms
+
+    def raise_epoch(self, key: LeaseKey, epoch: int) -> None:
+        """Make what is under way stale: the offset was reset. The owner learns it by renewing."""
+        lease = self._groups[key.group][key.queue]
+        assert epoch > lease.epoch, "epochs grow"
+        lease.epoch, lease.was_reset = epoch, True
+
+    def connection_lost(self, connection: int, now_ms: int) -> bool:
+        """Shorten the leases that a closed connection renewed last; tell whether there were any."""
+        keys = self._renewed_by.pop(connection, ())
+        for key in keys:
+            lease = self._groups[key.group][key.queue]
+            lease.connection = None
+            until_ms = now_ms + lease.terms.grace_ms
+            if until_ms < lease.expires_ms:
+                self._set_expiry(key, lease, until_ms)
+        return bool(keys)
+
+    def shorten(self, key: LeaseKey, until_ms: int) -> None:
+        """Let a lease end earlier, or, for a stock client that is back, later."""
+        self._set_expiry(key, self._groups[key.group][key.queue], until_ms)
+
+    def remove(self, key: LeaseKey) -> dict[Owner, int | None]:
+        """Free a queue whose lease is over; return who waited for it."""
+        return self._remove(key, released=False)
+
+    def forget_past(self, key: LeaseKey) -> None:
+        """Let nobody go on with a queue that is free: it was reset."""
+        self._past.pop(key, None)
+
+    def forget(self, *, group: str = "", topic: str = "") -> list[LeaseKey]:
+        """Forget a group or a topic that is no more; return what was leased."""
+
+        def matches(key: LeaseKey) -> bool:
+            return group in ("", key.group) and topic in ("", key.queue.topic)
+
+        gone = [key for key in self.keys() if matches(key)]
+        for key in gone:
+            self._remove(key, released=True)
+        for key in [key for key in self._past if matches(key)]:
+            del self._past[key]
+        return gone
+
+    def expire(
+        self, now_ms: int, *, spared: Container[int] = (), count_max: int | None = None
+    ) -> list[LeaseKey]:
+        """Remove the leases that ran out, but for those of connections that we do not read."""
+        expired: list[LeaseKey] = []
+        kept: list[tuple[int, LeaseKey]] = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms and len(expired) != count_max:
+            _, _, key = heapq.heappop(self._deadlines)
+            lease = self.get(*key)
+            if lease is None:
+                continue
+            if lease.expires_ms > now_ms:
+                kept.append((lease.expires_ms, key))
+            elif lease.connection is not None and lease.connection in spared:
+                lease.expires_ms = now_ms + SPARED_MS
+                kept.append((lease.expires_ms, key))
+            else:
+                self._remove(key, released=False)
+                expired.append(key)
+        for deadline_ms, key in kept:
+            self._push(deadline_ms, key)
+        return expired
+
+    def is_due(self, now_ms: int) -> bool:
+        """Tell whether a lease has run out; deadlines of those that were renewed are put off."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ms:
+            key = deadlines[0][2]
+            lease = self.get(*key)
+            if lease is None:
+                heapq.heappop(deadlines)
+            elif lease.expires_ms > now_ms:
+                heapq.heappop(deadlines)
+                self._push(lease.expires_ms, key)
+            else:
+                return True
+        return False
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `expire` may have something to do, or None."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    # Over a restart.
+
+    def restore(
+        self, leases: Iterable[tuple[LeaseKey, Past]], now_ms: int, *, same_boot: bool
+    ) -> None:
+        """Take over what a journal says."""
+        for key, (owner, epoch, terms, released) in leases:
+            if released:
+                self._remember(key, Past(owner, epoch, terms, released))
+                continue
+            span_ms = STOCK_RESTART_MS if owner.is_stock else terms.lease_ms
+            lease = Lease(owner, epoch, terms, now_ms, now_ms, now_ms + span_ms)
+            if not same_boot:  # whoever comes with the old epoch is refused, also with a pull
+                lease.owner, lease.epoch = NOBODY, self.take_epoch()
+            self._groups.setdefault(key.group, {})[key.queue] = lease
+        self._count = sum(map(len, self._groups.values()))
+        self._rebuild_deadlines()
+
+    # Inside.
+
+    def _wait(self, key: LeaseKey, owner: Owner, connection: int | None) -> None:
+        waiting = self._waiting.setdefault(key, {})
+        if owner in waiting or len(waiting) < WAITING_MAX:
+            waiting[owner] = connection
+
+    def _remember(self, key: LeaseKey, past: Past) -> None:
+        self._past.pop(key, None)
+        if len(self._past) >= PAST_MAX:
+            del self._past[next(iter(self._past))]
+        self._past[key] = past
+
+    def _bind(self, key: LeaseKey, lease: Lease, connection: int | None) -> None:
+        """Note which connection renewed a lease last."""
+        before = lease.connection
+        if before == connection:
+            return
+        lease.connection = connection
+        if lease.owner.is_stock:
+            return  # its locks are looked for by its client id
+        if before is not None:
+            keys = self._renewed_by[before]
+            keys.discard(key)
+            if not keys:
+                del self._renewed_by[before]
+        if connection is not None:
+            self._renewed_by.setdefault(connection, set()).add(key)
+
+    def _set_expiry(self, key: LeaseKey, lease: Lease, expires_ms: int) -> None:
+        if expires_ms < lease.expires_ms:
+            self._push(expires_ms, key)
+        lease.expires_ms = expires_ms
+        self._compact()
+
+    def _remove(self, key: LeaseKey, *, released: bool) -> dict[Owner, int | None]:
+        table = self._groups[key.group]
+        lease = table.pop(key.queue)
+        self._bind(key, lease, None)
+        if not table:
+            del self._groups[key.group]
+        self._count -= 1
+        self._compact()
+        if not lease.owner.is_stock and lease.owner is not NOBODY:
+            self._remember(key, Past(lease.owner, lease.epoch, lease.terms, released))
+        return self._waiting.pop(key, {})
+
+    def _compact(self) -> None:
+        """Rebuild the heap when most of it is about leases that are gone."""
+        if len(self._deadlines) > 2 * self._count + 64:
+            self._rebuild_deadlines()
+
+    def _rebuild_deadlines(self) -> None:
+        self._deadlines.clear()
+        for group, table in self._groups.items():
+            for queue, lease in table.items():
+                self._push(lease.expires_ms, LeaseKey(group, queue))
+
+    def _push(self, deadline_ms: int, key: LeaseKey) -> None:
+        self._entries += 1
+        heapq.heappush(self._deadlines, (deadline_ms, self._entries, key))

@@ -1,0 +1,170 @@
+"""What the journal of owners and progress says, record by record, and what they amount to.
+
+A record says what is so from now on; the last one about a queue counts. Records are short msgpack
+lists, the kind first. Those of progress carry the end of the log when they were made: they may
+speak of messages up to there. `replay` brings them back into tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from inorder.broker.state.commits import CommitTable, Committed, QueueKey
+from inorder.broker.state.leases import LeaseKey, Owner, Past, Terms
+from inorder.broker.state.offsets import OffsetTable
+from inorder.errors import BrokerError, RemoteProtocolError
+from inorder.model import TopicQueue
+
+
+class _Record(msgspec.Struct, frozen=True, array_like=True):
+    pass
+
+
+class Granted(_Record, frozen=True, tag="g"):
+    """A queue has an owner."""
+
+    group: str
+    topic: str
+    broker: str
+    index: int
+    client_id: str
+    instance: str
+    epoch: int
+    lease_ms: int
+    grace_ms: int
+
+
+class Freed(_Record, frozen=True, tag="f"):
+    """It has none; who gave it back has no claim to it any more."""
+
+    group: str
+    topic: str
+    broker: str
+    index: int
+
+
+class Progress(_Record, frozen=True, tag="p"):
+    """A group has come this far, as a client without epochs says."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    depends_on: int
+
+
+class Commit(_Record, frozen=True, tag="c"):
+    """The owner under an epoch has come this far; also what a reset leaves."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    depends_on: int
+    epoch: int
+    number: int
+    finished: str
+
+
+class Forgotten(_Record, frozen=True, tag="x"):
+    """A group or a topic is gone with all that was known; empty is any."""
+
+    group: str
+    topic: str
+
+
+class Saved(_Record, frozen=True, tag="s"):
+    """The file of offsets is about to be saved with this checksum, and holds all that was said."""
+
+    checksum: int
+
+
+Record: TypeAlias = Granted | Freed | Progress | Commit | Forgotten | Saved
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode: Callable[[bytes], Record] = msgspec.msgpack.Decoder(Record).decode
+
+
+def encode(record: Record) -> bytes:
+    """Return the payload of a record."""
+    return _encode(record)
+
+
+def decode(payload: bytes) -> Record:
+    """Read a payload; RemoteProtocolError if it is none of ours."""
+    try:
+        return _decode(payload)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise RemoteProtocolError(f"not a record of owners: {error}") from None
+
+
+def granted(key: LeaseKey, owner: Owner, epoch: int, terms: Terms) -> Granted:
+    """Return the record of a lease."""
+    group, queue = key
+    return Granted(group, queue.topic, queue.broker, queue.index, *owner, epoch, *terms)
+
+
+def freed(key: LeaseKey) -> Freed:
+    """Return the record of a queue that is free."""
+    return Freed(key.group, key.queue.topic, key.queue.broker, key.queue.index)
+
+
+def depends_on(records: Iterable[Record]) -> int:
+    """Return up to where the log must be there for all that is said."""
+    return max(
+        (record.depends_on for record in records if isinstance(record, Progress | Commit)),
+        default=0,
+    )
+
+
+def replay(
+    records: Iterable[Record], offsets: OffsetTable, commits: CommitTable, *, now_ms: int
+) -> dict[LeaseKey, Past]:
+    """Bring the tables up to what the records say; return the leases that stand."""
+    leases: dict[LeaseKey, Past] = {}
+    for record in records:
+        if isinstance(record, Granted | Freed):
+            queue = TopicQueue(record.topic, record.broker, record.index)
+            key = LeaseKey(record.group, queue)
+            if isinstance(record, Granted):
+                owner = Owner(record.client_id, record.instance)
+                terms = Terms(record.lease_ms, record.grace_ms)
+                leases[key] = Past(owner, record.epoch, terms, released=False)
+            elif key in leases:
+                leases[key] = leases[key]._replace(released=True)
+        elif isinstance(record, Forgotten):
+            _forget(record, offsets, commits, leases)
+        elif isinstance(record, Progress | Commit):
+            group, topic, queue_id = record.group, record.topic, record.queue_id
+            with contextlib.suppress(BrokerError):  # one too many, by limits that are lower now
+                offsets.put(group, topic, queue_id, record.offset, now_ms)
+            if isinstance(record, Commit):
+                commits.put(
+                    QueueKey(group, topic, queue_id),
+                    Committed(record.epoch, record.number, record.offset, record.finished),
+                )
+    return leases
+
+
+def wrote(records: Iterable[Record], checksum: int | None) -> bool:
+    """Tell whether the file of offsets with a checksum (None: no file) is one that we saved."""
+    return checksum is None or any(
+        isinstance(record, Saved) and record.checksum == checksum for record in records
+    )
+
+
+def _forget(
+    record: Forgotten, offsets: OffsetTable, commits: CommitTable, leases: dict[LeaseKey, Past]
+) -> None:
+    if record.topic:
+        offsets.remove_topic(record.topic)
+    else:
+        offsets.remove_group(record.group)
+    commits.remove(group=record.group, topic=record.topic)
+    for key in list(leases):
+        if record.group in ("", key.group) and record.topic in ("", key.queue.topic):
+            del leases[key]

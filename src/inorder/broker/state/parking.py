@@ -1,0 +1,365 @@
+"""The parked keys of groups: what is set aside of each queue, in order, until it is redriven.
+
+    live ── a message failed too often ──> parked ── redriven, its list empty ──> live
+             its later messages join it ──┘    └── dropped by an operator ──────┘
+
+Nothing here is stored as such: the state is what the records of the %PARK% topics say, one after
+the other (`parkrecords.py`), so it can never know more than the log. An event is judged, stored,
+and applied when it is safe by the flush mode; a start applies the same events again.
+
+A parked message counts as done in its queue. `origins` holds the offsets of all that were parked,
+as long as the group has not committed past them: a request that comes twice is answered like the
+first time, and the next owner of the queue does not handle them again.
+
+The version of a queue is the position of its last event: it changes with every one, also over
+restarts, and an owner that knows it knows the keys.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import Final
+
+from inorder.broker.state.parkedkeys import Limits, ParkedKey, ParkedMessage, ParkedQueue, Place
+from inorder.broker.state.parkrecords import (
+    Cancelled,
+    Dropped,
+    Event,
+    Forgotten,
+    Installed,
+    Moved,
+    Parked,
+    Redriven,
+    Redriving,
+    Unparked,
+)
+from inorder.wire.bodies.parking import QueuePlace
+
+_BY_ORIGIN: Final = attrgetter("origin")
+
+
+class Verdict(Enum):
+    """What is to be done with a message that shall be parked; the values are those of the wire."""
+
+    STORE = "store"
+    PARKED = "parked"
+    LIVE = "live"
+    FULL = "full"
+
+
+@dataclass(slots=True)
+class _Totals:
+    keys: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+    oldest_ms: int | None = None
+    """Since when its oldest key is parked; None: that has to be looked for."""
+
+
+class ParkingTable:
+    """All parked keys of a broker."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.places: dict[Place, ParkedQueue] = {}
+        self.revision = 0
+        self._totals: dict[str, _Totals] = {}
+        self._oldest: tuple[int, int | None] = (-1, None)  # by revision
+
+    def __repr__(self) -> str:
+        keys = sum(totals.keys for totals in self._totals.values())
+        return f"ParkingTable({keys} keys of {len(self.places)} queues)"
+
+    # Looking.
+
+    def version(self, group: str, topic: str, queue_id: int) -> int:
+        """Return what changes with every event of a queue; 0: nothing is known of it."""
+        queue = self.places.get(Place(group, topic, queue_id))
+        return 0 if queue is None else queue.version
+
+    def find(self, place: Place, key: str) -> ParkedKey | None:
+        """Return a key if it is parked."""
+        queue = self.places.get(place)
+        return None if queue is None else queue.keys.get(key)
+
+    def wants_redrive(self, place: Place) -> bool:
+        """Tell whether some key of a queue is to be redriven by its owner."""
+        queue = self.places.get(place)
+        if queue is None:
+            return False
+        if queue.redrive[0] != queue.version:
+            wanted = any(one.redrive for one in queue.keys.values())
+            queue.redrive = (queue.version, wanted)
+        return queue.redrive[1]
+
+    def done(self, place: Place, floor: int) -> list[tuple[int, int]]:
+        """Return which offsets from `floor` on were parked, as ranges [from, to)."""
+        queue = self.places.get(place)
+        ranges: list[tuple[int, int]] = []
+        for origin in sorted(queue.origins if queue is not None else ()):
+            if origin < floor:
+                continue
+            if ranges and ranges[-1][1] == origin:
+                ranges[-1] = (ranges[-1][0], origin + 1)
+            else:
+                ranges.append((origin, origin + 1))
+        return ranges
+
+    def groups(self) -> list[str]:
+        """Return the groups that have something parked."""
+        return sorted(self._totals)
+
+    def entries(self, group: str) -> Iterator[tuple[Place, ParkedKey]]:
+        """Return the parked keys, of one group or ("") of all, in order."""
+        for place in sorted(self.places):
+            if group in ("", place.group):
+                keys = self.places[place].keys
+                for key in sorted(keys):
+                    yield place, keys[key]
+
+    def oldest_position(self) -> int | None:
+        """Return the position of the oldest parked message: the log is needed from there on."""
+        if self._oldest[0] != self.revision:
+            positions = (
+                message.position
+                for queue in self.places.values()
+                for key in queue.keys.values()
+                for message in key.messages
+            )
+            self._oldest = (self.revision, min(positions, default=None))
+        return self._oldest[1]
+
+    # Judging.
+
+    def judge(
+        self,
+        place: Place,
+        offset: int,
+        key: str,
+        *,
+        joins: bool,
+        size: int,
+        floor: int,
+        now_ms: int,
+        before: Iterable[Parked] = (),
+    ) -> tuple[Verdict, str]:
+        """Say what is to be done with a message that shall be parked, and if it is full, of what.
+
+        `floor` is the committed offset; `before` are those of the same request that will be stored.
+        """
+        queue = self.places.get(place)
+        if offset < floor or (queue is not None and offset in queue.origins):
+            return Verdict.PARKED, ""
+        keys = {event.key for event in before}
+        parked = key in keys or (queue is not None and key in queue.keys)
+        if joins and not parked:
+            return Verdict.LIVE, ""
+        size += sum(event.size for event in before)
+        if not parked:
+            keys.add(key)
+        new_keys = sum(1 for one in keys if queue is None or one not in queue.keys)
+        why = self.full(place.group, now_ms, keys=new_keys, size_bytes=size)
+        return (Verdict.FULL, why) if why else (Verdict.STORE, "")
+
+    def full(self, group: str, now_ms: int, *, keys: int = 0, size_bytes: int = 0) -> str:
+        """Return why a group cannot park so much more; empty if it can."""
+        totals, limits = self._totals.get(group, _Totals()), self.limits
+        if totals.keys + keys > limits.keys_max:
+            return f"{totals.keys} keys are parked, parked_keys_max is {limits.keys_max}"
+        if totals.size_bytes + size_bytes > limits.bytes_max:
+            return f"{totals.size_bytes} bytes are parked, parked_bytes_max is {limits.bytes_max}"
+        since_ms = self._oldest_ms(group)
+        if since_ms is not None and now_ms - since_ms > limits.age_max_ms:
+            hours = (now_ms - since_ms) // 3_600_000
+            return f"a key is parked for {hours} h, parked_age_max_ms is {limits.age_max_ms}"
+        return ""
+
+    def _oldest_ms(self, group: str) -> int | None:
+        totals = self._totals.get(group)
+        if totals is None:
+            return None
+        if totals.oldest_ms is None:
+            totals.oldest_ms = min(
+                one.since_ms
+                for place, queue in self.places.items()
+                if place.group == group
+                for one in queue.keys.values()
+            )
+        return totals.oldest_ms
+
+    def may_unpark(self, place: Place, key: str, end: int, *, heir: bool) -> str:
+        """Return why a key cannot go live, whose owner is done with a list up to `end`."""
+        one = self.find(place, key)
+        if one is None:
+            return ""  # it is live: the answer to the first request was lost
+        if heir and one.moved_to is None:
+            return "the key has not moved"
+        if not heir and one.moved_to is not None:
+            return f"the key has moved to {one.moved_to.broker}/{one.moved_to.queue_id}"
+        if one.older:
+            return "an older list of the key is not drained"
+        if one.messages or one.end > end:
+            return f"the list grew: it ends at {one.end}, not at {end}"
+        return ""
+
+    def may_leave(self, place: Place, key: str) -> bool | None:
+        """Tell whether a key can move; None: it is not parked here, or has moved already."""
+        one = self.find(place, key)
+        if one is None or one.moved_to is not None:
+            return None
+        return not one.redrive
+
+    def may_come(self, place: Place, key: str, older: QueuePlace) -> bool | None:
+        """Tell whether a key can come here; None: it has already."""
+        one = self.find(place, key)
+        if one is None:
+            return True
+        if older in one.older:
+            return None
+        return one.moved_to is None  # else a list of it lies here that is older still
+
+    # Changing.
+
+    def apply(self, group: str, event: Event, position: int) -> None:
+        """Take note of what is stored at a position of the log; the same again changes nothing."""
+        place = Place(group, event.topic, event.queue)
+        queue = self.places.get(place)
+        if queue is None:
+            queue = self.places[place] = ParkedQueue()
+        self.revision += 1
+        queue.version = position + 1
+        if isinstance(event, Parked):
+            self._park(place, queue, event, position)
+        elif isinstance(event, Installed):
+            self._install(place, queue, event)
+        elif isinstance(event, Forgotten):
+            queue.origins = {
+                message.origin for one in queue.keys.values() for message in one.messages
+            }
+        else:
+            one = queue.keys.get(event.key)
+            if one is not None:
+                self._change(place, queue, one, event)
+
+    def _change(
+        self,
+        place: Place,
+        queue: ParkedQueue,
+        one: ParkedKey,
+        event: Redriving | Cancelled | Redriven | Unparked | Dropped | Moved,
+    ) -> None:
+        if isinstance(event, Redriving):
+            one.redrive, one.rate = queue.version, event.rate
+        elif isinstance(event, Cancelled):
+            one.redrive = one.rate = 0
+        elif isinstance(event, Redriven):
+            self._remove(place, one, event.done)
+            if event.older is not None and event.older in one.older:
+                one.older.remove(event.older)
+            if event.error is not None:
+                one.redrive = one.rate = 0
+                one.last_error = event.error
+        elif isinstance(event, Dropped):
+            self._remove(place, one, event.offsets)
+            if event.whole and one.moved_to is None:
+                one.redrive, one.rate = queue.version, 0  # the owner lets it go live
+        elif isinstance(event, Moved):
+            one.moved_to = event.to
+        else:
+            self._forget_key(place, queue, one)
+
+    def _park(self, place: Place, queue: ParkedQueue, event: Parked, position: int) -> None:
+        one = queue.keys.get(event.key)
+        if event.offset in queue.origins:
+            if one is not None:
+                self._replace(one, event.offset, position)
+            return
+        totals = self._totals.setdefault(place.group, _Totals())
+        if one is None:
+            one = queue.keys[event.key] = ParkedKey(
+                event.key, event.at_ms, event.error, event.tries, event.sharding_key
+            )
+            totals.keys += 1
+            totals.oldest_ms = None
+        queue.origins.add(event.offset)
+        insort(one.messages, ParkedMessage(event.offset, position, event.size), key=_BY_ORIGIN)
+        one.end = max(one.end, event.offset)
+        totals.messages += 1
+        totals.size_bytes += event.size
+
+    @staticmethod
+    def _replace(one: ParkedKey, origin: int, position: int) -> None:
+        """Note that a message lies elsewhere: it was stored again, before its file went."""
+        for index, message in enumerate(one.messages):
+            if message.origin == origin and message.position < position:
+                one.messages[index] = ParkedMessage(origin, position, message.size)
+
+    def _install(self, place: Place, queue: ParkedQueue, event: Installed) -> None:
+        one = queue.keys.get(event.key)
+        if one is None:
+            one = queue.keys[event.key] = ParkedKey(
+                event.key, event.at_ms, event.error, event.tries, event.sharding_key
+            )
+            totals = self._totals.setdefault(place.group, _Totals())
+            totals.keys += 1
+            totals.oldest_ms = None
+        if event.older not in one.older:
+            one.older.append(event.older)
+
+    def _remove(self, place: Place, one: ParkedKey, origins: Iterable[int]) -> None:
+        gone = set(origins)
+        totals = self._totals[place.group]
+        for message in one.messages:
+            if message.origin in gone:
+                totals.messages -= 1
+                totals.size_bytes -= message.size
+        one.messages = [message for message in one.messages if message.origin not in gone]
+
+    def _forget_key(self, place: Place, queue: ParkedQueue, one: ParkedKey) -> None:
+        self._remove(place, one, [message.origin for message in one.messages])
+        del queue.keys[one.key]
+        totals = self._totals[place.group]
+        totals.keys -= 1
+        totals.oldest_ms = None
+        if not totals.keys:
+            assert not totals.messages, f"messages of no key are parked: {place}"
+            assert not totals.size_bytes, f"messages of no key are parked: {place}"
+            del self._totals[place.group]
+
+    def prune(self, place: Place, floor: int) -> None:
+        """Forget what a group has committed past, and a queue of which nothing is left."""
+        queue = self.places.get(place)
+        if queue is None:
+            return
+        queue.origins = {origin for origin in queue.origins if origin >= floor}
+        for one in queue.keys.values():  # they stay known as long as they are parked
+            queue.origins.update(message.origin for message in one.messages)
+        if not queue.origins and not queue.keys:
+            del self.places[place]
+
+    def forget_group(self, group: str) -> None:
+        """Forget all of a group: its topic of parked messages is gone."""
+        for place in [place for place in self.places if place.group == group]:
+            del self.places[place]
+            self.revision += 1
+        self._totals.pop(group, None)
+
+    # Over a restart.
+
+    def restore(self, place: Place, queue: ParkedQueue) -> None:
+        """Put in what a file holds."""
+        self.places[place] = queue
+        for one in queue.keys.values():
+            totals = self._totals.setdefault(place.group, _Totals())
+            totals.keys += 1
+            totals.messages += len(one.messages)
+            totals.size_bytes += one.size_bytes
+
+    def statistics(self, group: str) -> tuple[int, int, int]:
+        """Return how many keys, messages and bytes a group has parked."""
+        totals = self._totals.get(group, _Totals())
+        return totals.keys, totals.messages, totals.size_bytes

@@ -1,0 +1,233 @@
+"""The records of a %PARK% topic: parked messages in queue 0, notes about them in queue 1.
+
+A parked message is the record that the broker has, stored once more: body, flags, birth, tags and
+UNIQ_KEY stay, and properties say where it came from and why. A note is a small JSON text. Both are
+events; what they mean is in `parking.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+import msgspec
+
+from inorder.broker.state.names import PARK_PREFIX
+from inorder.errors import MessageIllegal, RemoteProtocolError
+from inorder.wire import extensions as names
+from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.properties import PROPERTIES_BYTES_MAX, SHARDING_KEY, join, parse
+from inorder.wire.record import Record
+
+MESSAGES: Final = 0
+NOTES: Final = 1
+QUEUES: Final = 2
+_OF_THE_SEND: Final = (names.PRODUCER_ID, names.SEQUENCE, names.PREDECESSOR, names.SCHEDULED)
+_OURS: Final = (
+    names.PARK_TOPIC, names.PARK_QUEUE, names.PARK_OFFSET, names.PARK_KEY, names.PARK_TRIES,
+    names.PARK_ERROR, names.PARK_FENCE, names.PARK_TIME,
+)  # fmt: skip
+_BROKER_SUFFIX_BYTES: Final = 256
+_SHARDING_KEY_CHARS_MAX: Final = 4096
+
+
+class Parked(NamedTuple):
+    """A message that is set aside; `size` is that of its record."""
+
+    topic: str
+    queue: int
+    offset: int
+    key: str
+    tries: int
+    error: str
+    """How its last try failed; empty: it joined its key."""
+    at_ms: int
+    size: int
+    sharding_key: str = ""
+
+
+class Redriving(msgspec.Struct, frozen=True, tag="redriving"):
+    """An operator wants a key handled again."""
+
+    topic: str
+    queue: int
+    key: str
+    rate: int
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    """An operator does not want that any more."""
+
+    topic: str
+    queue: int
+    key: str
+
+
+class Redriven(msgspec.Struct, frozen=True, tag="redriven"):
+    """Messages were handled in a redrive, the next one may have failed."""
+
+    topic: str
+    queue: int
+    key: str
+    done: list[int] = []
+    error: str | None = None
+    older: QueuePlace | None = None
+
+
+class Unparked(msgspec.Struct, frozen=True, tag="unparked"):
+    """A key is live again, or, where it has moved away, its old list is closed."""
+
+    topic: str
+    queue: int
+    key: str
+
+
+class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
+    """An operator threw messages away, for a reason."""
+
+    topic: str
+    queue: int
+    key: str
+    offsets: list[int]
+    reason: str
+    by: str = ""
+    whole: bool = True
+
+
+class Moved(msgspec.Struct, frozen=True, tag="moved"):
+    """A key lives in another queue from now on."""
+
+    topic: str
+    queue: int
+    key: str
+    to: QueuePlace
+
+
+class Installed(msgspec.Struct, frozen=True, tag="installed"):
+    """A parked key has come from another queue, whose list comes first."""
+
+    topic: str
+    queue: int
+    key: str
+    older: QueuePlace
+    at_ms: int
+    error: str = ""
+    tries: int = 0
+    sharding_key: str = ""
+
+
+class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):
+    """The group's offset was set: what was parked and is no more may be handled again."""
+
+    topic: str
+    queue: int
+
+
+Note = Redriving | Cancelled | Redriven | Unparked | Dropped | Moved | Installed | Forgotten
+Event = Parked | Note
+
+_decode_note: Final = msgspec.json.Decoder(Note).decode
+
+
+def park_topic(group: str) -> str:
+    """Return the topic that holds what a group has parked."""
+    return PARK_PREFIX + group
+
+
+def parked_record(
+    record: Record, event: Parked, *, fence: int | None, store_host: bytes, now_ms: int
+) -> Record:
+    """Return the record to store for a message that is parked.
+
+    Raises:
+        MessageIllegal: its properties leave no room for ours.
+    """
+    found = parse(record.properties)
+    for name in (*_OF_THE_SEND, *_OURS):
+        found.pop(name, None)
+    found[names.PARK_TOPIC] = event.topic
+    found[names.PARK_QUEUE] = str(event.queue)
+    found[names.PARK_OFFSET] = str(event.offset)
+    found[names.PARK_KEY] = escape(event.key)
+    found[names.PARK_TRIES] = str(event.tries)
+    found[names.PARK_TIME] = str(event.at_ms)
+    if fence is not None:
+        found[names.PARK_FENCE] = str(fence)
+    if event.error:
+        found[names.PARK_ERROR] = escape(event.error)
+    properties = join(found).encode()
+    if len(properties) > PROPERTIES_BYTES_MAX - _BROKER_SUFFIX_BYTES:
+        raise MessageIllegal(
+            f"the properties of topic={event.topic} queue={event.queue} offset={event.offset} "
+            "leave no room to park it"
+        )
+    return replace(
+        record,
+        properties=properties,
+        store_host=store_host,
+        stored_at_ms=now_ms,
+        redeliveries=max(record.redeliveries, event.tries),
+        prepared_position=0,
+        version=1,
+    )
+
+
+def note_record(note: Note, *, store_host: bytes, now_ms: int) -> Record:
+    """Return the record to store for a note."""
+    return Record(
+        topic="",
+        queue_id=NOTES,
+        queue_offset=0,
+        position=0,
+        body=msgspec.json.encode(note),
+        # A record that ends with properties cannot be taken for whole when a crash tore it.
+        properties=join({names.PARK_TOPIC: note.topic}).encode(),
+        born_at_ms=now_ms,
+        born_host=store_host,
+        stored_at_ms=now_ms,
+        store_host=store_host,
+    )
+
+
+def read_event(record: Record) -> Event:
+    """Return what a record of a %PARK% topic says.
+
+    Raises:
+        RemoteProtocolError: it is none of ours.
+    """
+    if record.queue_id == NOTES:
+        try:
+            note: Note = _decode_note(record.body)
+            return note
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise RemoteProtocolError(f"not a note: {error}") from None
+    return parked_event(record.properties, record.size, record.stored_at_ms)
+
+
+def parked_event(properties: bytes, size: int, stored_at_ms: int = 0) -> Parked:
+    """Return where a parked message comes from, by its properties. Raises RemoteProtocolError."""
+    found = parse(properties)
+    try:
+        return Parked(
+            found[names.PARK_TOPIC],
+            int(found[names.PARK_QUEUE]),
+            int(found[names.PARK_OFFSET]),
+            unescape(found[names.PARK_KEY]),
+            int(found[names.PARK_TRIES]),
+            unescape(found.get(names.PARK_ERROR, "")),
+            int(found.get(names.PARK_TIME, stored_at_ms)),
+            size,
+            found.get(SHARDING_KEY, "")[:_SHARDING_KEY_CHARS_MAX],
+        )
+    except (KeyError, ValueError) as error:
+        raise RemoteProtocolError(f"not a parked message: {error!r}") from None
+
+
+def escape(text: str) -> str:
+    """Return a text that a property can hold."""
+    return text.replace("%", "%25").replace("\x01", "%01").replace("\x02", "%02")
+
+
+def unescape(text: str) -> str:
+    """Return the text that was escaped."""
+    return text.replace("%02", "\x02").replace("%01", "\x01").replace("%25", "%")

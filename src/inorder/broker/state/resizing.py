@@ -1,0 +1,380 @@
+"""The versions of a topic's key map at one broker: which is open, how others ended, who reads what.
+
+    open n ──stop──> stopped n, ends noted ──open──> open n+1, n is past
+      │                                                  │
+      └ sends of version n are taken,                    └ a group reads on behind the ends of n
+        of others refused                                  only when it was released for n+1
+
+A version that is past is a chapter of the topic: up to its noted end a queue holds messages that
+were placed by its map, behind it those of the next. A key may lie elsewhere in the next chapter, so
+a group has to finish a chapter on all brokers before it gets the next; each broker holds its pulls
+at the ends until then. A group that is not known here begins with the oldest chapter that is left.
+
+The plan of a resize is decided at the topic's first broker, whoever comes first; the others take
+part in a plan only if they know of no other. All values here are replaced, never changed: a shell
+saves the new one before it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from inorder.errors import (
+    GroupNotDone,
+    InvalidParameter,
+    KeyMapChanged,
+    RemoteProtocolError,
+    ResizeUnderWay,
+)
+from inorder.ordering.keymap import KeyMap
+
+VERSION_MAX: Final = 2047
+"""A fence has eleven bits for the version."""
+GROUPS_MAX: Final = 100_000
+GONE_MAX: Final = 100_000
+"""Deleted names whose last version is remembered one by one."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The next version of a topic's map, and the id of whoever planned it."""
+
+    id: str
+    version: int
+    map: str
+
+
+class Chapter(msgspec.Struct, frozen=True):
+    """A version that is past, and where it ended in each queue of this broker."""
+
+    version: int
+    map: str
+    ends: dict[int, int]
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """The version that a group may read; `member` if its pulls are held."""
+
+    version: int
+    member: bool = False
+
+
+class Versions(msgspec.Struct, frozen=True):
+    """The versions of one topic at this broker."""
+
+    version: int = 0
+    map: str = ""
+    opened: str = ""
+    """The id of the plan that began this version."""
+    plan: Plan | None = None
+    ends: dict[int, int] | None = None
+    """Where this version ended: it is stopped for good."""
+    past: tuple[Chapter, ...] = ()
+    groups: dict[str, Reading] = {}
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether no send of this version is taken any more."""
+        return self.ends is not None
+
+
+# The plan.
+
+
+def decide(now: Versions, plan: Plan) -> Versions:
+    """Decide a plan, at the topic's first broker; the same one again changes nothing."""
+    if _is_done(now, plan):
+        return now
+    check_next(now, plan)
+    return now if now.plan is not None else replace(now, plan=plan)
+
+
+def note(
+    now: Versions, plan: Plan, ends: Mapping[int, int], groups: Mapping[str, bool]
+) -> Versions:
+    """Note the ends of the present version and the groups that read the topic.
+
+    `groups` tells of each whether its pulls are to be held. Ends that were noted stay.
+    """
+    if _is_done(now, plan):
+        return now
+    check_next(now, plan)
+    if now.ends is not None:
+        return now
+    known = dict(now.groups)
+    for group, member in list(groups.items())[: GROUPS_MAX - len(known)]:
+        before = known.get(group, Reading(oldest(now)))
+        known[group] = Reading(before.version, before.member or member)
+    return replace(now, plan=plan, ends=dict(ends), groups=known)
+
+
+def open_next(now: Versions, plan_id: str, version: int) -> Versions:
+    """Begin the version of a plan; all brokers of the topic have stopped the one before."""
+    if now.version == version and now.opened == plan_id:
+        return now
+    plan = now.plan
+    if plan is None or plan.version != version:
+        raise _changed(now, version)
+    if plan.id != plan_id:
+        raise _under_way(plan)
+    if now.ends is None:
+        raise InvalidParameter(f"version {now.version} is not stopped here, so {version} must wait")
+    return replace(
+        now,
+        version=version,
+        map=plan.map,
+        opened=plan_id,
+        plan=None,
+        ends=None,
+        past=(*now.past, Chapter(now.version, now.map, now.ends)),
+    )
+
+
+def check_next(now: Versions, plan: Plan) -> None:
+    """Refuse a plan that is not for the next version, or not the one that was decided."""
+    if now.plan is not None and now.plan.id != plan.id:
+        raise _under_way(now.plan)
+    if plan.version != now.version + 1 or now.version < 1:
+        raise _changed(now, plan.version)
+    if plan.version > VERSION_MAX:
+        raise InvalidParameter(f"a topic has at most {VERSION_MAX} versions of its key map")
+    try:
+        found = KeyMap.decode(plan.map)
+    except RemoteProtocolError as error:
+        raise InvalidParameter(str(error)) from None
+    if found.version != plan.version:
+        raise InvalidParameter(f"the map has version {found.version}, the plan {plan.version}")
+
+
+def _is_done(now: Versions, plan: Plan) -> bool:
+    return now.version == plan.version and now.opened == plan.id
+
+
+def _under_way(plan: Plan) -> ResizeUnderWay:
+    return ResizeUnderWay(
+        f"another resize to version {plan.version} was decided, {plan.id}; finish it first with "
+        "`inorder topic resize --resume`",
+        version=plan.version,
+        plan_id=plan.id,
+    )
+
+
+def _changed(now: Versions, wanted: int) -> KeyMapChanged:
+    return KeyMapChanged(
+        f"the key map has version {now.version} here, so its next one is not {wanted}",
+        version=now.version,
+        map=now.map,
+    )
+
+
+def counts_of(text: str) -> dict[str, int]:
+    """Return how many queues each broker has in a map. A broker's queues are 0, 1, … in it."""
+    counts: dict[str, int] = {}
+    for broker, index in KeyMap.decode(text).queues:
+        if index != counts.get(broker, 0):
+            raise InvalidParameter(f"the queues of {broker} in {text[:80]} are not 0, 1, …")
+        counts[broker] = index + 1
+    return counts
+
+
+# Groups.
+
+
+def oldest(now: Versions) -> int:
+    """Return the oldest version of which there are chapters."""
+    return now.past[0].version if now.past else now.version
+
+
+def reading(now: Versions, group: str) -> int:
+    """Return the version that a group may read."""
+    known = now.groups.get(group)
+    return oldest(now) if known is None else max(known.version, oldest(now))
+
+
+def end_for(now: Versions, group: str, queue_id: int) -> int | None:
+    """Return the offset at which a group's pulls of a queue are held; None: nowhere."""
+    version = reading(now, group)
+    if version >= now.version:
+        return None
+    return next(one.ends.get(queue_id, 0) for one in now.past if one.version >= version)
+
+
+def done_version(
+    now: Versions, group: str, committed: Callable[[int], int], first: Callable[[int], int]
+) -> int:
+    """Return the version that a group could read, as far as this broker knows.
+
+    It is done with a chapter when its offset of every queue is at the end, or nothing before the
+    end is left to read.
+    """
+    version = reading(now, group)
+    for chapter in now.past:
+        if chapter.version >= version and _behind(chapter, committed, first):
+            return chapter.version
+    return now.version
+
+
+def behind(
+    now: Versions, group: str, committed: Callable[[int], int], first: Callable[[int], int]
+) -> int:
+    """Return how many messages of the chapter that it reads a group has yet to finish."""
+    version = reading(now, group)
+    chapter = next((one for one in now.past if one.version >= version), None)
+    return 0 if chapter is None else _behind(chapter, committed, first)
+
+
+def _behind(chapter: Chapter, committed: Callable[[int], int], first: Callable[[int], int]) -> int:
+    return sum(
+        max(0, end - max(committed(queue_id), first(queue_id)))
+        for queue_id, end in chapter.ends.items()
+    )
+
+
+def release(now: Versions, group: str, version: int, *, done: int) -> Versions:
+    """Let a group read a version; `done` is what it could read here. Never goes back."""
+    if version > done:
+        raise GroupNotDone(
+            f"group {group} has yet to finish messages of version {done} here, so it cannot read "
+            f"version {version}"
+        )
+    if version <= reading(now, group):
+        return now
+    before = now.groups.get(group, Reading(0))
+    return replace(now, groups={**now.groups, group: Reading(version, before.member)})
+
+
+def hold(now: Versions, group: str, *, member: bool) -> Versions:
+    """Remember a group that is waited for, also over a restart; `member`: its pulls are held."""
+    before = now.groups.get(group, Reading(oldest(now)))
+    if group not in now.groups and len(now.groups) >= GROUPS_MAX:
+        return now
+    held = Reading(before.version, before.member or member)
+    return replace(now, groups={**now.groups, group: held})
+
+
+def rewind(now: Versions, group: str, version: int) -> Versions:
+    """Take a group back to a version: an operator has reset its offsets into it."""
+    before = now.groups.get(group, Reading(0))
+    if version >= reading(now, group):
+        return now
+    return replace(now, groups={**now.groups, group: Reading(version, before.member)})
+
+
+def forget(now: Versions, groups: Iterable[str]) -> Versions:
+    """Wait no more for groups that were deleted."""
+    gone = set(groups)
+    return replace(now, groups={name: one for name, one in now.groups.items() if name not in gone})
+
+
+def next_map(now: Versions, group: str) -> tuple[int, str]:
+    """Return the version that comes after the one that a group reads, and its map."""
+    version = reading(now, group)
+    for chapter in now.past:
+        if chapter.version > version:
+            return chapter.version, chapter.map
+    return now.version, now.map
+
+
+def waiting(now: Versions) -> list[str]:
+    """Return the groups that have not been released into the present version."""
+    return sorted(group for group in now.groups if reading(now, group) < now.version)
+
+
+# Chapters.
+
+
+def chapters(now: Versions, queue_id: int) -> list[tuple[int, int]]:
+    """Return from which offset on a queue holds messages of which version, in order."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for version, ends in [(one.version, one.ends) for one in now.past] + [(now.version, {})]:
+        if found and found[-1][0] == start:
+            found.pop()  # nothing came under it
+        found.append((start, version))
+        start = max(start, ends.get(queue_id, start))
+    return found
+
+
+def trim(now: Versions, first: Callable[[int], int]) -> Versions:
+    """Forget the oldest chapters of which no message is left."""
+    kept = list(now.past)
+    while kept and all(end <= first(queue_id) for queue_id, end in kept[0].ends.items()):
+        kept.pop(0)
+    return now if len(kept) == len(now.past) else replace(now, past=tuple(kept))
+
+
+def cut(now: Versions, last: Callable[[int], int]) -> Versions:
+    """Bring noted ends back to what was recovered of the log."""
+
+    def shorter(ends: dict[int, int]) -> dict[int, int]:
+        return {queue_id: min(end, last(queue_id)) for queue_id, end in ends.items()}
+
+    return replace(
+        now,
+        ends=None if now.ends is None else shorter(now.ends),
+        past=tuple(Chapter(one.version, one.map, shorter(one.ends)) for one in now.past),
+    )
+
+
+# All topics.
+
+
+class _File(msgspec.Struct):
+    topics: dict[str, Versions] = {}
+    gone: dict[str, int] = {}
+    floor: int = 0
+
+
+class Resizes:
+    """The topics of which more is known than the map in their attribute."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Versions] = {}
+        self._gone: dict[str, int] = {}
+        self._floor = 0
+
+    def __repr__(self) -> str:
+        return f"Resizes({len(self.topics)} topics, {len(self._gone)} deleted)"
+
+    def of(self, topic: str, version: int, text: str) -> Versions:
+        """Return a topic's versions; `version` and `text` are those of its attribute."""
+        found = self.topics.get(topic)
+        if found is None or found.version < version:
+            return Versions(version, text)
+        return found
+
+    def last(self, topic: str) -> int:
+        """Return the highest version that a deleted topic of this name had."""
+        return self._gone.get(topic, self._floor)
+
+    def delete(self, topic: str, version: int) -> None:
+        """Forget a topic, but not its last version: a new topic of this name begins above it.
+
+        Of too many names the oldest are forgotten, and every new name then begins above theirs.
+        """
+        self.topics.pop(topic, None)
+        if version > self.last(topic):
+            self._gone.pop(topic, None)
+            self._gone[topic] = version
+        while len(self._gone) > GONE_MAX:
+            self._floor = max(self._floor, self._gone.pop(next(iter(self._gone))))
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return msgspec.json.encode(_File(self.topics, self._gone, self._floor))
+
+    def encode_with(self, topic: str, versions: Versions) -> bytes:
+        """Return the content of the file as it will be."""
+        topics = {**self.topics, topic: versions}
+        return msgspec.json.encode(_File(topics, self._gone, self._floor))
+
+    def decode(self, data: bytes) -> None:
+        """Take over the content of the file; RemoteProtocolError if it is not that."""
+        try:
+            found = msgspec.json.decode(data, type=_File)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise RemoteProtocolError(f"not the versions of topics: {error}") from None
+        self.topics, self._gone, self._floor = found.topics, found.gone, found.floor

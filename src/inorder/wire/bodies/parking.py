@@ -1,0 +1,231 @@
+"""The bodies of the requests about parked keys: compact JSON, every list and text bounded.
+
+A request that breaks a bound is answered with code 1, an answer that does closes the connection.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from inorder.errors import RemoteProtocolError
+from inorder.wire import shapes
+
+ITEMS_MAX: Final = 1024
+"""Messages or keys of one request."""
+KEYS_MAX: Final = 1_000_000
+"""Keys of one answer: more than a broker keeps."""
+PAGE_MAX: Final = 1000
+KEY_CHARS_MAX: Final = 1024
+ERROR_CHARS_MAX: Final = 1000
+REASON_CHARS_MAX: Final = 1000
+
+Name = Annotated[str, msgspec.Meta(max_length=1024)]
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
+Error = Annotated[str, msgspec.Meta(max_length=ERROR_CHARS_MAX)]
+QueueId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Rate = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+
+Outcome = Literal["parked", "live", "full", "gone"]
+"""What became of a message that was to be parked.
+
+parked  it is stored in %PARK%group and done, now or since before
+live    its key is not parked any more: handle it
+full    there is no room; `remark` says of what
+gone    the broker has no such message
+"""
+
+_B = TypeVar("_B", bound="_Body")
+
+
+class _Body(msgspec.Struct, frozen=True):
+    def encode(self) -> bytes:
+        """Return the JSON text."""
+        return msgspec.json.encode(self)
+
+
+class ParkItem(msgspec.Struct, frozen=True, array_like=True):
+    """A message to park: by its offset, with the key that it is parked with."""
+
+    offset: Natural
+    key: Key
+    tries: Natural = 0
+    error: Error | None = None
+    """How its last try failed; None: its key is parked, and it joins it."""
+    fence: Natural | None = None
+
+
+class ParkBody(_Body, frozen=True):
+    """Messages of one queue, in order."""
+
+    items: Annotated[list[ParkItem], msgspec.Meta(min_length=1, max_length=ITEMS_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ParkBody:
+        """Read the JSON text; malformed: SystemError_."""
+        return _request(cls, data)
+
+
+class ParkAnswer(_Body, frozen=True):
+    """What became of each, and the version of the queue's parked keys before and afterwards.
+
+    Whoever knew the version before knows the one afterwards.
+    """
+
+    outcomes: Annotated[list[Outcome], msgspec.Meta(max_length=ITEMS_MAX)]
+    before: Natural
+    version: Natural
+    remark: str = ""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ParkAnswer:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return _answer(cls, data)
+
+
+class QueuePlace(NamedTuple):
+    """A queue of a topic, anywhere."""
+
+    broker: Name
+    queue_id: QueueId
+
+
+class OwnedKey(msgspec.Struct, frozen=True):
+    """A parked key as the owner of its queue has to know it."""
+
+    key: Key
+    end: I64
+    """The highest offset that was parked with it from this queue; -1: none."""
+    redrive: Natural = 0
+    """Which redrive is asked for; 0: none."""
+    rate: Rate = 0
+    """At most so many messages in 1,000 s, of all keys of this queue together; 0: no limit."""
+    older: Annotated[list[QueuePlace], msgspec.Meta(max_length=1024)] = []
+    """Queues that it was parked in before the topic was resized; their lists come first."""
+    moved: bool = False
+    """It lives in another queue by now, whose owner redrives it."""
+
+
+class QueueParking(_Body, frozen=True):
+    """What an owner has to know of the parked keys of a queue."""
+
+    version: Natural
+    keys: Annotated[list[OwnedKey], msgspec.Meta(max_length=KEYS_MAX)]
+    done: Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=KEYS_MAX)]
+    """Offsets at or above the committed one that were parked, as ranges [from, to)."""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> QueueParking:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return _answer(cls, data)
+
+
+class ParkedEntry(msgspec.Struct, frozen=True):
+    """A parked key as an operator sees it."""
+
+    group: Name
+    topic: Name
+    queue: QueueId
+    key: Key
+    messages: Natural
+    size_bytes: Natural
+    since_ms: I64
+    first_offset: I64
+    """The offset of its first message; -1: its list is empty."""
+    tries: Natural
+    first_error: Error
+    last_error: Error
+    """How its last redrive failed; empty: it was not tried, or did not fail."""
+    redrive: Natural = 0
+    rate: Rate = 0
+    older: Annotated[list[QueuePlace], msgspec.Meta(max_length=1024)] = []
+    moved_to: QueuePlace | None = None
+    sharding_key: Annotated[str, msgspec.Meta(max_length=32_767)] = ""
+
+
+class ParkedPage(_Body, frozen=True):
+    """Some parked keys, in order; `next` says where the next page begins, empty: there is none."""
+
+    entries: Annotated[list[ParkedEntry], msgspec.Meta(max_length=PAGE_MAX)]
+    full: dict[Name, str] = {}
+    """Groups that cannot park more, and why."""
+    next: Annotated[str, msgspec.Meta(max_length=8192)] = ""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ParkedPage:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return _answer(cls, data)
+
+
+class NamedKey(msgspec.Struct, frozen=True, array_like=True):
+    """A parked key of a queue; `rate` as in OwnedKey."""
+
+    topic: Name
+    queue_id: QueueId
+    key: Key
+    rate: Rate = 0
+
+
+class KeyList(_Body, frozen=True):
+    """Parked keys of the broker that is asked."""
+
+    keys: Annotated[list[NamedKey], msgspec.Meta(min_length=1, max_length=ITEMS_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> KeyList:
+        """Read the JSON text; malformed: SystemError_."""
+        return _request(cls, data)
+
+
+class RedrivenBody(_Body, frozen=True):
+    """What became of messages of a key in a redrive."""
+
+    done: Annotated[list[Natural], msgspec.Meta(max_length=ITEMS_MAX)] = []
+    """The offsets of those that a handler took."""
+    error: Error | None = None
+    """How the next one failed: the redrive is over, the key stays parked."""
+    older: QueuePlace | None = None
+    """The list of this older queue is empty and closed."""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> RedrivenBody:
+        """Read the JSON text; malformed: SystemError_."""
+        return _request(cls, data)
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """A key that comes to a queue here, the queue it was parked in, since when, and why."""
+
+    queue_id: QueueId
+    key: Key
+    other: QueuePlace
+    since_ms: I64 = 0
+    tries: Natural = 0
+    error: Error = ""
+    sharding_key: Annotated[str, msgspec.Meta(max_length=32_767)] = ""
+
+
+class MoveBody(_Body, frozen=True):
+    """Keys that come to queues of this broker."""
+
+    coming: Annotated[list[Move], msgspec.Meta(max_length=KEYS_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> MoveBody:
+        """Read the JSON text; malformed: SystemError_."""
+        return _request(cls, data)
+
+
+def _answer(cls: type[_B], data: bytes | memoryview) -> _B:
+    try:
+        return msgspec.json.decode(data, type=cls)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise RemoteProtocolError(f"not a {cls.__name__}: {error}") from None
+
+
+@shapes.request_body
+def _request(cls: type[_B], data: Any) -> _B:
+    return _answer(cls, data)

@@ -1,0 +1,77 @@
+"""What a broker tells of a topic's versions (RESIZE_STATUS and its kin)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from inorder.errors import RemoteProtocolError
+
+BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+class PlanView(msgspec.Struct, frozen=True):
+    """A resize that was decided or begun: who it is, to which version, with which map."""
+
+    id: str
+    version: int
+    map: str
+
+
+class ChapterView(msgspec.Struct, frozen=True):
+    """A version that is over: its map, and where it ended in each queue of this broker."""
+
+    version: int
+    map: str
+    ends: dict[int, int]
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """How far a group is at this broker."""
+
+    group: str
+    version: int
+    """The version that it may read."""
+    done: int
+    """The version that it could read as far as this broker knows: it is done with all before."""
+    behind: int
+    """Messages of its version that it has yet to finish here."""
+    online: bool
+    """Whether it has members at this broker."""
+
+
+class ResizeView(msgspec.Struct, frozen=True):
+    """The versions of a topic at one broker."""
+
+    broker: str
+    topic: str
+    version: int
+    """The present one; 0: the topic has no key map, or is not there."""
+    map: str
+    last: int
+    """The highest version that the name ever had here, also before it was deleted."""
+    plan: PlanView | None = None
+    ends: dict[int, int] | None = None
+    """Where the present version ended, once it is stopped."""
+    opened: str = ""
+    """The id of the plan that began the present version."""
+    past: tuple[ChapterView, ...] = ()
+    groups: tuple[GroupProgress, ...] = ()
+    read_queues: int = 0
+    write_queues: int = 0
+
+
+def encode_resize_view(view: ResizeView) -> bytes:
+    """Return the body."""
+    return msgspec.json.encode(view)
+
+
+def decode_resize_view(data: bytes | memoryview) -> ResizeView:
+    """Read the body; malformed: RemoteProtocolError."""
+    if len(data) > BYTES_MAX:
+        raise RemoteProtocolError(f"a view of a resize has at most {BYTES_MAX} bytes")
+    try:
+        return msgspec.json.decode(data, type=ResizeView)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise RemoteProtocolError(f"not a view of a resize: {error}") from None

@@ -1,0 +1,84 @@
+"""Another number of queues for a mapped topic: decide, stop, open, look, release.
+
+`wire/extensions.py` has the codes, `docs/howto/resizing.md` the story. What a broker knows comes as
+a `ResizeView` (`wire/bodies/resizing.py`) in the body of every answer but the last one's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from inorder.wire.extensions import ExtensionCode
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeDecide:
+    """Decide the next version of a topic's map, at its first broker: the first one to ask wins.
+
+    The same request again is answered like the first. Another plan for that version is refused
+    with RESIZE_UNDER_WAY, one for another version with KEY_MAP_CHANGED.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_DECIDE
+
+    topic: str
+    plan_id: str
+    version: int
+    map: str
+    """The new map as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeStop:
+    """Take no more sends of the present version, and note where each queue ends.
+
+    Answered when the log and the ends are on disk. Refused like RESIZE_DECIDE.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_STOP
+
+    topic: str
+    plan_id: str
+    version: int
+    map: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeOpen:
+    """Begin the next version: to be asked when every broker of the topic has stopped.
+
+    The first broker is asked last: so whoever finds it open knows that all are.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_OPEN
+
+    topic: str
+    plan_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeStatus:
+    """Ask what a broker knows of a topic's versions, and how far groups are."""
+
+    CODE: ClassVar = ExtensionCode.RESIZE_STATUS
+
+    topic: str
+    group: str = ""
+    """Only this group; empty: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRelease:
+    """Let a group read a version: it is done with those before it, on all brokers.
+
+    Refused with GROUP_NOT_DONE if it is not so here, unless an operator insists.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_RELEASE
+
+    topic: str
+    group: str
+    version: int
+    force: bool = False

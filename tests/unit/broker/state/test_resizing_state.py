@@ -1,0 +1,200 @@
+"""The versions of a topic at one broker: plans, ends, groups, chapters."""
+
+from __future__ import annotations
+
+import pytest
+
+from inorder.broker.state import resizing as rules
+from inorder.broker.state.resizing import Chapter, Plan, Reading, Resizes, Versions
+from inorder.errors import (
+    BrokerError,
+    GroupNotDone,
+    InvalidParameter,
+    KeyMapChanged,
+    RemoteProtocolError,
+    ResizeUnderWay,
+)
+
+ONE = Versions(1, "1/a:0-1")
+PLAN = Plan("p", 2, "2/a:0-3")
+OTHER = Plan("q", 2, "2/a:0-2")
+STOPPED = rules.note(ONE, PLAN, {0: 10, 1: 20}, {"g": True, "reader": False})
+TWO = rules.open_next(STOPPED, "p", 2)
+THREE = Versions(
+    3,
+    "3/a:0-0",
+    "r",
+    past=(Chapter(1, "1/a:0-1", {0: 10, 1: 20}), Chapter(2, "2/a:0-3", {0: 15, 1: 20, 2: 5})),
+    groups={"g": Reading(1, True)},
+)
+
+
+def test_a_plan_goes_its_way() -> None:
+    """Decided, stopped with its ends, opened; each step again changes nothing."""
+    decided = rules.decide(ONE, PLAN)
+    assert decided.plan == PLAN
+    assert not decided.stopped
+    assert rules.decide(decided, PLAN) is decided
+    stopped = rules.note(decided, PLAN, {0: 10, 1: 20}, {"g": True})
+    assert stopped.ends == {0: 10, 1: 20}
+    assert rules.note(stopped, PLAN, {0: 99}, {}) is stopped, "noted ends stay"
+    opened = rules.open_next(stopped, "p", 2)
+    assert (opened.version, opened.map, opened.opened, opened.plan) == (2, PLAN.map, "p", None)
+    assert opened.past == (Chapter(1, "1/a:0-1", {0: 10, 1: 20}),)
+    assert rules.open_next(opened, "p", 2) is opened
+    assert rules.decide(opened, PLAN) is opened
+    assert rules.note(opened, PLAN, {}, {}) is opened
+
+
+@pytest.mark.parametrize(
+    ("now", "plan", "error"),
+    [
+        (rules.decide(ONE, PLAN), OTHER, ResizeUnderWay),
+        (STOPPED, OTHER, ResizeUnderWay),
+        (TWO, OTHER, KeyMapChanged),
+        (ONE, Plan("p", 3, "3/a:0-1"), KeyMapChanged),
+        (ONE, Plan("p", 1, "1/a:0-1"), KeyMapChanged),
+        (Versions(), Plan("p", 1, "1/a:0-1"), KeyMapChanged),
+        (ONE, Plan("p", 2, "3/a:0-1"), InvalidParameter),
+        (ONE, Plan("p", 2, "garbage"), InvalidParameter),
+        (Versions(2047, "2047/a:0-0"), Plan("p", 2048, "2048/a:0-0"), InvalidParameter),
+    ],
+)
+def test_another_plan_is_refused(now: Versions, plan: Plan, error: type[BrokerError]) -> None:
+    """Only the plan that is known, only for the next version, only with its map."""
+    with pytest.raises(error):
+        rules.decide(now, plan)
+    with pytest.raises(error):
+        rules.note(now, plan, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("now", "plan_id", "version", "error"),
+    [
+        (ONE, "p", 2, KeyMapChanged),
+        (rules.decide(ONE, PLAN), "p", 2, InvalidParameter),
+        (STOPPED, "q", 2, ResizeUnderWay),
+        (STOPPED, "p", 3, KeyMapChanged),
+        (TWO, "q", 2, KeyMapChanged),
+    ],
+)
+def test_what_is_not_stopped_is_not_opened(
+    now: Versions, plan_id: str, version: int, error: type[BrokerError]
+) -> None:
+    """Nor by another plan, nor another version."""
+    with pytest.raises(error):
+        rules.open_next(now, plan_id, version)
+
+
+def test_a_group_is_held_at_the_end_of_its_version() -> None:
+    """In each queue; one that is not known begins with the oldest version."""
+    assert rules.end_for(ONE, "g", 0) is None
+    assert [rules.end_for(THREE, "g", queue) for queue in range(4)] == [10, 20, 0, 0]
+    assert rules.end_for(THREE, "new", 1) == 20
+    second = rules.release(THREE, "g", 2, done=2)
+    assert [rules.end_for(second, "g", queue) for queue in range(4)] == [15, 20, 5, 0]
+    third = rules.release(second, "g", 3, done=3)
+    assert rules.end_for(third, "g", 0) is None
+    assert rules.waiting(THREE) == ["g"]
+    assert rules.waiting(third) == []
+
+
+@pytest.mark.parametrize(
+    ("committed", "first", "done"),
+    [
+        ({}, 0, 1),
+        ({0: 10}, 0, 1),
+        ({0: 9, 1: 20}, 0, 1),
+        ({0: 10, 1: 20}, 0, 2),
+        ({0: 15, 1: 20}, 0, 2),
+        ({0: 15, 1: 20, 2: 5}, 0, 3),
+        ({}, 20, 3),
+    ],
+)
+def test_done_is_at_the_ends_of_all_queues(
+    committed: dict[int, int], first: int, done: int
+) -> None:
+    """Or where nothing before the end is left."""
+    found = rules.done_version(THREE, "g", lambda queue: committed.get(queue, -1), lambda _: first)
+    assert found == done
+
+
+def test_a_release_is_checked_and_never_goes_back() -> None:
+    """A reset by an operator takes a group back."""
+    with pytest.raises(GroupNotDone, match="yet to finish"):
+        rules.release(THREE, "g", 2, done=1)
+    third = rules.release(THREE, "g", 3, done=3)
+    assert rules.release(third, "g", 2, done=3) is third
+    assert rules.reading(rules.rewind(third, "g", 1), "g") == 1
+    assert rules.rewind(THREE, "g", 3) is THREE
+    assert rules.next_map(THREE, "g") == (2, "2/a:0-3")
+    assert rules.next_map(third, "g") == (3, "3/a:0-0")
+    assert rules.behind(THREE, "g", lambda _: 4, lambda _: 0) == 6 + 16
+    assert rules.behind(third, "g", lambda _: 4, lambda _: 0) == 0
+
+
+def test_groups_are_remembered_and_forgotten() -> None:
+    """Members at once; whoever is asked about without being held."""
+    assert TWO.groups == {"g": Reading(1, True), "reader": Reading(1, False)}
+    held = rules.hold(TWO, "reader", member=True)
+    assert held.groups["reader"] == Reading(1, True)
+    assert rules.hold(TWO, "late", member=False).groups["late"] == Reading(1, False)
+    assert rules.waiting(rules.forget(TWO, ["g"])) == ["reader"]
+
+
+@pytest.mark.parametrize(
+    ("now", "queue", "chapters"),
+    [
+        (ONE, 0, [(0, 1)]),
+        (STOPPED, 0, [(0, 1)]),
+        (TWO, 0, [(0, 1), (10, 2)]),
+        (TWO, 3, [(0, 2)]),
+        (THREE, 0, [(0, 1), (10, 2), (15, 3)]),
+        (THREE, 1, [(0, 1), (20, 3)]),
+        (THREE, 2, [(0, 2), (5, 3)]),
+        (THREE, 9, [(0, 3)]),
+        (Versions(), 0, [(0, 0)]),
+    ],
+)
+def test_chapters_of_a_queue(now: Versions, queue: int, chapters: list[tuple[int, int]]) -> None:
+    """From which offset on which version placed its messages."""
+    assert rules.chapters(now, queue) == chapters
+
+
+def test_what_is_gone_is_let_go() -> None:
+    """Chapters without a message; ends beyond what was recovered."""
+    assert rules.trim(THREE, lambda _: 0) is THREE
+    trimmed = rules.trim(THREE, lambda _: 20)
+    assert trimmed.past == ()
+    assert rules.reading(trimmed, "g") == 3
+    assert [one.version for one in rules.trim(TWO, lambda queue: (10, 19)[queue]).past] == [1]
+    cut = rules.cut(STOPPED, lambda _: 15)
+    assert cut.ends == {0: 10, 1: 15}
+    assert rules.cut(THREE, lambda _: 100) == THREE
+
+
+def test_versions_of_a_name_are_never_used_again() -> None:
+    """Also of a deleted topic, also when too many names are remembered (A5)."""
+    table = Resizes()
+    assert table.of("t", 1, "1/a:0-1") == ONE
+    table.topics["t"] = TWO
+    assert table.of("t", 1, "1/a:0-1") is TWO
+    table.delete("t", 2)
+    assert (table.last("t"), table.last("u"), "t" in table.topics) == (2, 0, False)
+    table.delete("t", 1)
+    again = Resizes()
+    again.decode(table.encode_with("u", TWO))
+    assert (again.last("t"), again.topics) == (2, {"u": TWO})
+    for number in range(rules.GONE_MAX):
+        table.delete(f"n{number}", 3)
+    assert (table.last("t"), table.last("n0")) == (2, 3)
+    assert table.last("never seen") == 2, "the oldest names were forgotten, not their versions"
+    with pytest.raises(RemoteProtocolError):
+        again.decode(b'{"topics": 7}')
+
+
+def test_queues_of_a_broker_are_counted() -> None:
+    """As RocketMQ numbers them: 0, 1, …"""
+    assert rules.counts_of("1/a:0-1/b:0-0") == {"a": 2, "b": 1}
+    with pytest.raises(InvalidParameter):
+        rules.counts_of("1/a:1-2")

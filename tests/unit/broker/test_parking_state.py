@@ -1,0 +1,244 @@
+"""Parked keys of groups: what the events of the log make of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from inorder.broker.state.parkedkeys import Limits, Place
+from inorder.broker.state.parking import ParkingTable, Verdict
+from inorder.broker.state.parkrecords import (
+    Cancelled,
+    Dropped,
+    Event,
+    Forgotten,
+    Installed,
+    Moved,
+    Parked,
+    Redriven,
+    Redriving,
+    Unparked,
+)
+from inorder.wire.bodies.parking import QueuePlace
+
+PLACE = Place("billing", "orders", 0)
+ELSEWHERE = QueuePlace("broker-b", 7)
+
+
+def parked(offset: int, key: str = "k", *, error: str = "", size: int = 100) -> Parked:
+    """Return a message that was parked."""
+    return Parked("orders", 0, offset, key, 6 if error else 0, error, 1000 + offset, size, key)
+
+
+def table_of(*events: Event, limits: Limits | None = None) -> ParkingTable:
+    """Return what events make."""
+    table = ParkingTable(limits)
+    for position, event in enumerate(events):
+        table.apply("billing", event, position * 1000)
+    return table
+
+
+def judge(table: ParkingTable, offset: int, key: str = "k", **more: object) -> Verdict:
+    """Ask about a message."""
+    words = {"joins": True, "size": 100, "floor": 0, "now_ms": 2000, **more}
+    return table.judge(PLACE, offset, key, **words)[0]  # type: ignore[arg-type]
+
+
+def origins(table: ParkingTable, key: str = "k") -> list[int]:
+    """Return the offsets in a key's list."""
+    found = table.find(PLACE, key)
+    assert found is not None
+    return [message.origin for message in found.messages]
+
+
+FIRST = parked(5, error="ValueError: no")
+JOINED = parked(8)
+
+
+def test_a_key_keeps_its_first_error_and_its_order() -> None:
+    """What joins a key lies behind what came before it in the queue, whatever came first here."""
+    table = table_of(FIRST, parked(9), parked(8))
+    found = table.find(PLACE, "k")
+    assert found is not None
+    assert (found.first_error, found.tries, found.since_ms) == ("ValueError: no", 6, 1005)
+    assert (origins(table), found.end) == ([5, 8, 9], 9)
+    assert table.statistics("billing") == (1, 3, 300)
+
+
+@pytest.mark.parametrize(
+    ("events", "offset", "joins", "verdict"),
+    [
+        ([], 5, False, Verdict.STORE),
+        ([], 5, True, Verdict.LIVE),
+        ([FIRST], 5, False, Verdict.PARKED),
+        ([FIRST], 8, True, Verdict.STORE),
+        ([FIRST, JOINED], 8, True, Verdict.PARKED),
+        ([FIRST, Redriven("orders", 0, "k", [5]), Unparked("orders", 0, "k")], 5, True,
+         Verdict.PARKED),
+        ([FIRST, Redriven("orders", 0, "k", [5]), Unparked("orders", 0, "k")], 8, True,
+         Verdict.LIVE),
+        ([FIRST, Redriven("orders", 0, "k", [5]), Unparked("orders", 0, "k")], 8, False,
+         Verdict.STORE),
+        ([FIRST, Redriven("orders", 0, "k", [5]), Unparked("orders", 0, "k"),
+          Forgotten("orders", 0)], 5, True, Verdict.LIVE),
+        ([FIRST, Forgotten("orders", 0)], 5, True, Verdict.PARKED),
+    ],
+)  # fmt: skip
+def test_a_park_is_judged(events: list[Event], offset: int, joins: bool, verdict: Verdict) -> None:
+    """Parked before is parked; a join of a live key is live, now or again; else it is stored."""
+    assert judge(table_of(*events), offset, joins=joins) is verdict
+
+
+def test_what_is_committed_was_done() -> None:
+    """A late request for a message below the committed offset parks nothing again."""
+    assert judge(ParkingTable(), 5, joins=False, floor=6) is Verdict.PARKED
+
+
+def test_messages_of_one_request_know_each_other() -> None:
+    """A message may join a key that the same request parks."""
+    assert judge(ParkingTable(), 8, before=[FIRST]) is Verdict.STORE
+
+
+@pytest.mark.parametrize(
+    ("limits", "key", "now_ms", "said"),
+    [
+        (Limits(keys_max=1), "other", 2000, "parked_keys_max"),
+        (Limits(bytes_max=150), "k", 2000, "parked_bytes_max"),
+        (Limits(age_max_ms=500), "k", 1506, "parked_age_max_ms"),
+    ],
+)
+def test_a_bound_refuses_and_says_which(limits: Limits, key: str, now_ms: int, said: str) -> None:
+    """At a bound nothing more is parked; below it everything is."""
+    table = table_of(FIRST, limits=limits)
+    verdict, why = table.judge(PLACE, 9, key, joins=False, size=100, floor=0, now_ms=now_ms)
+    assert verdict is Verdict.FULL
+    assert said in why
+    assert table.full("another group", now_ms, keys=1) == ""
+    below = table_of(FIRST).judge(PLACE, 9, key, joins=False, size=100, floor=0, now_ms=now_ms)
+    assert below[0] is Verdict.STORE
+
+
+def test_a_bound_counts_what_the_request_brings() -> None:
+    """Ten new keys in one request are ten keys."""
+    table = ParkingTable(Limits(keys_max=1))
+    assert judge(table, 9, "other", joins=False, before=[FIRST]) is Verdict.FULL
+    assert judge(table, 9, "k", joins=False, before=[FIRST]) is Verdict.STORE
+
+
+def test_a_list_that_grew_does_not_go_live() -> None:
+    """The owner says up to where it redrove; a message behind that keeps the key parked."""
+    table = table_of(FIRST, Redriven("orders", 0, "k", [5]))
+    assert table.may_unpark(PLACE, "k", 5, heir=False) == ""
+    table.apply("billing", JOINED, 9000)
+    assert "grew" in table.may_unpark(PLACE, "k", 5, heir=False)
+    table.apply("billing", Redriven("orders", 0, "k", [8]), 9100)
+    assert "grew" in table.may_unpark(PLACE, "k", 5, heir=False)  # it handled what it did not name
+    assert table.may_unpark(PLACE, "k", 8, heir=False) == ""
+    assert table.may_unpark(PLACE, "nobody", 8, heir=False) == ""
+
+
+def test_a_redrive_that_fails_leaves_the_rest_and_the_new_error() -> None:
+    """What was handled is gone, the first error stays, the redrive is over."""
+    table = table_of(FIRST, JOINED, Redriving("orders", 0, "k", 500))
+    found = table.find(PLACE, "k")
+    assert found is not None
+    assert (found.redrive, found.rate) == (2001, 500)
+    assert table.wants_redrive(PLACE)
+    table.apply("billing", Redriven("orders", 0, "k", [5], "KeyError: again"), 9000)
+    assert (found.redrive, found.first_error, found.last_error) == (
+        0, "ValueError: no", "KeyError: again",
+    )  # fmt: skip
+    assert origins(table) == [8]
+    assert not table.wants_redrive(PLACE)
+    table.apply("billing", Redriving("orders", 0, "k", 0), 9100)
+    table.apply("billing", Cancelled("orders", 0, "k"), 9200)
+    assert not table.wants_redrive(PLACE)
+
+
+def test_a_dropped_key_goes_live_by_its_owner() -> None:
+    """An operator's drop empties the list; only the owner knows that no handler of it runs."""
+    table = table_of(FIRST, JOINED, Dropped("orders", 0, "k", [5, 8], "test data"))
+    assert origins(table) == []
+    assert table.wants_redrive(PLACE)
+    assert table.may_unpark(PLACE, "k", 8, heir=False) == ""
+    head = table_of(FIRST, JOINED, Dropped("orders", 0, "k", [5], "bad", whole=False))
+    assert origins(head) == [8]
+    assert not head.wants_redrive(PLACE)
+
+
+def test_an_unparked_key_leaves_its_offsets_until_they_are_committed() -> None:
+    """The next owner must not handle what was redriven; what is committed needs no memory."""
+    table = table_of(FIRST, JOINED, Redriven("orders", 0, "k", [5, 8]), Unparked("orders", 0, "k"))
+    assert table.find(PLACE, "k") is None
+    assert table.statistics("billing") == (0, 0, 0)
+    assert table.done(PLACE, 0) == [(5, 6), (8, 9)]
+    assert table.done(PLACE, 6) == [(8, 9)]
+    table.prune(PLACE, 6)
+    assert table.done(PLACE, 0) == [(8, 9)]
+    table.prune(PLACE, 9)
+    assert table.version(*PLACE) == 0
+    assert not table.places
+
+
+def test_parked_offsets_are_kept_as_long_as_they_are_parked() -> None:
+    """Also below the committed offset, for it may be set back."""
+    table = table_of(FIRST)
+    table.prune(PLACE, 100)
+    assert judge(table, 5) is Verdict.PARKED
+
+
+def test_every_event_changes_the_version() -> None:
+    """Also one that changes nothing else: an owner that missed something notices."""
+    table = table_of(FIRST)
+    assert table.version(*PLACE) == 1
+    table.apply("billing", Unparked("orders", 0, "nobody"), 7000)
+    assert table.version(*PLACE) == 7001
+    assert table.version("billing", "orders", 1) == 0
+
+
+def test_a_message_stored_again_lies_elsewhere() -> None:
+    """What is carried on in the log before its file goes is the same message."""
+    table = table_of(FIRST, FIRST)
+    found = table.find(PLACE, "k")
+    assert found is not None
+    assert [(one.origin, one.position) for one in found.messages] == [(5, 1000)]
+    assert table.oldest_position() == 1000
+    assert table.statistics("billing") == (1, 1, 100)
+
+
+def test_a_key_that_moves_is_redriven_by_the_new_queue_alone() -> None:
+    """Its list stays, the old owner cannot let it go live, the heir can when it is empty."""
+    table = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE))
+    assert "moved" in table.may_unpark(PLACE, "k", 5, heir=False)
+    assert "grew" in table.may_unpark(PLACE, "k", 5, heir=True)
+    table.apply("billing", Redriven("orders", 0, "k", [5]), 9000)
+    assert table.may_unpark(PLACE, "k", 5, heir=True) == ""
+    assert "not moved" in table_of(FIRST).may_unpark(PLACE, "k", 5, heir=True)
+
+
+def test_a_key_that_is_redriven_cannot_move_yet() -> None:
+    """The release into the next key map waits; what has moved has moved."""
+    table = table_of(FIRST)
+    assert table.may_leave(PLACE, "k") is True
+    table.apply("billing", Redriving("orders", 0, "k", 0), 9000)
+    assert table.may_leave(PLACE, "k") is False
+    moved = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE))
+    assert moved.may_leave(PLACE, "k") is None
+    assert moved.may_leave(PLACE, "nobody") is None
+
+
+def test_an_installed_key_is_parked_until_its_older_list_is_drained() -> None:
+    """Its messages join it at its new place; nothing is live before the older list is empty."""
+    coming = Installed("orders", 0, "k", ELSEWHERE, 500, "ValueError: no", 6, "k")
+    table = table_of(coming)
+    assert judge(table, 0) is Verdict.STORE
+    assert "older" in table.may_unpark(PLACE, "k", -1, heir=False)
+    table.apply("billing", Redriven("orders", 0, "k", older=ELSEWHERE), 9000)
+    assert table.may_unpark(PLACE, "k", -1, heir=False) == ""
+    assert table_of(coming).may_come(PLACE, "k", ELSEWHERE) is None
+    assert ParkingTable().may_come(PLACE, "k", ELSEWHERE) is True
+
+
+def test_a_key_does_not_come_back_onto_its_own_older_list() -> None:
+    """Else its newest messages would lie with its oldest: it has to be redriven first."""
+    table = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE))
+    assert table.may_come(PLACE, "k", ELSEWHERE) is False
