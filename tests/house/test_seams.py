@@ -30,10 +30,16 @@ CLOCK_NAMES = re.compile(
 CLOCK_IN = {
     "clock.py": "the seam itself",
     "cli/demo.py": "tells a person how long something took",
+    "cli/demospark.py": "the same of the part on Spark",
     "cli/democonsumer.py": "tells the checker when a handler ran, to the nanosecond",
+    "cli/demoparking.py": "the same",
     "cli/benching.py": "the same, in more detail",
     "spark/cluster.py": "blocks in a worker of Spark, where nothing is simulated",
     "spark/source.py": "the same in the driver",
+    "spark/sending.py": "the same, in the task of a sink",
+    "spark/jobs/lagging.py": "waits between samples of a running system",
+    "spark/jobs/replaying.py": "keeps to a rate in a worker of Spark",
+    "spark/ordered.py": "the same in a task; what follows from it is decided once",
 }
 
 RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|os\.urandom)$")
@@ -53,11 +59,14 @@ FILES_IN = {
     "settings/sources.py": "settings are read before anything starts",
     "net/tls.py": "the ssl module takes certificates from files only",
     "cli/demo.py": "a temporary directory for the whole demo",
+    "cli/demospark.py": "the same for the part on Spark, and its picture",
     "cli/lines.py": "messages to send come from files that a person names",
     "cli/failures.py": "output that nobody reads any more goes nowhere",
     "cli/profiles.py": "the profiles of a person, read before anything starts",
     "spark/java.py": "a wrapper in the user's cache, for another program",
-    "spark/session.py": "a settings file for the JVM",
+    "spark/sessions.py": "a settings file for the JVM",
+    "spark/jobs/files.py": "archives go through Arrow's file systems; local ones are synced",
+    "spark/versionfiles.py": "states of a query, in a folder that all executors see",
     "testing/cluster.py": "a temporary directory for a cluster of a test",
     "testing/hosted.py": "the same for a broker of a test",
 }
@@ -67,7 +76,7 @@ ENVIRONMENT_IN = {
     "cli/settings.py": "the reader of settings; everything else gets them as arguments",
     "cli/oncluster.py": "which cluster a person means when no option says it",
     "cli/completing.py": "the same, while a person types",
-    "spark/session.py": "Spark and Java are configured by it",
+    "spark/sessions.py": "Spark and Java are configured by it",
     "client/access.py": "RocketMQ's NAMESRV_ADDR, for a client that is given no name server",
 }
 

@@ -13,7 +13,7 @@ from tests.house.sources import ROOT, SOURCE, modules
 # Norm: modules of about 150 lines, rarely above 400; functions fit a screen. Ceilings:
 MODULE_LINES_MAX = 550
 LARGE_MODULE_LINES = 400
-LARGE_MODULES_MAX = 10
+LARGE_MODULES_MAX = 12
 FUNCTION_LINES_MAX = 80
 HOT_FUNCTION_LINES_MAX = 120
 

@@ -21,7 +21,16 @@ PAIRS = [
     pytest.param(inorder.Admin, inorder.aio.Admin, id="Admin"),
     *(
         pytest.param(getattr(nouns, name), getattr(async_nouns, name), id=name)
-        for name in ("Cluster", "Topics", "Groups", "Offsets", "Messages", "Producers")
+        for name in (
+            "Cluster",
+            "Topics",
+            "Groups",
+            "Offsets",
+            "Messages",
+            "Locks",
+            "Parked",
+            "Producers",
+        )
     ),
     pytest.param(
         inorder.testing.RunningBroker, inorder.testing.AsyncRunningBroker, id="RunningBroker"
@@ -36,7 +45,8 @@ TWINS = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__ite
 OWN = {"__del__"}  # who forgets to close a blocking client is told so
 # A noun is made by its Admin. Requests to a single broker belong to the event loop.
 INSIDE = {"Cluster": {"__init__", "api", "each"}} | {
-    name: {"__init__"} for name in ("Topics", "Groups", "Offsets", "Messages", "Producers")
+    name: {"__init__"}
+    for name in ("Topics", "Groups", "Offsets", "Messages", "Locks", "Parked", "Producers")
 }
 
 # A Session belongs to an event loop, so the blocking client takes an address only.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from inorder.client.api import BrokerApi
 from inorder.client.consumer import Consumer
@@ -103,8 +104,12 @@ def play(
     queues: int = 1,
     broker: BrokerConfig | None = None,
     timeout: float = 100_000,
+    stock: bool = False,
 ) -> T:
-    """Run a story on a simulated cluster; nothing of its consumers is left behind."""
+    """Run a story on a simulated cluster; nothing of its consumers is left behind.
+
+    With `stock` the broker does not say that it is ours: clients keep to RocketMQ's rules.
+    """
 
     async def main(loop: SimLoop) -> T:
         cluster = SimCluster(loop, broker=broker)
@@ -128,7 +133,10 @@ def play(
         del node
         return result
 
-    return run(main, seed)
+    if not stock:
+        return run(main, seed)
+    with patch("inorder.broker.handlers.members.CAPABILITY", "stock"):
+        return run(main, seed)
 
 
 Handle = Callable[[ReceivedMessage], Awaitable[Any]]

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 import inorder
 import inorder.testing
@@ -159,10 +160,46 @@ def delayed() -> None:
         send(broker.namesrv, deliver_at=datetime(2030, 1, 1, tzinfo=UTC))
 
 
+def park_without_keys() -> None:
+    inorder.Consumer("127.0.0.1:1", group="billing").on(
+        "orders", order="queue", on_failure=inorder.Park()
+    )(print)
+
+
+def park_on_rocketmq() -> None:
+    with patch("inorder.broker.handlers.members.CAPABILITY", "stock"), running() as broker:
+        send(broker.namesrv)
+        consumer = inorder.Consumer(broker.namesrv, group="billing")
+        consumer.on("orders", order="key", on_failure=inorder.Park())(print)
+        try:
+            consumer.start()
+        finally:
+            consumer.close()
+
+
+def redrive_of_nothing() -> None:
+    with running() as broker, inorder.Admin(broker.namesrv) as admin:
+        admin.parked.redrive("billing", ["order-13"])
+
+
 def after_close() -> None:
     with running() as broker, broker.producer() as producer:
         producer.close()
         producer.send("orders", b"x")
+
+
+def mapped_topic() -> None:
+    """Change the number of queues as RocketMQ does."""
+    with running() as broker, inorder.Admin(broker.namesrv) as admin:
+        admin.topics.create("orders", queues=4)
+        admin.topics.update("orders", queues=8)
+
+
+def unmapped_topic() -> None:
+    """Resize a topic that a send made."""
+    with running() as broker, inorder.Admin(broker.namesrv) as admin:
+        send(broker.namesrv, "plain")
+        admin.topics.resize("plain", queues=8)
 
 
 CASES = (
@@ -205,6 +242,19 @@ CASES = (
     Case("bad tag expression", bad_tags, "write `*`, a tag, or `a \\|\\| b`"),
     Case("broker busy", busy, "send less at a time; sends try again by themselves"),
     Case("message for a time of day", delayed, "use `delay_level=`, or send it when it is due"),
+    Case(
+        "other queues for a topic with a key map",
+        mapped_topic,
+        "`inorder topic resize`, which keeps the order of keys",
+    ),
+    Case(
+        "resize of a topic without a key map",
+        unmapped_topic,
+        "`inorder topic create`; or `topic update --queues`, if order does not matter",
+    ),
+    Case("`Park` without keys", park_without_keys, 'use `order="key"`, or another policy'),
+    Case("`Park` on Apache RocketMQ", park_on_rocketmq, "use `DeadLetter` or `Block` there"),
+    Case("redrive of a key that is not parked", redrive_of_nothing, "`inorder parked GROUP`"),
     Case("use after close", after_close, "make a new one"),
 )
 

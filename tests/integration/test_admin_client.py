@@ -24,7 +24,7 @@ from inorder.errors import (
     TopicNotRouted,
     UsageError,
 )
-from inorder.model import GroupConfig, Subscription, TopicQueue
+from inorder.model import GroupConfig, Subscription, TopicConfig, TopicQueue
 from inorder.testing.cluster import Cluster
 from inorder.wire.bodies import ConsumerData
 from inorder.wire.ids import offset_message_id
@@ -84,9 +84,9 @@ def test_a_topic_from_birth_to_death() -> None:
         await admin.topics.update(TOPIC, perm=4)
         config = (await admin.topics.configs(TOPIC))["broker-a"]
         assert (config.perm, config.read_queues) == (4, 2)
-        with pytest.raises(UsageError, match="could not be read any more"):
-            await admin.topics.update(TOPIC, queues=1)
-        await admin.topics.update(TOPIC, queues=1, shrink=True)
+        with pytest.raises(UsageError, match="topic resize orders --queues TOTAL"):
+            await admin.topics.update(TOPIC, queues=1, shrink=True)
+        await admin.topics.resize(TOPIC, queues=1)
         assert len((await admin.topics.describe(TOPIC)).queues) == 1
         await admin.topics.delete(TOPIC)
         assert TOPIC not in await admin.topics.names()
@@ -330,7 +330,7 @@ def test_a_topic_has_a_key_map_that_follows_its_queues() -> None:
         async with Producer(session) as producer:
             keys = [f"key-{n}" for n in range(20)]
             sends = [producer.send_nowait(TOPIC, b"x", key=key) for key in keys for _ in range(5)]
-            await admin.topics.update(TOPIC, queues=3)
+            await admin.topics.resize(TOPIC, queues=3)
             sends += [producer.send_nowait(TOPIC, b"x", key=key) for key in keys for _ in range(5)]
             receipts = await asyncio.gather(*sends)
             assert {receipt.queue.index for receipt in receipts[100:]} == {0, 1, 2}
@@ -339,5 +339,24 @@ def test_a_topic_has_a_key_map_that_follows_its_queues() -> None:
         await admin.topics.delete(TOPIC)
         with pytest.raises(NotFound):
             await kept()
+        await admin.topics.create(TOPIC, queues=2)
+        assert await kept() == "3/broker-a:0-1", "versions of a name are never used again (A5)"
+
+    play(story)
+
+
+def test_a_topic_without_a_key_map_keeps_its_messages_readable() -> None:
+    """Other queue counts are set as they are; fewer only if the caller says that he means it."""
+
+    async def story(cluster: Cluster, session: Session, admin: Admin) -> None:
+        api = await session.broker_at((await admin.cluster.masters())[0].address)
+        await api.create_topic(TopicConfig("plain", 2, 2))
+        await admin.topics.update("plain", queues=3)
+        with pytest.raises(UsageError, match="could not be read any more"):
+            await admin.topics.update("plain", queues=1)
+        await admin.topics.update("plain", queues=1, shrink=True)
+        assert (await admin.topics.configs("plain"))["broker-a"].read_queues == 1
+        with pytest.raises(UsageError, match="has no key map"):
+            await admin.topics.resize("plain", queues=4)
 
     play(story)

@@ -32,7 +32,8 @@ def test_topics_and_cluster(broker: RunningBroker) -> None:
         admin.topics.create("more", queues=1, attributes={"message.type": "FIFO"})
         assert admin.topics.names() == ["more", "orders"]
         assert admin.topics.table()["orders"]["broker-a"].read_queues == 2
-        admin.topics.update("more", queues=2)
+        assert admin.topics.resize("more", queues=2).queues == 2
+        assert admin.topics.resize_status("more").is_done
         assert admin.topics.configs("more")["broker-a"].write_queues == 2
         assert admin.topics.describe("orders").messages == 6
         assert admin.topics.find_queue("orders", 1).index == 1

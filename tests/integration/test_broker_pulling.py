@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from inorder.net import accepted
+from inorder.net.output import Buffer, write_last
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import BINARY
 from inorder.wire.record import decode_all
@@ -236,6 +238,29 @@ def test_pull_by_a_stock_consumer_uses_the_heartbeats_subscription() -> None:
             assert bodies(answer) == [b"mine"]
 
     asyncio.run(scenario())
+
+
+def test_a_held_pull_is_answered_together_with_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that stops leaves no moment for the next pull, which would be lost."""
+    ends: list[bytes] = []
+
+    def noted(transport: asyncio.Transport, parts: list[Buffer]) -> int:
+        ends.append(b"".join(parts))
+        return write_last(transport, parts)
+
+    monkeypatch.setattr(accepted, "write_last", noted)
+
+    async def scenario() -> None:
+        async with running() as rig:
+            await fill(rig, 1)
+            pull = asyncio.ensure_future(rig.pull(queueOffset="1", **HOLD))
+            await until(lambda: bool(len(rig.broker.waits)))
+            await rig.broker.stop()
+            assert (await pull).code == ResponseCode.PULL_NOT_FOUND
+
+    asyncio.run(scenario())
+    (end,) = ends
+    assert b"OFFSET_OVERFLOW_ONE" in end
 
 
 @pytest.mark.slow

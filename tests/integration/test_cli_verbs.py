@@ -97,8 +97,9 @@ def test_topics(shell: Shell, topic: str) -> None:
     view = shell.json("topic", "describe", topic)
     assert (view["messages"], len(view["queues"])) == (4, 2)
     assert "messages 4" in shell.run("topic", "describe", topic)
-    assert "could not be read" in shell.run("topic", "update", topic, "--queues", "1", code=2)
-    shell.run("topic", "update", topic, "--perm", "r", "--queues", "3")
+    assert "topic resize" in shell.run("topic", "update", topic, "--queues", "1", code=2)
+    assert "has 3 queues" in shell.run("topic", "resize", topic, "--queues", "3")
+    shell.run("topic", "update", topic, "--perm", "r")
     config = shell.json("topic", "describe", topic)["brokers"]["broker-a"]
     assert (config["perm"], config["write_queues"]) == ("r", 3)
     shell.run("topic", "delete", topic, "--yes")

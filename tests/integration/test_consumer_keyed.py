@@ -98,6 +98,29 @@ def test_retry_says_when():
     play(story)
 
 
+def test_a_key_that_is_put_off_for_long_does_not_hold_one_that_is_put_off_for_short():
+    """Each has its own time, also when nothing else happens in the queue."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+        began = {}
+
+        @consumer.on(TOPIC, order="key", concurrency=8)
+        async def handle(message: ReceivedMessage) -> None:
+            if message.key not in began:
+                began[message.key] = kit.loop.time()
+                raise Retry(after=60 if message.key == "k0" else 1)
+            assert kit.loop.time() - began[message.key] < (60.2 if message.key == "k0" else 1.2)
+            kit.got.append(message)
+
+        await kit.send(2)
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 2)
+        assert kit.bodies() == [b"1", b"0"]
+
+    play(story)
+
+
 def test_a_dead_letter_lets_its_key_go_on():
     """After the attempts the message goes to the dead letters, and what follows it is handled."""
 

@@ -17,6 +17,8 @@ PAGES = [
     "docs/tutorial/quickstart.md",
     "docs/howto/producing.md",
     "docs/howto/consuming.md",
+    "docs/howto/fencing.md",
+    "docs/howto/parking.md",
     "docs/howto/pulling.md",
     "docs/howto/coming-from-rocketmq.md",
     "docs/howto/coming-from-kafka.md",
@@ -61,6 +63,21 @@ def test_the_testing_page_runs_in_pytest(tmp_path: Path):
     )  # fmt: skip
     count = len(re.findall(r"^def test_", text, re.MULTILINE))
     assert f"{count} passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_page_about_fencing_prints_what_it_says():
+    """P7: a database, a file and a service take each message once, however often it is handled."""
+    with inorder.testing.broker() as broker:
+        code = examples("docs/howto/fencing.md").replace("127.0.0.1:9876", broker.namesrv)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.stdout.splitlines() == [
+        "applied 100", "applied -30", "applied 5",
+        "known already 100", "known already -30", "known already 5", "(75,)", "[75]",
+        *3 * ["called"], *3 * ["the service has it"],
+    ], done.stderr  # fmt: skip
 
 
 @pytest.mark.slow

@@ -187,6 +187,9 @@ def test_the_demo_finds_everything_in_order(capsys: pytest.CaptureFixture[str]):
     assert result["repeated"] == 0
     assert result["sample_steps"] == ["created", "paid", "packed", "shipped", "delivered", "rated"]
     assert result["findings"] == []
+    parking = result["parking"]
+    assert (parking["parked"], parking["redriven"], parking["findings"]) == (10, 15, [])
+    assert parking["first_error"] == "LookupError: customer-13 is not in the books"
 
 
 @pytest.mark.slow
@@ -196,4 +199,6 @@ def test_the_demo_tells_its_story(capsys: pytest.CaptureFixture[str]):
     told = capsys.readouterr().out
     assert "created -> paid -> packed -> shipped -> delivered -> rated" in told
     assert "order checker: in order" in told
+    assert "customer-13 is parked with 10 payments" in told
+    assert "customer-13 is live: 16 payments in order; order checker: in order" in told
     assert told.rstrip().endswith("stopped clean")

@@ -52,6 +52,24 @@ def test_the_page_about_the_shell(tmp_path: Path) -> None:
     assert out.endswith("group billing deleted\ntopic orders deleted\n")
 
 
+def test_the_page_about_resizing(tmp_path: Path) -> None:
+    """Its example runs, and its command says what it says."""
+    example = blocks("resizing.md", "python")[0]
+    command, printed = blocks("resizing.md", "console")[0].removeprefix("$ inorder ").split("\n", 1)
+
+    async def story() -> None:
+        async with Cluster() as cluster:
+            env = {"NAMESRV_ADDR": cluster.namesrv}
+            assert await run(sys.executable, "-W", "error", "-c", example, env=env) == (0, "", "")
+        async with Cluster() as cluster:
+            env = {"NAMESRV_ADDR": cluster.namesrv}
+            inorder = (sys.executable, "-m", "inorder.cli.main")
+            await run(*inorder, "topic", "create", "orders", "--queues", "4", env=env)
+            assert await run(*inorder, *command.split(), env=env) == (0, printed, "")
+
+    asyncio.run(story())
+
+
 def test_the_page_about_python() -> None:
     """Its examples print what it says."""
     example, printed = "\n".join(blocks("admin.md", "python")), "".join(blocks("admin.md", "text"))

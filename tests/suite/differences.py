@@ -56,6 +56,12 @@ DIFFERENCES = (
         "one at a time for each queue, in order; the client says so once in its log",
     ),
     Difference(
+        "who-holds-locks",
+        "`inorder locks`, `admin.locks`: who owns which queue",
+        "listed with epoch, age and who waits; an operator can take a queue away",
+        "refused: it does not tell",
+    ),
+    Difference(
         "named-producers",
         "a named producer: `Producer(id=…)`, `send(sequence=…)`",
         "a pipeline that runs again stores nothing a second time",

@@ -104,3 +104,17 @@ def test_a_pipeline_that_runs_again(cluster: SuiteCluster, topic: str) -> None:
         assert await run(session, range(10, 70, 10)) == [0, 1, 2, 3, 4, 5]
 
     cluster.play(story)
+
+
+def test_who_owns_a_queue_is_told(cluster: SuiteCluster) -> None:
+    """Where the broker tells; else the reason is said."""
+
+    async def story(_: Session, admin: Admin) -> None:
+        group = cluster.unique("group")
+        if cluster.differs("who-holds-locks"):
+            with pytest.raises(UsageError, match="does not tell"):
+                await admin.locks.list(group)
+            return
+        assert await admin.locks.list(group) == []
+
+    cluster.play(story)

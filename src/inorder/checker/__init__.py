@@ -6,8 +6,10 @@ anyone who writes such events to a log of their own, as JSON lines or CSV (`hist
 
 from inorder.checker.check import check
 from inorder.checker.events import (
+    Applied,
     Committed,
     Event,
+    Granted,
     Handled,
     HandledResult,
     Sent,
@@ -20,9 +22,11 @@ from inorder.checker.report import Finding, Kind, Report
 from inorder.checker.rules import Handling, Rules
 
 __all__ = [
+    "Applied",
     "Committed",
     "Event",
     "Finding",
+    "Granted",
     "Handled",
     "HandledResult",
     "Handling",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from inorder.checker.applied import judge_applied
 from inorder.checker.commits import judge_commits
-from inorder.checker.events import Committed, Event, Handled, Sent, Stored
+from inorder.checker.events import Applied, Committed, Event, Granted, Handled, Sent, Stored
 from inorder.checker.handled import HandledView
 from inorder.checker.ledger import Ledger
+from inorder.checker.owners import Owners
 from inorder.checker.report import Findings, Report
 from inorder.checker.rules import Rules
 from inorder.checker.stored import StoredView
@@ -31,6 +33,8 @@ def check(events: Iterable[Event], *, rules: Rules = _WHOLE_CONTRACT) -> Report:
     records: list[Stored] = []
     runs: list[Handled] = []
     commits: list[Committed] = []
+    grants: list[Granted] = []
+    effects: list[Applied] = []
     for event in events:
         match event:
             case Sent():
@@ -41,6 +45,10 @@ def check(events: Iterable[Event], *, rules: Rules = _WHOLE_CONTRACT) -> Report:
                 runs.append(event)
             case Committed():
                 commits.append(event)
+            case Granted():
+                grants.append(event)
+            case Applied():
+                effects.append(event)
     rules = _settle(rules, stored=bool(records), handled=bool(runs))
     if not records:  # what was handled must have been stored: judge the order of that
         records = [Stored(run.queue, run.offset, run.id, run.key) for run in runs]
@@ -48,8 +56,11 @@ def check(events: Iterable[Event], *, rules: Rules = _WHOLE_CONTRACT) -> Report:
     ledger = Ledger(sends, findings)
     stored = StoredView(records, ledger, rules, findings)
     stored.judge()
-    HandledView(runs, ledger, stored, rules, findings).judge()
+    owners = Owners(grants)
+    HandledView(runs, ledger, stored, rules, findings, owners=owners).judge()
     judge_commits(commits, runs, stored, findings)
+    owners.judge(runs, commits, findings)
+    judge_applied(effects, ledger, stored, findings)
     acknowledged = sum(1 for _ in ledger.acknowledged())
     counts = {
         "sent": len(ledger),
@@ -57,6 +68,8 @@ def check(events: Iterable[Event], *, rules: Rules = _WHOLE_CONTRACT) -> Report:
         "stored": sum(len(queue) for queue in stored.by_queue.values()),
         "handled": len(runs),
         "commits": len(commits),
+        **({"grants": len(grants)} if grants else {}),
+        **({"applied": len(effects)} if effects else {}),
         "queues": len(stored.by_queue.keys() | {run.queue for run in runs}),
         "keys": len({sent.key for sent in sends if sent.key is not None}),
     }

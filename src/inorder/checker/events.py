@@ -1,13 +1,16 @@
-"""What a history is made of: four kinds of events, each written by whoever saw it happen.
+"""What a history is made of: kinds of events, each written by whoever saw it happen.
 
     Sent       a producer learnt the outcome of a send; one event per outcome, a retry keeps the id
     Stored     a record was found in a queue (by a pull, or by reading the files)
     Handled    a handler ran over a message; without an end it never came back
     Committed  an offset of a group was stored
+    Granted    the broker gave a queue to a consumer, under an epoch
+    Applied    a store that compares fences took the effect of a message
 
 Times are any monotonic clock of one machine, in nanoseconds. The order of the events in a history
 does not matter. One history holds one consumer group. A sequence counts the sends of one producer
-for one key, upwards; holes are fine. `queue` is any name that is unique; see `queue_name`.
+for one key, upwards; holes are fine. `queue` is any name that is unique; see `queue_name`. `fence`
+and `epoch` are the sequence and the epoch of `message.fence`.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ class HandledResult(StrEnum):
     """A failed attempt; the message comes again."""
     DEAD = "dead"
     """Set aside for good: dead-lettered or parked."""
+    PARKED = "parked"
+    """Set aside behind its key, without a handler: it comes again when the key is redriven."""
     RETURNED = "returned"
     """Handed back to the broker, which stores it again under a retry topic."""
 
@@ -80,6 +85,8 @@ class Handled:
     start_ns: int
     end_ns: int | None = None
     result: HandledResult | None = None
+    epoch: int | None = None
+    fence: int | None = None
 
     @property
     def until_ns(self) -> int:
@@ -101,9 +108,32 @@ class Committed:
     offset: int
     at_ns: int
     reset: bool = False
+    epoch: int | None = None
 
 
-Event = Sent | Stored | Handled | Committed
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A queue became a client's. With these in a history, owners are judged by the broker's word:
+    whoever starts a handler after another one was granted the queue is wrong; one that was begun
+    before, and outlives its lease, is counted only."""
+
+    client: str
+    queue: str
+    epoch: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """An effect that passed the comparison of fences: one for each message, in order per key."""
+
+    id: str
+    key: str | None
+    fence: int
+    at_ns: int
+
+
+Event = Sent | Stored | Handled | Committed | Granted | Applied
 
 
 def queue_name(queue: TopicQueue) -> str:

@@ -12,6 +12,7 @@ from operator import attrgetter
 
 from inorder.checker.events import Handled, HandledResult
 from inorder.checker.ledger import Ledger
+from inorder.checker.owners import Owners
 from inorder.checker.report import Findings, Kind
 from inorder.checker.rules import Handling, Rules
 from inorder.checker.stored import StoredView
@@ -22,7 +23,9 @@ Line = tuple[str, str | None]
 class HandledView:
     """The handler runs of a history."""
 
-    __slots__ = ("_findings", "_ledger", "_rules", "_runs", "_stored")
+    __slots__ = (
+        "_all", "_fenced", "_findings", "_ledger", "_owners", "_rules", "_runs", "_stored",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -31,12 +34,17 @@ class HandledView:
         stored: StoredView,
         rules: Rules,
         findings: Findings,
+        *,
+        owners: Owners,
     ) -> None:
-        self._runs = sorted(runs, key=attrgetter("start_ns"))
+        self._all = sorted(runs, key=attrgetter("start_ns"))
+        self._runs = [run for run in self._all if run.result != HandledResult.PARKED]
         self._ledger = ledger
         self._stored = stored
         self._rules = rules
         self._findings = findings
+        self._owners = owners
+        self._fenced = bool(self._runs) and all(run.fence is not None for run in self._runs)
 
     def judge(self) -> None:
         """Find everything that is wrong with what was handled."""
@@ -95,7 +103,7 @@ class HandledView:
 
     def _judge_lost(self) -> None:
         """C1: what was acknowledged or is stored ends in an effect, or is visibly set aside."""
-        settled = {run.id for run in self._runs if run.settled}
+        settled = {run.id for run in self._all if run.settled}
         started = {run.id for run in self._runs}
         for id_ in self._expected():
             if id_ in settled:
@@ -130,7 +138,7 @@ class HandledView:
                 continue
             seen.add(run.id)
             top = tops.get(line)
-            if top is None or run.offset > top.offset:
+            if top is None or self._place(run) > self._place(top):
                 tops[line] = run
                 continue
             self._findings.add(
@@ -159,7 +167,8 @@ class HandledView:
             if line is not None:
                 by_line.setdefault(line, []).append(run)
         for runs in by_queue.values():
-            self._sweep(runs, lambda a, b: a.client == b.client)
+            if not self._owners.known:  # else the broker's word says who may start
+                self._sweep(runs, lambda a, b: a.client == b.client)
         for runs in by_line.values():
             self._sweep(runs, lambda a, b: a.client != b.client or same_run(a, b))
 
@@ -192,6 +201,9 @@ class HandledView:
                 if other.until_ns <= run.start_ns:
                     break
                 if other.client != run.client and other.offset > run.offset:
+                    if self._owners.known:  # a handler that outlived its lease: see the fence
+                        self._findings.notes["late_effects"] += 1
+                        break
                     self._findings.add(
                         Kind.ZOMBIE_EFFECT,
                         f"{run.queue}: {run.client} finished offset {run.offset} after "
@@ -205,7 +217,15 @@ class HandledView:
             earlier.append(run)
 
     def _line(self, run: Handled) -> Line | None:
-        """Return what the message must keep order with; None for a keyless one among keys."""
+        """Return what the message must keep order with; None for a keyless one among keys.
+
+        Fences order a key over all its queues.
+        """
         if self._rules.handling == Handling.QUEUE:
             return run.queue, None
-        return None if run.key is None else (run.queue, run.key)
+        if run.key is None:
+            return None
+        return ("" if self._fenced else run.queue), run.key
+
+    def _place(self, run: Handled) -> int:
+        return run.fence if self._fenced and run.fence is not None else run.offset

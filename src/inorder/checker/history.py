@@ -6,6 +6,8 @@
     {"event": "handled", "client": "c1", "queue": "orders/broker-a/0", "offset": 17, "id": "A1",
      "key": "order-1", "start_ns": 100, "end_ns": 200, "result": "done"}
     {"event": "committed", "client": "c1", "queue": "orders/broker-a/0", "offset": 18, "at_ns": 300}
+    {"event": "granted", "client": "c1", "queue": "orders/broker-a/0", "epoch": 7, "at_ns": 50}
+    {"event": "applied", "id": "A1", "key": "order-1", "fence": 17, "at_ns": 150}
 
 The fields are those of `inorder.checker.events`; those with a default may be left out. As CSV, the
 first line names the columns, `event` among them; an empty cell is left out.
@@ -24,8 +26,10 @@ from dataclasses import MISSING, asdict, fields
 from typing import Any, Final, get_type_hints
 
 from inorder.checker.events import (
+    Applied,
     Committed,
     Event,
+    Granted,
     Handled,
     HandledResult,
     Sent,
@@ -34,11 +38,13 @@ from inorder.checker.events import (
 )
 from inorder.errors import UsageError
 
-KINDS: dict[str, type[Sent] | type[Stored] | type[Handled] | type[Committed]] = {
+KINDS: dict[str, type[Event]] = {
     "sent": Sent,
     "stored": Stored,
     "handled": Handled,
     "committed": Committed,
+    "granted": Granted,
+    "applied": Applied,
 }
 _RESULTS = {"sent": SentResult, "handled": HandledResult}
 _TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     ZOMBIE_EFFECT = "zombie_effect"
     COMMIT_SKIP = "commit_skip"
     COMMIT_REGRESSION = "commit_regression"
+    STALE_COMMIT = "stale_commit"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,19 @@ def demo(
     clean: Annotated[
         bool, typer.Option("--clean", help="Stop the second consumer instead of killing it.")
     ] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Go on with Spark. Needs pip install 'inorder[spark]'.")
+    ] = False,
+    picture: Annotated[
+        str, typer.Option("--picture", metavar="FILE.png", help="Where Spark's part is drawn.")
+    ] = "inorder-demo.png",
     output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
 ) -> None:
     """Show the story so far: orders sent, handled by two processes, one killed, and checked."""
     from inorder.cli.demo import run_demo
 
     run_demo(orders, producers, output, clean=clean)
+    if spark:
+        from inorder.cli.demospark import run_spark_demo
+
+        run_spark_demo(4 * orders, picture, output)

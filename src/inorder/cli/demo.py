@@ -2,7 +2,8 @@
 
 It is the whole story of the library: a name server and a broker on free ports of loopback and in a
 temporary directory, several producers, consumers in two processes that share the queues, a crash
-half-way, the hand-over to the survivor, and the order checker's verdict.
+half-way, the hand-over to the survivor, and the order checker's verdict. Then a key is parked and
+redriven (`demoparking.py`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from inorder.checker import Event, Handled, Report, Rules, Sent, Stored, check, queue_name
 from inorder.cli.democonsumer import TOPIC, Child
+from inorder.cli.demoparking import ParkingResult, play_parking
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.render import Output, as_json, table
 from inorder.client.producer import Producer
@@ -56,6 +58,7 @@ class DemoResult:
     in_order: bool
     findings: tuple[str, ...]
     verdict: str
+    parking: ParkingResult | None = None
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ def run_demo(
 
     with tempfile.TemporaryDirectory(prefix="inorder-demo-") as folder:
         result = asyncio.run(_play(Path(folder), orders, producers, clean=clean, say=say))
-    say(_story(result))
+    say("stopped clean")
     if not chatty:
         print(as_json(asdict(result)))
     if not result.in_order:
@@ -111,11 +114,14 @@ async def _play(folder: Path, orders: int, producers: int, *, clean: bool, say: 
         seen = _Seen()
         listening = [asyncio.create_task(child.listen(seen.note)) for child in children]
         try:
-            return await _act(session, children, seen, orders, producers, clean=clean, say=say)
+            result = await _act(session, children, seen, orders, producers, clean=clean, say=say)
         finally:
             for child in children:
                 await child.end(signal.SIGKILL)
             await asyncio.gather(*listening)
+        say(_story(result))
+        parking = await play_parking(session, cluster.broker_address, say)
+        return replace(result, parking=parking, in_order=result.in_order and parking.in_order)
 
 
 async def _act(
@@ -259,6 +265,5 @@ def _story(result: DemoResult) -> str:
             "",
             f"{result.sample_key}: {' -> '.join(result.sample_steps)}",
             f"order checker: {result.verdict}",
-            "stopped clean",
         )
     )

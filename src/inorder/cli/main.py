@@ -16,8 +16,11 @@ from inorder.cli import (
     consume,
     group,
     lag,
+    locks,
     message,
     offset,
+    parked,
+    pipeline,
     producer,
     send,
     serve,
@@ -47,7 +50,11 @@ app.add_typer(offset.app, name="offset")
 app.add_typer(message.app, name="message")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(producer.app, name="producer")
+app.add_typer(locks.app, name="locks")
+app.add_typer(parked.app, name="parked")
+app.command("redrive")(parked.redrive)
 app.add_typer(bench.app, name="bench")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("check")(checking.check)
 app.command("demo")(about.demo)
 app.command("version")(about.version)

@@ -23,7 +23,7 @@ from inorder.cli.failures import says_errors
 from inorder.cli.logs import LogLevel, logging_to_stderr
 from inorder.cli.profiles import FIELDS
 from inorder.cli.render import Output
-from inorder.cli.target import find_target
+from inorder.cli.target import Target, find_target
 from inorder.errors import ConnectFailed, GroupNotFound, InorderError, TopicNotRouted
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ class Cluster:
         factory = loop_factory() if fast else None
         with logging_to_stderr(self._level), asyncio.Runner(loop_factory=factory) as runner:
             return runner.run(self._run(work))
+
+    def target(self) -> Target:
+        """Return which cluster that is, and who said so."""
+        return find_target(self._options, os.environ)
 
     def session(self) -> Session:
         """Return a new session, to be started."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Protocol
+
+
+class Advance(Protocol):
+    """Takes how many more are done; and how many there are, where that is learnt on the way."""
+
+    def __call__(self, more: int, total: int | None = None, /) -> None: ...
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None = None) -> Iterator[Advance]:
     """Give a function that takes how many more are done; elsewhere it does nothing."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield lambda _, __=None: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -21,4 +28,8 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
     columns = [SpinnerColumn(), *middle, TextColumn(f"{count} {what}"), TimeElapsedColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda more: bar.advance(task, more)
+
+        def advance(more: int, total: int | None = None, /) -> None:
+            bar.update(task, advance=more, total=total)
+
+        yield advance

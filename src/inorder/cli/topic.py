@@ -1,4 +1,4 @@
-"""`inorder topic list | create | describe | update | delete`."""
+"""`inorder topic list | create | describe | update | resize | delete`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inorder.cli import resize as resizing
 from inorder.cli.asking import YesOption, confirm
 from inorder.cli.completing import TopicArgument
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.render import Output, as_json, say, table
 from inorder.cli.values import parse_pairs, parse_perm, show_perm, show_time
+from inorder.ordering import keymap
 
 if TYPE_CHECKING:
-    from inorder.client.admin import Admin, TopicView
+    from inorder.client.admin import Admin, TopicResize, TopicView
     from inorder.client.session import Session
     from inorder.model import TopicConfig
 
@@ -88,12 +90,15 @@ def describe(
 ) -> None:
     """Show settings, queues and groups of a topic."""
 
-    async def work(_: Session, admin: Admin) -> TopicView:
-        return await admin.topics.describe(topic)
+    async def work(_: Session, admin: Admin) -> tuple[TopicView, TopicResize | None]:
+        view = await admin.topics.describe(topic)
+        mapped = any(keymap.ATTRIBUTE in config.attributes for config in view.configs.values())
+        return view, await admin.topics.resize_status(topic) if mapped else None
 
-    view = target.run(work)
+    view, versions = target.run(work)
     if output is Output.JSON:
-        print(as_json(_view(view)))
+        resize_ = None if versions is None else resizing.shown(versions)
+        print(as_json({**_view(view), "resize": resize_}))
         return
     configs = [
         (broker, config.read_queues, config.write_queues, show_perm(config.perm), config.order)
@@ -108,6 +113,8 @@ def describe(
     print(table(("broker", "queue", "min", "max", "messages", "last stored"), queues), end="\n\n")
     print(f"messages {view.messages}, {view.put_rate:.1f}/s in the last minute")
     print(f"groups {', '.join(view.groups) or 'none'}")
+    if versions is not None:
+        print(resizing.describe(versions))
 
 
 @app.command()
@@ -117,7 +124,8 @@ def update(
     topic: TopicArgument,
     *,
     queues: Annotated[
-        int | None, typer.Option("--queues", min=QUEUES_MIN, help="Per broker; not fewer.")
+        int | None,
+        typer.Option("--queues", min=QUEUES_MIN, help="Per broker; only without a key map."),
     ] = None,
     perm: Annotated[str | None, typer.Option("--perm", help="rw, r, w or -.")] = None,
     attribute: Annotated[
@@ -139,9 +147,10 @@ def update(
 
     target.run(work)
     text = f"topic {topic} updated"
-    if queues is not None:
-        text += "\nkeys may go to other queues from now on: what was sent before is not waited for"
     say(output, text, topic=topic, queues=queues, perm=perm, attributes=attributes)
+
+
+app.command("resize")(resizing.resize)
 
 
 @app.command()

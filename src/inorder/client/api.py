@@ -111,9 +111,11 @@ class _Api:
 
 
 class BrokerApi(_Api):
-    """The requests that a broker answers."""
+    """The requests that a broker answers; of ours alone: `leaseapi.py`, `parkingapi.py`."""
 
     __slots__ = ()
+
+    ask = _Api._ask
 
     # Messages.
 
@@ -216,8 +218,9 @@ class BrokerApi(_Api):
     # Clients and groups.
 
     async def heartbeat(self, heartbeat: bodies.ClientHeartbeat) -> int:
-        """Say which groups we serve; return the broker's version."""
-        return (await self._ask(groups.Heartbeat(), heartbeat.encode())).version
+        """Say which groups we serve; return what the broker can do beyond RocketMQ, 0: nothing."""
+        answer = await self._ask(groups.Heartbeat(), heartbeat.encode())
+        return decode_fields(groups.HeartbeatReply, answer.fields).capability
 
     async def unregister_client(
         self,

@@ -71,7 +71,7 @@ class Answers:
         """Take a broker's request to the group."""
         match command.code:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-                self._member.changed.set()
+                self._changed(command.fields.get("topic", ""))
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
                 self._reset(command)
             case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
@@ -93,16 +93,27 @@ class Answers:
 
     def lost(self, address: str) -> None:
         """Start no handler under the locks of that broker before it has confirmed them."""
-        self._member.doubt(address)
+        self._member.keeper.doubt(address)
 
     def route_changed(self, topic: str) -> None:
         """Share a topic's queues anew."""
         self._member.changed.set()
 
     async def _renew(self) -> None:
-        await self._member.renew()
+        await self._member.keeper.reconnected()
         self._member.changed.set()
-        await self._member.commit_all()
+        await self._member.committer.all()
+
+    def _changed(self, topic: str) -> None:
+        """Share anew; if a topic is named, with a fresh route of it."""
+        if topic and not self._member.stopping:
+            self._member.tasks.start(self._reroute(topic), name=f"route of {topic}")
+        else:
+            self._member.changed.set()
+
+    async def _reroute(self, topic: str) -> None:
+        await self._member.session.try_refresh_route(topic)
+        self._member.changed.set()
 
     def _reset(self, command: Command) -> None:
         request = decode_fields(ResetClientOffset, command.fields)
@@ -111,6 +122,9 @@ class Answers:
             if holding is None or not holding.live or queue.topic != request.topic:
                 continue
             log.info("offset of %s is reset to %d by the broker", queue, offset)
+            if holding.leased:
+                self._member.keeper.renew_now()  # its epoch has ended: it begins anew
+                continue
             self._member.tasks.start(self._member.move(queue, offset), name=f"reset {queue}")
 
     async def _consume(self, connection: Connection, command: Command) -> None:

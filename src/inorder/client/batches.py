@@ -9,6 +9,7 @@ from typing import Any
 from inorder.client.ids import MessageIds
 from inorder.client.outgoing import check_topic, compose_batch
 from inorder.client.sending import Sending, Series
+from inorder.client.state.lane import DONE
 from inorder.config import ClientConfig
 from inorder.errors import BatchIncomplete, InorderError, UsageError
 from inorder.model import Message, SendReceipt, TopicQueue
@@ -58,7 +59,7 @@ class Batch:
         ids = [self._message_ids.at(self._born_at_ms) for _ in members]
         numbers = [self._numbers[index] for index in indexes] if self._numbers else ()
         parts = compose_batch(members, ids, self._born_at_ms, self._config, sequences=numbers)
-        series, first, made = Series(), 0, []
+        series, first, made = Series(self.divide), 0, []
         for part in parts:
             end = first + part.count
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -70,6 +71,31 @@ class Batch:
             )  # fmt: skip
             self._parts.append((indexes[first:end], future))
             first = end
+        return made
+
+    def divide(self, sending: Sending, groups: Sequence[Sequence[int]]) -> list[Sending]:
+        """Return a request for each group of messages of one that is not stored; it is over then.
+
+        A group names places in the request, in their order.
+        """
+        at = next(at for at, part in enumerate(self._parts) if part[1] is sending.waiter)
+        indexes, old = self._parts[at]
+        parts: list[tuple[list[int], asyncio.Future[Any]]] = []
+        made = []
+        for group in groups:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            made.append(
+                Sending(
+                    sending.topic, None, sending.part.pick(group), None, self._deadline_ms, future,
+                    messages=[(sending.messages or ())[place] for place in group],
+                    series=sending.series,
+                )
+            )  # fmt: skip
+            parts.append(([indexes[place] for place in group], future))
+        self._parts[at : at + 1] = parts
+        sending.over, sending.state = True, DONE
+        if not old.done():
+            old.set_result([])  # whoever waits looks at the new ones
         return made
 
     def fail(self, error: BaseException) -> None:
@@ -84,9 +110,12 @@ class Batch:
         Raises the error if there was one request, BatchIncomplete if some of several failed.
         """
         await self._placed
-        waiters = [future for _, future in self._parts]
-        outcomes = await asyncio.gather(*waiters, return_exceptions=True)
-        return _in_order([indexes for indexes, _ in self._parts], outcomes)
+        parts: list[tuple[list[int], asyncio.Future[Any]]] = []
+        while parts != self._parts:  # a request may have been divided meanwhile
+            parts = list(self._parts)
+            waiters = [future for _, future in parts]
+            outcomes = await asyncio.gather(*waiters, return_exceptions=True)
+        return _in_order([indexes for indexes, _ in parts], outcomes)
 
 
 def one_topic(messages: list[Message]) -> list[Message]:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from inorder.client.access import Access
 from inorder.client.consuming import Consuming
-from inorder.client.durations import moment_ms
+from inorder.client.durations import Duration, moment_ms, to_ms
 from inorder.client.handlers import (
     AfterHandle,
     BeforeHandle,
@@ -34,7 +34,8 @@ from inorder.client.session import Session
 from inorder.client.state.allocation import Allocation, Average
 from inorder.client.state.keyed import Keyless, KeyOf
 from inorder.client.state.startoffset import FromTime
-from inorder.config import ClientConfig
+from inorder.client.state.tenure import GRACE_MIN_MS, LEASE_MAX_MS, LEASE_MIN_MS, Terms
+from inorder.config import ClientConfig, ConsumerConfig
 from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
 from inorder.model import TopicQueue
@@ -58,6 +59,10 @@ class ConsumerStatistics:
     cached_bytes: int
     running: int
     rebalances: int
+    outlived: int
+    """Handlers that ran longer than the lease of their queue."""
+    parked: int
+    """Messages that were set aside with their keys."""
     queues: dict[TopicQueue, int]
     """The queues that are ours, or were at the end, and how far each is done."""
 
@@ -72,6 +77,10 @@ class Consumer:
     of this machine. `allocation` must be the same for all members of a group. `instance` tells two
     consumers of one group in one process apart. `before_handle` and `after_handle` are called
     around every handler, where it runs.
+
+    `lease` is how long an ordered queue stays ours when nothing is heard of us (5 s), `grace` the
+    same once our connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer
+    than that after a failure may overlap with the next owner's.
     """
 
     def __init__(
@@ -87,6 +96,8 @@ class Consumer:
         tls: ssl.SSLContext | None = None,
         before_handle: BeforeHandle | None = None,
         after_handle: AfterHandle | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
     ) -> None:
         if not group:
             raise UsageError("a consumer needs a group; its members share the queues")
@@ -103,6 +114,7 @@ class Consumer:
         self._group = group
         self._consume_from = consume_from
         self._clustering = not broadcasting
+        self._terms = _terms(self._access.config.consumer, lease, grace)
         self._allocation = Average() if allocation is None else allocation
         self._hooks = Hooks(before_handle, after_handle)
         self._registrations: dict[str, Registration] = {}
@@ -190,6 +202,7 @@ class Consumer:
             allocation=self._allocation,
             threads=self._threads,
             files=OsFiles(),
+            terms=self._terms,
         )
         try:
             await self._consuming.start()
@@ -264,7 +277,7 @@ class Consumer:
 
     async def commit(self) -> None:
         """Save how far the group is now, without waiting for the next time that is done anyway."""
-        await self._running().member.commit_all()
+        await self._running().member.committer.all()
 
     async def __aenter__(self) -> Consumer:
         await self.start()
@@ -277,7 +290,7 @@ class Consumer:
         """Return a snapshot."""
         consuming = self._consuming
         if consuming is None:
-            return ConsumerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
+            return ConsumerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
         member, counts = consuming.member, consuming.member.counts
         holdings = member.holdings.values()
         return ConsumerStatistics(
@@ -291,6 +304,8 @@ class Consumer:
             cached_bytes=sum(holding.cache.size_bytes for holding in holdings),
             running=sum(holding.tenure.running for holding in holdings),
             rebalances=consuming.rebalances,
+            outlived=counts.outlived,
+            parked=counts.parked,
             queues=member.left | dict(member.offsets.items()),
         )
 
@@ -302,3 +317,14 @@ class Consumer:
         if self._consuming is None:
             raise NotStarted("this consumer has not started; start it first")
         return self._consuming
+
+
+def _terms(config: ConsumerConfig, lease: Duration | None, grace: Duration | None) -> Terms:
+    """Return what to ask of brokers, in the bounds that they know. Raises UsageError."""
+    lease_ms = config.lease_ms if lease is None else to_ms(lease)
+    grace_ms = min(config.grace_ms, lease_ms) if grace is None else to_ms(grace)
+    if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
+        raise UsageError(f"lease={lease_ms / 1000} s: give 0.5 to 120 seconds")
+    if not GRACE_MIN_MS <= grace_ms <= lease_ms:
+        raise UsageError(f"grace={grace_ms / 1000} s: give 0.1 seconds to the lease")
+    return Terms(lease_ms, grace_ms)

@@ -18,19 +18,28 @@ from inorder.client.keyed import KeyedRunner
 from inorder.client.member import Member
 from inorder.client.offsetstores import LocalOffsets, OffsetStore, RemoteOffsets
 from inorder.client.ordered import OrderedRunner
+from inorder.client.parking import Parker
+from inorder.client.policies import Park
 from inorder.client.pullconsumer import Target
 from inorder.client.puller import Puller
 from inorder.client.rebalancer import Rebalancer
+from inorder.client.redriving import Redriver
 from inorder.client.returning import Returner
 from inorder.client.running import LoopWorkers, Run, Workers, WorkersFactory
 from inorder.client.session import Session
 from inorder.client.state import startoffset
 from inorder.client.state.allocation import Allocation
+from inorder.client.state.commits import busy_interval_ms
 from inorder.client.state.concurrent import EXPIRED_SCAN_MS
+from inorder.client.state.keyed import KeyedQueue
+from inorder.client.state.rebalance import by_broker
+from inorder.client.state.routes import subscribe_queues
 from inorder.client.state.sendback import retry_topic
+from inorder.client.state.tenure import Terms
 from inorder.disk import Files
-from inorder.errors import UsageError
+from inorder.errors import InorderError, UsageError
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
+from inorder.ordering.finished import FinishedMap
 from inorder.tasks.periodic import periodic
 from inorder.wire.bodies import ConsumerData
 from inorder.wire.subscription import parse_subscription
@@ -55,6 +64,7 @@ class Consuming:
         allocation: Allocation,
         threads: WorkersFactory | None,
         files: Files,
+        terms: Terms,
     ) -> None:
         self._session = session
         self._config = session.config.consumer
@@ -73,6 +83,7 @@ class Consuming:
             consume_from=consume_from,
             clustering=clustering,
             counts=counts,
+            terms=terms,
         )
         returner = Returner(session, group, holds_locks=member.holds_locks)
         self._workers = {topic: self._make_workers(one) for topic, one in registrations.items()}
@@ -91,23 +102,14 @@ class Consuming:
             handler_timeout_ms=self._config.handler_timeout_ms,
         )
         self._ordered = {
-            topic: (OrderedRunner if one.key_of is None else KeyedRunner)(
-                one,
-                self._workers[topic],
-                clock=clock,
-                counts=counts,
-                tasks=member.tasks,
-                note=member.note,
-                dead_letter=returner.dead_letter,
-                suspend_ms=self._config.suspend_ms,
-            )
+            topic: self._make_ordered(one, returner)
             for topic, one in registrations.items()
             if one.ordered
         }
+        self._redriver = self._set_aside_keys(member)
         member.handle = self._handle
-        member.keyed = frozenset(
-            topic for topic, one in registrations.items() if one.key_of is not None
-        )
+        member.make_keys = self._make_keys
+        member.key_of = lambda topic: registrations[topic].key_of
         member.pull = Puller(
             session,
             group,
@@ -116,7 +118,10 @@ class Consuming:
             done_to=member.done_to,
             piggybacked=lambda holding, offset: member.offsets.saved(holding.queue, offset),
             arrived=self._handle,
-            finished_to=lambda holding, offset: member.note(holding.queue, offset),
+            finished_to=self._passed,
+            confirmed=member.keeper.confirmed,
+            lost=member.keeper.lost,
+            look=member.keeper.look,
         ).run
         ordered = {topic: topic in self._ordered for topic in self._subscriptions}
         self._rebalancer = Rebalancer(member, self._subscriptions, ordered, allocation)
@@ -142,13 +147,17 @@ class Consuming:
         try:
             await self._rebalancer.look()
             await self._session.heartbeat()
+            await self._refuse_to_park()
         except BaseException:
             await self._session.leave(self._group)
             raise
         self._rounds = member.tasks.start(self._rebalancer.run(), name="rebalance")
-        member.tasks.start(member.keep_locks(), name="locks")
+        member.tasks.start(member.keeper.keep_locks(), name="locks")
+        member.tasks.start(member.keeper.keep_leases(), name="leases")
+        busy_ms = busy_interval_ms(self._config.commit_interval_ms)
         for action, interval_ms, name in (
-            (member.commit_all, self._config.commit_interval_ms, "commit"),
+            (member.committer.all, self._config.commit_interval_ms, "commit"),
+            (member.committer.leased, busy_ms, "commit under leases"),
             (self._clean, min(EXPIRED_SCAN_MS, self._config.handler_timeout_ms), "expired"),
         ):
             work = periodic(action, interval_ms=interval_ms, clock=clock, name=name)
@@ -162,6 +171,7 @@ class Consuming:
         if self._rounds is not None:
             await asyncio.wait((self._rounds,), timeout=_ROUND_MS / 1000)
         clean = await member.release_all(self._config.close_timeout_ms)
+        member.committer.stop()
         await member.tasks.stop()
         await self._session.leave(self._group, unregister=clean)
         for workers in self._workers.values():
@@ -190,6 +200,66 @@ class Consuming:
             return await api.max_offset(queue)
         raise UsageError(f"{to!r}: seek to an offset, a datetime, 'beginning' or 'end'")
 
+    # Parked keys.
+
+    def _set_aside_keys(self, member: Member) -> Redriver:
+        """Put together who parks keys, who redrives them, and the handlers of their topics."""
+        session, group = self._session, self._group
+        parker = Parker(
+            session, group, leases=member.leases, tasks=member.tasks, counts=member.counts
+        )
+        parker.changed = self._parked_known
+        member.parked_changed = self._parked_changed
+        for runner in self._ordered.values():
+            if isinstance(runner, KeyedRunner):
+                runner.parker = parker
+        return Redriver(
+            session, group, parker=parker, leases=member.leases, tasks=member.tasks,
+            suspend_ms=self._config.suspend_ms,
+        )  # fmt: skip
+
+    def _parked_changed(self, holding: Holding) -> None:
+        if self._redriver.parker.is_known(holding):  # else it is asked for, and comes here then
+            self._parked_known(holding)
+
+    def _parked_known(self, holding: Holding) -> None:
+        """Go on with a queue whose parked keys are known now, and with what is to be redriven."""
+        runner = self._ordered.get(holding.queue.topic)
+        if isinstance(runner, KeyedRunner):
+            self._redriver.look(holding, runner)
+        elif self._redriver.parker.view(holding).keys:
+            self._session.say_once(
+                f"parked {holding.queue}",
+                "keys of queue %s are parked, but its topic is not handled with order='key' here: "
+                "their new messages are handled before those that are parked", holding.queue,
+            )  # fmt: skip
+        self._handle(holding)
+
+    async def _refuse_to_park(self) -> None:
+        """Raise UsageError if keys cannot be parked where the messages are."""
+        for topic, one in self._registrations.items():
+            if not isinstance(one.policy, Park):
+                continue
+            if not self._clustering:
+                raise UsageError(
+                    f"on_failure=Park of topic {topic}: a group whose consumers each get all has "
+                    "nothing to set aside; use Block()"
+                )
+            route = self._session.known_route(topic)
+            queues = [] if route is None else subscribe_queues(route, topic)
+            for of_broker in by_broker(queues).values():
+                try:
+                    known = await self.member.leases.known_at(of_broker[0])
+                except InorderError as error:
+                    log.info("broker=%s is away: %s", of_broker[0].broker, error)
+                    continue
+                if not known:
+                    raise UsageError(
+                        f"on_failure=Park of topic {topic}: broker {of_broker[0].broker} is "
+                        "Apache RocketMQ, which keeps no parked keys; use DeadLetter(attempts=…) "
+                        "or Block(), or put the topic on brokers of inorder"
+                    )
+
     # Parts.
 
     def _all_subscriptions(self) -> dict[str, Subscription]:
@@ -205,12 +275,43 @@ class Consuming:
         folder = Path(self._config.offsets_dir).expanduser()
         return LocalOffsets(files, folder, self._session.client_id, self._group)
 
+    def _make_keys(self, topic: str, finished: FinishedMap) -> KeyedQueue | None:
+        registration = self._registrations.get(topic)
+        if registration is None or registration.key_of is None:
+            return None
+        return KeyedQueue(
+            finished.base,
+            key_of=registration.key_of,
+            keyless=registration.keyless,
+            finished=finished,
+        )
+
+    def _passed(self, holding: Holding, offset: int) -> None:
+        """Note that a pull went over messages that are not for us, or are done."""
+        self.member.note(holding.queue, offset)
+        self.member.committer.idle(holding)
+
     def _make_workers(self, registration: Registration) -> Workers:
         clock = self._session.clock
         if registration.is_async:
             return LoopWorkers(registration.call, registration.concurrency, clock)
         assert self._threads is not None, "plain handlers were refused when they were registered"
         return self._threads(registration.call, registration.concurrency, clock)
+
+    def _make_ordered(
+        self, registration: Registration, returner: Returner
+    ) -> OrderedRunner | KeyedRunner:
+        kind = OrderedRunner if registration.key_of is None else KeyedRunner
+        return kind(
+            registration,
+            self._workers[registration.topic],
+            clock=self._session.clock,
+            counts=self.member.counts,
+            tasks=self.member.tasks,
+            note=self.member.note,
+            dead_letter=returner.dead_letter,
+            suspend_ms=self._config.suspend_ms,
+        )
 
     def _fallback(self, topic: str) -> Lane:
         lane = self._lanes.get(topic)

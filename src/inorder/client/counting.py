@@ -25,8 +25,10 @@ class Counts:
     failed: int = 0
     sent_back: int = 0
     dead_lettered: int = 0
+    parked: int = 0
     dropped: int = 0
     pulled: int = 0
+    outlived: int = 0
     since_ms: int = 0
     topics: dict[str, TopicCounts] = field(default_factory=dict)
 

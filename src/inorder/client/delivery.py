@@ -21,18 +21,14 @@ from inorder.client.givingup import fail_behind
 from inorder.client.ids import new_producer_id
 from inorder.client.link import Link
 from inorder.client.queuelane import QueueLane
-from inorder.client.routefinding import find_route
+from inorder.client.remapping import place_again
+from inorder.client.routefinding import find_route, place_early
 from inorder.client.sending import Sending
 from inorder.client.session import TEMPLATE_TOPIC, Session
 from inorder.client.state.lane import DONE, UNSENT
 from inorder.client.state.selection import FailedBrokers, RoundRobin
 from inorder.client.topiclines import BatchCall, TopicLine
-from inorder.errors import (
-    KeyMapChanged,
-    ProducerStale,
-    RemoteProtocolError,
-    UsageError,
-)
+from inorder.errors import ProducerStale, RemoteProtocolError, RequestTimeout
 from inorder.model import SendReceipt, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.tasks.backoff import Backoff
@@ -66,7 +62,7 @@ class Delivery:
         self._incarnation = session.clock.now_ms() << _INCARNATION_BITS
         self.producer_id = name if name is not None else self.new_id()
         self._tasks = Tasks(f"producer {group}")
-        self._round_robin = RoundRobin(session.identity.random32)
+        self.round_robin = RoundRobin(session.identity.random32)
         self._failed = FailedBrokers(session.config.avoid_failed_ms)
         self.topics: dict[str, TopicLine] = {}
         self.links: dict[str, Link] = {}
@@ -125,6 +121,12 @@ class Delivery:
         if topic.early or not self.is_known(topic):
             topic.early.append(call)
             self._find(topic)
+        elif topic.draining:  # see place_early
+            topic.error = RequestTimeout(
+                f"topic {topic.name} was resized, and what was sent before is not settled yet; "
+                "nothing of the batch was sent"
+            )
+            topic.early.append(call)
         else:
             self.place_batch(topic, call)
         self._deadlines.arm(min(call.deadline_ms, now_ms + self.session.config.request_timeout_ms))
@@ -179,13 +181,13 @@ class Delivery:
             return self.lane(queue)
         if key is None and topic.queues:
             avoid = self._failed.to_avoid(self.clock.monotonic_ms()) if self._failed else ()
-            index = self._round_robin.index(topic.queues, avoid)
+            index = self.round_robin.index(topic.queues, avoid)
             lane = topic.lanes[index]
             if lane is None:
                 lane = topic.lanes[index] = self.lane(topic.queues[index])
             return lane
         if key is None:
-            return self.lane(self._round_robin.select(topic.keyed))
+            return self.lane(self.round_robin.select(topic.keyed))
         index = queue_for_key(key, len(topic.keyed))
         lane = topic.keyed_lanes[index]
         if lane is None:
@@ -239,7 +241,7 @@ class Delivery:
                 version = 0 if topic.key_map is None else topic.key_map.version
             elif queue is None:
                 avoid = self._failed.to_avoid(self.clock.monotonic_ms())
-                together = together or self._round_robin.select(topic.queues or topic.keyed, avoid)
+                together = together or self.round_robin.select(topic.queues or topic.keyed, avoid)
                 queue = together
             targets.append((queue, version))
         lanes: dict[TopicQueue, QueueLane] = {}
@@ -323,7 +325,7 @@ class Delivery:
         if not topic.queues:
             return None
         avoid = self._failed.to_avoid(self.clock.monotonic_ms())
-        other = self._round_robin.select(topic.queues, avoid)
+        other = self.round_robin.select(topic.queues, avoid)
         return other if other.broker != broker else None
 
     def move(self, sending: Sending, queue: TopicQueue) -> None:
@@ -364,26 +366,23 @@ class Delivery:
     def lane_drained(self, lane: QueueLane) -> None:
         """Send on what a newer key map takes away from a queue, if nothing of it is unknown."""
         topic = self.topics[lane.queue.topic]
-        if not lane.draining or not lane.drained or lane.held:
+        if not lane.drained or lane.held:
             return
-        lane.draining = False
-        topic.draining.remove(lane)
-        if not topic.draining:
-            topic.previous.clear()
-        waiting = [*lane.withdraw(_by_map), *lane.moved]
-        lane.moved.clear()
+        waiting: list[Sending] = []
+        if lane.draining:
+            lane.draining = False
+            topic.draining.remove(lane)
+            if not topic.draining:
+                topic.previous.clear()
+            waiting = [*lane.withdraw(_by_map), *lane.moved]
+            lane.moved.clear()
+        if topic.key_map is not None and lane.queue not in topic.keyed:
+            waiting += lane.withdraw(_may_move)  # the queue was taken away
         for sending in waiting:
-            if sending.state == DONE:
-                continue
-            if sending.series is not None:
-                self.failed(sending, KeyMapChanged("the key map changed; send the batch again"))
-                continue
-            if not self.named:
-                sending.number = sending.last = -1
-            try:
-                self.place(topic, sending)
-            except UsageError as error:
-                self.failed(sending, error)
+            if sending.state != DONE:
+                place_again(self, topic, sending)
+        if topic.early and not topic.draining and not topic.finding:
+            place_early(self, topic)
 
     def backoff(self) -> Backoff:
         """Return the pauses between tries."""

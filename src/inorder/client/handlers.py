@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, TypeVar
 
 from inorder.client.policies import (
     DeadLetter,
-    Park,
     Policy,
     check_policy,
     default_policy,
@@ -30,7 +29,7 @@ AfterHandle = Callable[[Sequence[ReceivedMessage], BaseException | None], None]
 
 BATCH_MAX: Final = 1024
 CONCURRENCY_MAX: Final = 1000
-SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "%PARK%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,6 @@ def register(
     _check_range("batch", batch, BATCH_MAX)
     _check_range("concurrency", concurrency, CONCURRENCY_MAX)
     policy = default_policy(order) if on_failure is None else on_failure
-    if isinstance(policy, Park):
-        raise UsageError("Park is not there yet; use Block() or DeadLetter(attempts=…)")
     check_policy(policy, order)
     if not auto_commit and order != "queue":
         raise UsageError(

@@ -1,13 +1,20 @@
-"""One queue while it is ours: what was pulled of it, its lock, its pull loop, its handlers."""
+"""One queue while it is ours: what was pulled of it, its lock or lease, pulls, handlers."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
+from inorder.client.running import Run
+from inorder.client.state.commits import CommitLine, Progress
+from inorder.client.state.keyed import KeyedQueue
+from inorder.client.state.parking import ParkedView
 from inorder.client.state.processqueue import Limits, ProcessQueue
 from inorder.client.state.tenure import DropReason, Tenure
-from inorder.model import Subscription, TopicQueue
+from inorder.model import ReceivedMessage, Subscription, TopicQueue
+from inorder.ordering.fence import QueueFence
+from inorder.ordering.finished import FinishedMap
 
 
 class Holding:
@@ -22,9 +29,10 @@ class Holding:
         cache: ProcessQueue,
         limits: Limits,
         ordered: bool,
-        keyed: bool = False,
+        keys: KeyedQueue | None = None,
         needs_lock: bool,
         on_drop: Callable[[Holding], None],
+        on_idle: Callable[[Holding], None] | None = None,
     ) -> None:
         self.queue = queue
         self.subscription = subscription
@@ -32,8 +40,23 @@ class Holding:
         self.cache = cache
         self.limits = limits
         self.ordered = ordered
-        self.keyed = keyed
+        self.keys = keys
+        """With order="key": which of its messages may run."""
         self.needs_lock = needs_lock
+        self.commits: CommitLine | None = None
+        """Its commits under a lease."""
+        self.fencing: QueueFence | None = None
+        self.finished: FinishedMap | None = None if keys is None else keys.finished
+        """What was done above the committed offset, when it began or since."""
+        self.parked = 0
+        """The broker's number of the parked keys and redrives of the queue."""
+        self.redrive = False
+        self.view: ParkedView | None = None
+        """What is known of its parked keys."""
+        self.runs: set[Run] = set()
+        """What is with handlers."""
+        self.outlived = False
+        """Handlers run although the lease has ended."""
         self.paused = False
         self.doubt_ms: int | None = None
         """When the connection to the broker was lost; until a lock that was asked for later is
@@ -42,6 +65,8 @@ class Holding:
         """It stands in line for a free handler; without order only."""
         self.busy = False
         """An ordered queue has one run at a time."""
+        self.due_ms: int | None = None
+        """When a key that was put off is looked at again."""
         self.began_ms: int | None = None
         """Since when an ordered queue is handled without a pause."""
         self.fixed: int | None = None
@@ -49,10 +74,52 @@ class Holding:
         self.pulling: asyncio.Task[None] | None = None
         self.timers: set[asyncio.TimerHandle] = set()
         self.idle = asyncio.Event()
+        self.woken = asyncio.Event()
         self._on_drop = on_drop
+        self._on_idle = on_idle
+        self._known_end = 0 if self.finished is None else self.finished.end
 
     def __repr__(self) -> str:
         return f"Holding({self.tenure!r}, {self.cache!r})"
+
+    @property
+    def keyed(self) -> bool:
+        """Tell whether it is handled in the order of keys."""
+        return self.keys is not None
+
+    @property
+    def leased(self) -> bool:
+        """Tell whether it is ours by a lease, not by RocketMQ's lock."""
+        return self.tenure.epoch > 0
+
+    def begin_with(self, finished: FinishedMap) -> None:
+        """Leave out what was done above the offset at which the queue is begun."""
+        self.finished = finished
+        self._known_end = finished.end
+
+    def not_done(self, messages: tuple[ReceivedMessage, ...]) -> tuple[ReceivedMessage, ...]:
+        """Return the messages of a pull without those that a former owner has done."""
+        if not messages or messages[0].offset >= self._known_end or self.finished is None:
+            return messages
+        finished = self.finished
+        return tuple(message for message in messages if message.offset not in finished)
+
+    def is_news(self, map_version: int | None) -> bool:
+        """Tell whether messages are of a later version of the key map than the broker told us."""
+        if map_version is None or self.fencing is None:
+            return False
+        chapters = self.fencing.chapters
+        return map_version > (chapters[-1].version if chapters else 0)
+
+    def progress(self, offset: int) -> Progress:
+        """Return what to commit when everything below an offset is done."""
+        if self.finished is None:
+            return Progress(offset)
+        if self.keys is not None:
+            self.keys.done_below(offset)
+        else:
+            self.finished.add_range(self.finished.base, offset)
+        return Progress(self.finished.base, self.finished.above_text())
 
     @property
     def live(self) -> bool:
@@ -75,7 +142,7 @@ class Holding:
 
     def may_commit(self, now_ms: int) -> bool:
         """Tell whether what is done counts: the queue is ours for sure, or was when it was done."""
-        if self.doubt_ms is not None:
+        if self.doubt_ms is not None and not self.tenure.epoch:
             return False
         return self.tenure.may_commit(now_ms, needs_lock=self.needs_lock)
 
@@ -94,6 +161,8 @@ class Holding:
         self.tenure.leave()
         if not self.tenure.running:
             self.idle.set()
+            if self._on_idle is not None:
+                self._on_idle(self)
 
     def drop(self, reason: DropReason) -> None:
         """Give the queue up: pull no more, start no handler; the release follows."""
@@ -108,6 +177,13 @@ class Holding:
             timer.cancel()
         self.timers.clear()
         self._on_drop(self)
+
+    async def rest(self, delay_ms: int) -> None:
+        """Wait, but no longer than until the broker has confirmed that the queue is ours."""
+        self.woken.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_ms / 1000):
+                await self.woken.wait()
 
     def later(self, delay_ms: int, action: Callable[[Holding], None]) -> None:
         """Do something after a while, unless the queue is given up before."""

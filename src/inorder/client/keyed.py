@@ -1,27 +1,31 @@
 """Handlers in the order of keys: many per queue, the messages of one key one after the other.
 
 Who may run when is in `state/keyed.py`; this file starts what it hands out, up to the concurrency
-of the topic, queues taking turns. The offset that is committed is the lowest that is not done: what
-is done above it is handed out again after a crash, not after a clean hand-over of an idle queue.
+of the topic, queues taking turns. The offset that is committed is the lowest that is not done.
+Under a lease a map of what is done above it goes along, and nothing of it is handed out again; by
+RocketMQ's rules it is, after a crash.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from weakref import WeakKeyDictionary
 
 from inorder.client.counting import Counts
 from inorder.client.handlers import Registration
 from inorder.client.holding import Holding
 from inorder.client.ordered import DeadLetters, NoteOffset
-from inorder.client.policies import Outcome, Retry
+from inorder.client.parking import Parker
+from inorder.client.policies import Outcome, Park, Retry
 from inorder.client.running import Run, Workers
 from inorder.client.state import ordered as rules
 from inorder.client.state.keyed import KeyedQueue, Work
 from inorder.clock import Clock
+from inorder.model import ReceivedMessage
 from inorder.tasks.groups import Tasks
 
 log = logging.getLogger(__name__)
@@ -50,7 +54,9 @@ class KeyedRunner:
         self._note = note
         self._dead_letter = dead_letter
         self._suspend_ms = suspend_ms
-        self._queues: WeakKeyDictionary[Holding, KeyedQueue] = WeakKeyDictionary()
+        self.parker: Parker | None = None
+        """Who sets keys aside; None where nobody does."""
+        self._said_barrier = False
         self._turns: deque[Holding] = deque()
         self._running = 0
 
@@ -69,7 +75,7 @@ class KeyedRunner:
 
     def _start(self, holding: Holding) -> bool:
         """Start one run of a queue; tell whether there may be another."""
-        if not holding.live or holding.paused:
+        if not holding.live or holding.paused or holding.doubt_ms is not None:
             return False
         now_ms = self._clock.monotonic_ms()
         before = rules.before_batch(
@@ -79,41 +85,97 @@ class KeyedRunner:
             log.info("queue=%s starts no handler: %s", holding.queue, before.reason)
             holding.dropped()
             return False
-        queue = self._queue(holding)
-        if holding.cache.waiting:
-            taken = holding.cache.take(holding.cache.waiting, now_ms)
-            queue.put(taken, taken[-1].offset + 1)
+        if isinstance(before, rules.Hold):
+            return False  # until the broker has confirmed the lease
+        if self.parker is not None and not self.parker.is_known(holding):
+            return False  # until the broker has said which keys are parked
+        queue = holding.keys
+        assert queue is not None, "its topic is registered with order='key'"
+        if holding.cache.waiting and (taken := holding.cache.take_below(queue.room_to, now_ms)):
+            self._put(holding, queue, taken, now_ms)
         work = queue.take(now_ms, batch=self.registration.batch)
         if work is None:
             self._wait(holding, queue, now_ms)
             return False
         holding.enter()
         self._running += 1
-        ended = partial(self._ended, holding, queue, work)
-        self.workers.submit(Run((work.messages,), may_start=holding.may_start, ended=ended))
+        if work.parked:
+            self._tasks.start(self._set_aside(holding, work), name=f"parking in {holding.queue}")
+            return True
+        run = Run(
+            (work.messages,),
+            may_start=holding.may_start,
+            ended=partial(self._ended, holding, queue, work),
+        )
+        holding.runs.add(run)
+        self.workers.submit(run)
         return True
 
-    def _queue(self, holding: Holding) -> KeyedQueue:
-        queue = self._queues.get(holding)
-        if queue is None:
-            assert self.registration.key_of is not None, "it is registered with order='key'"
-            queue = self._queues[holding] = KeyedQueue(
-                holding.cache.lowest,
-                key_of=self.registration.key_of,
-                keyless=self.registration.keyless,
+    def _put(
+        self, holding: Holding, queue: KeyedQueue, taken: list[ReceivedMessage], now_ms: int
+    ) -> None:
+        """Put messages in; those that are done already, by being parked, have only to go."""
+        done = []
+        if taken[0].offset < queue.known_end:
+            done = [message for message in taken if message.offset in queue.finished]
+        queue.put(taken, taken[-1].offset + 1)
+        if done:
+            self._forget(holding, done, now_ms)
+
+    async def _set_aside(self, holding: Holding, work: Work) -> None:
+        """Let messages join their parked key; what did not comes again, live or not."""
+        assert self.parker is not None, "nobody else knows of parked keys"
+        assert work.key is not None, "a parked key is a text"
+        done: int | None = None
+        try:
+            done = await self.parker.join(holding, work.key, work.messages)
+        finally:
+            self._running -= 1
+            queue, now_ms = holding.keys, self._clock.monotonic_ms()
+            assert queue is not None
+            if done:
+                self._finish(holding, queue, work, now_ms, count=done)
+            else:
+                pause_ms = self._suspend_ms if done is None or work.key in queue.parked else 0
+                queue.again(work, now_ms + pause_ms, set_aside=done is None)
+            holding.leave()
+            self.pump(holding)
+
+    async def run_apart(self, holding: Holding, message: ReceivedMessage) -> Run:
+        """Hand a redriven message to the handler, beside those of the queue."""
+        ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+
+        def end(run: Run) -> None:
+            if not ended.done():
+                ended.set_result(run)
+
+        run = Run(((message,),), may_start=holding.may_start, ended=end)
+        holding.runs.add(run)
+        self.workers.submit(run)
+        try:
+            return await ended
+        finally:
+            holding.runs.discard(run)
+            self._counts.ended(
+                self.registration.topic, run.done, int(run.stopped_at is not None), run.spent_ms
             )
-        return queue
 
     def _wait(self, holding: Holding, queue: KeyedQueue, now_ms: int) -> None:
         """Come back when a key that was put off is due."""
         due_ms = queue.next_due_ms()
-        if due_ms is not None and not holding.timers:
-            holding.later(max(1, due_ms - now_ms), self.pump)
+        if due_ms is not None and (holding.due_ms is None or due_ms < holding.due_ms):
+            holding.due_ms = due_ms
+            holding.later(max(1, due_ms - now_ms), self._due)
+
+    def _due(self, holding: Holding) -> None:
+        holding.due_ms = None
+        self.pump(holding)
 
     # Afterwards.
 
     def _ended(self, holding: Holding, queue: KeyedQueue, work: Work, run: Run) -> None:
         self._running -= 1
+        holding.runs.discard(run)
         now_ms = self._clock.monotonic_ms()
         topic, count = self.registration.topic, len(work.messages)
         if run.done:
@@ -132,10 +194,20 @@ class KeyedRunner:
         holding.leave()
         self.pump(holding)
 
-    def _finish(self, holding: Holding, queue: KeyedQueue, work: Work, now_ms: int) -> None:
-        queue.done(work)
+    def _finish(
+        self,
+        holding: Holding,
+        queue: KeyedQueue,
+        work: Work,
+        now_ms: int,
+        count: int | None = None,
+    ) -> None:
+        queue.done(work, count)
+        self._forget(holding, work.messages[:count], now_ms)
+
+    def _forget(self, holding: Holding, messages: Sequence[ReceivedMessage], now_ms: int) -> None:
         if holding.tenure.may_commit(now_ms, needs_lock=holding.needs_lock):
-            offset = holding.cache.remove(work.messages, now_ms)
+            offset = holding.cache.remove(messages, now_ms)
             if offset is not None:
                 self._note(holding.queue, offset, False)
 
@@ -155,13 +227,50 @@ class KeyedRunner:
                 first.topic, first.queue.broker, first.queue.index, first.offset, first.key,
                 first.redeliveries + 1, exc_info=error,
             )  # fmt: skip
+        if isinstance(error, Retry) and isinstance(self.registration.policy, Park):
+            # To wait is no failure: a key is not set aside because a gateway is busy.
+            queue.again(work, now_ms + self._pause_ms(after_ms))
+            return
         limit = self.registration.redeliveries_max
-        if first.redeliveries >= limit and holding.live:
+        if first.redeliveries >= limit and holding.live and self._may_be_rid_of(work):
             holding.enter()
-            work_again = self._send_back(holding, queue, work)
-            self._tasks.start(work_again, name=f"dead letters of {holding.queue}")
+            if isinstance(self.registration.policy, Park):
+                ending = self._park(holding, queue, work, error)
+            else:
+                ending = self._send_back(holding, queue, work)
+            self._tasks.start(ending, name=f"to be rid of a message of {holding.queue}")
             return
         self._put_off(holding, queue, work, self._pause_ms(after_ms), now_ms)
+
+    def _may_be_rid_of(self, work: Work) -> bool:
+        """Tell whether what failed can be set aside: not a barrier, which has no key."""
+        if not isinstance(self.registration.policy, Park) or work.lane is not None:
+            return True
+        if not self._said_barrier:
+            self._said_barrier = True
+            log.error(
+                "a message without a key cannot be parked and blocks its queue topic=%s offset=%d; "
+                "send with a key, or say keyless='concurrent'", self.registration.topic,
+                work.messages[0].offset,
+            )  # fmt: skip
+        return False
+
+    async def _park(
+        self, holding: Holding, queue: KeyedQueue, work: Work, error: BaseException | None
+    ) -> None:
+        """Park the first message of a work; the rest of its key joins it. Else it blocks."""
+        assert self.parker is not None, "it was registered with Park"
+        outcome = ""
+        try:
+            outcome = await self.parker.park_first(holding, work, error)
+        finally:
+            now_ms = self._clock.monotonic_ms()
+            if outcome == "parked":
+                self._finish(holding, queue, work, now_ms, count=1)
+            else:
+                self._put_off(holding, queue, work, self._suspend_ms, now_ms)
+            holding.leave()
+            self.pump(holding)
 
     def _pause_ms(self, asked_ms: int | None) -> int:
         """Return how long a key waits: as long as its handler wants, it holds nobody else."""
@@ -184,11 +293,7 @@ class KeyedRunner:
             now_ms = self._clock.monotonic_ms()
             self._counts.dead(len(sent))
             if sent:
-                queue.done(work, 1)
-                if holding.tenure.may_commit(now_ms, needs_lock=holding.needs_lock):
-                    offset = holding.cache.remove(first, now_ms)
-                    if offset is not None:
-                        self._note(holding.queue, offset, False)
+                self._finish(holding, queue, work, now_ms, count=1)
             else:
                 self._put_off(holding, queue, work, self._suspend_ms, now_ms)
             holding.leave()

@@ -3,8 +3,8 @@
     rebalance ── add ──> Holding: pull loop, handlers ── drop ──> release: wait, commit, unlock
 
 Every queue has one Holding at a time, and whoever is to give it up only says why: the release is
-the same for all. It waits for the handlers that run, commits, then unlocks, each answered before
-the next, and is never forced.
+the same for all (`releasing.py`). Ordered queues are ours by a lease where the broker knows leases,
+else by RocketMQ's lock; a Holding keeps the kind that it began with.
 """
 
 from __future__ import annotations
@@ -12,34 +12,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
 
+from inorder.client.committing import Committer
 from inorder.client.counting import Counts
 from inorder.client.holding import Holding
+from inorder.client.keeping import Keeper
+from inorder.client.leasing import Leases
 from inorder.client.locking import Locks
 from inorder.client.offsetstores import OffsetStore
+from inorder.client.releasing import Releaser
 from inorder.client.session import Session
 from inorder.client.state import startoffset
+from inorder.client.state.commits import CommitLine
+from inorder.client.state.keyed import KeyedQueue, KeyOf
+from inorder.client.state.leasing import Acquired, Grant
 from inorder.client.state.offsets import OffsetTable
 from inorder.client.state.processqueue import Limits, ProcessQueue
-from inorder.client.state.rebalance import Release, release_steps
-from inorder.client.state.tenure import (
-    LOCK_RENEW_FIRST_MS,
-    LOCK_RENEW_MS,
-    DropReason,
-    Tenure,
-)
-from inorder.errors import InorderError
+from inorder.client.state.rebalance import LOCK_REFUSED_RETRY_MS, by_broker
+from inorder.client.state.tenure import DropReason, Tenure, Terms
+from inorder.errors import InorderError, LeasesFull, RemoteProtocolError
 from inorder.model import Subscription, TopicQueue
-from inorder.tasks.backoff import Backoff
+from inorder.ordering.fence import QueueFence
+from inorder.ordering.finished import FinishedMap
 from inorder.tasks.groups import Tasks
 
 log = logging.getLogger(__name__)
 
-COMMIT_TRIES: Final = 5
-"""How often the last commit of a queue without a lock is tried."""
-STOP_COMMIT_MS: Final = 5000
-"""How long a consumer that stops waits for a broker that is away."""
+MakeKeys = Callable[[str, FinishedMap], KeyedQueue | None]
 
 
 class Member:
@@ -54,6 +53,7 @@ class Member:
         consume_from: startoffset.ConsumeFrom,
         clustering: bool,
         counts: Counts,
+        terms: Terms,
     ) -> None:
         self.session = session
         self.group = group
@@ -61,17 +61,20 @@ class Member:
         self.counts = counts
         self.offsets = OffsetTable()
         self.holdings: dict[TopicQueue, Holding] = {}
-        self.locks = Locks(session, group)
         self.tasks = Tasks(f"consumer {group}")
-        self.stopping = False
+        self.locks = Locks(session, group)
+        self.leases = Leases(session, group, terms)
         self.left: dict[TopicQueue, int] = {}
         """Where the queues were when the consumer stopped."""
         self.changed = asyncio.Event()
         """Something asks for a round of the rebalance."""
         self.pull: Callable[[Holding], Awaitable[None]]
         self.handle: Callable[[Holding], None]
-        self.keyed: frozenset[str] = frozenset()
-        """Topics that are handled in the order of keys."""
+        self.make_keys: MakeKeys = lambda topic, finished: None
+        """Returns what tells the keys of a topic apart, if it is handled in their order."""
+        self.key_of: Callable[[str], KeyOf | None] = lambda topic: None
+        self.parked_changed: Callable[[Holding], None] = lambda holding: None
+        """Learns that the broker's number of parked keys and redrives of a queue has changed."""
         config = session.config.consumer
         self._limits = Limits(
             config.cached_messages_max,
@@ -82,10 +85,38 @@ class Member:
         )
         self._store = store
         self._consume_from = consume_from
-        self._saving = asyncio.Lock()
+        self.keeper = Keeper(self)
+        self.committer = Committer(
+            session,
+            group,
+            holdings=self.holdings,
+            offsets=self.offsets,
+            store=store,
+            leases=self.leases,
+            tasks=self.tasks,
+            confirmed=self.keeper.confirmed,
+            lost=self.keeper.lost,
+        )
+        self._releaser = Releaser(
+            session,
+            group,
+            offsets=self.offsets,
+            committer=self.committer,
+            locks=self.locks,
+            leases=self.leases,
+        )
         self._releasing: dict[TopicQueue, asyncio.Task[None]] = {}
         self._paused: set[TopicQueue] = set()
         self._all_paused = False
+
+    @property
+    def stopping(self) -> bool:
+        """Tell whether the consumer is on its way out."""
+        return self._releaser.stopping
+
+    @stopping.setter
+    def stopping(self, value: bool) -> None:
+        self._releaser.stopping = value
 
     # Queues come.
 
@@ -94,6 +125,41 @@ class Member:
         """Return whose each queue is; those on their way out are among them."""
         return {queue: holding.tenure for queue, holding in self.holdings.items()}
 
+    async def meet(self, queues: Iterable[TopicQueue]) -> None:
+        """Learn which brokers of these queues know leases; they hear of us also if none is ours."""
+        new = [one[0] for name, one in by_broker(queues).items() if name not in self.leases.met]
+        if new:
+            await asyncio.gather(*map(self._meet, new))
+
+    async def _meet(self, queue: TopicQueue) -> None:
+        try:
+            await self.leases.known_at(queue)
+        except InorderError as error:
+            log.info("broker=%s is away: %s", queue.broker, error)
+
+    async def acquire(self, queues: Iterable[TopicQueue]) -> Acquired:
+        """Ask for ordered queues, all brokers at once: by leases, or by RocketMQ's locks."""
+        found = Acquired({})
+        for got in await asyncio.gather(*map(self._acquire_at, by_broker(queues).values())):
+            found = found.and_also(got)
+        return found
+
+    async def _acquire_at(self, queues: tuple[TopicQueue, ...]) -> Acquired:
+        try:
+            if await self.leases.known_at(queues[0]):
+                leased = await self.leases.take(queues)
+                if leased is not None:
+                    return leased
+        except LeasesFull as error:
+            log.warning("no leases group=%s queues=%s error=%s", self.group, queues, error)
+            return Acquired({}, LOCK_REFUSED_RETRY_MS)
+        except InorderError as error:
+            log.info("no leases group=%s queues=%s error=%s", self.group, queues, error)
+            return Acquired({}, LOCK_REFUSED_RETRY_MS)
+        granted = await self.locks.acquire(queues)
+        again_ms = None if len(granted) == len(queues) else LOCK_REFUSED_RETRY_MS
+        return Acquired({queue: Grant(sent) for queue, sent in granted.items()}, again_ms)
+
     async def add(
         self,
         queue: TopicQueue,
@@ -101,35 +167,82 @@ class Member:
         *,
         ordered: bool,
         late: bool,
-        lock_sent_ms: int | None,
+        grant: Grant | None,
     ) -> bool:
         """Begin with a queue at the offset of the group; tell whether that was possible."""
-        stored = await self._store.read(queue)
+        leased = grant is not None and grant.epoch > 0
+        stored = grant.stored.offset if grant and leased else await self._store.read(queue)
         begin = startoffset.begin(stored, queue.topic, self._consume_from, late=late)
         offset = await self._locate(queue, begin)
         if offset is None or self.stopping:
-            if lock_sent_ms is not None:
-                await self.locks.release(queue)
+            await self._give_back(queue, grant)
             return False
-        now_ms = self.session.clock.monotonic_ms()
-        holding = Holding(
-            queue,
-            subscription=subscription,
-            tenure=Tenure(queue, now_ms=now_ms, lock_sent_ms=lock_sent_ms),
-            cache=ProcessQueue(offset),
-            limits=self._limits,
-            ordered=ordered,
-            keyed=queue.topic in self.keyed,
-            needs_lock=lock_sent_ms is not None,
-            on_drop=self._start_release,
-        )
-        holding.paused = self._all_paused or queue in self._paused
+        holding = self._hold(queue, subscription, offset, ordered=ordered, grant=grant)
         self.offsets.begin(queue, offset, stored=stored >= 0)
         self.holdings[queue] = holding
         self._share_limits(queue.topic)
         holding.pulling = self.tasks.start(self._pull(holding), name=f"pull {queue}")
         log.info("queue=%s of group=%s is ours from offset %d on", queue, self.group, offset)
+        self.committer.idle(holding)  # where it begins is news, if the group had no offset
+        if grant is not None and grant.parked:
+            self.parked_changed(holding)
         return True
+
+    def _hold(
+        self,
+        queue: TopicQueue,
+        subscription: Subscription,
+        offset: int,
+        *,
+        ordered: bool,
+        grant: Grant | None,
+    ) -> Holding:
+        epoch = 0 if grant is None else grant.epoch
+        finished = _finished(queue, offset, grant)
+        holding = Holding(
+            queue,
+            subscription=subscription,
+            tenure=Tenure(
+                queue,
+                now_ms=self.session.clock.monotonic_ms(),
+                lock_sent_ms=None if grant is None else grant.sent_ms,
+                epoch=epoch,
+                terms=self.leases.terms if epoch else None,
+            ),
+            cache=ProcessQueue(offset),
+            limits=self._limits,
+            ordered=ordered,
+            keys=self.make_keys(queue.topic, finished),
+            needs_lock=grant is not None,
+            on_drop=self._start_release,
+            on_idle=self.committer.idle if epoch else None,
+        )
+        holding.paused = self._all_paused or queue in self._paused
+        if grant is not None and epoch:
+            holding.commits = CommitLine(grant.stored)
+            holding.parked, holding.redrive = grant.parked, grant.redrive
+            holding.fencing = QueueFence(
+                queue,
+                epoch,
+                grant.chapters,
+                key_map=lambda: self.session.key_map(queue.topic),
+                key_of=self.key_of(queue.topic),
+            )
+            if finished.span and holding.keys is None:
+                holding.begin_with(finished)
+        return holding
+
+    async def _give_back(self, queue: TopicQueue, grant: Grant | None) -> None:
+        """Return a queue that was granted and is not begun."""
+        if grant is None:
+            return
+        if not grant.epoch:
+            await self.locks.release(queue)
+            return
+        try:
+            await self.leases.release(queue, grant.epoch, None)
+        except InorderError as error:
+            log.info("not given back group=%s queue=%s error=%s", self.group, queue, error)
 
     def _share_limits(self, topic: str) -> None:
         """Divide the limits of a topic among the queues of it that are here."""
@@ -172,13 +285,8 @@ class Member:
         log.info("queue=%s of group=%s is given up: %s", queue, self.group, tenure.dropped.value)
         if holding.fixed is not None:
             self.offsets.freeze(queue, holding.fixed)
-        while (steps := self._steps(holding)) == (Release.WAIT,):
-            holding.idle.clear()
-            await holding.idle.wait()
         try:
-            committed = await self._last_commit(holding, steps)
-            if Release.UNLOCK in steps and committed:
-                await self.locks.release(queue)
+            await self._releaser.release(holding)
         finally:
             if self.stopping:
                 self.left[queue] = self.offsets.get(queue)
@@ -188,42 +296,6 @@ class Member:
             self._share_limits(queue.topic)
             self.offsets.forget(queue)
             self.changed.set()
-
-    def _steps(self, holding: Holding) -> tuple[Release, ...]:
-        return release_steps(holding.tenure, commit=self.offsets.is_unsaved(holding.queue))
-
-    async def _last_commit(self, holding: Holding, steps: tuple[Release, ...]) -> bool:
-        """Commit what is done, or where to go on; tell whether the lock may be given back.
-
-        While the lock is ours nobody else begins, so a broker that is away is waited for.
-        """
-        if Release.COMMIT not in steps and holding.fixed is None:
-            return True
-        backoff = Backoff(self.session.config.retry_first_ms, self.session.config.retry_max_ms)
-        began_ms = self.session.clock.monotonic_ms()
-        while True:
-            if await self._last_save(holding):
-                return True
-            now_ms = self.session.clock.monotonic_ms()
-            if holding.needs_lock and not holding.tenure.lock_valid(now_ms):
-                break
-            if not holding.needs_lock and backoff.attempts >= COMMIT_TRIES:
-                break
-            if self.stopping and now_ms - began_ms > STOP_COMMIT_MS:
-                break
-            await asyncio.sleep(backoff.next_ms() / 1000)
-        log.warning(
-            "queue=%s was given up without its last commit (offset %d): what it did since the "
-            "commit before is done again", holding.queue, self.offsets.get(holding.queue),
-        )  # fmt: skip
-        return False
-
-    async def _last_save(self, holding: Holding) -> bool:
-        if holding.fixed is None:
-            await self.commit([holding.queue])
-            return not self.offsets.is_unsaved(holding.queue)
-        async with self._saving:
-            return await self._store.move(holding.queue, holding.fixed)
 
     async def release_all(self, timeout_ms: int) -> bool:
         """Give everything up and wait for it; tell whether all handlers ended in time."""
@@ -257,64 +329,11 @@ class Member:
         self.offsets.note(queue, offset, only_up=only_up)
 
     def done_to(self, holding: Holding) -> int | None:
-        """Return what a pull may commit on its way."""
+        """Return what a pull may commit on its way; nothing under a lease."""
         now_ms = self.session.clock.monotonic_ms()
-        if not holding.may_commit(now_ms):
+        if holding.leased or not holding.may_commit(now_ms):
             return None
         return self.offsets.unsaved([holding.queue]).get(holding.queue)
-
-    async def commit_all(self) -> None:
-        """Save what is not saved yet, of all queues that are ours for sure."""
-        await self.commit(list(self.holdings))
-
-    async def commit(self, queues: Iterable[TopicQueue]) -> None:
-        """Save offsets and wait for the answers; one caller at a time, so that none overtakes."""
-        async with self._saving:
-            now_ms = self.session.clock.monotonic_ms()
-            mine = [
-                queue
-                for queue in queues
-                if (holding := self.holdings.get(queue)) is not None and holding.may_commit(now_ms)
-            ]
-            unsaved = self.offsets.unsaved(mine)
-            if unsaved:
-                for queue, offset in (await self._store.save(unsaved)).items():
-                    self.offsets.saved(queue, offset)
-
-    # Locks.
-
-    async def keep_locks(self) -> None:
-        """Renew the locks for as long as this is a member."""
-        delay_ms = LOCK_RENEW_FIRST_MS
-        while True:
-            await asyncio.sleep(delay_ms / 1000)
-            answered = await self.renew()
-            delay_ms = LOCK_RENEW_MS if answered else LOCK_RENEW_FIRST_MS
-
-    async def renew(self) -> bool:
-        """Renew the locks once; give up what was lost. Tell whether every broker answered."""
-        lost, answered = await self.locks.renew(self.tenures)
-        for queue in lost:
-            holding = self.holdings.get(queue)
-            if holding is not None:
-                log.warning("lock lost group=%s queue=%s", self.group, queue)
-                holding.dropped()
-        for holding in list(self.holdings.values()):
-            if holding.confirm() and holding.live:
-                self.handle(holding)
-        return answered
-
-    def doubt(self, address: str) -> None:
-        """Trust no lock of the broker at an address until it is confirmed over a new connection.
-
-        A broker that was restarted has forgotten them, and may give them to others at once (O13);
-        it may also have forgotten our last commits, so they are sent again.
-        """
-        now_ms = self.session.clock.monotonic_ms()
-        for queue, holding in self.holdings.items():
-            if self.session.master_address(queue) in (None, address):
-                holding.doubt(now_ms)
-                self.offsets.saved(queue, startoffset.NOT_STORED)
 
     def holds_locks(self) -> bool:
         """Tell whether some queue is locked."""
@@ -349,3 +368,18 @@ class Member:
     def paused(self) -> tuple[TopicQueue, ...]:
         """Return which of our queues are paused."""
         return tuple(sorted(q for q, holding in self.holdings.items() if holding.paused))
+
+
+def _finished(queue: TopicQueue, offset: int, grant: Grant | None) -> FinishedMap:
+    """Return what was done above the offset at which a queue is begun."""
+    text = "" if grant is None else grant.stored.finished
+    if not text:
+        return FinishedMap(offset)
+    try:
+        found = FinishedMap.decode(text)
+        if found.base == offset:
+            return found
+        log.warning("map of finished messages of %s is not for offset %d: %s", queue, offset, found)
+    except RemoteProtocolError as error:
+        log.warning("map of finished messages of %s is not read: %s", queue, error)
+    return FinishedMap(offset)

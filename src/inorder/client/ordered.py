@@ -85,10 +85,12 @@ class OrderedRunner:
             may_start=holding.may_start,
             ended=partial(self._ended, holding),
         )
+        holding.runs.add(run)
         self.workers.submit(run)
 
     def _ended(self, holding: Holding, run: Run) -> None:
         holding.busy = False
+        holding.runs.discard(run)
         stopped = run.stopped_at or ()
         done = [message for batch in run.batches[: run.done] for message in batch]
         self._counts.ended(self.registration.topic, len(done), len(stopped), run.spent_ms)
@@ -157,6 +159,8 @@ class OrderedRunner:
                 case rules.Stop(reason):
                     log.info("queue=%s starts no handler: %s", holding.queue, reason)
                     holding.dropped()
+                case rules.Hold():
+                    holding.began_ms = None  # until the broker has confirmed the lease
                 case rules.Warn(text):
                     log.warning("topic=%s %s", holding.queue.topic, text)
                 case _:

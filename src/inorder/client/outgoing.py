@@ -79,6 +79,16 @@ class Outgoing:
         self.items = items
         self.sequences = sequences
 
+    def pick(self, indexes: Sequence[int]) -> Outgoing:
+        """Return a request of some of a batch's messages."""
+        assert self.items is not None, "a batch"
+        return Outgoing(
+            tuple(self.ids[index] for index in indexes), self.body, self.properties,
+            self.born_at_ms, sys_flag=self.sys_flag, flag=self.flag,
+            items=[self.items[index] for index in indexes],
+            sequences=tuple(self.sequences[index] for index in indexes) if self.sequences else (),
+        )  # fmt: skip
+
     @property
     def count(self) -> int:
         """Return how many messages it has."""

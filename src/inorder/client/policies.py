@@ -79,15 +79,17 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """Sets the key aside after `attempts` further tries. Not there yet."""
+    """After `attempts` further tries the key is set aside, and the other keys go on.
+
+    Its later messages join it in their order, until somebody lets them be handled again (`inorder
+    redrive`) or drops them. `Retry` only makes the key wait and does not count as a try. Needs
+    order="key" and brokers of ours.
+    """
 
     attempts: int = 5
 
     def __post_init__(self) -> None:
-        raise UsageError(
-            "Park needs a broker that keeps parked keys, which is not built yet; "
-            "use Block() or DeadLetter(attempts=…)"
-        )
+        _check_attempts(self.attempts)
 
 
 Policy = Block | DeadLetter | Park
@@ -99,7 +101,13 @@ def default_policy(order: str | None) -> Policy:
 
 
 def check_policy(policy: Policy, order: str | None) -> None:
-    """Refuse what has no meaning: a concurrent message blocks nothing."""
+    """Refuse what has no meaning: a concurrent message blocks nothing, a queue is no key."""
+    if order != "key" and isinstance(policy, Park):
+        instead = "DeadLetter(attempts=…)" + (" or Block()" if order == "queue" else "")
+        raise UsageError(
+            f"Park sets a key aside while others go on, and order={order!r} knows no keys; use "
+            f"order='key', or {instead}"
+        )
     if order is None and isinstance(policy, Block):
         raise UsageError(
             "Block holds what follows, and with order=None nothing follows; "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from inorder.client.counting import Counts
@@ -16,8 +16,9 @@ from inorder.client.pulling import PullResult, PullStatus
 from inorder.client.receiving import receive_all
 from inorder.client.session import Session
 from inorder.client.state import pulldecisions as rules
-from inorder.errors import BrokerError, ConnectFailed, InorderError, RequestTimeout
+from inorder.errors import BrokerError, ConnectFailed, InorderError, LeaseLost, RequestTimeout
 from inorder.model import MASTER_ID, ReceivedMessage
+from inorder.ordering.finished import SPAN_MAX
 from inorder.wire.codes import ResponseCode
 from inorder.wire.requests.pull import PullMessage
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _HELD_MS: Final = 100
 """A broker that has nothing holds the pull at least so long, or is not asked again at once."""
+REACH_MAX: Final = SPAN_MAX // 2
+"""How far pulls of order="key" go ahead of the first message that is not done."""
 
 
 class Puller:
@@ -41,6 +44,9 @@ class Puller:
         piggybacked: Callable[[Holding, int], None],
         arrived: Callable[[Holding], None],
         finished_to: Callable[[Holding, int], None],
+        confirmed: Callable[[Holding, int], None],
+        lost: Callable[[Holding], None],
+        look: Callable[[Holding], Awaitable[None]],
     ) -> None:
         self._session = session
         self._config = session.config.consumer
@@ -51,6 +57,9 @@ class Puller:
         self._piggybacked = piggybacked
         self._arrived = arrived
         self._finished_to = finished_to
+        self._confirmed = confirmed
+        self._lost = lost
+        self._look = look
         self._suggested = rules.Suggested()
 
     async def run(self, holding: Holding) -> None:
@@ -65,11 +74,16 @@ class Puller:
                 ordered=holding.ordered and not holding.keyed,
                 needs_lock=holding.needs_lock,
                 paused=holding.paused,
+                reach_max=REACH_MAX if holding.keyed else 0,
             )
             if isinstance(step, rules.PullNow):
                 try:
                     step = await self._pull(holding, step.offset)
                     failing = ""
+                except LeaseLost:
+                    holding.pulling = None  # this task: it ends by itself
+                    self._lost(holding)
+                    return
                 except InorderError as error:
                     failing = await self._failed(holding, error, failing)
                     step = rules.after_failed_pull(
@@ -77,6 +91,8 @@ class Puller:
                         and error.code == ResponseCode.FLOW_CONTROL,
                         error_delay_ms=self._config.pull_error_delay_ms,
                     )
+                    await holding.rest(step.ms)
+                    continue
             if isinstance(step, rules.Forget):
                 holding.pulling = None  # this task: it ends by itself
                 holding.dropped()
@@ -140,23 +156,32 @@ class Puller:
             fields.sub_version,
             fields.subscription,
             holding.subscription.expression_type,
+            epoch=holding.tenure.epoch or None,
         )
         api = await self._session.reader_of(queue, suggested)
+        sent_ms = self._session.clock.monotonic_ms()
         answer = await api.pull_message(request, timeout_ms=config.pull_timeout_ms)
+        if holding.leased:
+            self._confirmed(holding, sent_ms)
+            if holding.is_news(answer.reply.map_version):
+                await self._look(holding)
+            holding.parked = max(holding.parked, answer.reply.parked or 0)
         if fields.commit_offset and done_to is not None:
             self._piggybacked(holding, done_to)
         self._suggested.note(queue, answer.reply.suggest_broker_id)
         found: tuple[ReceivedMessage, ...] = ()
         if answer.code == ResponseCode.SUCCESS:
             limit = self._session.config.message_bytes_max
-            found = receive_all(queue.broker, answer.body, limit)
+            found = receive_all(queue.broker, answer.body, limit, holding.fencing)
         reply = answer.reply
         return PullResult(
             PullStatus(answer.code),
-            tuple(
-                rules.restore_topic(message, self._group)
-                for message in found
-                if rules.wanted(message, holding.subscription)
+            holding.not_done(
+                tuple(
+                    rules.restore_topic(message, self._group)
+                    for message in found
+                    if rules.wanted(message, holding.subscription)
+                )
             ),
             reply.next_begin_offset,
             reply.min_offset,

@@ -72,6 +72,11 @@ class QueueLane(Lane[Sending]):
         return all(one.state == DONE for one in (*self.sent, *self.waiting, *self.moved))
 
     @property
+    def idle(self) -> bool:
+        """Tell whether nobody waits for anything here, nor behind it."""
+        return super().idle and all(one.state == DONE for one in self.moved)
+
+    @property
     def drained(self) -> bool:
         """Tell whether nothing is in flight and nothing unknown."""
         return not self.in_flight and not self.unknown

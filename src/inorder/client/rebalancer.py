@@ -16,6 +16,7 @@ from typing import Final
 from inorder.client.member import Member
 from inorder.client.state import rebalance as rules
 from inorder.client.state.allocation import Allocation, sort_ids, sort_queues
+from inorder.client.state.leasing import Acquired
 from inorder.client.state.pulldecisions import RETRY_PREFIX
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.client.state.tenure import DropReason
@@ -73,32 +74,33 @@ class Rebalancer:
     async def _round(self) -> int:
         """Run one round; return how long to wait for a reason before the next."""
         self.rounds += 1
-        refused, balanced = False, True
+        waits = []
         for queue in rules.plan_unsubscribed(self._member.tenures, self._subscriptions):
             self._member.holdings[queue].drop(DropReason.UNSUBSCRIBED)
         for topic in list(self._subscriptions):
             try:
-                got_locks, complete = await self._share(topic)
+                again_ms, complete = await self._share(topic)
             except InorderError as error:
                 log.info("no rebalance topic=%s error=%s", topic, error)
-                got_locks, complete = True, False
-            refused |= not got_locks
-            balanced &= complete
+                again_ms, complete = None, False
+            waits.append(rules.next_round_ms(balanced=complete))
+            waits += [] if again_ms is None else [again_ms]
             if self._member.stopping:
                 break
-        if refused:
-            return rules.LOCK_REFUSED_RETRY_MS
-        return rules.next_round_ms(balanced=balanced)
+        return min(waits, default=rules.REBALANCE_INTERVAL_MS)
 
-    async def _share(self, topic: str) -> tuple[bool, bool]:
-        """Do one topic; tell whether all locks were granted, and whether all went well."""
+    async def _share(self, topic: str) -> tuple[int | None, bool]:
+        """Do one topic; return when to ask for the rest, if queues were refused, and whether all
+        went well."""
         queues = await self._queues(topic)
         if queues is None:
-            return True, topic.startswith(RETRY_PREFIX) and self.rounds > 3
+            return None, topic.startswith(RETRY_PREFIX) and self.rounds > 3
+        needs_lock = self._ordered[topic] and self._member.clustering
+        if needs_lock:
+            await self._member.meet(queues)
         allocated = await self._allocate(topic, queues)
         if allocated is None:
-            return True, False
-        needs_lock = self._ordered[topic] and self._member.clustering
+            return None, False
         plan = rules.plan(
             {q: tenure for q, tenure in self._member.tenures.items() if q.topic == topic},
             allocated,
@@ -107,7 +109,7 @@ class Rebalancer:
         )
         for queue, reason in plan.drop:
             self._member.holdings[queue].drop(reason)
-        granted = await self._member.locks.acquire(plan.lock) if plan.lock else {}
+        got = await self._member.acquire(plan.lock) if plan.lock else Acquired({})
         added = await asyncio.gather(
             *(
                 self._member.add(
@@ -115,12 +117,12 @@ class Rebalancer:
                     self._subscriptions[topic],
                     ordered=self._ordered[topic],
                     late=queue not in self._first_seen[topic],
-                    lock_sent_ms=granted.get(queue),
+                    grant=got.grants.get(queue),
                 )
-                for queue in (*plan.add, *granted)
+                for queue in (*plan.add, *(q for q in plan.lock if q in got.grants))
             )
         )
-        return len(granted) == len(plan.lock), all(added)
+        return got.again_ms, all(added)
 
     async def _queues(self, topic: str) -> list[TopicQueue] | None:
         """Return the queues of a topic; None if nobody serves it now."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from inorder.model import ReceivedMessage, TopicQueue
+from inorder.model import Fence, Fencing, ReceivedMessage, TopicQueue
 from inorder.wire import properties as names
 from inorder.wire.compression import COMPRESSED, decompress_body
 from inorder.wire.ids import offset_message_id
@@ -39,14 +39,14 @@ assert _CHECKED.size == HEAD.size == BODY_AT
 
 
 class _Lazy(ReceivedMessage):
-    """A message that is still its record: (record, queue, bytes of the body, gap behind it).
+    """A message that is still its record: (record, queue, bytes of the body, gap behind, fences).
 
     Called like the class that it stands for it makes an ordinary message, as `replace` does.
     """
 
     __slots__ = ("_parsed", "_record")
 
-    _record: tuple[bytes, TopicQueue, int, int]
+    _record: tuple[bytes, TopicQueue, int, int, Fencing | None]
     _parsed: dict[str, str]
 
     def __new__(cls, *values: Any, **named: Any) -> ReceivedMessage:  # type: ignore[misc]
@@ -69,7 +69,7 @@ class _Lazy(ReceivedMessage):
 
     @property
     def body(self) -> bytes:
-        record, _, body_bytes, _ = self._record
+        record, _, body_bytes, _, _ = self._record
         return record[BODY_AT : BODY_AT + body_bytes]
 
     @property
@@ -77,7 +77,7 @@ class _Lazy(ReceivedMessage):
         try:
             return self._parsed
         except AttributeError:
-            record, _, body_bytes, gap = self._record
+            record, _, body_bytes, gap, _ = self._record
             parsed = parse(record[BODY_AT + body_bytes + gap :])
             _set_parsed(self, parsed)
             return parsed
@@ -103,6 +103,10 @@ class _Lazy(ReceivedMessage):
     def position(self) -> int:
         return int(self._head(_POSITION))
 
+    @property
+    def fencing(self) -> Fence | Fencing | None:
+        return self._record[4]
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReceivedMessage):
             return NotImplemented
@@ -111,7 +115,7 @@ class _Lazy(ReceivedMessage):
     __hash__ = None  # type: ignore[assignment]  # as that of any message: properties have none
 
     def __reduce__(self) -> tuple[type[ReceivedMessage], tuple[Any, ...]]:
-        return ReceivedMessage, _values(self)
+        return ReceivedMessage, (*_values(self), self.fence)
 
     def __repr__(self) -> str:
         return repr(ReceivedMessage(*_values(self)))
@@ -122,10 +126,12 @@ _set_record: Final[Any] = vars(_Lazy)["_record"].__set__
 _set_parsed: Final[Any] = vars(_Lazy)["_parsed"].__set__
 
 
-def receive_all(broker: str, buffer: Buffer, body_bytes_max: int) -> tuple[ReceivedMessage, ...]:
+def receive_all(
+    broker: str, buffer: Buffer, body_bytes_max: int, fencing: Fencing | None = None
+) -> tuple[ReceivedMessage, ...]:
     """Return the messages of a pull answer; bodies unpacked, but never beyond the limit.
 
-    Raises CorruptRecord if what came is not what was stored.
+    `fencing` knows their fences. Raises CorruptRecord if what came is not what was stored.
     """
     # hot: 0.85 us a message of 200 bytes (bench/decoding.py).
     data = bytes(buffer)
@@ -159,17 +165,19 @@ def receive_all(broker: str, buffer: Buffer, body_bytes_max: int) -> tuple[Recei
                     and checksum(data[body_at:topic_at]) & 0x7FFFFFFF == crc
                 ):
                     message: Any = new(lazy)
-                    put(message, (data[at:end], queue, body_bytes, gap))
+                    put(message, (data[at:end], queue, body_bytes, gap, fencing))
                     append(message)
                     at = end
                     continue
         record = decode(data, at)
-        append(receive(broker, record, body_bytes_max))
+        append(receive(broker, record, body_bytes_max, fencing))
         at += record.size
     return tuple(found)
 
 
-def receive(broker: str, record: Record, body_bytes_max: int) -> ReceivedMessage:
+def receive(
+    broker: str, record: Record, body_bytes_max: int, fencing: Fencing | None = None
+) -> ReceivedMessage:
     """Return a record as a message; its body unpacked, but never beyond the limit."""
     properties = parse(record.properties)
     return ReceivedMessage(
@@ -183,6 +191,7 @@ def receive(broker: str, record: Record, body_bytes_max: int) -> ReceivedMessage
         record.stored_at_ms,
         record.redeliveries,
         record.position,
+        fencing,
     )
 
 

@@ -19,7 +19,7 @@ async def find_route(delivery: Delivery, topic: TopicLine) -> None:
         while topic.early:
             try:
                 await _look(delivery, topic)
-                _place_early(delivery, topic)
+                place_early(delivery, topic)
                 return
             except InorderError as error:
                 topic.error = error
@@ -46,9 +46,12 @@ async def _look(delivery: Delivery, topic: TopicLine) -> None:
         )
 
 
-def _place_early(delivery: Delivery, topic: TopicLine) -> None:
+def place_early(delivery: Delivery, topic: TopicLine) -> None:
+    """Give all in the line their places, in order; a batch waits until queues are drained."""
     topic.error = None
     while topic.early:
+        if topic.draining and isinstance(topic.early[0], BatchCall):
+            return  # its keys may have left several queues: it goes on when all are drained
         early = topic.early.popleft()
         try:
             if isinstance(early, BatchCall):

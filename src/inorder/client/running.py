@@ -3,6 +3,9 @@
 A run is a list of calls for one worker, made one after the other: several for an ordered queue, one
 without order. It ends with the first call that does not simply return, when its time is up, or when
 its queue says that no handler may start any more. Then `ended` is called on the loop.
+
+An async handler that runs when the lease of its queue has ended is cancelled: somebody else may
+have begun with the same message. It is no failed attempt. A plain one cannot be stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ class Run:
     """Calls for one worker, and what became of them. Whoever has it is alone with it."""
 
     __slots__ = (
-        "batches", "done", "ended", "error", "may_start", "result", "spent_ms", "started_ms",
+        "_outlived", "batches", "done", "ended", "error", "may_start", "result", "spent_ms",
+        "started_ms", "task",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +59,9 @@ class Run:
         self.error: BaseException | None = None
         self.started_ms: int | None = None
         self.spent_ms = 0
+        self.task: asyncio.Task[Any] | None = None
+        """Who makes the calls, while it can be cancelled."""
+        self._outlived = False
 
     @property
     def stopped_at(self) -> Batch | None:
@@ -77,6 +84,20 @@ class Run:
             return False
         self.done += 1
         return True
+
+    def cancel(self) -> bool:
+        """Cancel the handler that runs, which has outlived its lease; False if nobody can."""
+        if self.task is not None and not self._outlived:
+            self._outlived = True
+            self.task.cancel()
+        return self._outlived
+
+    def was_cancelled(self) -> bool:
+        """Tell whether it was `cancel` that ended the handler; the worker itself goes on then."""
+        if self.task is None:
+            return False
+        task, self.task = self.task, None
+        return self._outlived and task.uncancel() == 0
 
     def close(self, now_ms: int) -> None:
         """Note when the last call ended."""
@@ -142,6 +163,7 @@ class LoopWorkers:
 
     async def _make(self, run: Run) -> None:
         clock = self._clock
+        run.task = asyncio.current_task()
         for batch in run.batches:
             if not run.goes_on(clock.monotonic_ms()):
                 break
@@ -149,6 +171,8 @@ class LoopWorkers:
                 if not run.returned(await self._call(batch)):
                     break
             except asyncio.CancelledError as error:
+                if run.was_cancelled():
+                    break
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise  # it is us who are to end, not something that the handler waited for
@@ -158,6 +182,7 @@ class LoopWorkers:
                 # The caller's own code: whatever it raises is a failed attempt.
                 run.error = error
                 break
+        run.was_cancelled()  # it may have come too late, or the handler would not hear of it
         run.close(clock.monotonic_ms())
 
 

@@ -65,11 +65,16 @@ class Waiter(Protocol):
 
 
 class Series:
-    """Requests of one call that follow one another: behind one that failed nothing is sent."""
+    """Requests of one call that follow one another: behind one that failed nothing is sent.
 
-    __slots__ = ("error",)
+    `divide` makes several requests of one, when a newer key map puts its messages into different
+    queues: given the places of the messages of each.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("divide", "error")
+
+    def __init__(self, divide: Callable[[Sending, Sequence[Sequence[int]]], list[Sending]]) -> None:
+        self.divide = divide
         self.error: BaseException | None = None
 
 

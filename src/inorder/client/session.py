@@ -40,7 +40,9 @@ from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.tasks.groups import Tasks
 from inorder.tasks.periodic import periodic
 from inorder.wire.bodies import ConsumerData
+from inorder.wire.codes import RequestCode
 from inorder.wire.command import Command
+from inorder.wire.extensions import ROUTE_TOPIC
 from inorder.wire.routedata import TopicRoute
 
 log = logging.getLogger(__name__)
@@ -95,6 +97,7 @@ class Session:
         self._groups = Groups(self.client_id)
         self._handlers: dict[int, OnRequest] = {}
         self._introduced: dict[str, Connection] = {}
+        self._introducing: dict[str, asyncio.Task[None]] = {}
         self._started = False
         self._closed = False
 
@@ -138,7 +141,9 @@ class Session:
         connection = await self._pool.get(address)
         if self._groups.members and self._introduced.get(address) is not connection:
             self._introduced[address] = connection
-            self._tasks.start(self._introduce(address), name=f"introduce {address}")
+            introduce = self._introduce(address)
+            task = self._tasks.start(introduce, name=f"introduce {address}")
+            self._introducing[address] = task
         return BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
 
     async def master_of(self, queue: TopicQueue) -> BrokerApi:
@@ -156,6 +161,22 @@ class Session:
         api = await self.master_of(queue)
         assert isinstance(api.connection, Connection)
         return api.connection
+
+    async def capability(self, queue: TopicQueue) -> int:
+        """Return what a queue's broker can do beyond RocketMQ, 0: nothing.
+
+        It says so in its answer to the first heartbeat on a connection, which is waited for. Raises
+        InorderError if it does not answer.
+        """
+        connection = await self.master_connection(queue)
+        if connection.capability is None:
+            introducing = self._introducing.get(connection.address)
+            if introducing is not None:
+                await asyncio.wait((introducing,))
+            if connection.capability is None:
+                await self._beat(connection)
+        assert connection.capability is not None
+        return connection.capability
 
     async def reader_of(self, queue: TopicQueue, suggested_id: int = 0) -> BrokerApi:
         """Return the requests to a broker that holds a queue."""
@@ -346,13 +367,23 @@ class Session:
 
     async def _heartbeat(self, address: str) -> None:
         try:
-            await (await self.broker_at(address)).heartbeat(self._groups.heartbeat())
+            api = await self.broker_at(address)
+            assert isinstance(api.connection, Connection)
+            await self._beat(api.connection)
         except InorderError as error:
             log.info("heartbeat failed broker=%s error=%s", address, error)
 
+    async def _beat(self, connection: Connection) -> None:
+        api = BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
+        connection.capability = await api.heartbeat(self._groups.heartbeat())
+
     async def _introduce(self, address: str) -> None:
         """Tell a broker at once over a new connection: to it, it is a new client."""
-        await self._heartbeat(address)
+        try:
+            await self._heartbeat(address)
+        finally:
+            if self._introducing.get(address) is asyncio.current_task():
+                del self._introducing[address]
         self._groups.connected(address)
 
     async def _unregister(self, producers: Iterable[str], consumers: Iterable[str]) -> None:
@@ -374,6 +405,10 @@ class Session:
         return sorted({address for route in known for address in routes.broker_addresses(route)})
 
     def _on_request(self, connection: Connection, command: Command) -> None:
+        topic = command.fields.get(ROUTE_TOPIC)
+        told = command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and not self._closed
+        if told and topic is not None and topic in self._routes:
+            self._tasks.start(self.try_refresh_route(topic), name=f"route {topic}")
         if not self._groups.asked(connection, command):
             self._handlers.get(command.code, refuse_request)(connection, command)
 

@@ -62,6 +62,9 @@ class TopicLine:
         """Use a route and a key map; True if keys may have left queues by that."""
         old, self.route, self.key_map = self.key_map, route, key_map
         queues = publish_queues(route, self.name)
+        if key_map is not None:  # a route may still have queues that were taken away
+            mapped = set(key_map.queues)
+            queues = [one for one in queues if (one.broker, one.index) in mapped] or queues
         if queues != self.queues:
             self.queues, self.lanes = queues, [None] * len(queues)
         keyed = self.queues

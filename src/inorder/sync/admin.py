@@ -16,6 +16,8 @@ from functools import partial
 from inorder.client import admin as twin
 from inorder.client.admin.messages import COUNT, PULL_MAX
 from inorder.client.durations import Duration
+from inorder.client.resizing import OnProgress
+from inorder.client.state.resizing import TopicResize
 from inorder.config import ClientConfig
 from inorder.model import (
     PERM_READ,
@@ -25,6 +27,8 @@ from inorder.model import (
     TopicConfig,
     TopicQueue,
 )
+from inorder.sync.locks import Locks
+from inorder.sync.parked import Parked
 from inorder.sync.portal import Portal, lease
 from inorder.wire.bodies import ClientConnection, ConsumerConnections
 from inorder.wire.routedata import ClusterInfo, TopicRoute
@@ -52,6 +56,8 @@ class Admin:
         self.groups = Groups(self._portal, self._async.groups)
         self.offsets = Offsets(self._portal, self._async.offsets)
         self.messages = Messages(self._portal, self._async.messages)
+        self.locks = Locks(self._portal, self._async.locks)
+        self.parked = Parked(self._portal, self._async.parked)
         self.producers = Producers(self._portal, self._async.producers)
 
     def close(self) -> None:
@@ -159,15 +165,47 @@ class Topics:
         attributes: dict[str, str] | None = None,
         shrink: bool = False,
     ) -> None:
-        """Change what is given and leave the rest.
+        """Change what is given and leave the rest; `queues` is per broker.
 
-        Raises UsageError for fewer queues than now, for their messages could not be read any
-        more; `shrink` says that this is meant.
+        Raises UsageError for another number of queues of a topic with a key map (see `resize`), of
+        others for fewer queues than now, unless `shrink` says that this is meant.
         """
         self._portal.call(partial(
             self._async.update, name, queues=queues, perm=perm, attributes=attributes,
             shrink=shrink,
         ))  # fmt: skip
+
+    def resize(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        wait: Duration = 30,
+        on_progress: OnProgress | None = None,
+    ) -> TopicResize:
+        """Give a topic another number of queues, in all, while it is in use; keys stay in order.
+
+        Without `queues` a resize that was begun is finished. `on_progress` is called in a thread of
+        the client.
+
+        Raises UsageError if the topic has no key map, ResizeUnderWay if another resize of it has to
+        be finished first, InterruptedResize after `wait`.
+        """
+        return self._portal.call(partial(
+            self._async.resize, name, queues=queues, wait=wait, on_progress=on_progress
+        ))  # fmt: skip
+
+    def resize_status(self, name: str) -> TopicResize:
+        """Return where a topic stands: a resize under way, and the groups that wait."""
+        return self._portal.call(self._async.resize_status, name)
+
+    def release_group(self, name: str, group: str) -> int:
+        """Let a group read the present version of a topic now; return which that is.
+
+        For a group that holds back the end of a resize and will not come: what it has not finished
+        may then be handled after newer messages of the same keys, or not at all.
+        """
+        return self._portal.call(self._async.release_group, name, group)
 
     def delete(self, name: str) -> None:
         """Delete a topic with its messages and offsets. Raises TopicNotRouted if there is none."""
@@ -209,7 +247,8 @@ class Groups:
         self._portal.call(partial(self._async.create, config, cluster=cluster))
 
     def delete(self, name: str, *, offsets: bool = True) -> None:
-        """Delete a group, with its offsets unless they shall stay, and with its retry topic.
+        """Delete a group, with its offsets unless they shall stay, and with its own topics:
+        retries, dead letters, parked messages.
 
         Raises GroupNotFound.
         """

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 
 from inorder.client import consumer as twin
+from inorder.client.durations import Duration
 from inorder.client.handlers import AfterHandle, BeforeHandle, Handler, Order
 from inorder.client.policies import Policy
 from inorder.client.pullconsumer import ConsumeFrom, Target
@@ -19,7 +20,8 @@ from inorder.client.state.keyed import Keyless, KeyOf
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NotStarted
 from inorder.model import TopicQueue
-from inorder.sync.portal import Portal, lease
+from inorder.sync.portal import Portal
+from inorder.sync.portal import lease as lease_portal
 from inorder.sync.signals import SignalReceived, signals_raise
 from inorder.sync.workers import ThreadWorkers
 
@@ -33,6 +35,10 @@ class Consumer:
     consumer gets everything, and offsets are kept in a file of this machine. `allocation` must be
     the same for all members of a group. `instance` tells two consumers of one group in one process
     apart. `before_handle` and `after_handle` are called around every handler, where it runs.
+
+    `lease` is how long an ordered queue stays ours when nothing is heard of us (5 s), `grace` the
+    same once our connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer
+    than that after a failure may overlap with the next owner's.
 
     Plain handlers are called in threads, async ones on the client's own event loop.
     """
@@ -50,6 +56,8 @@ class Consumer:
         tls: ssl.SSLContext | None = None,
         before_handle: BeforeHandle | None = None,
         after_handle: AfterHandle | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
     ) -> None:
         self._portal: Portal | None = None
         self._closed = False
@@ -64,6 +72,8 @@ class Consumer:
             tls=tls,
             before_handle=before_handle,
             after_handle=after_handle,
+            lease=lease,
+            grace=grace,
         )
         self._async._threads = ThreadWorkers
 
@@ -110,7 +120,7 @@ class Consumer:
         if self._closed:
             raise AlreadyClosed("this consumer was closed; make a new one")
         if self._portal is None:
-            self._portal = lease()
+            self._portal = lease_portal()
         self._portal.call(self._async.start)
 
     def run(self) -> None:

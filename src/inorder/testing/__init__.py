@@ -9,8 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inorder.checker import Applied as Applied
     from inorder.checker import Committed as Committed
     from inorder.checker import Finding as Finding
+    from inorder.checker import Granted as Granted
     from inorder.checker import Handled as Handled
     from inorder.checker import HandledResult as HandledResult
     from inorder.checker import Handling as Handling
@@ -34,11 +36,13 @@ if TYPE_CHECKING:
 
 # Public name -> the module that defines it.
 _PUBLIC = {
+    "Applied": "inorder.checker",
     "AsyncRunningBroker": "inorder.testing.hosted",
     "Cluster": "inorder.testing.cluster",
     "Committed": "inorder.checker",
     "FakeClock": "inorder.testing.clock",
     "Finding": "inorder.checker",
+    "Granted": "inorder.checker",
     "Handled": "inorder.checker",
     "Handling": "inorder.checker",
     "Kind": "inorder.checker",

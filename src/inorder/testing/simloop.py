@@ -104,7 +104,6 @@ class SimLoop(asyncio.BaseEventLoop):
     """The loop. Use `run`, or give `SimLoop(seed)` to asyncio.Runner as its factory."""
 
     _ready: collections.deque[asyncio.Handle]
-    _scheduled: list[asyncio.TimerHandle]
     _stopping: bool
 
     def __init__(
@@ -125,6 +124,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._queues: dict[int, float] = {}
         self._burying = False
         self._timer_numbers = itertools.count()
+        self._timers: list[tuple[float, int, _Timer]] = []
         self._tasks: weakref.WeakKeyDictionary[asyncio.Task[Any], Node] = (
             weakref.WeakKeyDictionary()
         )
@@ -141,13 +141,13 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         # The one method of asyncio that is replaced: it would wait in select().
-        timers = self._scheduled
-        while timers and timers[0].cancelled():
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
             self._pop_timer()
         if not self._ready and not self._stopping:
             if not timers:
                 raise SimDeadlock(self._describe_waiting())
-            self._now = max(self._now, timers[0].when())
+            self._now = max(self._now, timers[0][0])
         self._ready.extend(self._take_due())
         if self._shuffle is Shuffle.ALL:
             everything = list(self._ready)
@@ -167,11 +167,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def _take_due(self) -> list[asyncio.Handle]:
         """Return the timers that are due: earlier first, those of one instant shuffled."""
         due: list[asyncio.Handle] = []
-        timers = self._scheduled
-        while timers and timers[0].when() <= self._now:
+        timers = self._timers
+        while timers and timers[0][0] <= self._now:
             instant: list[asyncio.Handle] = []
-            when = timers[0].when()
-            while timers and timers[0].when() == when:
+            when = timers[0][0]
+            while timers and timers[0][0] == when:
                 instant.append(self._pop_timer())
             if self._shuffle is not Shuffle.NONE:
                 self.random.shuffle(instant)
@@ -179,8 +179,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return due
 
     def _pop_timer(self) -> asyncio.TimerHandle:
-        timer = heapq.heappop(self._scheduled)
-        timer._scheduled = False  # type: ignore[attr-defined]
+        timer = heapq.heappop(self._timers)[2]
+        timer._scheduled = False
         return timer
 
     def call_at(
@@ -192,8 +192,8 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         self._check_closed()  # type: ignore[attr-defined]
         timer = _Timer(when, callback, args, self, context)
-        timer.number = next(self._timer_numbers)
-        heapq.heappush(self._scheduled, timer)
+        # Among equals they come in the order of registration.
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), timer))
         timer._scheduled = True
         return timer
 
@@ -363,16 +363,11 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 class _Timer(asyncio.TimerHandle):
-    """A timer that, among equals, comes in the order of registration."""
+    """A timer of this loop, which asyncio's own list of timers does not hold."""
 
-    __slots__ = ("number",)
+    __slots__ = ()
 
-    number: int
     _scheduled: bool
-
-    def __lt__(self, other: asyncio.TimerHandle) -> bool:
-        assert isinstance(other, _Timer)
-        return (self.when(), self.number) < (other.when(), other.number)
 
 
 def _collect(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ node's host as its source address.
     stall       the same for one connection: half-open, neither side is told
     drop        both sides see a reset, bytes on the way are gone
     cut_after   the connection is dropped when n more bytes have arrived, at that very byte
-    kill        all connections of a host are reset, or (silent, as by a power cut) just go quiet
+    kill        all connections of a host are reset, or (silent, as by a power cut) just go quiet,
+                until something listens there again and answers what comes over them with a reset
 
 Buffers are bounded as in a kernel: at most WINDOW_BYTES of a direction are on the way or unread;
 what is above stays in the sender's write buffer, with pause_writing and resume_writing as usual.
@@ -109,7 +110,18 @@ class SimNetwork:
             raise OSError(errno.EADDRINUSE, f"{host}:{port} is in use on the simulated network")
         server = SimServer(self._loop, self, factory, (host, port))
         self._listeners[host, port] = server
+        self._back(host)
         return server
+
+    def _back(self, host: str) -> None:
+        """Let a machine that is up again answer what is sent over connections of before: a reset.
+
+        Whoever says nothing on them still hears nothing.
+        """
+        for connection in self.connections(host):
+            if connection.stalled and any(e.lost and e.address[0] == host for e in connection.ends):
+                connection.stalled = False
+                connection.pump()
 
     def unlisten(self, address: Address) -> None:
         """Give an address back."""

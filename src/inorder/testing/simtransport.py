@@ -261,10 +261,10 @@ class SimTransport(asyncio.Transport):
     # What the protocol calls.
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._eof_sent:
-            raise RuntimeError("write after write_eof()")
         if self._closing or not data:
             return
+        if self._eof_sent:
+            raise RuntimeError("write after write_eof()")
         self._unsent.append(bytes(data))
         self._unsent_bytes += len(data)
         self._push()

@@ -192,3 +192,67 @@ def test_a_queue_is_drained_by_answers_alone():
         assert server.bodies() == [bodies("m0", "m1"), bodies("m2", "m3")]
 
     numbered(scenario)
+
+
+def test_a_batch_over_a_map_change_is_regrouped():
+    """Its messages are not stored, so they go to their new queues; receipts in the callers' order.
+
+    What is called meanwhile, single or in a batch, stays behind them.
+    """
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        server.kv["t"], server.key_map = FIRST.encode(), FIRST
+        producer = Producer(client)
+        await producer.send("t", b"m0", key=MOVED)
+        server.hold = True
+        held = producer.send_nowait("t", b"m1", key=MOVED)
+        first = asyncio.ensure_future(
+            producer.send_batch(
+                [
+                    Message("t", b"s1", key=STAYS),
+                    Message("t", b"m2", key=MOVED),
+                    Message("t", b"n1"),
+                    Message("t", b"m3", key=MOVED),
+                    Message("t", b"s2", key=STAYS),
+                ]
+            )
+        )
+        await until(lambda: len(server.held) == 2)
+        server.key_map = SECOND
+        client.take_key_map("t", SECOND)
+        again = [Message("t", b"m4", key=MOVED), Message("t", b"s3", key=STAYS)]
+        second = asyncio.ensure_future(producer.send_batch(again))
+        await asyncio.sleep(0.01)
+        third = producer.send_nowait("t", b"m5", key=MOVED)
+        await asyncio.sleep(0.01)
+        server.hold = False
+        server.let_go()
+        await asyncio.gather(held, first, second, third)
+        assert [one.queue.index for one in first.result()] == [0, 1, 0, 1, 0]
+        assert [one.queue.index for one in second.result()] == [1, 0]
+        zero, one = server.bodies()
+        assert zero == bodies("m0", "s1", "n1", "s2", "s3")
+        assert one == bodies("m1", "m2", "m3", "m4", "m5")
+        for receipt, body in zip(first.result(), bodies("s1", "m2", "n1", "m3", "s2"), strict=True):
+            assert server.bodies()[receipt.queue.index][receipt.offset] == body
+
+    numbered(scenario)
+
+
+def test_a_message_without_a_key_leaves_a_queue_that_is_taken_away():
+    """Its queue is closed by a resize: it goes to one that is left."""
+
+    async def scenario(server: Numbering, client: Session) -> None:
+        server.kv["t"], server.key_map = SECOND.encode(), SECOND
+        producer = Producer(client)
+        await producer.send("t", b"k", key=MOVED)
+        shrunk = KeyMap.of(3, [("broker-a", 0)])
+        told = {"version": "3", "map": shrunk.encode()}
+        closed = ExtensionAnswer.KEY_MAP_CHANGED
+        server.answers[SEND] = [lambda command: command.reply(closed, "closed", fields=told)]
+        server.key_map = shrunk
+        receipts = [await producer.send("t", b"x%d" % number) for number in range(3)]
+        assert {receipt.queue.index for receipt in receipts} == {0}
+        assert (await producer.send("t", b"k", key=MOVED)).queue.index == 0
+
+    numbered(scenario)

@@ -28,6 +28,7 @@ from inorder.errors import UsageError
         (Block(attempts=3), 3),
         (DeadLetter(), 16),
         (DeadLetter(attempts=0), 0),
+        (Park(), 5),
     ],
 )
 def test_attempts_are_rocketmqs_max_reconsume_times(policy: Policy, attempts: int) -> None:
@@ -41,10 +42,12 @@ def test_defaults_are_rocketmqs() -> None:
     assert default_policy(None) == DeadLetter(16)
 
 
-def test_park_is_refused_until_brokers_have_it() -> None:
-    """With the reason, and what to use instead."""
-    with pytest.raises(UsageError, match=r"not built yet.*DeadLetter"):
-        Park(attempts=5)
+@pytest.mark.parametrize("order", ["queue", None])
+def test_park_needs_keys(order: str | None) -> None:
+    """Elsewhere it is refused, with what to use instead."""
+    with pytest.raises(UsageError, match=r"order='key', or DeadLetter"):
+        check_policy(Park(), order)
+    check_policy(Park(attempts=0), "key")
 
 
 def test_block_needs_something_to_hold() -> None:

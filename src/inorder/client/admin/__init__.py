@@ -5,7 +5,8 @@
         for progress in await admin.groups.lag("billing"):
             print(progress.queue, progress.lag)
 
-One file per noun. Only request codes that Apache RocketMQ knows are used, but for named producers.
+One file per noun. Only request codes that Apache RocketMQ knows are used, but for what only brokers
+of ours have: named producers, leases, parked keys.
 What is told to a cluster is told to each of its masters; what is asked is asked of each of them and
 put together.
 """
@@ -17,11 +18,14 @@ import ssl
 from inorder.client.access import Access
 from inorder.client.admin.cluster import BrokerNode, Cluster
 from inorder.client.admin.groups import GroupMember, Groups, GroupView, QueueLag
+from inorder.client.admin.locks import Locks, QueueLock
 from inorder.client.admin.messages import Batch, Messages
 from inorder.client.admin.offsets import Offsets, QueueOffsets, ResetTarget
+from inorder.client.admin.parked import Parked, ParkedKey
 from inorder.client.admin.producers import Producers, ProducerView
 from inorder.client.admin.topics import QueueView, Topics, TopicView
 from inorder.client.session import Session
+from inorder.client.state.resizing import TopicResize, WaitingGroup
 from inorder.config import ClientConfig
 
 __all__ = [
@@ -32,16 +36,22 @@ __all__ = [
     "GroupMember",
     "GroupView",
     "Groups",
+    "Locks",
     "Messages",
     "Offsets",
+    "Parked",
+    "ParkedKey",
     "ProducerView",
     "Producers",
     "QueueLag",
+    "QueueLock",
     "QueueOffsets",
     "QueueView",
     "ResetTarget",
+    "TopicResize",
     "TopicView",
     "Topics",
+    "WaitingGroup",
 ]
 
 
@@ -66,6 +76,8 @@ class Admin:
         self.groups = Groups(self._access, self.cluster)
         self.offsets = Offsets(self._access, self.cluster)
         self.messages = Messages(self._access, self.cluster)
+        self.locks = Locks(self._access, self.cluster)
+        self.parked = Parked(self._access, self.cluster)
         self.producers = Producers(self._access, self.cluster)
 
     async def close(self) -> None:

@@ -97,14 +97,15 @@ class Groups:
         await self._cluster.each(lambda api: api.update_group(config), cluster=cluster)
 
     async def delete(self, name: str, *, offsets: bool = True) -> None:
-        """Delete a group, with its offsets unless they shall stay, and with its retry topic.
+        """Delete a group, with its offsets unless they shall stay, and with its own topics:
+        retries, dead letters, parked messages.
 
         Raises GroupNotFound.
         """
         await self.configs(name)
         session = await self._access.open()
         await self._cluster.each(lambda api: api.delete_group(name, clean_offset=offsets))
-        for topic in (f"%RETRY%{name}", f"%DLQ%{name}"):
+        for topic in (f"%RETRY%{name}", f"%DLQ%{name}", f"%PARK%{name}"):
             try:
                 await session.refresh_route(topic)
             except TopicNotRouted:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import Final
 
 from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
+from inorder.client.durations import Duration, to_ms
+from inorder.client.resizing import OnProgress, Resizer
+from inorder.client.state.resizing import Goal, TopicResize, spread
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.errors import CodeNotSupported, TopicNotFound, TopicNotRouted, UsageError
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
 from inorder.ordering import keymap
 from inorder.ordering.keymap import KeyMap
+from inorder.wire.bodies.resizing import decode_resize_view
+from inorder.wire.requests.resizing import ResizeStatus
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "rmq_sys_", "RMQ_SYS_")
+SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "%PARK%", "rmq_sys_", "RMQ_SYS_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class Topics:
 
         Where all brokers are inorder's the topic gets a key map: the list of all its queues, kept
         by each broker and by the name server, so that keys stay where they are while a broker is
-        down.
+        down. The number of queues of a topic that has one is changed by `resize`.
         """
         session = await self._access.open()
         given = dict(attributes or {})
@@ -112,19 +116,22 @@ class Topics:
         session.forget_route(name)
 
     async def _new_map(self, name: str, queues: int, cluster: str | None) -> KeyMap | None:
-        """Return the first key map of a topic; None if it has one, or a broker knows none."""
-        places = []
+        """Return the first key map of a topic; None if it has one, or a broker knows none.
+
+        Its version is above all that topics of this name had, also those that were deleted.
+        """
+        places, last = [], 0
         for node in await self._cluster.masters(cluster=cluster):
             api = await self._cluster.api(node.address)
             try:
-                await api.producer_state("", TopicQueue(name, node.name, 0))
+                view = decode_resize_view((await api.ask(ResizeStatus(name))).body)
             except CodeNotSupported:
                 return None  # a stock broker
-            with contextlib.suppress(TopicNotFound):
-                if keymap.ATTRIBUTE in (await api.topic(name)).attributes:
-                    return None
+            if view.version:
+                return None
+            last = max(last, view.last)
             places += [(node.name, index) for index in range(queues)]
-        return KeyMap.of(1, places)
+        return KeyMap.of(last + 1, places)
 
     async def update(
         self,
@@ -135,15 +142,22 @@ class Topics:
         attributes: dict[str, str] | None = None,
         shrink: bool = False,
     ) -> None:
-        """Change what is given and leave the rest.
+        """Change what is given and leave the rest; `queues` is per broker.
 
-        Another number of queues is the next version of the key map: producers follow it in order,
-        consumers may handle a key's newer messages, which lie elsewhere, before its older ones.
-
-        Raises UsageError for fewer queues than now, for their messages could not be read any
-        more; `shrink` says that this is meant.
+        Raises UsageError for another number of queues of a topic with a key map: `resize` does
+        that, and keeps its keys in order. Of other topics for fewer queues than now, for their
+        messages could not be read any more; `shrink` says that this is meant.
         """
         configs = await self.configs(name)
+        if queues is not None and any(
+            keymap.ATTRIBUTE in one.attributes
+            and (one.read_queues, one.write_queues) != (queues, queues)
+            for one in configs.values()
+        ):
+            raise UsageError(
+                f"topic {name} has a key map, which another number of queues would break; use "
+                f"`inorder topic resize {name} --queues TOTAL`"
+            )
         most = max(max(one.read_queues, one.write_queues) for one in configs.values())
         if queues is not None and queues < most and not shrink:
             raise UsageError(
@@ -151,9 +165,6 @@ class Topics:
                 "not be read any more, and keys would change their queue"
             )
         changes = dict(attributes or {})
-        key_map = _next_map(configs, queues)
-        if key_map is not None:
-            changes[keymap.ATTRIBUTE] = key_map.encode()
         for broker, old in configs.items():
             config = replace(
                 old,
@@ -164,11 +175,47 @@ class Topics:
             )
             node = await self._cluster.find(broker)
             await (await self._cluster.api(node.address)).create_topic(config)
+        (await self._access.open()).forget_route(name)
+
+    async def resize(
+        self,
+        name: str,
+        *,
+        queues: int | None = None,
+        wait: Duration = 30,
+        on_progress: OnProgress | None = None,
+    ) -> TopicResize:
+        """Give a topic another number of queues, in all, while it is in use; keys stay in order.
+
+        Without `queues` a resize that was begun is finished. When this returns producers use the
+        new queues; each group gets them once it is done with what was sent before (see
+        `resize_status`). If a broker does not answer for `wait` the resize is left as it is, and
+        can be finished by the same call, here or elsewhere.
+
+        Raises UsageError if the topic has no key map, ResizeUnderWay if another resize of it has to
+        be finished first, InterruptedResize after `wait`.
+        """
+        resizer = await self._resizer(name)
+        wanted = None if queues is None else spread(await resizer.views(), queues)
         session = await self._access.open()
-        if key_map is not None:
-            text = key_map.encode()
-            await session.tell_name_servers(lambda api: api.put_kv(keymap.NAMESPACE, name, text))
-        session.forget_route(name)
+        goal = Goal(session.message_ids.at(session.clock.now_ms()), wanted)
+        return await resizer.run(goal, timeout_ms=to_ms(wait), on_progress=on_progress)
+
+    async def resize_status(self, name: str) -> TopicResize:
+        """Return where a topic stands: a resize under way, and the groups that wait."""
+        return await (await self._resizer(name)).status()
+
+    async def release_group(self, name: str, group: str) -> int:
+        """Let a group read the present version of a topic now; return which that is.
+
+        For a group that holds back the end of a resize and will not come: whatever it has not
+        finished may then be handled after newer messages of the same keys, and what lies in queues
+        that were taken away is not handled at all.
+        """
+        return await (await self._resizer(name)).release(group)
+
+    async def _resizer(self, name: str) -> Resizer:
+        return Resizer(await self._access.open(), self._cluster, name)
 
     async def delete(self, name: str) -> None:
         """Delete a topic with its messages and offsets. Raises TopicNotRouted if there is none."""
@@ -226,16 +273,6 @@ class Topics:
         groups.discard(name)  # RocketMQ 5.3 lists the topic itself
         queues.sort(key=lambda view: view.queue)
         return TopicView(name, configs, tuple(queues), tuple(sorted(groups)), rate)
-
-
-def _next_map(configs: dict[str, TopicConfig], queues: int | None) -> KeyMap | None:
-    """Return the key map of a mapped topic with so many queues per broker; None if it stays."""
-    version = max(
-        keymap.version_of(one.attributes.get(keymap.ATTRIBUTE, "")) for one in configs.values()
-    )
-    if queues is None or not version or all(one.write_queues == queues for one in configs.values()):
-        return None
-    return KeyMap.of(version + 1, [(name, index) for name in configs for index in range(queues)])
 
 
 async def _config(api: BrokerApi, name: str) -> TopicConfig:

@@ -9,26 +9,31 @@ A message without a key is a barrier: it is handed out when everything before it
 nothing behind it is until it is done (`keyless="concurrent"`: it is a key of its own).
 
 What is done out of order is kept in a FinishedMap, so `base` never passes a message that is not
-done.
+done. Messages further than the map's span above the base are not taken in (`room_to`).
+
+Messages of a parked key are handed out like others, in their order, but marked: they are not for
+the handler.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
 from inorder.model import ReceivedMessage
-from inorder.ordering.finished import FinishedMap
+from inorder.ordering.finished import SPAN_MAX, FinishedMap
 
 KeyOf = Callable[[ReceivedMessage], str | None]
 Keyless = Literal["barrier", "concurrent"]
 
 _Key = str | int | None  # a text; the offset of a keyless one that stands alone; None: a barrier
 _BARRIER: Final = None
+SET_ASIDE_MAX: Final = 64
+"""Messages of a parked key that are set aside in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Work:
     key: str | None
     messages: tuple[ReceivedMessage, ...]
     lane: _Key
+    parked: bool = False
+    """The key is set aside: so are these, behind what lies there."""
 
 
 class _State(Enum):
@@ -55,6 +62,8 @@ class _Lane:
     state: _State = _State.WAITING
     running: int = 0
     due_ms: int = 0
+    aside: bool = False
+    """Its first messages may be set aside already."""
 
 
 class KeyedQueue:
@@ -79,6 +88,10 @@ class KeyedQueue:
         self.messages = 0
         self.size_bytes = 0
         self.running = 0
+        self.known_end = 0
+        """Below it messages may come that are done."""
+        self.parked: Collection[str] = ()
+        """The keys that are set aside."""
 
     def __repr__(self) -> str:
         return f"KeyedQueue({self.messages} of {len(self._lanes)} keys, {self.finished!r})"
@@ -97,6 +110,26 @@ class KeyedQueue:
     def span(self) -> int:
         """Return how far the newest message lies above the base."""
         return self._end - self.finished.base
+
+    @property
+    def room_to(self) -> int:
+        """Return the offset from which on messages have to wait: the map reaches no further."""
+        return self.finished.base + SPAN_MAX
+
+    def done_elsewhere(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Note that messages from ... up to, not including, ... are done and need not be had.
+
+        Only before any of them is put in.
+        """
+        for start, end in ranges:
+            if end <= self.room_to:
+                self.finished.add_range(start, end)
+                self.known_end = max(self.known_end, end)
+
+    def done_below(self, offset: int) -> None:
+        """Note that nothing below an offset is left to do: it was filtered, or is done."""
+        self.finished.add_range(self.finished.base, offset)
+        self._end = max(self._end, offset)
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> int:
         """Take what a pull brought; return how many of them are new.
@@ -126,15 +159,18 @@ class KeyedQueue:
         _, key = heapq.heappop(self._ready)
         lane = self._lanes[key]
         assert lane.state is _State.READY, f"{key} is {lane.state}"
-        count = min(batch, len(lane.messages))
+        name = key if isinstance(key, str) else None
+        parked = name is not None and (lane.aside or name in self.parked)
+        count = min(SET_ASIDE_MAX if parked else batch, len(lane.messages))
         lane.state, lane.running = _State.RUNNING, count
         self.running += 1
         messages = tuple(lane.messages[index] for index in range(count))
-        return Work(key if isinstance(key, str) else None, messages, key)
+        return Work(name, messages, key, parked)
 
     def done(self, work: Work, count: int | None = None) -> None:
         """Note that the first `count` messages of a work (default: all) are done for good."""
         lane = self._stop(work)
+        lane.aside = False
         for message in work.messages[:count]:
             first = lane.messages.popleft()
             assert first is message, "a key's messages leave in order"
@@ -144,13 +180,21 @@ class KeyedQueue:
         self._go_on(work.lane, lane)
 
     def again(
-        self, work: Work, at_ms: int, messages: Sequence[ReceivedMessage] | None = None
+        self,
+        work: Work,
+        at_ms: int,
+        messages: Sequence[ReceivedMessage] | None = None,
+        *,
+        set_aside: bool = False,
     ) -> None:
         """Give a work back: its key waits until a time and begins with the same message.
 
-        `messages` are changed copies (redeliveries) of those of the work.
+        `messages` are changed copies (redeliveries) of those of the work. `set_aside`: it may have
+        been set aside, nobody knows; until that is known it is not for the handler, whatever
+        becomes of its key.
         """
         lane = self._stop(work)
+        lane.aside = set_aside
         for index, message in enumerate(messages or ()):
             assert message.offset == lane.messages[index].offset, "copies stand for the same"
             lane.messages[index] = message

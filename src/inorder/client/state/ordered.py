@@ -69,27 +69,34 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Start no handler until the broker has confirmed the lease; then ask again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Warn:
     """Say this in the log."""
 
     text: str
 
 
-Step = Run | Commit | SuspendFor | SendBack | Stop | Warn
-Before = Run | SuspendFor | Stop
+Step = Run | Commit | SuspendFor | SendBack | Stop | Hold | Warn
+Before = Run | SuspendFor | Stop | Hold
 
 RUN: Final = Run()
+HOLD: Final = Hold()
 
 
 def before_batch(tenure: Tenure, *, now_ms: int, began_ms: int, needs_lock: bool) -> Before:
     """Tell whether a handler may start now; `began_ms`: since when the queue is handled in one go.
 
     An ordered queue whose lock is lost or in doubt is dropped here: it begins anew with a new lock.
+    One whose lease is in doubt waits.
     """
     if tenure.dropped is not None:
         return Stop(tenure.dropped.value)
     if needs_lock and not tenure.check_lock(now_ms):
-        return Stop(DropReason.LOCK_EXPIRED.value)
+        return HOLD if tenure.epoch else Stop(DropReason.LOCK_EXPIRED.value)
     if now_ms - began_ms > CONTINUOUS_MAX_MS:
         return SuspendFor(YIELD_MS)
     return RUN

@@ -114,13 +114,21 @@ class ProcessQueue:
     def __contains__(self, message: ReceivedMessage) -> bool:
         return message.offset in self._messages
 
-    def flow_control(self, limits: Limits, *, ordered: bool) -> FlowControl | None:
-        """Return why not to pull, or None; checked before each pull."""
+    def flow_control(
+        self, limits: Limits, *, ordered: bool, reach_max: int = 0
+    ) -> FlowControl | None:
+        """Return why not to pull, or None; checked before each pull.
+
+        `reach_max` bounds how far pulls go ahead of the first message that is not done, whether
+        they find anything there or not; 0: no such bound.
+        """
         if self.count > limits.messages_max:
             return FlowControl.COUNT
         if self.size_bytes > limits.size_bytes_max:
             return FlowControl.SIZE
         if not ordered and self.span > limits.span_max:
+            return FlowControl.SPAN
+        if reach_max and self.pulled_to - self.lowest > reach_max:
             return FlowControl.SPAN
         return None
 
@@ -154,6 +162,12 @@ class ProcessQueue:
         for message in found:
             taken[message.offset] = message
         return found
+
+    def take_below(self, end: int, now_ms: int) -> list[ReceivedMessage]:
+        """Return all waiting messages below an offset, in order; they are with handlers now."""
+        if not self._waiting or self._waiting[-1].offset < end:
+            return self.take(len(self._waiting), now_ms)
+        return self.take(sum(message.offset < end for message in self._waiting), now_ms)
 
     def start(self, messages: Iterable[ReceivedMessage], now_ms: int) -> None:
         """Note that a handler was called for taken messages: from now on they may expire."""

@@ -91,8 +91,12 @@ def before_pull(
     needs_lock: bool,
     running: bool = True,
     paused: bool = False,
+    reach_max: int = 0,
 ) -> PullNow | PullLater | Forget:
-    """Tell whether to pull now; counts as an attempt, whatever comes of it."""
+    """Tell whether to pull now; counts as an attempt, whatever comes of it.
+
+    A pull under a lease carries the epoch: the broker says whether it is good.
+    """
     if tenure.dropped is not None:
         return FORGET
     tenure.pulled(now_ms)
@@ -100,10 +104,10 @@ def before_pull(
         return PullLater(EXCEPTION_MS, "the consumer does not run")
     if paused:
         return PullLater(PAUSED_MS, "the consumer is paused")
-    full = cache.flow_control(limits, ordered=ordered)
+    full = cache.flow_control(limits, ordered=ordered, reach_max=reach_max)
     if full is not None:
         return PullLater(FLOW_CONTROL_MS, full.value)
-    if needs_lock and not tenure.check_lock(now_ms):
+    if needs_lock and not tenure.epoch and not tenure.check_lock(now_ms):
         return FORGET
     return PullNow(cache.pulled_to)
 

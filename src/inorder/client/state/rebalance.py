@@ -28,7 +28,7 @@ REBALANCE_INTERVAL_MS: Final = 20_000
 REBALANCE_UNBALANCED_MS: Final = 1000
 """The next round comes sooner if something could not be asked or begun."""
 LOCK_REFUSED_RETRY_MS: Final = 500
-"""The same if a lock was refused."""
+"""The same if a lock was refused; who refuses a lease says how long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,14 @@ def release_steps(tenure: Tenure, *, commit: bool) -> tuple[Release, ...]:
 
 
 def to_renew(owned: Mapping[TopicQueue, Tenure]) -> dict[str, tuple[TopicQueue, ...]]:
-    """Return, by broker, the queues whose lock is to be renewed; ask anew before each request."""
+    """Return, by broker, the queues whose lock is to be renewed; ask anew before each request.
+
+    Leases are renewed in another way: see `leasing.py`.
+    """
     return by_broker(
         queue
         for queue, tenure in owned.items()
-        if tenure.locked and tenure.phase in (Phase.LIVE, Phase.LEAVING)
+        if tenure.locked and not tenure.epoch and tenure.phase in (Phase.LIVE, Phase.LEAVING)
     )
 
 

@@ -6,12 +6,23 @@ RocketMQ's three locks are roles here. The lock in the broker is `locked_until_m
 from the moment the request was *sent*. The lock of the queue in the process is: one Tenure per
 queue. The lock while handling is `running`: a queue is not released before it is 0.
 
-One lock, one Tenure: who loses the lock, or is not sure of it any more, drops the queue and begins
-anew, with a new lock, the offset of the broker and an empty cache.
+One lock, one Tenure: who loses the lock drops the queue and begins anew, with a new lock, the
+offset of the broker and an empty cache. What one may still do who is not sure of it differs:
+
+    RocketMQ's lock     nothing: it may have been somebody else's meanwhile, and nobody would know.
+                        The queue is dropped
+    a lease (an epoch)  no handler starts, until the broker has confirmed *this* epoch; then it goes
+                        on with what is here, for every other owner would have made another epoch.
+                        Commits carry the epoch, so the broker itself refuses what is stale
+
+A lease is trusted for min(lease, grace) from the moment the last request that carried its epoch and
+was answered was *sent*: for so long the broker gives the queue to nobody, whatever happened to the
+connection since. Once the lease itself has passed, what still runs runs beside the next owner.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -22,6 +33,9 @@ LOCK_TRUSTED_MS: Final = 30_000
 LOCK_RENEW_MS: Final = 20_000
 LOCK_RENEW_FIRST_MS: Final = 1000
 PULL_EXPIRED_MS: Final = 120_000
+LEASE_MIN_MS: Final = 500
+LEASE_MAX_MS: Final = 120_000
+GRACE_MIN_MS: Final = 100
 
 
 class DropReason(Enum):
@@ -31,7 +45,7 @@ class DropReason(Enum):
     UNSUBSCRIBED = "the topic is subscribed no more"
     STOPPED = "the consumer stops"
     PULL_EXPIRED = "nothing was pulled for 120 s"
-    LOCK_LOST = "the broker says that another consumer has the lock"
+    LOCK_LOST = "the broker says that it is not ours any more"
     LOCK_EXPIRED = "the lock could not be renewed in time"
     OFFSET_ILLEGAL = "the broker corrected the offset"
     RESET = "the offset was set by an operator or by seek"
@@ -56,14 +70,53 @@ class Phase(Enum):
     GONE = "released"
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a consumer asks of the brokers that know leases."""
+
+    lease_ms: int
+    """How long a queue stays ours without a word from us."""
+    grace_ms: int
+    """The same once our connection is closed."""
+
+    @property
+    def trusted_ms(self) -> int:
+        """Return how long a lease is trusted without a confirmation."""
+        return min(self.lease_ms, self.grace_ms)
+
+    @property
+    def renew_ms(self) -> int:
+        """Return how often it is renewed: two renewals may fail before it is in doubt."""
+        return max(1, self.trusted_ms // 3)
+
+
 class Tenure:
     """One queue while it is ours."""
 
-    __slots__ = ("_gone", "dropped", "lock_sent_ms", "locked", "pulled_at_ms", "queue", "running")
+    __slots__ = (
+        "_gone", "_lease_ms", "_trusted_ms", "dropped", "epoch", "lock_sent_ms", "locked",
+        "pulled_at_ms", "queue", "running",
+    )  # fmt: skip
 
-    def __init__(self, queue: TopicQueue, *, now_ms: int, lock_sent_ms: int | None = None) -> None:
-        """Begin; an ordered queue of a cluster begins with the lock that was asked for then."""
+    def __init__(
+        self,
+        queue: TopicQueue,
+        *,
+        now_ms: int,
+        lock_sent_ms: int | None = None,
+        epoch: int = 0,
+        terms: Terms | None = None,
+    ) -> None:
+        """Begin; an ordered queue of a cluster begins with the lock that was asked for then.
+
+        With an `epoch`, under a lease of these terms; else under RocketMQ's lock.
+        """
+        assert (epoch > 0) == (terms is not None), "a lease has an epoch and terms"
         self.queue = queue
+        self.epoch = epoch
+        self._lease_ms = 0 if terms is None else terms.lease_ms
+        # Of two times cut to milliseconds the difference may be 1 below the true one.
+        self._trusted_ms = LOCK_TRUSTED_MS if terms is None else terms.trusted_ms - 1
         self.pulled_at_ms = now_ms
         self.locked = lock_sent_ms is not None
         self.lock_sent_ms = now_ms if lock_sent_ms is None else lock_sent_ms
@@ -86,24 +139,25 @@ class Tenure:
 
     def lock_valid(self, now_ms: int) -> bool:
         """Tell whether a handler may start and a result may be committed under the lock."""
-        return self.locked and now_ms - self.lock_sent_ms <= LOCK_TRUSTED_MS
+        return self.locked and now_ms - self.lock_sent_ms <= self._trusted_ms
 
     def renewed(self, sent_ms: int, now_ms: int) -> bool:
         """Note that the broker granted the lock again; tell whether the tenure goes on.
 
         If the answer comes when the lock is not trusted any more, somebody may have had it
-        meanwhile: it is ours again, but to begin anew with (O25).
+        meanwhile: it is ours again, but to begin anew with (O25). A lease goes on: it is renewed
+        under its epoch only.
         """
         if not self.locked:
             return False
-        lapsed = now_ms - self.lock_sent_ms > LOCK_TRUSTED_MS
+        lapsed = not self.epoch and now_ms - self.lock_sent_ms > LOCK_TRUSTED_MS
         self.lock_sent_ms = max(self.lock_sent_ms, sent_ms)
         if lapsed:
             self.drop(DropReason.LOCK_EXPIRED)
         return not lapsed
 
     def lock_lost(self) -> None:
-        """Note that the broker gave the lock to somebody else."""
+        """Note that the broker gave the lock to somebody else, or raised the epoch."""
         self.locked = False
         self.drop(DropReason.LOCK_LOST)
 
@@ -111,12 +165,19 @@ class Tenure:
         """Drop the queue if the lock is not to be trusted any more; tell whether it is.
 
         It may still be ours at the broker: it is renewed while a handler runs, so that nobody
-        begins beside it if that can be helped, and given back in the end.
+        begins beside it if that can be helped, and given back in the end. A lease in doubt is not
+        dropped: it waits for the broker's word.
         """
         if self.lock_valid(now_ms):
             return True
-        self.drop(DropReason.LOCK_EXPIRED)
+        if not self.epoch:
+            self.drop(DropReason.LOCK_EXPIRED)
         return False
+
+    def lease_ends_ms(self) -> int:
+        """Return when somebody else may have the queue, if nothing is confirmed before."""
+        assert self.epoch, f"{self!r} has no lease"
+        return self.lock_sent_ms + self._lease_ms
 
     def pulled(self, now_ms: int) -> None:
         """Note that a pull was tried."""
@@ -132,10 +193,10 @@ class Tenure:
             self.dropped = reason
 
     def may_commit(self, now_ms: int, *, needs_lock: bool) -> bool:
-        """Tell whether what a handler finished now counts."""
+        """Tell whether what a handler finished now counts; under a lease the broker decides."""
         if self.dropped is not None and not self.dropped.may_commit:
             return False
-        return not needs_lock or self.lock_valid(now_ms)
+        return not needs_lock or self.epoch > 0 or self.lock_valid(now_ms)
 
     def enter(self) -> None:
         """Count a handler that starts.

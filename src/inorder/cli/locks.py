@@ -1,0 +1,126 @@
+"""`inorder locks [GROUP] | locks release`: who owns which queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from inorder.cli.asking import YesOption, confirm
+from inorder.cli.completing import GroupArgument, TopicArgument, complete_groups
+from inorder.cli.offset import BrokerOption
+from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
+from inorder.cli.render import Output, as_json, say, table
+
+if TYPE_CHECKING:
+    from inorder.client.admin import Admin, QueueLock
+    from inorder.client.session import Session
+
+_SECOND_MS = 1000
+_MINUTE_MS = 60 * _SECOND_MS
+_HOUR_MS = 60 * _MINUTE_MS
+
+
+class _ListByDefault(TyperGroup):
+    """`inorder locks billing` is `inorder locks list billing`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the word in that is left out."""
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_ListByDefault,
+    help="Owners of queues: who has which, since when, who waits (`inorder locks [GROUP]`); take "
+    "one away. Brokers of ours only.",
+    rich_markup_mode=None,
+)
+
+
+@app.command("list")
+@on_cluster
+def list_(
+    target: Cluster,
+    group: Annotated[
+        str | None,
+        typer.Argument(
+            help="Group; without, all.", metavar="[GROUP]", autocompletion=complete_groups
+        ),
+    ] = None,
+    *,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only of this one.")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List who owns which queues: holder, epoch, age, what is left, and who waits."""
+
+    async def work(_: Session, admin: Admin) -> list[QueueLock]:
+        return await admin.locks.list(group, topic=topic)
+
+    found = target.run(work)
+    if output is Output.JSON:
+        print(as_json([_row(one) for one in found]))
+        return
+    print(
+        table(
+            ("group", "topic", "broker", "queue", "holder", "epoch", "age", "left", "state",
+             "waiting"),
+            [
+                (one.group, one.queue.topic, one.queue.broker, one.queue.index, one.holder,
+                 one.epoch, _span(one.age_ms), _span(one.remaining_ms), _state(one),
+                 ", ".join(one.waiting))
+                for one in found
+            ],
+        )
+    )  # fmt: skip
+
+
+@app.command()
+@on_cluster
+def release(
+    target: Cluster,
+    group: GroupArgument,
+    topic: TopicArgument,
+    queue: Annotated[int, typer.Argument(help="Number of the queue.", min=0)],
+    *,
+    broker: BrokerOption = None,
+    yes: YesOption = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take a queue from its owner: what that one still does under its epoch is refused."""
+    confirm(f"Take queue {queue} of {topic} from its owner in group {group}?", yes)
+
+    async def work(_: Session, admin: Admin) -> tuple[str, str]:
+        found = await admin.topics.find_queue(topic, queue, broker)
+        return await admin.locks.release(group, found), found.broker
+
+    holder, place = target.run(work)
+    text = f"queue {queue} of {topic} on {place} was taken from {holder}"
+    say(output, text, group=group, topic=topic, broker=place, queue=queue, holder=holder)
+
+
+def _row(one: QueueLock) -> dict[str, object]:
+    return {
+        "group": one.group, "topic": one.queue.topic, "broker": one.queue.broker,
+        "queue": one.queue.index, "holder": one.holder, "instance": one.instance,
+        "epoch": one.epoch, "ageMs": one.age_ms, "remainingMs": one.remaining_ms,
+        "leaseMs": one.lease_ms, "graceMs": one.grace_ms, "stock": one.stock,
+        "connected": one.connected, "waiting": list(one.waiting),
+    }  # fmt: skip
+
+
+def _state(one: QueueLock) -> str:
+    if not one.holder:
+        return "not to be had yet"
+    kind = "lock" if one.stock else "lease"
+    return kind if one.connected else f"{kind}, not connected"
+
+
+def _span(span_ms: int) -> str:
+    if span_ms < _MINUTE_MS:
+        return f"{span_ms / _SECOND_MS:.1f}s"
+    if span_ms < _HOUR_MS:
+        return f"{span_ms // _MINUTE_MS}m{span_ms % _MINUTE_MS // _SECOND_MS}s"
+    return f"{span_ms // _HOUR_MS}h{span_ms % _HOUR_MS // _MINUTE_MS}m"

@@ -1,0 +1,282 @@
+"""Handling parked keys again, by the owner of their queue.
+
+A redrive reads a key's list from its beginning and hands one message after the other to the
+handler; each is reported before the next begins. When the list is empty the key is let go, which
+the broker refuses if it grew meanwhile: then there is more to do. A key that came with a resize has
+older lists in other queues; they are drained first, the oldest first.
+
+A message that fails ends the redrive: its key stays parked, with the new error. `Retry` only makes
+it wait. What is under way when the queue is given up is finished and reported before the release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
+
+from inorder.client.holding import Holding
+from inorder.client.leasing import Leases
+from inorder.client.parking import Parker
+from inorder.client.parkingapi import ParkingApi
+from inorder.client.policies import Outcome, Retry
+from inorder.client.receiving import receive
+from inorder.client.running import Run
+from inorder.client.session import Session
+from inorder.client.state.ordered import SUSPEND_MIN_MS
+from inorder.client.state.parking import UNKNOWN, Pace, error_text, restore
+from inorder.errors import InorderError
+from inorder.model import ReceivedMessage, TopicQueue
+from inorder.tasks.groups import Tasks
+from inorder.wire.bodies.parking import OwnedKey, QueuePlace, RedrivenBody
+from inorder.wire.requests.parking import ParkedRead, Redriven, Unpark
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 8
+"""Keys of one queue that are redriven side by side."""
+READ_MESSAGES: Final = 32
+AGAIN_MS: Final = 500
+OLDER_MAX: Final = 64
+"""Resizes that a key may stay parked over."""
+
+
+class Runs(Protocol):
+    """Who calls the handler of a topic."""
+
+    async def run_apart(self, holding: Holding, message: ReceivedMessage) -> Run:
+        """Hand one message to the handler, beside those of the queue; return what became of it."""
+        ...
+
+
+class _Over(Exception):
+    """A redrive cannot go on here; its key stays parked."""
+
+
+class Redriver:
+    """The redrives of one consumer's queues."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        parker: Parker,
+        leases: Leases,
+        tasks: Tasks,
+        suspend_ms: int,
+    ) -> None:
+        self.session = session
+        self.parker = parker
+        self.suspend_ms = suspend_ms
+        self._group = group
+        self._leases = leases
+        self._tasks = tasks
+        self._active: WeakKeyDictionary[Holding, set[str]] = WeakKeyDictionary()
+        self._paces: WeakKeyDictionary[Holding, Pace] = WeakKeyDictionary()
+
+    def look(self, holding: Holding, runs: Runs) -> None:
+        """Begin what is wanted of a queue whose parked keys are known."""
+        if not holding.live or not holding.leased:
+            return
+        wanted = self.parker.view(holding).wanted(self._active.get(holding, ()))
+        if not wanted:
+            return
+        active = self._active.setdefault(holding, set())
+        pace = self._paces.setdefault(holding, Pace())
+        for one in wanted[: max(0, AT_ONCE - len(active))]:
+            active.add(one.key)
+            self._tasks.start(
+                self._run(holding, runs, one, pace), name=f"redrive of {one.key} in {holding.queue}"
+            )
+
+    async def _run(self, holding: Holding, runs: Runs, one: OwnedKey, pace: Pace) -> None:
+        redrive = _KeyRedrive(self, holding, runs, one, pace)
+        log.info("redrive begins group=%s queue=%s key=%s", self._group, holding.queue, one.key)
+        try:
+            await redrive.run()
+        except _Over as why:
+            log.warning(
+                "redrive ended, the key stays parked group=%s queue=%s key=%s handled=%d: %s",
+                self._group, holding.queue, one.key, redrive.handled, why,
+            )  # fmt: skip
+            await asyncio.sleep(AGAIN_MS / 1000)  # it may still be wanted, and begin anew
+        else:
+            log.info(
+                "redrive is complete, the key is live group=%s queue=%s key=%s handled=%d",
+                self._group, holding.queue, one.key, redrive.handled,
+            )  # fmt: skip
+        finally:
+            self._active[holding].discard(one.key)
+        if holding.live:
+            self.parker.changed(holding)
+
+    async def api(self, queue: TopicQueue) -> ParkingApi:
+        """Return the requests to a queue's broker."""
+        return await self.parker.api(queue)
+
+    def owner(self) -> tuple[str, str, str]:
+        """Return what every request of an owner begins with."""
+        return self._group, self.session.client_id, self._leases.instance
+
+
+class _KeyRedrive:
+    """The redrive of one key."""
+
+    def __init__(
+        self, redriver: Redriver, holding: Holding, runs: Runs, one: OwnedKey, pace: Pace
+    ) -> None:
+        self._redriver = redriver
+        self._parker = redriver.parker
+        self._holding = holding
+        self._runs = runs
+        self._key = one.key
+        self._redrive = one.redrive
+        self._rate = one.rate
+        self._older = list(one.older)
+        self._pace = pace
+        self.handled = 0
+
+    @property
+    def _own(self) -> QueuePlace:
+        return QueuePlace(self._holding.queue.broker, self._holding.queue.index)
+
+    async def run(self) -> None:
+        """Drain all lists, let the key go. Raises _Over if that is not possible now."""
+        await self._drain(self._own, self._older, depth=0)
+
+    async def _drain(self, place: QueuePlace, older: list[QueuePlace], depth: int) -> None:
+        """Handle a list until it is let go, after those that are older."""
+        if depth > OLDER_MAX:
+            raise _Over("its older lists point at each other")
+        for before in older:
+            await self._drain(before, await self._older_of(before), depth + 1)
+            await self._report(place, RedrivenBody(older=before))
+        end = -1
+        while True:
+            found = await self._read(place)
+            for message in found:
+                end = max(end, message.offset)
+                await self._handle(place, message)
+            if not found:
+                if await self._let_go(place, end):
+                    return
+                await asyncio.sleep(AGAIN_MS / 1000)
+
+    async def _older_of(self, place: QueuePlace) -> list[QueuePlace]:
+        """Return the lists before a list of an older queue; none if it is closed already."""
+        queue = self._queue(place)
+        try:
+            api = await self._redriver.api(queue)
+            found = await api.keys(self._redriver.owner()[0], queue.topic, queue.index)
+        except InorderError as error:
+            raise _Over(f"the older list in {queue} cannot be read: {error}") from error
+        for one in found.keys:
+            if one.key == self._key:
+                return list(one.older)
+        return []
+
+    async def _read(self, place: QueuePlace) -> list[ReceivedMessage]:
+        """Return the first messages of a list: what was handled and reported is gone from it."""
+        queue, holding = self._queue(place), self._holding
+        request = ParkedRead(
+            self._redriver.owner()[0], queue.topic, queue.index, self._key, -1, READ_MESSAGES
+        )
+        try:
+            records = await (await self._redriver.api(queue)).read(request)
+            limit = self._redriver.session.config.message_bytes_max
+            found = [receive(queue.broker, record, limit) for record in records]
+            return [restore(message, holding.tenure.epoch) for message in found]
+        except (InorderError, KeyError, ValueError) as error:
+            raise _Over(f"its list in {queue} cannot be read: {error}") from error
+
+    async def _handle(self, place: QueuePlace, message: ReceivedMessage) -> None:
+        """Hand a message to the handler until it is done; report that, or that it failed."""
+        holding = self._holding
+        while True:
+            wait_ms = self._pace.wait_ms(self._rate, self._now_ms())
+            await asyncio.sleep(wait_ms / 1000)
+            self._check()
+            holding.enter()
+            try:
+                run = await self._runs.run_apart(holding, message)
+                if run.done or run.result not in (None, Outcome.SUSPEND):
+                    self.handled += 1
+                    await self._report(place, RedrivenBody([message.offset]))
+                    return
+                failed = run.error is not None and not isinstance(run.error, Retry)
+                if failed:
+                    await self._report(self._own, RedrivenBody(error=error_text(run.error)))
+                    self._parker.view(holding).end(self._key, self._redrive)
+                    raise _Over(
+                        f"offset {message.offset} failed again: {error_text(run.error)}"
+                    ) from run.error
+            finally:
+                holding.leave()
+            pause_ms = self._redriver.suspend_ms
+            if isinstance(run.error, Retry) and run.error.after_ms is not None:
+                pause_ms = max(SUSPEND_MIN_MS, run.error.after_ms)
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def _report(self, place: QueuePlace, body: RedrivenBody) -> None:
+        """Say what became of messages, until it is answered or the queue is not ours any more."""
+        heir = place != self._own
+        queue, epoch = self._queue(place), self._holding.tenure.epoch
+        request = Redriven(
+            *self._redriver.owner(), queue.topic, queue.index, 0 if heir else epoch, self._key, heir
+        )
+        while True:
+            try:
+                reply = await (await self._redriver.api(queue)).redriven(request, body)
+            except InorderError as error:
+                # Also if the lease is lost: it may come back, and the handler shall not run again.
+                log.warning("redrive is not reported yet queue=%s error=%s", queue, error)
+                if not self._holding.live:
+                    raise _Over(f"what was handled is not reported: {error}") from error
+                await asyncio.sleep(AGAIN_MS / 1000)
+            else:
+                if not heir:
+                    self._parker.view(self._holding).answered(reply.before, reply.version)
+                return
+
+    async def _let_go(self, place: QueuePlace, end: int) -> bool:
+        """Let the key go live, or close an older list; False if there is more in it."""
+        heir = place != self._own
+        view = self._parker.view(self._holding)
+        if not heir:
+            known = view.keys.get(self._key)
+            end = max(end, -1 if known is None else known.end)
+        queue, epoch = self._queue(place), self._holding.tenure.epoch
+        request = Unpark(
+            *self._redriver.owner(), queue.topic, queue.index, 0 if heir else epoch, self._key,
+            end if not heir else 2**62, heir,
+        )  # fmt: skip
+        self._check()
+        try:
+            reply = await (await self._redriver.api(queue)).unpark(request)
+        except InorderError as error:
+            raise _Over(f"it could not be let go: {error}") from error
+        if heir:
+            return reply.live
+        view.answered(reply.before, reply.version)
+        if reply.live:
+            view.go_live(self._key)
+        else:
+            log.info("key is not live yet queue=%s key=%s: %s", queue, self._key, reply.why)
+            view.version = UNKNOWN
+            self._parker.is_known(self._holding)  # it asks again
+        return reply.live
+
+    def _check(self) -> None:
+        """Raise _Over if nobody wants this redrive here any more."""
+        if not self._holding.live:
+            raise _Over("the queue is given up")
+        if not self._parker.view(self._holding).goes_on(self._key, self._redrive):
+            raise _Over("it was taken back")
+
+    def _queue(self, place: QueuePlace) -> TopicQueue:
+        return TopicQueue(self._holding.queue.topic, place.broker, place.queue_id)
+
+    def _now_ms(self) -> int:
+        return self._redriver.session.clock.monotonic_ms()

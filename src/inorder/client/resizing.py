@@ -1,0 +1,193 @@
+"""Driving a resize: ask the brokers, do the next step (`state/resizing.py`), until nothing is left.
+
+Whoever drives may be killed at any point, and anybody may go on. A broker that does not answer is
+asked again for a while; then the caller is told how to resume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from inorder.client.session import Session
+from inorder.client.state import resizing as rules
+from inorder.client.state.resizing import Goal, TopicResize
+from inorder.errors import (
+    CodeNotSupported,
+    InorderError,
+    ResizeUnderWay,
+    RouteError,
+    TransportError,
+    UsageError,
+)
+from inorder.ordering.keymap import NAMESPACE, KeyMap
+from inorder.tasks.backoff import Backoff
+from inorder.wire.bodies.resizing import PlanView, ResizeView, decode_resize_view
+from inorder.wire.requests.resizing import (
+    ResizeDecide,
+    ResizeOpen,
+    ResizeRelease,
+    ResizeStatus,
+    ResizeStop,
+)
+
+if TYPE_CHECKING:
+    from inorder.client.admin.cluster import Cluster
+
+T = TypeVar("T")
+OnProgress = Callable[[TopicResize], None]
+
+STOP_TIMEOUT_MS: Final = 20_000
+"""A broker syncs its log before it answers."""
+
+
+class Resizer:
+    """Drives resizes of one cluster's topics."""
+
+    def __init__(self, session: Session, cluster: Cluster, topic: str) -> None:
+        self._session = session
+        self._cluster = cluster
+        self._topic = topic
+
+    async def views(self) -> dict[str, ResizeView]:
+        """Ask all brokers of the topic's map. Raises UsageError if it has none."""
+        addresses = await self._addresses()
+        found: dict[str, ResizeView] = {}
+        wanted = set(addresses)
+        while wanted:
+            for name in sorted(wanted):
+                if name not in addresses:
+                    raise TransportError(
+                        f"broker {name} of topic {self._topic} is not registered; start it"
+                    )
+                found[name] = await self._view(addresses[name])
+            mapped = {name for view in found.values() if view.map for name in _brokers(view.map)}
+            if not mapped:
+                raise UsageError(
+                    f"topic {self._topic} has no key map, so nothing keeps its keys in order; "
+                    "`inorder topic create` gives it one, `inorder topic update` other queues"
+                )
+            wanted = mapped - set(found)
+            found = {name: view for name, view in found.items() if name in mapped}
+        return found
+
+    async def _addresses(self) -> dict[str, str]:
+        await self._cluster.route(self._topic)  # TopicNotRouted if nobody has it
+        return {node.name: node.address for node in await self._cluster.masters()}
+
+    async def _view(self, address: str) -> ResizeView:
+        return await self._ask(address, ResizeStatus(self._topic))
+
+    async def _ask(
+        self,
+        address: str,
+        request: ResizeStatus | ResizeDecide | ResizeStop | ResizeOpen,
+        timeout_ms: int | None = None,
+    ) -> ResizeView:
+        api = await self._session.broker_at(address)
+        try:
+            answer = await api.ask(request, timeout_ms=timeout_ms)
+        except CodeNotSupported as error:
+            raise UsageError(
+                f"the broker at {address} is Apache RocketMQ, which cannot resize a topic in order"
+            ) from error
+        return decode_resize_view(answer.body)
+
+    async def status(self) -> TopicResize:
+        """Return where the topic stands."""
+        return rules.summary(self._topic, await self.views())
+
+    async def run(
+        self, goal: Goal, *, timeout_ms: int, on_progress: OnProgress | None = None
+    ) -> TopicResize:
+        """Do what is left to do. Raises ResizeUnderWay if another resize comes first."""
+        views = await self.views()
+        until_ms = self._session.clock.monotonic_ms() + timeout_ms
+        while True:
+            step = rules.next_step(views, goal)
+            if on_progress is not None:
+                on_progress(rules.summary(self._topic, views))
+            if isinstance(step, rules.UnderWay):
+                raise ResizeUnderWay(
+                    f"topic {self._topic} is being resized to "
+                    f"{len(KeyMap.decode(step.plan.map).queues)} queues; finish that first: "
+                    f"inorder topic resize {self._topic} --resume",
+                    version=step.plan.version,
+                    plan_id=step.plan.id,
+                )
+            if isinstance(step, rules.Publish):
+                await self._publish(step.map)
+                return rules.summary(self._topic, await self.views())
+            views = {**views, **await self._patiently(partial(self._do, step), until_ms)}
+
+    async def _do(self, step: rules.Decide | rules.Stop | rules.Open) -> dict[str, ResizeView]:
+        addresses = await self._addresses()
+        brokers = (step.broker,) if isinstance(step, rules.Decide) else step.brokers
+        missing = [name for name in brokers if name not in addresses]
+        if missing:
+            raise TransportError(f"broker {', '.join(missing)} is not registered")
+        asked = [self._ask_for(step, addresses[name]) for name in brokers]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return {view.broker: view for view in answers if not isinstance(view, BaseException)}
+
+    async def _ask_for(
+        self, step: rules.Decide | rules.Stop | rules.Open, address: str
+    ) -> ResizeView:
+        plan, topic = step.plan, self._topic
+        if isinstance(step, rules.Decide):
+            return await self._decide(address, plan)
+        if isinstance(step, rules.Stop):
+            stop = ResizeStop(topic, plan.id, plan.version, plan.map)
+            return await self._ask(address, stop, STOP_TIMEOUT_MS)
+        return await self._ask(address, ResizeOpen(topic, plan.id, plan.version), STOP_TIMEOUT_MS)
+
+    async def _decide(self, address: str, plan: PlanView) -> ResizeView:
+        request = ResizeDecide(self._topic, plan.id, plan.version, plan.map)
+        try:
+            return await self._ask(address, request, STOP_TIMEOUT_MS)
+        except ResizeUnderWay:
+            return await self._view(address)  # another one was faster: the next step says more
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], until_ms: int) -> T:
+        """Try again while brokers do not answer, until it takes too long."""
+        config = self._session.config
+        backoff = Backoff(config.retry_first_ms, config.retry_max_ms)
+        while True:
+            try:
+                return await call()
+            except (TransportError, RouteError) as error:
+                if self._session.clock.monotonic_ms() >= until_ms:
+                    raise InterruptedResize(
+                        f"topic {self._topic} is not resized yet: {error}. Keyed sends to it may "
+                        "have to wait. When all brokers are up again: "
+                        f"inorder topic resize {self._topic} --resume"
+                    ) from error
+            await asyncio.sleep(backoff.next_ms() / 1000)
+
+    async def _publish(self, text: str) -> None:
+        topic = self._topic
+        await self._session.tell_name_servers(lambda api: api.put_kv(NAMESPACE, topic, text))
+        self._session.forget_route(topic)
+
+    async def release(self, group: str) -> int:
+        """Let a group read the present version whatever it has not finished; return which."""
+        addresses = await self._addresses()
+        views = await self.views()
+        version = min(view.version for view in views.values())
+        for name in sorted(views):
+            api = await self._session.broker_at(addresses[name])
+            await api.ask(ResizeRelease(self._topic, group, version, force=True))
+        return version
+
+
+class InterruptedResize(InorderError):
+    """A resize was begun and not finished: a broker does not answer. It can be resumed."""
+
+
+def _brokers(text: str) -> set[str]:
+    return {broker for broker, _ in KeyMap.decode(text).queues}

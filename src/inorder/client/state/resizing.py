@@ -1,0 +1,188 @@
+"""A resize as seen by whoever drives it: given what each broker says, what to do next.
+
+decide at the first broker -> stop at all -> open at all, the first one last -> publish
+
+Nothing is remembered between the steps but what the brokers say, so anybody can go on where another
+one was killed, and several may drive at once: every step may be repeated. The first broker opens
+last: if it is open at a version, all others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from inorder.errors import UsageError
+from inorder.ordering.keymap import KeyMap
+from inorder.wire.bodies.resizing import PlanView, ResizeView
+
+Places = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is wanted: these queues, by the plan of this id; None: what was decided before."""
+
+    id: str
+    queues: Places | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Have the plan decided, by the topic's first broker."""
+
+    broker: str
+    plan: PlanView
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Have the present version stopped, by all of these; each may be asked at once."""
+
+    brokers: tuple[str, ...]
+    plan: PlanView
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Have the next version begun, by all of these."""
+
+    brokers: tuple[str, ...]
+    plan: PlanView
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """All is open: tell the name servers the map. Then it is done."""
+
+    map: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """Another resize was decided, to other queues: it comes first."""
+
+    plan: PlanView
+
+
+Step = Decide | Stop | Open | Publish | UnderWay
+
+
+def next_step(views: Mapping[str, ResizeView], goal: Goal) -> Step:
+    """Return what to do next; `views` has all brokers of the topic."""
+    name = min(views)
+    first = views[name]
+    plan = first.plan
+    if plan is None:
+        if goal.queues in (None, KeyMap.decode(first.map).queues) or first.opened == goal.id:
+            return Publish(first.map)
+        version = first.version + 1
+        wanted = KeyMap.of(version, goal.queues or ())
+        return Decide(name, PlanView(goal.id, version, wanted.encode()))
+    if goal.queues not in (None, KeyMap.decode(plan.map).queues):
+        return UnderWay(plan)
+    behind = {one: view for one, view in views.items() if view.version < plan.version}
+    running = tuple(sorted(one for one, view in behind.items() if view.ends is None))
+    if running:
+        return Stop(running, plan)
+    others = tuple(sorted(one for one in behind if one != name))
+    return Open(others or (name,), plan)
+
+
+def spread(brokers: Iterable[str], queues: int) -> Places:
+    """Share queues out among brokers: the first ones get one more if it does not come out even."""
+    names = sorted(set(brokers))
+    if queues < len(names):
+        raise UsageError(
+            f"a topic on {len(names)} brokers has at least {len(names)} queues, not {queues}"
+        )
+    share, more = divmod(queues, len(names))
+    return tuple(
+        (name, index) for place, name in enumerate(names) for index in range(share + (place < more))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """A group that has yet to finish an older version before it gets the present one."""
+
+    group: str
+    version: int
+    """The version that it reads."""
+    behind: int
+    """Messages of that version that it has yet to finish."""
+    online: bool
+    brokers: tuple[str, ...]
+    """The brokers that hold it back: it has messages of that version there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResize:
+    """Where a topic stands: its version, a resize under way, who waits for the last one."""
+
+    topic: str
+    version: int
+    queues: int
+    brokers: dict[str, int]
+    """How many queues each broker has."""
+    plan: PlanView | None
+    stopped: tuple[str, ...]
+    """The brokers that have stopped the present version."""
+    opened: tuple[str, ...]
+    """The brokers that have begun the next one."""
+    waiting: tuple[WaitingGroup, ...]
+    closing: int
+    """Queues that were taken away and can still be read."""
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether nothing is left of any resize."""
+        return self.plan is None and not self.waiting and not self.closing
+
+    @property
+    def planned_queues(self) -> int:
+        """Return how many queues the topic is to have."""
+        return self.queues if self.plan is None else len(KeyMap.decode(self.plan.map).queues)
+
+
+def summary(topic: str, views: Mapping[str, ResizeView]) -> TopicResize:
+    """Put together what the brokers say."""
+    first = views[min(views)]
+    counts: dict[str, int] = dict.fromkeys(sorted(views), 0)
+    for broker, _ in KeyMap.decode(first.map).queues:
+        counts[broker] = counts.get(broker, 0) + 1
+    plan = first.plan
+    return TopicResize(
+        topic,
+        first.version,
+        sum(counts.values()),
+        counts,
+        plan,
+        tuple(sorted(name for name, view in views.items() if view.ends is not None)),
+        tuple(
+            sorted(
+                name
+                for name, view in views.items()
+                if plan is not None and view.version == plan.version
+            )
+        ),
+        _waiting(views),
+        sum(max(0, view.read_queues - view.write_queues) for view in views.values()),
+    )
+
+
+def _waiting(views: Mapping[str, ResizeView]) -> tuple[WaitingGroup, ...]:
+    found: dict[str, WaitingGroup] = {}
+    for name, view in views.items():
+        for one in view.groups:
+            if one.version >= view.version:
+                continue
+            before = found.get(one.group, WaitingGroup(one.group, one.version, 0, False, ()))
+            found[one.group] = WaitingGroup(
+                one.group,
+                min(before.version, one.version),
+                before.behind + one.behind,
+                before.online or one.online,
+                (*before.brokers, name) if one.behind else before.brokers,
+            )
+    return tuple(found[group] for group in sorted(found))

@@ -1,0 +1,137 @@
+"""A simulated cluster of two brokers with a mapped topic, producers and consumers on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from inorder.broker.broker import Broker
+from inorder.client.admin import Admin
+from inorder.client.consumer import Consumer
+from inorder.client.producer import Producer
+from inorder.client.session import Session
+from inorder.config import BrokerConfig, ClientConfig, StoreConfig
+from inorder.model import ReceivedMessage
+from inorder.testing.simcluster import SimCluster
+from inorder.testing.simloop import Node, SimLoop, run
+
+T = TypeVar("T")
+
+TOPIC = "orders"
+GROUP = "billing"
+KEYS = [f"key-{number}" for number in range(12)]
+
+
+@dataclass
+class Town:
+    """The cluster, an operator, and what consumers handled: (key, number) in order."""
+
+    loop: SimLoop
+    cluster: SimCluster
+    session: Session
+    admin: Admin
+    handled: list[tuple[str, int]] = field(default_factory=list)
+    sent: dict[str, int] = field(default_factory=dict)
+    consumers: list[tuple[Node, Consumer]] = field(default_factory=list)
+    producer: Producer | None = None
+
+    def broker(self, number: int) -> Broker:
+        """Return a broker as it runs now."""
+        return self.cluster.brokers[number].broker
+
+    async def send(self, rounds: int = 1, keys: list[str] = KEYS) -> None:
+        """Send the next numbers of keys, each key's in order."""
+        if self.producer is None:
+            self.producer = Producer(self.session)
+        waits = []
+        for _ in range(rounds):
+            for key in keys:
+                number = self.sent[key] = self.sent.get(key, -1) + 1
+                waits.append(self.producer.send_nowait(TOPIC, b"%d" % number, key=key))
+        await asyncio.gather(*waits)
+
+    async def consume(
+        self, *, order: Any = "key", pause: float = 0.0, group: str = GROUP, start: bool = True
+    ) -> Consumer:
+        """Start a consumer that notes what it handles; each message takes a while."""
+        node, session = await self.cluster.client()
+        consumer = Consumer(session, group=group, consume_from="first")
+
+        @consumer.on(TOPIC, order=order)
+        async def handle(message: ReceivedMessage) -> None:
+            self.handled.append((message.key or "", int(message.body)))
+            await asyncio.sleep(pause)
+
+        self.consumers.append((node, consumer))
+        if start:
+            await node.run(consumer.start())
+        return consumer
+
+    async def until(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
+        """Wait in simulated time."""
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - simulated time
+                await asyncio.sleep(0.01)
+
+    async def all_handled(self) -> None:
+        """Wait until everything sent was handled."""
+        wanted = {(key, number) for key, last in self.sent.items() for number in range(last + 1)}
+        await self.until(lambda: wanted <= set(self.handled))
+
+    def inversions(self) -> list[tuple[str, int]]:
+        """Return the first deliveries that came after a newer one of their key."""
+        seen: set[tuple[str, int]] = set()
+        highest: dict[str, int] = {}
+        found = []
+        for key, number in self.handled:
+            if (key, number) in seen:
+                continue
+            seen.add((key, number))
+            if number < highest.get(key, -1):
+                found.append((key, number))
+            highest[key] = max(number, highest.get(key, -1))
+        return found
+
+    async def released(self, version: int, group: str = GROUP) -> None:
+        """Wait until a group reads a version on all brokers."""
+        await self.until(
+            lambda: all(
+                one.broker.resizing.view(TOPIC, group).groups[0].version == version
+                for one in self.cluster.brokers
+            )
+        )
+
+
+def play(
+    story: Callable[[Town], Coroutine[Any, Any, T]],
+    *,
+    seed: int = 1,
+    queues: int = 2,
+    brokers: int = 2,
+    store: StoreConfig | None = None,
+    client: ClientConfig | None = None,
+) -> T:
+    """Run a story; `queues` is per broker."""
+
+    async def main(loop: SimLoop) -> T:
+        config = BrokerConfig() if store is None else BrokerConfig(store=store)
+        cluster = SimCluster(loop, broker=config, brokers=brokers)
+        await cluster.start()
+        node, session = await cluster.client(client)
+        admin = Admin(session)
+        await admin.topics.create(TOPIC, queues=queues)
+        town = Town(loop, cluster, session, admin)
+        result = await story(town)
+        for its_node, consumer in town.consumers:
+            if its_node.alive:
+                await its_node.run(consumer.close())
+        if town.producer is not None:
+            await town.producer.close()
+        await session.close()
+        await cluster.stop()
+        del node
+        return result
+
+    return run(main, seed)

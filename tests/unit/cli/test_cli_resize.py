@@ -1,0 +1,40 @@
+"""How `inorder topic resize` shows where a topic stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inorder.cli.resize import describe, shown
+from inorder.client.state.resizing import TopicResize, WaitingGroup
+from inorder.wire.bodies.resizing import PlanView
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "resizing.md"
+
+
+def test_an_interrupted_resize_says_how_to_go_on() -> None:
+    """The text of the how-to page, word by word."""
+    plan = PlanView("p", 2, "2/broker-a:0-7/broker-b:0-7")
+    found = TopicResize(
+        "orders", 1, 4, {"broker-a": 2, "broker-b": 2}, plan, ("broker-a",), (), (), 0
+    )
+    text = describe(found)
+    assert text in PAGE.read_text()
+    assert "--resume" in text
+    assert shown(found)["plan"] == {
+        "id": "p", "version": 2, "queues": 16, "stopped": ["broker-a"], "opened": [],
+    }  # fmt: skip
+    assert not shown(found)["done"]
+
+
+def test_groups_that_wait_are_named() -> None:
+    """With what they have left, and where."""
+    waiting = WaitingGroup("reports", 2, 1290, False, ("broker-a",))
+    found = TopicResize("orders", 3, 5, {"broker-a": 5}, None, (), (), (waiting,), 11)
+    text = describe(found)
+    assert text in PAGE.read_text()
+    assert shown(found)["waiting"] == [
+        {
+            "group": "reports", "version": 2, "messages_left": 1290, "online": False,
+            "brokers": ["broker-a"],
+        }
+    ]  # fmt: skip

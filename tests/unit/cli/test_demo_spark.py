@@ -1,0 +1,43 @@
+"""The part of the demo on Spark: what its producers send, and what its picture shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from inorder.cli.demospark import Samples, draw, life_cycles, per_second
+from inorder.spark.state.orderlife import Account, Step, move
+
+
+def test_life_cycles_are_interleaved_and_whole() -> None:
+    """Every order ends, in order, though many live at the same time; some pay late, some never."""
+    accounts: dict[str, Account] = {}
+    alive_most = late = cancelled = 0
+    for account, body in life_cycles(Random(1), 20, 300):
+        state = accounts.setdefault(account, Account())
+        order = move(state, msgspec.json.decode(body, type=Step))
+        alive_most = max(alive_most, sum(len(one.orders) for one in accounts.values()))
+        late += order.status == "paid" and order.late
+        cancelled += order.status == "cancelled"
+    assert all(not one.orders and one.balance == 0 for one in accounts.values())
+    assert alive_most > 20
+    assert late > 5
+    assert cancelled > 5
+
+
+def test_rates_are_over_two_seconds() -> None:
+    """Bursts are smoothed; the first sample has no rate."""
+    at_s = [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert per_second(at_s, [0, 0, 100, 100, 100]) == [0, 50, 50, 0]
+    assert per_second([1.0], [5]) == []
+
+
+def test_the_picture_is_written(tmp_path: Path) -> None:
+    """Into a folder that is made for it."""
+    pytest.importorskip("numpy")
+    samples = Samples([0.0, 1.0, 2.0], [0, 10, 10], [0, 0, 10], 0.5, 1.5)
+    draw(samples, tmp_path / "new" / "demo.png")
+    assert (tmp_path / "new" / "demo.png").read_bytes().startswith(b"\x89PNG")
