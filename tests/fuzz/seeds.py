@@ -10,6 +10,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from inorder.broker.journal import pack
+from inorder.broker.state import ownerrecords
 from inorder.errors import InorderError
 from inorder.wire.codes import RequestCode
 from inorder.wire.command import Command
@@ -124,12 +126,25 @@ def _by_hand(seeds: dict[str, list[bytes]]) -> None:
         seeds["compressed_body"].append(bytes((number,)) + packed)
     seeds["topic_attributes"] += [b"+message.type=FIFO,-reserve.time", b"+queue.type=BatchCQ"]
     seeds["tls_first_bytes"] += [b"\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)]
+    seeds["resize_view"] += [
+        b'{"broker":"a","topic":"t","version":2,"map":"2/a:0-3","last":2,"ends":{"0":7},'
+        b'"plan":{"id":"p","version":3,"map":"3/a:0-1"},"past":[{"version":1,"map":"1/a:0-1",'
+        b'"ends":{"0":5}}],"groups":[{"group":"g","version":1,"done":2,"behind":0,"online":true}]}'
+    ]
     seeds["key_map"] += [b"1/broker-a:0-7", b"3/a:0-0/b%2F:4-9/a:1-1", b"9/x:0-999"]
     seeds["message_numbers"] += [
         b"INORDER_PID\x01p\x02INORDER_SEQ\x0112\x02",
         b"TAGS\x01a\x02INORDER_PID\x01p\x02INORDER_SEQ\x011\x02INORDER_PREV\x01-1\x02",
         b"INORDER_SEQ\x011\x02INORDER_PID\x01p\x02",
     ]
+    seeds["leases"] += [
+        b'\x00{"queues":[["t",0,0],["t",1,99]]}',
+        b'\x01{"granted":[{"topic":"t","queue":0,"epoch":9,"chapters":[[0,1,2]]}],"refused":[]}',
+        b'\x02{"commits":[["t",0,9,1,100,"100:2c"]]}',
+        b'\x03{"taken":[["t",0]],"lost":[]}',
+        b'\x04{"leases":[],"next":"x"}',
+    ]
+    seeds["owner_records"] += [_owner_records(count) for count in (0, 1, 5)]
     seeds["producers_file"] += [_producers(count) for count in (0, 1, 5)]
     seeds["config_files"] += [
         bytes((kind,)) + targets._new_table(kind).encode() for kind in range(3)
@@ -169,3 +184,16 @@ def _producers(count: int) -> bytes:
     while encoder.step():
         pass
     return encoder.finish(20, 30)
+
+
+def _owner_records(count: int) -> bytes:
+    """Return a journal of owners."""
+    records: list[ownerrecords.Record] = [
+        ownerrecords.Granted("g", "t", "b", 0, "c", "i", 9, 5000, 1000),
+        ownerrecords.Commit("g", "t", 0, 100, 4096, 9, 1, "100:2c"),
+        ownerrecords.Progress("g", "t", 1, 5, 4096),
+        ownerrecords.Freed("g", "t", "b", 0),
+        ownerrecords.Forgotten("", "t"),
+    ]
+    payloads = map(ownerrecords.encode, records[:count])
+    return b"".join(map(pack, payloads))

@@ -18,12 +18,16 @@ from typing import Any
 import msgspec
 
 from inorder.broker import hot, pulls, sendrules
-from inorder.broker.state import attributes
+from inorder.broker.journal import pack as pack_journal
+from inorder.broker.journal import split as split_journal
+from inorder.broker.state import attributes, ownerrecords
+from inorder.broker.state.commits import CommitTable
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producerfile import Encoder
 from inorder.broker.state.producerfile import decode as decode_producers
 from inorder.broker.state.producers import ProducerTable
+from inorder.broker.state.resizing import Resizes
 from inorder.broker.state.topics import TopicTable
 from inorder.config import StoreConfig
 from inorder.errors import (
@@ -45,6 +49,9 @@ from inorder.testing.disk import FakeFiles
 from inorder.testing.storing import append, contents, write_and_publish
 from inorder.wire import bodies, fastjson, properties, record, recordscan
 from inorder.wire.batch import decode_batch, encode_batch
+from inorder.wire.bodies import leases as lease_bodies
+from inorder.wire.bodies import parking
+from inorder.wire.bodies.resizing import decode_resize_view, encode_resize_view
 from inorder.wire.compression import decompress_body
 from inorder.wire.fields import decode_fields, encode_fields, wire_names
 from inorder.wire.frame import FrameDecoder, RawFrame
@@ -64,6 +71,7 @@ from inorder.wire.requests import (
     routes,
     send,
 )  # fmt: skip
+from inorder.wire.requests import leases as lease_requests
 from inorder.wire.routedata import BrokerMemberGroup, ClusterInfo, TopicRoute
 from inorder.wire.subscription import parse_subscription
 
@@ -162,10 +170,22 @@ def binary_header(data: bytes) -> None:
 
 REQUESTS = [
     cls
-    for module in (admin, groups, locks, names, offsets, progress, pull, query, routes, send)
+    for module in (
+        admin,
+        groups,
+        lease_requests,
+        locks,
+        names,
+        offsets,
+        progress,
+        pull,
+        query,
+        routes,
+        send,
+    )
     for cls in vars(module).values()
     if dataclasses.is_dataclass(cls) and isinstance(cls, type)
-]
+]  # fmt: skip
 
 
 @target(SystemError_)
@@ -332,6 +352,13 @@ BODIES: list[tuple[Callable[[bytes], Any], Callable[[Any], bytes] | None]] = [
     (bodies.decode_group_list, bodies.encode_group_list),
     (bodies.decode_kv_table, bodies.encode_kv_table),
     (bodies.decode_settings, None),
+    (parking.ParkBody.decode, parking.ParkBody.encode),
+    (parking.ParkAnswer.decode, parking.ParkAnswer.encode),
+    (parking.QueueParking.decode, parking.QueueParking.encode),
+    (parking.ParkedPage.decode, parking.ParkedPage.encode),
+    (parking.KeyList.decode, parking.KeyList.encode),
+    (parking.RedrivenBody.decode, parking.RedrivenBody.encode),
+    (parking.MoveBody.decode, parking.MoveBody.encode),
 ]
 
 
@@ -392,6 +419,14 @@ def key_map(data: bytes) -> None:
     same(version_of(text), found.version)
 
 
+@target(RemoteProtocolError)
+def resize_view(data: bytes) -> None:
+    """What a broker tells of a resize, and what it keeps of it in its file."""
+    Resizes().decode(data)
+    found = decode_resize_view(data)
+    same(decode_resize_view(encode_resize_view(found)), found)
+
+
 @target(MessageIllegal)
 def message_numbers(data: bytes) -> None:
     """Numbers that are read stand in the properties as such."""
@@ -405,7 +440,35 @@ def message_numbers(data: bytes) -> None:
         assert f"INORDER_PID\x01{producer_id}" in text.split("\x02")
 
 
+_LEASE_BODIES = (
+    lease_bodies.LeaseBody,
+    lease_bodies.LeaseAnswer,
+    lease_bodies.CommitBody,
+    lease_bodies.CommitAnswer,
+    lease_bodies.LeasePage,
+)
+
+
+@target(RemoteProtocolError, SystemError_)
+def leases(data: bytes) -> None:
+    """Leases, commits and lists of them: what is read survives being written."""
+    cls = _LEASE_BODIES[data[0] % len(_LEASE_BODIES)] if data else lease_bodies.LeaseBody
+    found = cls.decode(data[1:])
+    same(cls.decode(found.encode()), found)
+
+
 # Files.
+
+
+@target(RemoteProtocolError)
+def owner_records(data: bytes) -> None:
+    """The journal of owners: what is whole is read, and says the same again."""
+    payloads, end = split_journal(data)
+    same(b"".join(map(pack_journal, payloads)), data[:end])
+    records = [ownerrecords.decode(payload) for payload in payloads]
+    same([ownerrecords.decode(ownerrecords.encode(one)) for one in records], records)
+    offsets_table, commits = OffsetTable(now_ms=0), CommitTable()
+    ownerrecords.replay(records, offsets_table, commits, now_ms=0)
 
 
 @target(RemoteProtocolError)

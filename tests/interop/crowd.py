@@ -8,7 +8,6 @@ the member list of the broker. In the end the order checker judges what all of t
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 import time
 from collections import Counter
@@ -36,9 +35,9 @@ from inorder.checker import (
 from inorder.model import TopicQueue
 from tests.interop.driver import Driver, Message
 from tests.interop.rawclient import GET_ROUTE, RawClient, body_of
+from tests.interop.stage import member_ids
 from tests.interop.stock import BY_NAME
 
-GET_CONSUMER_LIST = 38
 QUEUES = 10
 KEYS = 4 * QUEUES
 WORK_MS = 5
@@ -249,8 +248,7 @@ class Crowd:
 
     def _members(self) -> list[str]:
         with RawClient(self.system.address) as raw:
-            answer = raw.request(GET_CONSUMER_LIST, {"consumerGroup": self.group})
-        return json.loads(answer.body)["consumerIdList"] if answer.code == 0 else []
+            return sorted(member_ids(raw, self.group))
 
     def _join(self, name: str, kind: str) -> None:
         driver = self._start(name, kind)

@@ -1,9 +1,9 @@
 """Where a pair of consumers is put to the test: ours or Apache RocketMQ, with a broker that can be
 started again and a road to it that can die without a word.
 
-Clients are given 127.0.0.2 as the broker's address. There a relay listens and passes on: it can end
-a connection towards the client and keep its other half open, so that the broker sees a client that
-says nothing any more, as after the loss of a router.
+Where a road shall die clients are given 127.0.0.2 as the broker's address. There a relay listens
+and passes on: it can end a connection towards the client and keep its other half open, so that the
+broker sees a client that says nothing any more, as after the loss of a router.
 """
 
 from __future__ import annotations
@@ -88,10 +88,14 @@ class Relay:
 
 
 class Ground:
-    """A name server, a broker and the relay before it."""
+    """A name server, a broker and, if clients shall be `relayed`, the relay before it.
 
-    def __init__(self, name: str) -> None:
+    A relay would hide that a broker which is away refuses connections.
+    """
+
+    def __init__(self, name: str, *, relayed: bool = False) -> None:
         self.name = name
+        self._shown = RELAY_HOST if relayed else "127.0.0.1"
         self.directory = Path(tempfile.mkdtemp(prefix="inorder-ground-"))
         self._port = free_ports(1, apart=(-2, 0, 1))[0]
         self.address = ("127.0.0.1", self._port)
@@ -121,5 +125,5 @@ class Ground:
             store=self.directory / "store",
             port=self._port,
             namesrv=self.namesrv,
-            settings={"brokerIP1": RELAY_HOST},
+            settings={"brokerIP1": self._shown},
         )

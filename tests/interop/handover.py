@@ -10,6 +10,7 @@ which prints a table. What is measured comes from the times that the clients wri
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -35,8 +36,6 @@ OBSERVED_S = 30.0
 """How long queues are watched after a broker or a connection died: rebalances come every 20 s."""
 JUST_NOW_S = 1.5
 WAIT_S = 300.0
-SHORT_ENOUGH_S = 60.0
-"""What may take longer runs in the proof only."""
 RESOLUTION_S = 0.1
 """Each queue gets a message every 80 ms."""
 JAVA_4, JAVA_5 = BY_NAME["java-4.9.8-json"], BY_NAME["java-5.3.3-json"]
@@ -92,8 +91,8 @@ CASES = [
     Case(JAVA_5, KILL, 33.0),
     Case(JAVA_5, SILENCE, 33.0),
     Case(JAVA_5, RESTART, 45.0),
-    # C++ may lose its pulls with the connection; it looks for such queues after 120 s.
-    Case(CPP, RESTART, 160.0),
+    # What C++ sends in the moment in which the connection ends is lost; it sees that after 30 s.
+    Case(CPP, RESTART, 33.0),
 ]  # fmt: skip
 
 
@@ -218,7 +217,7 @@ def measure(cases: Sequence[Case], systems: Sequence[str], *, rounds: int = 0) -
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="handover-")))
         shared = {system: stack.enter_context(_ground(system)) for system in systems}
         own = {
-            (case.name, system): stack.enter_context(_ground(system))
+            (case.name, system): stack.enter_context(_ground(system, relayed=case.act == SILENCE))
             for case in cases
             for system in systems
             if case.act in (SILENCE, RESTART)
@@ -244,8 +243,8 @@ def measure(cases: Sequence[Case], systems: Sequence[str], *, rounds: int = 0) -
 
 
 @contextmanager
-def _ground(system: str) -> Iterator[Ground]:
-    ground = Ground(system)
+def _ground(system: str, *, relayed: bool = False) -> Iterator[Ground]:
+    ground = Ground(system, relayed=relayed)
     try:
         yield ground
     finally:
@@ -281,7 +280,10 @@ def table(cases: Sequence[Case], systems: Sequence[str], outcomes: Outcomes) -> 
 
 
 def judge(cases: Sequence[Case], outcomes: Outcomes) -> list[str]:
-    """Say what ours missed: its own limits, and to be no slower than RocketMQ with Java."""
+    """Say what ours missed: its own limits, and after a clean stop to be no slower than RocketMQ.
+
+    The others are one run each, of which timers of the client decide some seconds.
+    """
     missed = []
     for case in cases:
         missed += [
@@ -292,7 +294,7 @@ def judge(cases: Sequence[Case], outcomes: Outcomes) -> list[str]:
             [one.idle_s for one in found if isinstance(one, Outcome)]
             for found in (outcomes[case.name, OURS], theirs)
         ]
-        if all(times) and median(times[0]) > median(times[1]) + RESOLUTION_S:
+        if case.short and all(times) and median(times[0]) > median(times[1]) + RESOLUTION_S:
             missed.append(f"{case.name}: slower than on RocketMQ: {times}")
     return missed
 
@@ -302,11 +304,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of the short ones")
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--json", type=Path, help="write the seconds of each case there")
     parser.add_argument("--systems", default=f"{OURS},{THEIRS}")
     options = parser.parse_args()
     cases = [case for case in CASES if options.only in case.name]
     systems = options.systems.split(",")
     outcomes = measure(cases, systems, rounds=options.rounds)
+    if options.json is not None:
+        seconds = {
+            name: [one.idle_s for one in found if isinstance(one, Outcome)]
+            for (name, _), found in outcomes.items()
+        }
+        options.json.write_text(json.dumps(seconds))
     print(table(cases, systems, outcomes))
     for key, found in outcomes.items():
         for one in found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ QUEUES = 4
 BINARY = "-Drocketmq.serialize.type=ROCKETMQ"
 TLS = "-Dtls.enable=true"
 ROUTE_TIMEOUT_S = 10.0
+_starts = threading.BoundedSemaphore(4)
+"""So many processes and consumers start at the same time. Java gives a server three seconds to
+answer at its start, and a dozen virtual machines that start at once take all of two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,8 @@ class Client:
         options = {"refuse": refuse} if refuse else {}
         options |= {} if tries is None else {"tries": str(tries)}
         words = options | {"name": name, "group": group, "topic": topic, "tags": tags, "mode": mode}
-        self.driver.do("push", **words)  # type: ignore[arg-type]
+        with _starts:
+            self.driver.do("push", **words)  # type: ignore[arg-type]
 
     def stop(self, name: str) -> None:
         """Shut a push consumer down."""
@@ -131,7 +136,8 @@ def running(kind: Kind, server: Servers, directory: Path) -> Iterator[Client]:
         command = kind.command()
     except Lacking as lacking:
         pytest.skip(f"{kind.name} cannot run here: {lacking}")
-    driver = Driver(kind.name, command, f"127.0.0.1:{server.namesrv[1]}", directory)
+    with _starts:
+        driver = Driver(kind.name, command, f"127.0.0.1:{server.namesrv[1]}", directory)
     try:
         yield Client(kind, driver, server)
     finally:

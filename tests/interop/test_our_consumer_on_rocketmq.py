@@ -34,7 +34,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("rocketmq")
     names = real_name_server(folder)
     with ended(names):
-        store, (port,) = folder / "store", free_ports(1)
+        store, (port,) = folder / "store", free_ports(1, apart=(-2, 0, 1))
         settings = {"messageDelayLevel": SECOND_LEVELS}
         broker = real_broker(
             folder, store=store, port=port, namesrv=names.address, settings=settings

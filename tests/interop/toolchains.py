@@ -11,12 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import venv
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from bench import rocketmq
+from bench.once import once
 
 CLIENTS = Path(__file__).resolve().parent / "clients"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "interop"
@@ -41,10 +41,6 @@ CLIENT_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 
-_locks_lock = threading.Lock()
-_locks: dict[Path, threading.Lock] = {}
-
-
 class Lacking(Exception):
     """This machine cannot run a client; the text says why."""
 
@@ -65,7 +61,7 @@ def cpp() -> list[str]:
         _run([*pip, "--only-binary=:all:", f"rocketmq=={CPP_VERSION}"], "install the wheel")
         _run([str(python), "-c", "import rocketmq.client"], "load its library")
 
-    _once(home / "complete", install)
+    once(home / "complete", install)
     return [str(python), str(CLIENTS / "cpp" / "stockclient.py")]
 
 
@@ -84,7 +80,7 @@ def node() -> list[str]:
             shutil.copy(path, home)
         _run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], "install", folder=home)
 
-    _once(home / "complete", install)
+    once(home / "complete", install)
     return ["node", str(home / "stockclient.js")]
 
 
@@ -99,7 +95,7 @@ def golang() -> list[str]:
         command = ["go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", str(home / "stock")]
         _run([*command, "."], "build", folder=source)
 
-    _once(home / "complete", build)
+    once(home / "complete", build)
     return [str(home / "stock")]
 
 
@@ -114,7 +110,7 @@ def java(version: str, *options: str) -> Callable[[], list[str]]:
         source = CLIENTS / "java" / "StockClient.java"
         home = CACHE / f"java-{version}-{_digest([source])}"
         javac = ["javac", "-nowarn", "-d", str(home), "-cp", f"{jars}/*", str(source)]
-        _once(home / "complete", lambda: _run(javac, "compile the driver"))
+        once(home / "complete", lambda: _run(javac, "compile the driver"))
         return ["java", *JVM, "-Duser.home=.", *options, "-cp", f"{home}:{jars}/*", "StockClient"]
 
     return command
@@ -130,19 +126,8 @@ def _fetch_java_client() -> Path:
         copy = ["mvn", "-q", "-B", rocketmq.COPY_DEPENDENCIES, f"-DoutputDirectory={jars}"]
         _run([*copy, "-DincludeScope=runtime"], "fetch jars", folder=home)
 
-    _once(home / "complete", fetch)
+    once(home / "complete", fetch)
     return jars
-
-
-def _once(stamp: Path, make: Callable[[], object]) -> None:
-    """Make something unless its stamp says that it is there; the stamp comes last."""
-    with _locks_lock:
-        lock = _locks.setdefault(stamp, threading.Lock())
-    with lock:
-        if not stamp.exists():
-            stamp.parent.mkdir(parents=True, exist_ok=True)
-            make()
-            stamp.touch()
 
 
 def _need(*programs: str) -> None:

@@ -1,0 +1,410 @@
+"""The planted bugs: one rule of the contract each, switched off in the real code.
+
+`rule` names the promise or the schedule (P1..P9, A1..A12) that the rule belongs to. `caught_by` is
+`sim` for the simulation of the contract, or the tests of pytest that find it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_LEASES = "inorder.broker.state.leases"
+_LEASING = "inorder.broker.leasing"
+_OWNERSHIP = "inorder.broker.ownership"
+_OWNERS_FILE = "inorder.broker.ownersfile"
+_STARTS = "inorder.broker.starts"
+_TENURE = "inorder.client.state.tenure"
+_CLIENT = "inorder.client.leasing"
+_KEYED = "inorder.client.state.keyed"
+_PARKING = "inorder.broker.state.parking"
+_RESIZING = "inorder.broker.state.resizing"
+
+SIM = "sim"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug."""
+
+    name: str
+    rule: str
+    what: str
+    module: str
+    before: str
+    after: str
+    caught_by: str = SIM
+    seeds: int = 400
+    """How many seeds of the simulation it takes at most."""
+
+
+MUTANTS = [
+    # Who owns a queue.
+    Mutant(
+        "commit-without-epoch", "P4, A11", "a commit under a stale epoch counts",
+        _LEASING,
+        "return decision if decision.verdict in (Verdict.RENEW, Verdict.RESUME) else None",
+        "return decision",
+        "tests/integration/test_broker_leases.py::"
+        "test_a_stale_epoch_pulls_commits_and_releases_nothing",
+    ),
+    Mutant(
+        "pull-without-epoch", "P2", "a pull under a stale epoch is served, and renews",
+        _LEASING,
+        "        if self._table.is_current(*key, fields.epoch):\n            self._table.renew",
+        "        if self._table.get(*key) is not None:\n            self._table.renew",
+        "tests/integration/test_broker_leases.py::"
+        "test_a_stale_epoch_pulls_commits_and_releases_nothing",
+    ),
+    Mutant(
+        "no-grace", "P2, A10", "a closed connection frees its queues at once",
+        _LEASES,
+        "until_ms = now_ms + lease.terms.grace_ms",
+        "until_ms = now_ms",
+    ),
+    Mutant(
+        "lease-runs-out-early", "P2", "a lease lasts a sixteenth of what was granted",
+        _LEASES,
+        "expires_ms = now_ms + decision.terms.lease_ms",
+        "expires_ms = now_ms + decision.terms.lease_ms // 16",
+        "tests/unit/broker/state/test_lease_table.py",
+    ),
+    Mutant(
+        "taken-away-at-once", "P2", "an operator's order gives the queue to the next at once",
+        _LEASES,
+        "until_ms = min(lease.expires_ms, lease.renewed_ms + lease.terms.trust_ms)",
+        "until_ms = now_ms",
+        "tests/integration/test_broker_leases.py::test_an_operator_takes_a_queue_away",
+    ),
+    Mutant(
+        "owner-is-the-client-id", "A9", "another instance of a client id is the same owner",
+        _LEASES,
+        "            if lease.owner != owner:\n",
+        "            if lease.owner.client_id != owner.client_id:\n",
+        "tests/integration/test_broker_leases.py::test_a9_equal_client_ids_are_two_owners",
+    ),
+    Mutant(
+        "resume-after-release", "P2, P5", "who released a queue may go on under its epoch",
+        _LEASES,
+        "past is None or past.released or (past.owner, past.epoch) != (owner, epoch)",
+        "past is None or (past.owner, past.epoch) != (owner, epoch)",
+        "tests/unit/broker/state/test_lease_table.py",
+    ),
+    # Over restarts.
+    Mutant(
+        "grants-not-journalled", "P2, A9", "a grant is forgotten by a kill",
+        _LEASING,
+        "        self._write_grants(new)\n",
+        "        del new\n",
+        "tests/integration/test_broker_leases.py::"
+        "test_a9_after_a_kill_the_owner_resumes_and_others_wait_for_its_lease",
+    ),
+    Mutant(
+        "commits-not-journalled", "P4", "an answered commit is forgotten by a kill",
+        _LEASING,
+        "        self._file.write(records.values())\n        for decision in renewed:",
+        "        for decision in renewed:",
+        "tests/integration/test_broker_leases.py::test_p4_an_answered_commit_survives_a_kill",
+    ),
+    Mutant(
+        "resume-over-a-power-cut", "A9", "owners of the journal resume on another boot",
+        _OWNERS_FILE,
+        "same_boot=self.start.same_boot",
+        "same_boot=True",
+    ),
+    Mutant(
+        "no-wait-after-a-power-cut", "A9", "queues are given away while lost grants still count",
+        _OWNERS_FILE,
+        "        if self.start.now.waits:\n",
+        "        if False:\n",
+        "tests/integration/test_broker_leases.py::"
+        "test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow",
+    ),
+    Mutant(
+        "wait-ends-with-a-kill", "A9", "a kill during that wait ends it",
+        _STARTS,
+        "waits=before.waits or self.may_have_lost",
+        "waits=self.may_have_lost",
+        "tests/unit/broker/test_starts.py",
+    ),
+    Mutant(
+        "start-not-counted", "A9", "epochs of two starts may be equal",
+        _STARTS,
+        "            before.start + 1,\n",
+        "            max(1, before.start),\n",
+    ),
+    Mutant(
+        "generation-not-raised", "P7, A5", "offsets that are used again have the same fence",
+        _STARTS,
+        "generation=before.generation + self.may_have_lost",
+        "generation=before.generation",
+        "tests/integration/test_broker_leases.py::"
+        "test_a1_what_was_committed_beyond_a_lost_tail_is_not_skipped_later",
+    ),
+    Mutant(
+        "offsets-not-cut", "P4, A1", "an offset beyond the recovered log stays",
+        "inorder.broker.broker",
+        "cuts = self.offsets.clamp(partial(end_of, self.store))",
+        "cuts = self.offsets.clamp(lambda topic, queue_id: 1 << 40)",
+        "tests/integration/test_broker_leases.py::"
+        "test_a1_what_was_committed_beyond_a_lost_tail_is_not_skipped_later",
+    ),
+    # Commits and hand-over.
+    Mutant(
+        "release-forgets-its-commit", "P5", "a release unlocks, its commit is lost",
+        _LEASING,
+        "            self._take(record)\n        if self._broker.config",
+        "            pass\n        if self._broker.config",
+    ),
+    Mutant(
+        "release-before-it-is-safe", "P5", "under sync flush the next owner begins before the sync",
+        _LEASING,
+        "        if self._broker.config.store.sync_flush:\n            return self._release_when",
+        "        if self._broker.config is None:\n            return self._release_when",
+        "tests/integration/test_broker_leases.py::"
+        "test_p4_under_sync_flush_an_answered_commit_survives_a_power_cut",
+    ),
+    Mutant(
+        "reset-keeps-the-epoch", "A11", "a commit in flight undoes a reset",
+        _OWNERSHIP,
+        "                self._table.raise_epoch(key, epoch)\n",
+        "                pass\n",
+        "tests/integration/test_broker_leases.py::"
+        "test_a11_a_reset_makes_the_owners_commits_and_its_map_void",
+    ),
+    Mutant(
+        "map-of-another-offset", "A11", "a finished-map counts above an offset that was set since",
+        "inorder.broker.state.commits",
+        'return last.finished if last is not None and last.offset == offset else ""',
+        'return last.finished if last is not None else ""',
+        "tests/unit/broker/state/test_commit_maps.py",
+    ),
+    Mutant(
+        "commit-by-anybody", "A11", "a stock client commits although another one holds the queue",
+        "inorder.broker.state.commits",
+        "    if locks.is_locked(group, queue):\n",
+        "    if False:\n",
+        "tests/unit/broker/state/test_commits.py",
+    ),
+    # The client.
+    Mutant(
+        "trust-counts-from-the-answer", "A10", "a renewal counts from its answer",
+        _CLIENT,
+        "            now_ms = self._session.clock.monotonic_ms()\n            found",
+        "            now_ms = sent_ms = self._session.clock.monotonic_ms()\n            found",
+        "tests/integration/test_lease_counting.py",
+    ),
+    Mutant(
+        "trust-beyond-the-grace", "A10", "handlers start until the lease, not the grace, is over",
+        _TENURE,
+        "        return min(self.lease_ms, self.grace_ms)\n",
+        "        return self.lease_ms\n",
+        "tests/unit/client/test_lease_state.py",
+    ),
+    Mutant(
+        "start-in-doubt", "P2", "handlers start however long nothing was heard of the broker",
+        _TENURE,
+        "        return self.locked and now_ms - self.lock_sent_ms <= self._trusted_ms\n",
+        "        return self.locked\n",
+        "tests/unit/client/test_tenure_state.py",
+    ),
+    Mutant(
+        "goes-on-after-a-loss", "P2, O25", "a queue that was lost is not dropped",
+        _TENURE,
+        "        self.locked = False\n        self.drop(DropReason.LOCK_LOST)\n",
+        "        self.drop(DropReason.MOVED)\n        self.dropped = None\n",
+        "tests/integration/test_consumer_leases.py::"
+        "test_p2_a_frozen_owner_loses_its_queue_and_commits_nothing",
+    ),
+    Mutant(
+        "released-while-handled", "P5", "a release does not wait for the handler",
+        "inorder.client.state.rebalance",
+        "    if tenure.phase is Phase.LEAVING:\n        return (Release.WAIT,)\n",
+        "",
+        "tests/unit/client/test_rebalance_state.py",
+    ),
+    # Order of handling.
+    Mutant(
+        "two-of-a-key", "P3", "a key's next message starts beside the one that runs",
+        _KEYED,
+        "        else:\n            lane.messages.append(message)\n",
+        "        else:\n            self._lanes[key] = _Lane(deque((message,)))\n"
+        "            self._make_ready(key, self._lanes[key])\n",
+        "tests/integration/test_consumer_keyed.py::"
+        "test_keys_run_beside_each_other_and_each_in_order",
+    ),
+    Mutant(
+        "commit-passes-unfinished", "P4", "the newest done offset is committed, not the lowest",
+        "inorder.client.state.processqueue",
+        "        return self.lowest\n\n    def expired",
+        "        return max(self.lowest, max((m.offset + 1 for m in messages), default=0))\n\n"
+        "    def expired",
+        "tests/property/test_processqueue_model.py",
+    ),
+    Mutant(
+        "map-forgets", "P4", "what is done above the offset is not committed",
+        "inorder.client.holding",
+        "        return Progress(self.finished.base, self.finished.above_text())\n",
+        "        return Progress(self.finished.base + self.finished.span, \"\")\n",
+        "tests/integration/test_consumer_leases.py::"
+        "test_the_map_of_a_busy_queue_is_committed_every_second",
+    ),
+    Mutant(
+        "barrier-ignored", "P3", "a message without a key does not wait for those before it",
+        _KEYED,
+        "if self._behind or _BARRIER in self._lanes or (key is _BARRIER and self._lanes):",
+        "if self._behind or _BARRIER in self._lanes:",
+        "tests/property/test_keyed_model.py",
+    ),
+    # Parking.
+    Mutant(
+        "park-twice", "P8, A8", "a park that comes again is stored again",
+        _PARKING,
+        "        if offset < floor or (queue is not None and offset in queue.origins):\n",
+        "        if offset < floor:\n",
+        "tests/integration/test_broker_parking.py::test_parking_again_parks_nothing_again",
+    ),
+    Mutant(
+        "unpark-a-list-that-grew", "P8, A8", "a key goes live although its list is not empty",
+        _PARKING,
+        "        if one.messages or one.end > end:\n",
+        "        if False:\n",
+        "tests/integration/test_broker_parking.py::"
+        "test_an_unpark_of_a_list_that_grew_is_refused",
+    ),
+    Mutant(
+        "parked-key-overtaken", "P8", "messages of a parked key are handled as they come",
+        _KEYED,
+        "parked = name is not None and (lane.aside or name in self.parked)",
+        "parked = False",
+        "tests/integration/test_consumer_parking.py::"
+        "test_a_bad_key_is_set_aside_and_the_others_flow",
+    ),
+    Mutant(
+        "join-of-a-live-key", "P8, A8", "a message that was to join a key parks it again",
+        _PARKING,
+        '        if joins and not parked:\n            return Verdict.LIVE, ""\n',
+        "",
+        "tests/unit/broker/test_parking_state.py tests/property/test_parking_model.py",
+    ),
+    Mutant(
+        "parked-is-not-done", "P8, A8", "the next owner is not told what was parked",
+        _PARKING,
+        "        for origin in sorted(queue.origins if queue is not None else ()):\n",
+        "        for origin in sorted(()):\n",
+        "tests/property/test_parking_model.py tests/integration/test_consumer_parking.py",
+    ),
+    Mutant(
+        "handlers-before-parked-keys", "P8, A8", "an owner begins before it knows the parked keys",
+        "inorder.client.parking",
+        "        if not holding.leased or holding.parked <= view.version:\n",
+        "        if view is not None:\n",
+        "tests/integration/test_consumer_parking.py",
+    ),
+    Mutant(
+        "unsure-join-is-handled", "P8, A8", "a join without an answer is handled, its key is live",
+        _KEYED,
+        "        lane.aside = set_aside\n",
+        "        lane.aside = False\n",
+        "tests/property/test_parking_model.py tests/integration/test_consumer_parking.py",
+    ),
+    Mutant(
+        "unsure-park-is-handled", "P8, A8", "a message whose park has no answer is tried again",
+        "inorder.client.parking",
+        "        while not outcome and holding.live:\n",
+        "        for _ in range(1):\n",
+        "tests/integration/test_consumer_parking.py",
+    ),
+    Mutant(
+        "park-without-epoch", "P8", "a former owner parks",
+        "inorder.broker.handlers.parking",
+        "        _check_owner(broker, connection, place, request)\n"
+        "        before = parking.table.version(*place)\n        outcomes",
+        "        before = parking.table.version(*place)\n        outcomes",
+        "tests/integration/test_broker_parking.py",
+    ),
+    Mutant(
+        "unpark-without-epoch", "P8, A8", "a former owner lets a key go live",
+        "inorder.broker.handlers.parking",
+        "            _check_owner(broker, connection, place, request)\n"
+        "        before = parking.table.version(*place)\n        why",
+        "            pass\n        before = parking.table.version(*place)\n        why",
+        "tests/integration/test_broker_parking.py",
+    ),
+    Mutant(
+        "older-list-later", "P9, A8", "a key goes live before its list of the old layout is empty",
+        _PARKING,
+        "        if one.older:\n",
+        "        if False:\n",
+        "tests/unit/broker/test_parking_state.py tests/integration/test_broker_parking.py",
+    ),
+    Mutant(
+        "moved-key-redriven-at-home", "P9, A8", "the owner of the old queue lets a moved key go",
+        _PARKING,
+        "        if not heir and one.moved_to is not None:\n",
+        "        if False:\n",
+        "tests/unit/broker/test_parking_state.py tests/integration/test_broker_parking.py",
+    ),
+    Mutant(
+        "fence-of-the-copy", "P7", "a redriven message has not the fence of its origin",
+        "inorder.client.state.parking",
+        "None if sequence is None else int(sequence), epoch",
+        "None, epoch",
+        "tests/integration/test_consumer_parking.py",
+    ),
+    Mutant(
+        "parked-before-it-is-safe", "A1", "what is parked counts before it is on disk",
+        "inorder.broker.parking",
+        "                self._open[flight] = None\n",
+        "                self._open[flight] = None\n"
+        "                for group, event, position in flight.events:\n"
+        "                    self.table.apply(group, event, position)\n",
+        "tests/integration/test_broker_parking.py",
+    ),
+    Mutant(
+        "anybody-sends-to-park-topics", "P8", "a client's message is taken for a parked one",
+        "inorder.broker.sendrules",
+        "if name in NOT_SENDABLE_TOPICS or name.startswith(PARK_PREFIX):",
+        "if name in NOT_SENDABLE_TOPICS:",
+        "tests/integration/test_broker_parking.py",
+    ),
+    # Resizing.
+    Mutant(
+        "no-gate", "P9, A6", "a group reads the next version before it is done with this one",
+        _RESIZING,
+        "    version = reading(now, group)\n    if version >= now.version:\n        return None\n",
+        "    if reading(now, group) >= 0:\n        return None\n",
+        "tests/integration/test_resizing.py",
+    ),
+    Mutant(
+        "stop-forgets-the-plan", "A6", "a second plan is taken while one is under way",
+        _RESIZING,
+        "        raise _under_way(now.plan)\n    if plan.version",
+        "        pass\n    if plan.version",
+        "tests/unit/broker/state/test_resizing_state.py",
+    ),
+    # Sending.
+    Mutant(
+        "version-before-duplicate", "A4", "a retry over a map change is refused, and stored twice",
+        "inorder.broker.numbering",
+        "        producer_id, items = found\n",
+        "        self._check_map(request.topic, version)\n        producer_id, items = found\n",
+        "tests/integration/test_numbered_sends.py::"
+        "test_an_older_map_version_is_refused_but_a_duplicate_is_not",
+    ),
+    Mutant(
+        "incarnation-not-checked", "A3", "a stalled copy of an older connection is stored",
+        "inorder.broker.state.producers",
+        "        if incarnation < producer.highest:\n",
+        "        if False:\n",
+        "tests/integration/test_numbered_sends.py::test_the_older_connection_is_fenced_off",
+    ),
+    Mutant(
+        "duplicates-stored", "P1", "a resent message is stored again",
+        "inorder.ordering.sequence",
+        "    done = sum(number <= known for number, _ in numbers)\n",
+        "    done = 0\n",
+        "tests/unit/ordering/test_sequence.py",
+    ),
+]  # fmt: skip
+
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

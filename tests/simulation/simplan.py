@@ -1,0 +1,99 @@
+"""What one seed does: the cluster, the load, and the list of faults, all drawn before it begins.
+
+Every fault has its own random numbers, so that leaving some out (to shrink a failing run) does not
+change what the others do. Which kinds of faults a seed has at all is drawn too: runs with few kinds
+reach further into what those kinds do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from inorder.testing.seeds import stream
+
+KINDS: Final = (
+    "join", "close", "kill", "freeze", "partition", "slow", "drop", "half-open", "copies",
+    "broker killed", "power cut", "broker restarted", "clock", "disk full", "reset", "redrive",
+    "taken away", "resize",
+)  # fmt: skip
+KINDS_MAX: Final = 5
+CALM: Final = frozenset(("join", "close", "clock"))
+"""With nothing but these every message is handled once."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong, or is done to the cluster, at a time."""
+
+    number: int
+    at_s: float
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.at_s:6.2f} s  {self.kind} (fault {self.number})"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    brokers: int
+    queues: int
+    """Of each broker."""
+    members: int
+    order: Literal["queue", "key"]
+    sends: int
+    keys: int
+    gap_s: float
+    """Between two sends."""
+    handler_s: float
+    fail_ratio: float
+    """Of attempts that fail and are tried again."""
+    bad_keys: int
+    """Keys whose messages fail until they are parked and redriven; order="key" only."""
+    sync_flush: bool
+    lease_ms: int
+    grace_ms: int
+    faults: tuple[Fault, ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, seed: int) -> Plan:
+        """Draw the plan of a seed."""
+        draw = stream(seed, "plan")
+        order: Literal["queue", "key"] = draw.choice(("queue", "key"))
+        lease_ms = draw.choice((1000, 2000, 5000))
+        sends = draw.randint(15, 40)
+        gap_s = draw.choice((0.005, 0.05, 0.15))
+        kinds = draw.sample(KINDS, k=draw.randint(1, KINDS_MAX))
+        span_s = max(1.5, sends * gap_s + 0.5)
+        times = sorted(draw.uniform(0.1, span_s) for _ in range(draw.randint(1, 6)))
+        return cls(
+            seed=seed,
+            brokers=draw.choice((1, 1, 2)),
+            queues=draw.randint(1, 3),
+            members=draw.randint(1, 3),
+            order=order,
+            sends=sends,
+            keys=draw.randint(2, 8),
+            gap_s=gap_s,
+            handler_s=draw.choice((0.0, 0.004, 0.03, 0.3)),
+            fail_ratio=draw.choice((0.0, 0.0, 0.1)),
+            bad_keys=draw.choice((0, 0, 1)) if order == "key" else 0,
+            sync_flush=draw.random() < 0.4,
+            lease_ms=lease_ms,
+            grace_ms=min(lease_ms, draw.choice((400, 1000))),
+            faults=tuple(
+                Fault(number, at_s, draw.choice(kinds)) for number, at_s in enumerate(times)
+            ),
+        )
+
+    @property
+    def is_calm(self) -> bool:
+        """Tell whether nothing may be handled twice."""
+        return all(fault.kind in CALM for fault in self.faults)
+
+    def without(self, *faults: Fault) -> Plan:
+        """Return the same with fewer faults."""
+        return replace(self, faults=tuple(one for one in self.faults if one not in faults))

@@ -1,0 +1,232 @@
+"""The broker's own account of a run: who was granted which queue, what was committed, by whom.
+
+A `Watch` stands beside the verbs of a running broker and writes down what they did. It also lets
+requests arrive twice, when told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from inorder.broker.broker import Broker
+from inorder.broker.state.commits import QueueKey
+from inorder.checker import queue_name
+from inorder.errors import InorderError, LeaseLost
+from inorder.model import TopicQueue
+from inorder.net.server import ServerConnection
+from inorder.ordering.finished import FinishedMap
+from inorder.wire.frame import RawFrame
+from tests.model.traces import Happened
+
+if TYPE_CHECKING:
+    from tests.simulation.simworld import World
+
+TOPIC: Final = "orders"
+GROUP: Final = "billing"
+
+
+class Watch:
+    """Writes down what one broker does, for one of its lives."""
+
+    def __init__(self, world: World, broker: Broker, *, how: str, lossy: bool) -> None:
+        """`how` the life before ended, empty if there was none; `lossy`: commits may be lost."""
+        self._world = world
+        self._broker = broker
+        self._how, self._lossy = how, lossy
+        self._settling: set[asyncio.Future[None]] = set()
+        server: Any = broker.server
+        self._listen, server.start = server.start, self.listen
+        leasing: Any = broker.leasing
+        self._lease, leasing.lease = leasing.lease, self.lease
+        self._commit, leasing.commit = leasing.commit, self.commit
+        self._release, leasing.release = leasing.release, self.release
+        ownership: Any = broker.ownership
+        self._reset, ownership.reset = ownership.reset, self.reset
+        self._take_away, ownership.take_away = ownership.take_away, self.take_away
+        self._client_left, ownership.client_left = ownership.client_left, self.client_left
+        parking: Any = broker.parking
+        self._park, parking.park = parking.park, self.park
+        broker.server.handler = Copies(world, broker)
+
+    def lease(self, group: str, owner: Any, terms: Any, wishes: Any, connection: Any) -> Any:
+        """Note who gets what."""
+        wishes = list(wishes)
+        answer = self._lease(group, owner, terms, wishes, connection)
+        asked = {(wish.topic, wish.queue_id): wish.epoch for wish in wishes}
+        for grant in answer.granted:
+            epoch = asked[grant.topic, grant.queue]
+            self._trace(
+                "ask", owner, group, (grant.topic, grant.queue), epoch=epoch, answer="granted",
+                new_epoch=grant.epoch, fresh=grant.fresh,
+            )  # fmt: skip
+            if grant.fresh:
+                self._world.granted(self._queue(grant.topic, grant.queue), owner, grant.epoch)
+        config = self._broker.topics.get(TOPIC)
+        for refusal in answer.refused:
+            if config is None or refusal.queue >= config.read_queues:
+                continue  # a resize took it away
+            epoch = asked[refusal.topic, refusal.queue]
+            place = (refusal.topic, refusal.queue)
+            self._trace("ask", owner, group, place, epoch=epoch, answer="refused")
+        return answer
+
+    def _trace(
+        self, kind: str, owner: Any, group: str, place: tuple[str, int], **more: Any
+    ) -> None:
+        """Note a step of a queue, for the model."""
+        topic, queue_id = place
+        if (group, topic) != (GROUP, TOPIC):
+            return
+        committed = self._broker.offsets.query(group, topic, queue_id)
+        name = "" if owner is None else f"{owner.client_id} {owner.instance}"
+        step = Happened(kind, name, committed=committed, **more)
+        self._world.traces.setdefault(queue_name(self._queue(topic, queue_id)), []).append(step)
+
+    def commit(self, group: str, owner: Any, commits: Any, connection: Any) -> Any:
+        """Note what a commit changed."""
+        commits = list(commits)
+        before = [self._known(group, one) for one in commits]
+        answer = self._commit(group, owner, commits, connection)
+        taken = {(one.topic, one.queue_id) for one in answer.taken}
+        for one, known in zip(commits, before, strict=True):
+            self._changed(group, owner, one, known)
+            place = (one.topic, one.queue_id)
+            self._trace(
+                "commit", owner, group, place, epoch=one.epoch, number=one.number,
+                offset=one.offset, answer="taken" if place in taken else "lost",
+            )  # fmt: skip
+        return answer
+
+    def release(self, group: str, owner: Any, one: Any) -> Any:
+        """Note what its commit changed."""
+        known = self._known(group, one)
+        place = (one.topic, one.queue_id)
+        step = {"epoch": one.epoch, "number": one.number, "offset": one.offset}
+        try:
+            finish = self._release(group, owner, one)
+        except LeaseLost:
+            self._trace("release", owner, group, place, answer="lost", **step)
+            raise
+        self._trace("release", owner, group, place, answer="taken", **step)
+        self._changed(group, owner, one, known)
+        self._world.say(f"{owner.client_id} released {one.topic}/{one.queue_id} at {one.offset}")
+        return finish
+
+    def reset(self, group: str, topic: str, targets: dict[int, int]) -> None:
+        """Note an operator's order."""
+        self._reset(group, topic, targets)
+        for queue_id in targets:
+            lease = self._broker.leases.get(group, self._queue(topic, queue_id))
+            epoch = 0 if lease is None else lease.epoch
+            self._trace("reset", None, group, (topic, queue_id), new_epoch=epoch)
+            self.look(TopicQueue(topic, self._broker.config.name, queue_id), group, reset=True)
+
+    def take_away(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
+        """Note an operator's order."""
+        holder, epoch = self._take_away(group, topic, queue_id)
+        if holder:
+            self._trace("taken", None, group, (topic, queue_id))
+        return holder, epoch
+
+    def client_left(
+        self, group: str, client_id: str, connection: ServerConnection, *, gone: bool
+    ) -> bool:
+        """Note what a client that leaves has forgotten."""
+        held = set(self._broker.leases.held(group))
+        found: bool = self._client_left(group, client_id, connection, gone=gone)
+        for queue in held - set(self._broker.leases.held(group)):
+            self._trace("left", None, group, (queue.topic, queue.index))
+        return found
+
+    async def listen(self, host: str, port: int) -> Any:
+        """Note what the broker knows before its port opens."""
+        if self._how:
+            config = self._broker.topics.get(TOPIC)
+            for queue_id in range(0 if config is None else config.read_queues):
+                self._trace(self._how, None, GROUP, (TOPIC, queue_id))
+                self.look(self._queue(TOPIC, queue_id), GROUP, reset=self._lossy)
+        return await self._listen(host, port)
+
+    async def park(self, place: Any, items: Any) -> Any:
+        """Note what was set aside."""
+        outcomes, remark = await self._park(place, items)
+        queue = self._queue(place.topic, place.queue_id)
+        for item, outcome in zip(items, outcomes, strict=True):
+            if outcome == "parked":
+                self._world.parked(queue, item.offset, item.key)
+        return outcomes, remark
+
+    def look(self, queue: TopicQueue, group: str, *, reset: bool = False) -> None:
+        """Note what the broker has, after a start or a reset."""
+        offset = self._broker.offsets.query(group, queue.topic, queue.index)
+        if offset >= 0 or reset:
+            self._world.committed(queue, "broker", max(0, offset), reset=reset)
+
+    async def _when_settled(self, note: Callable[[], None]) -> None:
+        with contextlib.suppress(InorderError):
+            await self._broker.owners_file.settled()
+            note()
+
+    def _queue(self, topic: str, queue_id: int) -> TopicQueue:
+        return TopicQueue(topic, self._broker.config.name, queue_id)
+
+    def _known(self, group: str, one: Any) -> tuple[int, int, int]:
+        last = self._broker.commits.get(QueueKey(group, one.topic, one.queue_id))
+        offset = self._broker.offsets.query(group, one.topic, one.queue_id)
+        return offset, 0 if last is None else last.epoch, 0 if last is None else last.number
+
+    def _changed(self, group: str, owner: Any, one: Any, before: tuple[int, int, int]) -> None:
+        now = self._known(group, one)
+        if now == before:
+            return
+        queue = self._queue(one.topic, one.queue_id)
+        note = partial(
+            self._world.committed, queue, owner.client_id, now[0], epoch=one.epoch,
+            at_ns=self._world.now_ns(),
+        )  # fmt: skip
+        if self._broker.config.store.sync_flush:
+            # Until it is on disk nobody was told of it, and a power cut may take it.
+            settling = asyncio.ensure_future(self._when_settled(note))
+            self._settling.add(settling)
+            settling.add_done_callback(self._settling.discard)
+        else:
+            note()
+        last = self._broker.commits.get(QueueKey(group, one.topic, one.queue_id))
+        if last is not None and last.finished:
+            self._world.finished(queue, FinishedMap.decode(last.finished).above)
+
+
+class Copies:
+    """A frame handler that passes frames on, and while told to passes some again, later."""
+
+    def __init__(self, world: World, broker: Broker) -> None:
+        self._world = world
+        self._broker = broker
+
+    def connection_made(self, connection: ServerConnection) -> None:
+        """Pass it on."""
+        self._broker.connection_made(connection)
+
+    def connection_lost(self, connection: ServerConnection, reason: str) -> None:
+        """Pass it on."""
+        self._broker.connection_lost(connection, reason)
+
+    def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
+        """Pass the frames on; keep copies of some."""
+        draw = self._world.copying
+        if draw is not None:
+            for serializer, header, body in frames:
+                if draw.random() < 0.3:
+                    frame = (serializer, bytes(header), bytes(body))
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(draw.uniform(0.0, 1.5), self._again, connection, frame)
+        self._broker.frames_received(connection, frames)
+
+    def _again(self, connection: ServerConnection, frame: RawFrame) -> None:
+        if not connection.closed:
+            self._world.say("a request arrived again")
+            self._broker.frames_received(connection, [frame])
