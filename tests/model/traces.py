@@ -64,6 +64,8 @@ class Follower:
     _owners: dict[str, int] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=lambda: {0: 0})
     released: set[tuple[str, int, int]] = field(default_factory=set)
+    _leaving: tuple[str, int] = ("", 0)
+    _was_cut: bool = False
 
     def take(self, one: Happened) -> str:
         """Follow one step; return why the model cannot, empty if it can."""
@@ -105,6 +107,8 @@ class Follower:
                 self._epochs[one.new_epoch] = answer.epoch
                 self.broker = after.broker
                 return ""
+        if not one.fresh and (one.owner, one.epoch) == self._leaving:
+            return ""  # under sync flush a release frees the queue when it is on disk
         return f"the model answers {' or '.join(found)}"
 
     def _refused(self, packet: Packet) -> str:
@@ -123,7 +127,13 @@ class Follower:
         assert answer is not None, "nobody gives up here"
         if one.answer == "lost":
             # Also a commit beyond the end of a log that has lost its end.
-            return "" if answer.kind == "lost" or one.offset > one.committed else "it is taken"
+            beyond = one.offset > one.committed or self._was_cut
+            return "" if answer.kind == "lost" or beyond else "it is taken"
+        if answer.kind == "lost" and (one.owner, one.epoch) == self._leaving:
+            # Under sync flush a release frees the queue when it is on disk.
+            committed = max(before.committed, one.offset)
+            self._set(before._replace(committed=committed), self.broker.counter)
+            return ""
         if answer.kind == "lost":
             again = (one.owner, one.epoch, one.number) in self.released
             return "" if one.kind == "release" and again else "it is lost"
@@ -136,6 +146,7 @@ class Follower:
         self.broker = after.broker
         if one.kind == "release":
             self.released.add((one.owner, one.epoch, one.number))
+            self._leaving = (one.owner, one.epoch)
         return ""
 
     _release = _commit
@@ -170,6 +181,7 @@ class Follower:
         if committed > self.broker.now.committed:
             return "a power cut commits nothing"
         self._killed(one)
+        self._was_cut = True
         self._set(self.broker.now._replace(owner=NOBODY, committed=committed), 0)
         return ""
 

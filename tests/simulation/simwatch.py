@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "orders"
 GROUP: Final = "billing"
+QUEUES_MAX: Final = 8
 
 
 class Watch:
@@ -146,8 +147,9 @@ class Watch:
         """Note what the broker knows before its port opens."""
         if self._how:
             config = self._broker.topics.get(TOPIC)
-            for queue_id in range(0 if config is None else config.read_queues):
+            for queue_id in range(QUEUES_MAX):  # also those that a resize has taken away
                 self._trace(self._how, None, GROUP, (TOPIC, queue_id))
+            for queue_id in range(0 if config is None else config.read_queues):
                 self.look(self._queue(TOPIC, queue_id), GROUP, reset=self._lossy)
         return await self._listen(host, port)
 

@@ -78,7 +78,7 @@ class OwnersFile:
 
     # -- start -----------------------------------------------------------------------------------
 
-    def load(self, checksum: int | None) -> bool:
+    def load(self, checksum: int | None = None) -> bool:
         """Restore the tables; tell whether offsets have to be saved before the port opens.
 
         `checksum` is that of the file of offsets, None if there is none.

@@ -224,7 +224,10 @@ def lag(
     group: GroupArgument,
     *,
     topic: Annotated[str | None, typer.Option("--topic", help="Only on this one.")] = None,
-    every: Annotated[float, typer.Option("--every", min=0.01, metavar="SECONDS")] = 1.0,
+    every: Annotated[
+        float,
+        typer.Option("--every", min=0.01, metavar="SECONDS", help="Time between two samples."),
+    ] = 1.0,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="Samples.")] = 60,
     until_zero: Annotated[
         bool, typer.Option("--until-zero", help="End when nothing is left to do.")

@@ -30,10 +30,13 @@ def commands(words: tuple[str, ...], command: Any) -> dict[tuple[str, ...], Any]
 
 COMMANDS = commands((), typer.main.get_command(app))
 DESTRUCTIVE = {
+    ("parked", "drop"),
     ("topic", "delete"),
+    ("topic", "resize"),
     ("group", "delete"),
     ("offset", "set"),
     ("producer", "drop"),
+    ("locks", "release"),
     ("offset", "reset"),
 }
 

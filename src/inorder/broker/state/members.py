@@ -94,7 +94,10 @@ class ConsumerGroup(Generic[C]):
         return [
             client_id
             for client_id, members in self.clients.items()
-            if not all(one.silent or one.superseded for one in members.values())
+            if not (
+                any(one.silent for one in members.values())
+                and all(one.silent or one.superseded for one in members.values())
+            )
         ]
 
     def connection_of(self, client_id: str) -> C | None:
