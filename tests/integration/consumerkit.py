@@ -105,6 +105,7 @@ def play(
     broker: BrokerConfig | None = None,
     timeout: float = 100_000,
     stock: bool = False,
+    brokers: int = 1,
 ) -> T:
     """Run a story on a simulated cluster; nothing of its consumers is left behind.
 
@@ -112,7 +113,7 @@ def play(
     """
 
     async def main(loop: SimLoop) -> T:
-        cluster = SimCluster(loop, broker=broker)
+        cluster = SimCluster(loop, broker=broker, brokers=brokers)
         await cluster.start()
         node, session = await cluster.client()
         api = await session.broker_at(f"{BROKER_HOST}:10911")

@@ -18,6 +18,7 @@ PAGES = [
     "docs/howto/producing.md",
     "docs/howto/consuming.md",
     "docs/howto/fencing.md",
+    "docs/howto/owners.md",
     "docs/howto/parking.md",
     "docs/howto/pulling.md",
     "docs/howto/coming-from-rocketmq.md",
@@ -100,6 +101,9 @@ def test_the_quick_start_prints_what_it_says():
 ELSEWHERE = {
     "README.md": "test_readme.py, and the house runs its first example",
     "docs/howto/admin.md": "test_howto_pages.py",
+    "docs/howto/ordered-processing.md": "tests/spark/test_howto_ordered.py",
+    "docs/howto/pipeline-jobs.md": "tests/spark/test_howto_jobs.py",
+    "docs/howto/resizing.md": "test_howto_pages.py",
     "docs/howto/spark.md": "needs the extra spark",
     "docs/howto/testing.md": "above, in pytest",
     "docs/reference/api.md": "signatures",

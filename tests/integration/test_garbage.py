@@ -65,7 +65,7 @@ def test_an_attack_is_answered_or_closed_and_others_are_served(scene: Scene, nam
     assert noticed["errors"] == []
     assert noticed["send_ms"]["count"] > 0
     assert noticed["send_ms"]["max"] < LATE_MS_MAX
-    assert work["p99"] < attack.LATE_P99_MS_MAX, "what the loop did in one go, in CPU time"
+    assert work["p99"] < attack.LATE_P99_MS_ELSE, "what the loop did in one go, in CPU time"
     assert scene.target.alive
     assert scene.target.memory.take_peak_bytes() < MEMORY_BYTES_MAX
     assert assaults.reaped(scene.target, scene.at_rest, 20.0), "connections are kept"

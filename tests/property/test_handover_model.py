@@ -3,7 +3,7 @@ again, what was not is not forgotten, and each key stays in order."""
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.client.holding import Holding
@@ -93,6 +93,7 @@ def message(offset: int, key: str | None) -> ReceivedMessage:
 STEPS = ["pull", "start", "start", "end", "end", "commit", "kill", "hand over"]
 
 
+@settings(deadline=None)  # it plays a story of several consumers
 @given(st.lists(st.sampled_from(KEYS), min_size=1, max_size=25), st.data())
 def test_owners_come_and_go(log, data) -> None:  # type: ignore[no-untyped-def]
     """P3, P4, P5 of the client's half, with both orders of handling in turns."""

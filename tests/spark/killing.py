@@ -176,6 +176,7 @@ class Life:
         self.sink = "topic" if self.timers or chance.random() < 0.3 else "both"
         self.code = 1
         self.sent = [0] * KEYS
+        self.queues = QUEUES
         self.drivers: list[Driver] = []
 
     def begin(self) -> None:
@@ -198,9 +199,13 @@ class Life:
                 self.figures.sent += len(messages)
 
     def resize(self) -> None:
-        """Give the topic another number of queues while all of it runs."""
+        """Give the topic more queues while all of it runs.
+
+        Fewer would hide queues from a query that has not begun yet: it stops then.
+        """
+        self.queues += self.chance.randrange(1, 4)
         with inorder.Admin(self.broker.namesrv) as admin:
-            admin.topics.resize(TOPIC, queues=self.chance.randrange(2, 9), wait=60)
+            admin.topics.resize(TOPIC, queues=self.queues, wait=60)
         self.figures.resizes += 1
 
     def options(self, **more: Any) -> dict[str, Any]:

@@ -216,6 +216,11 @@ def test_states_follow_their_keys_through_a_resize(
     fill(namesrv, 400, 500)
     runs(counting(), per_batch=1000)
     check(namesrv, 500)
+    fill(namesrv, 500, 600)
+    with inorder.Admin(namesrv) as admin:
+        admin.topics.resize("orders", queues=1)
+    runs(counting(), per_batch=1000)
+    check(namesrv, 600)
 
 
 def test_missing_offsets_are_refused_unless_they_are_meant(

@@ -56,6 +56,12 @@ DIFFERENCES = (
         "one at a time for each queue, in order; the client says so once in its log",
     ),
     Difference(
+        "resize",
+        "another number of queues for a topic in use",
+        "`topics.resize`: keys stay in order; `topics.update(queues=)` is refused",
+        "`topics.update(queues=)`: keys move at once and may overtake; `resize` is refused",
+    ),
+    Difference(
         "who-holds-locks",
         "`inorder locks`, `admin.locks`: who owns which queue",
         "listed with epoch, age and who waits; an operator can take a queue away",

@@ -75,10 +75,21 @@ def test_a_topic_from_birth_to_death(cluster: SuiteCluster) -> None:
             await topics.find_queue(topic, 9)
         await topics.update(topic, perm=4)
         assert (await topics.configs(topic))["broker-a"].perm == 4
-        await topics.update(topic, perm=6, queues=3)
+        await topics.update(topic, perm=6)
+        if cluster.differs("resize"):
+            await topics.update(topic, queues=3)
+            with pytest.raises(UsageError, match="could not be read any more"):
+                await topics.update(topic, queues=1)
+            for refused in (topics.resize(topic, queues=4), topics.resize_status(topic)):
+                with pytest.raises(UsageError, match="cannot resize a topic in order"):
+                    await refused
+        else:
+            with pytest.raises(UsageError, match="inorder topic resize"):
+                await topics.update(topic, queues=3)
+            await topics.resize(topic, queues=3)
+            version = (await topics.resize_status(topic)).version
+            assert await topics.release_group(topic, "nobody") == version
         assert len((await topics.describe(topic)).queues) == 3
-        with pytest.raises(UsageError, match="could not be read any more"):
-            await topics.update(topic, queues=1)
         await topics.delete(topic)
         await until(lambda: _gone(admin, topic))
         for call in (topics.delete, topics.describe, topics.configs):

@@ -96,8 +96,12 @@ class Answers:
         self._member.keeper.doubt(address)
 
     def route_changed(self, topic: str) -> None:
-        """Share a topic's queues anew."""
-        self._member.changed.set()
+        """Share a topic's queues anew, and ask for what is in doubt: its broker may be back."""
+        member = self._member
+        member.changed.set()
+        doubted = any(one.doubt_ms is not None for one in member.holdings.values())
+        if doubted and not member.stopping:
+            member.tasks.start(member.keeper.reconnected(), name=f"renew {topic}")
 
     async def _renew(self) -> None:
         await self._member.keeper.reconnected()

@@ -183,7 +183,7 @@ class Keeper:
     # Connections.
 
     async def reconnected(self) -> None:
-        """Confirm everything over a new connection."""
+        """Confirm everything over a new connection, or by a new route."""
         self.renew_now()
         await self._renew_locks()
 

@@ -106,6 +106,7 @@ class Rebalancer:
             allocated,
             needs_lock=needs_lock,
             now_ms=self._session.clock.monotonic_ms(),
+            absent=self._session.absent_brokers(topic),
         )
         for queue, reason in plan.drop:
             self._member.holdings[queue].drop(reason)

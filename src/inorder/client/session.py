@@ -2,9 +2,9 @@
 
 One session holds one connection per server. It asks one name server of its list and stays with it;
 when that fails it goes on to the next. Routes are kept and asked for again every
-`route_refresh_ms`, and when a caller says that one is wrong; a name server that fails, or has
-forgotten a topic because its broker is away, does not take a known route away: a send then waits
-for its broker and never goes elsewhere.
+`route_refresh_ms`, when a caller says that one is wrong, and soon again when one has lost a broker
+(`routewatch.py`); a name server that fails, or has forgotten a topic because its broker is away,
+does not take a known route away: a send then waits for its broker and never goes elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TypeVar
 from inorder.client.api import BrokerApi, NameServerApi
 from inorder.client.groups import GroupMember, Groups
 from inorder.client.ids import Identity, MessageIds
+from inorder.client.routewatch import RouteWatch
 from inorder.client.state import routes
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
@@ -91,6 +92,12 @@ class Session:
         )
         self._tasks = Tasks(f"session {self.client_id}")
         self._routes: dict[str, TopicRoute] = {}
+        self._watch = RouteWatch(
+            self.clock,
+            self._tasks,
+            refresh=self.try_refresh_route,
+            interval_ms=self.config.route_refresh_ms,
+        )
         self._key_maps: dict[str, KeyMap] = {}
         self._said: set[str] = set()
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
@@ -228,6 +235,7 @@ class Session:
     def forget_route(self, topic: str) -> None:
         """Drop a known route: the topic was deleted."""
         self._routes.pop(topic, None)
+        self._watch.forget(topic)
         self._key_maps.pop(topic, None)
 
     def key_map(self, topic: str) -> KeyMap | None:
@@ -252,6 +260,10 @@ class Session:
     def known_route(self, topic: str) -> TopicRoute | None:
         """Return who serves a topic, if somebody asked before."""
         return self._routes.get(topic)
+
+    def absent_brokers(self, topic: str) -> frozenset[str]:
+        """Return the brokers that a topic's route has lost a short while ago."""
+        return self._watch.absent(topic)
 
     async def route_for_send(self, topic: str) -> TopicRoute:
         """Return the route of a topic, or of the template that a send makes it from."""
@@ -289,9 +301,11 @@ class Session:
                 "create it, or start its broker"
             ) from error
         await self._fetch_key_map(topic)
-        changed = self._routes.get(topic) != route
+        before = self._routes.get(topic)
         self._routes[topic] = route
-        if changed:
+        if before != route:
+            if not self._closed:
+                self._watch.note(topic, before, route)
             self._groups.route_changed(topic)
         return route
 

@@ -146,6 +146,20 @@ def finished(
     return {queue: offset for queue, offset in gone.items() if offset >= last.get(queue, 1 << 63)}
 
 
+def unread(
+    start: Mapping[TopicQueue, int],
+    ends: Mapping[TopicQueue, int],
+    chapters: Iterable[Chapter],
+) -> Places:
+    """Return the ends of queues that are not to be read, though they were not read so far."""
+    found: Places = {}
+    for chapter in chapters:
+        for queue, end in chapter.ends.items():
+            if queue not in ends and start.get(queue, 0) < end:
+                found[queue] = max(end, found.get(queue, 0))
+    return found
+
+
 def withheld(
     start: Mapping[TopicQueue, int],
     ends: Mapping[TopicQueue, int],

@@ -48,6 +48,7 @@ from inorder.spark.planning import (
     share,
     split,
     to_json,
+    unread,
     withheld,
 )
 from inorder.spark.schema import spark_schema
@@ -243,6 +244,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Asked behind the ends: what they hold of a new version is known to be that.
         chapters = self._the_plans().chapters()
         over = {**_places(start, "over"), **finished(begin, ends, chapters)}
+        over |= self._taken_away(unread({**over, **begin}, ends, chapters))
         begin = {queue: offset for queue, offset in begin.items() if queue not in over}
         _judge(begin, oldest, ends, self._wanted)
         full = {queue: begin.get(queue, oldest[queue]) for queue in ends}
@@ -294,6 +296,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queues = self._the_plans().queues()
             self._queues_at_s = now_s
         return self._queues
+
+    def _taken_away(self, hidden: Places) -> Places:
+        """Return which of these queues nobody serves any more. Raises DataLoss unless allowed."""
+        if not hidden:
+            return {}
+        self._queues_at_s = float("-inf")
+        served = set(self._all_queues())
+        gone = {queue: end for queue, end in hidden.items() if queue not in served}
+        if gone and self._wanted.fail_on_data_loss:
+            queue, end = min(gone.items())
+            raise DataLoss(
+                f"{queue.topic} {queue.broker}/{queue.index} was taken away by a resize before it "
+                f"was read to its end, {end} ({len(gone)} queues); failOnDataLoss=false goes on"
+            )
+        return gone
 
     def _poll(self, begin: Places) -> Places:
         """Ask for the ends; wait a little if nothing is new: Spark asks 80 times a second."""

@@ -68,6 +68,34 @@ def test_a_queue_on_its_way_out_is_not_taken_again_before_it_is_gone() -> None:
     assert plan(queues, [Q0], needs_lock=True, now_ms=0).lock == (Q0,)
 
 
+@pytest.mark.parametrize(
+    ("lock_sent_ms", "needs_lock", "absent", "dropped"),
+    [
+        (0, True, {"broker-b"}, False),
+        (0, True, {"broker-c"}, True),  # the route has its broker: the queue is somebody else's
+        (0, True, (), True),
+        (None, False, {"broker-b"}, True),  # no lock: whoever sees the broker first may begin
+    ],
+)
+def test_a_locked_queue_of_an_absent_broker_is_kept(
+    lock_sent_ms: int | None, needs_lock: bool, absent: set[str], dropped: bool
+) -> None:
+    """It is beside the share, which is computed as by everyone; what is shared out stays so."""
+    queues = owned(Q0, B0, lock_sent_ms=lock_sent_ms)
+    found = plan(queues, [Q1], needs_lock=needs_lock, now_ms=0, absent=absent)
+    gone = [(Q0, DropReason.MOVED)] + ([(B0, DropReason.MOVED)] if dropped else [])
+    assert found.drop == tuple(gone)
+    assert found.lock + found.add == (Q1,)
+
+
+def test_a_kept_queue_goes_when_its_broker_is_back_and_it_is_not_ours() -> None:
+    """Then it is in a share again, and in whose it is told by the allocation."""
+    queues = owned(Q0, B0)
+    assert plan(queues, [Q0], needs_lock=True, now_ms=0, absent={"broker-b"}).drop == ()
+    assert plan(queues, [Q0, B0], needs_lock=True, now_ms=0).drop == ()
+    assert plan(queues, [Q0], needs_lock=True, now_ms=0).drop == ((B0, DropReason.MOVED),)
+
+
 def test_an_unsubscribed_topic_leaves_with_its_queues() -> None:
     """They are released like any other, not forgotten with their locks."""
     queues = owned(Q0, TopicQueue("other", "broker-a", 0))

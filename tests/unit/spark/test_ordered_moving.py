@@ -8,7 +8,7 @@ import pytest
 
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.spark.planning import Chapter, finished, withheld
+from inorder.spark.planning import Chapter, finished, unread, withheld
 from inorder.spark.state.lines import Again, Done, Keys, Limits, OrderedMessage, Work
 from inorder.spark.state.moving import CannotMove, Past, map_at, move, must_move
 from inorder.spark.state.versions import Version, following, restored
@@ -134,6 +134,8 @@ def test_a_chapter_is_read_to_its_end_in_all_queues_before_the_next() -> None:
         found = withheld({**dict(zip((a, b, c), start, strict=True)), other: 0}, ends, chapters)
         assert tuple(found[queue] for queue in (a, b, c)) == expected
         assert found[other] == 30
+    assert unread({a: 15, b: 9}, {a: 30, b: 30}, chapters) == {c: 5}
+    assert unread({a: 15, b: 9, c: 5}, {a: 30, b: 30}, chapters) == {}
     assert finished({a: 15, b: 9, c: 4}, {b: 30}, chapters) == {a: 15}, "c was not read to its end"
     found = withheld({a: 15, b: 9}, {a: 30, b: 30}, chapters)
     assert found == {a: 15, b: 9}, "c has messages of chapter 2, and is not known yet"

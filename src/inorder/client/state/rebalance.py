@@ -50,16 +50,20 @@ def plan(
     *,
     needs_lock: bool,
     now_ms: int,
+    absent: Collection[str] = (),
 ) -> Plan:
     """Compare; `owned` holds the queues of one topic, those on their way out included.
 
-    `needs_lock`: the handler is ordered and the group is no broadcast.
+    `needs_lock`: the handler is ordered and the group is no broadcast. `absent`: brokers that may
+    come back. What is locked there stays: it is in nobody's share, and nobody could take it over.
     """
     wanted = sorted(set(allocated))
     drop = []
     for queue, tenure in sorted(owned.items()):
         if tenure.dropped is None:
             if queue not in wanted:
+                if needs_lock and tenure.locked and queue.broker in absent:
+                    continue
                 drop.append((queue, DropReason.MOVED))
             elif tenure.pull_expired(now_ms):
                 drop.append((queue, DropReason.PULL_EXPIRED))
