@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 
 import pytest
 
 from inorder.client.consumer import Consumer
 from inorder.client.policies import Park
 from inorder.config import ClientConfig, ConsumerConfig
+from inorder.errors import ConnectionLost
 from inorder.model import ReceivedMessage
 from tests.integration.resizekit import GROUP, KEYS, TOPIC, Town, play
 
@@ -144,6 +146,59 @@ def test_a_key_can_move_twice() -> None:
         await town.all_handled()
         assert town.inversions() == []
         assert len(town.handled) == len(set(town.handled))
+
+    play(tale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_a_key_that_would_come_back_is_still_redriven(brokers: int) -> None:
+    """The second resize waits for its redrive, then ends; neither list is left without an owner."""
+
+    async def tale(town: Town) -> None:
+        bad = await move(town)
+        lists = await town.admin.parked.list(GROUP)
+        assert any(one.moved_to is not None for one in lists), "no key moved: choose others"
+        bad.keys = set(BAD)
+        await town.admin.topics.resize(TOPIC, queues=2)  # as it was: they would come back
+        await town.send(5)
+        await asyncio.sleep(5)
+        assert not [key for key, _ in town.handled if key in BAD]
+        bad.keys.clear()
+        await redrive_all(town)
+        await town.released(3)
+        await town.all_handled()
+        assert town.inversions() == []
+        assert len(town.handled) == len(set(town.handled))
+
+    play(tale, brokers=brokers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_move_outlives_a_power_cut_under_async_flush(number: int) -> None:
+    """The release is on disk, so the move is too: else no owner would redrive the old list."""
+
+    async def tale(town: Town) -> None:
+        bad = Bad(town)
+        await bad.consumer()
+        await town.send(5)
+        await town.until(lambda: bad.parked() == 20)
+        await asyncio.sleep(6)  # all of it is on disk
+        await town.admin.topics.resize(TOPIC, queues=7)
+        await town.released(2)
+        before = {(one.queue, one.key, one.moved_to) for one in await town.admin.parked.list(GROUP)}
+        assert any(to is not None for _, _, to in before), "no key moved: choose others"
+        town.cluster.brokers[number].cut_power()
+        await town.cluster.brokers[number].start()
+        with suppress(ConnectionLost):  # nobody said that the machine died
+            await town.admin.parked.list(GROUP)
+        found = {(one.queue, one.key, one.moved_to) for one in await town.admin.parked.list(GROUP)}
+        assert found == before
+        bad.keys.clear()
+        await redrive_all(town)
+        await town.all_handled()
+        assert town.inversions() == []
 
     play(tale)
 

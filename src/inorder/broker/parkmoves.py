@@ -4,12 +4,16 @@ The broker of the old queue marks a key as moved, then the broker of the new one
 pointer to the old list, then the group is released into the new map (`releasing.py`). So the owner
 of the new queue knows the key before its first message, parks what comes, and drains the old list
 first when the key is redriven. Every step can be said again.
+
+A key does not come back to a queue where an older list of it lies: its newest messages would lie
+with its oldest. That is asked before it is marked, so it stays where it can be redriven, and the
+release waits until it was.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
     from inorder.ordering.keymap import KeyMap
 
 log = logging.getLogger(__name__)
+
+LeftAt = Callable[[QueuePlace], Awaitable[frozenset[str]]]
+"""Says which keys have left a queue of another broker while a list of theirs lies there."""
 
 
 @dataclass(slots=True)
@@ -38,14 +45,17 @@ class ParkMoves:
     def __init__(self, parking: Parking, broker_name: str) -> None:
         self._parking = parking
         self._name = broker_name
+        self._said: dict[tuple[str, str], set[tuple[Place, str]]] = {}
 
-    async def leave(self, group: str, topic: str, key_map: KeyMap) -> Leaving:
+    async def leave(self, group: str, topic: str, key_map: KeyMap, left_at: LeftAt) -> Leaving:
         """Mark the keys that belong elsewhere by a new map; return what to tell the others.
 
         Said again it returns the same: the others may not know yet.
         """
         here, result = self._name, Leaving()
         coming: dict[str, list[Move]] = {}
+        left: dict[QueuePlace, frozenset[str]] = {}
+        returning: set[tuple[Place, str]] = set()
         entries = [one for one in self._parking.table.entries(group) if one[0].topic == topic]
         for place, one in entries:
             if not one.sharding_key:
@@ -53,10 +63,16 @@ class ParkMoves:
             to = QueuePlace(*key_map.queue(one.sharding_key))
             if to == (here, place.queue_id):
                 continue
+            if to not in left and to.broker == here:
+                left[to] = self._parking.table.left(Place(group, topic, to.queue_id))
+            elif to not in left:
+                left[to] = await left_at(to)
             async with self._parking.alone(place):
-                may = self._parking.table.may_leave(place, one.key)
+                may = self._parking.table.may_leave(place, one.key, left[to])
                 if may is False:
                     result.busy += 1
+                    if one.key in left[to]:
+                        returning.add((place, one.key))
                     continue
                 if may:
                     await self._parking.note(group, Moved(topic, place.queue_id, one.key, to))
@@ -67,8 +83,20 @@ class ParkMoves:
                         one.tries, one.first_error, one.sharding_key,
                     )
                 )  # fmt: skip
+        self._say(group, topic, returning)
         result.coming = {broker: MoveBody(coming=moves) for broker, moves in coming.items()}
         return result
+
+    def _say(self, group: str, topic: str, waiting: set[tuple[Place, str]]) -> None:
+        """Tell the log once of each key that a resize waits for an operator."""
+        said = self._said.pop((group, topic), set())
+        if waiting:
+            self._said[group, topic] = waiting
+        for place, key in sorted(waiting - said):
+            log.error(
+                "a parked key cannot come back onto its own older list: redrive or drop it "
+                "group=%s topic=%s queue=%d key=%s", *place, key,
+            )  # fmt: skip
 
     async def come(self, group: str, topic: str, moves: Iterable[Move]) -> int:
         """Install keys that were parked elsewhere; return how many cannot come yet."""

@@ -20,10 +20,11 @@ from inorder.broker.peers import Peers
 from inorder.broker.state import resizing as rules
 from inorder.errors import InorderError
 from inorder.ordering.keymap import KeyMap
+from inorder.wire.bodies.parking import QueueParking, QueuePlace
 from inorder.wire.bodies.resizing import decode_resize_view
 from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.requests.parking import ParkMove, ParkMoveReply
+from inorder.wire.requests.parking import ParkedKeys, ParkMove, ParkMoveReply
 from inorder.wire.requests.resizing import ResizeRelease, ResizeStatus
 
 if TYPE_CHECKING:
@@ -115,11 +116,21 @@ class Releasing:
         if self._moved.get((topic, group), 0) >= version:
             return True
         parking, mine = self._broker.parking, self._broker.config.name
-        leaving = await parking.moves.leave(group, topic, KeyMap.decode(text))
+
+        async def left_at(place: QueuePlace) -> frozenset[str]:
+            request = ParkedKeys(group, topic, place.queue_id)
+            command = Command.request(request.CODE, encode_fields(request))
+            found = QueueParking.decode((await self._peers.ask(topic, place.broker, command)).body)
+            return frozenset(one.key for one in found.keys if one.moved)
+
+        leaving = await parking.moves.leave(group, topic, KeyMap.decode(text), left_at)
         busy = leaving.busy
+        if leaving.coming:  # the release is on disk before it counts: so must be what it rests on
+            await self._broker.keeping.flush_now()
         for name, body in leaving.coming.items():
             if name == mine:
                 busy += await parking.moves.come(group, topic, body.coming)
+                await self._broker.keeping.flush_now()
                 continue
             request = ParkMove(group, topic)
             command = Command.request(request.CODE, encode_fields(request), body.encode())

@@ -218,12 +218,12 @@ def test_a_key_that_moves_is_redriven_by_the_new_queue_alone() -> None:
 def test_a_key_that_is_redriven_cannot_move_yet() -> None:
     """The release into the next key map waits; what has moved has moved."""
     table = table_of(FIRST)
-    assert table.may_leave(PLACE, "k") is True
+    assert table.may_leave(PLACE, "k", ()) is True
     table.apply("billing", Redriving("orders", 0, "k", 0), 9000)
-    assert table.may_leave(PLACE, "k") is False
+    assert table.may_leave(PLACE, "k", ()) is False
     moved = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE))
-    assert moved.may_leave(PLACE, "k") is None
-    assert moved.may_leave(PLACE, "nobody") is None
+    assert moved.may_leave(PLACE, "k", ()) is None
+    assert moved.may_leave(PLACE, "nobody", ()) is None
 
 
 def test_an_installed_key_is_parked_until_its_older_list_is_drained() -> None:
@@ -242,3 +242,23 @@ def test_a_key_does_not_come_back_onto_its_own_older_list() -> None:
     """Else its newest messages would lie with its oldest: it has to be redriven first."""
     table = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE))
     assert table.may_come(PLACE, "k", ELSEWHERE) is False
+
+
+def test_a_key_that_would_come_back_stays_where_it_can_be_redriven() -> None:
+    """It is not marked as moved while an older list of it lies there: no owner would redrive it."""
+    home, away = QueuePlace("broker-a", 0), QueuePlace("broker-a", 1)
+    there = PLACE._replace(queue_id=1)
+    table = table_of(
+        FIRST,
+        Moved("orders", 0, "k", away),
+        Installed("orders", 1, "k", home, 500, "ValueError: no", 6, "k"),
+    )
+    assert table.left(PLACE) == {"k"}
+    assert table.left(there) == frozenset()
+    assert table.may_leave(there, "k", table.left(PLACE)) is False
+    table.apply("billing", Redriven("orders", 0, "k", [5]), 9000)
+    assert table.may_leave(there, "k", table.left(PLACE)) is False
+    table.apply("billing", Unparked("orders", 0, "k"), 9100)
+    assert table.left(PLACE) == frozenset()
+    assert table.may_leave(there, "k", table.left(PLACE)) is True
+    assert table.may_come(PLACE, "k", away) is True

@@ -197,10 +197,11 @@ async def drop(broker: BrokerLike, connection: ServerConnection, command: Comman
 
 
 async def move(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
-    """Install parked keys that come with a resize of their topic."""
+    """Install parked keys that come with a resize of their topic; answered when it is on disk."""
     request = decode_fields(requests.ParkMove, command.fields)
     body = MoveBody.decode(command.body)
     busy = await broker.parking.moves.come(request.group, request.topic, body.coming)
+    await broker.keeping.flush_now()
     reply = requests.ParkMoveReply(len(body.coming) - busy, busy)
     return command.reply(fields=encode_fields(reply))
 

@@ -18,7 +18,7 @@ restarts, and an owner that knows it knows the keys.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -206,12 +206,22 @@ class ParkingTable:
             return f"the list grew: it ends at {one.end}, not at {end}"
         return ""
 
-    def may_leave(self, place: Place, key: str) -> bool | None:
-        """Tell whether a key can move; None: it is not parked here, or has moved already."""
+    def left(self, place: Place) -> frozenset[str]:
+        """Return the keys that live elsewhere by now, whose older list still lies here."""
+        queue = self.places.get(place)
+        found = queue.keys.values() if queue is not None else ()
+        return frozenset(one.key for one in found if one.moved_to is not None)
+
+    def may_leave(self, place: Place, key: str, left: Container[str]) -> bool | None:
+        """Tell whether a key can move; None: it is not parked here, or has moved already.
+
+        `left` are the keys that have left the queue it shall move to: it cannot follow its own
+        older list, and must not be marked as moved, or no owner would redrive either list.
+        """
         one = self.find(place, key)
         if one is None or one.moved_to is not None:
             return None
-        return not one.redrive
+        return not one.redrive and key not in left
 
     def may_come(self, place: Place, key: str, older: QueuePlace) -> bool | None:
         """Tell whether a key can come here; None: it has already."""
