@@ -32,7 +32,7 @@ from inorder.client.policies import Block, Park, Retry
 from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, ConsumerConfig, StoreConfig
-from inorder.errors import InorderError
+from inorder.errors import AlreadyClosed, InorderError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.seeds import stream
 from inorder.testing.simcluster import SimBroker, SimCluster
@@ -209,6 +209,8 @@ class World:
             while True:
                 try:
                     return await act()
+                except AlreadyClosed:
+                    return None  # by another fault
                 except InorderError:
                     await asyncio.sleep(0.3)
 

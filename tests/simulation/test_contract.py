@@ -15,7 +15,18 @@ from tests.simulation.simplan import KINDS, Plan
 from tests.simulation.simrun import play, shrink, story
 from tests.simulation.simworld import FenceStore
 
-SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 31)
+FOUND = (
+    50,  # a queue lost as a whole kept its generation: new effects were refused by their fence
+    1270, 2089,  # closed while it started: `start` was cancelled instead of told
+    206,  # a broker restarted: its queues stood for 30 s
+    20_007, 40_129,  # resized twice: a parked key and its older list pointed at each other
+    74_906,  # a power cut took a parked key's move, not the release that rests on it
+    54_868, 209_675,  # a power cut took commits, not the release of the group that rests on them
+)  # fmt: skip
+"""Seeds that once failed."""
+SEEDS = (
+    [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else [*range(1, 31), *FOUND]
+)
 
 
 @pytest.mark.slow

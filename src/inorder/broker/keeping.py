@@ -370,6 +370,8 @@ class Keeping:
         Raises:
             OSError, StoreError: they are not.
         """
+        if not self._saving and self._broker.offsets.revision == self._offsets_saved:
+            return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._save_wanted.append(waiter)
         if not self._saving:

@@ -194,6 +194,7 @@ class Releasing:
 
     async def _release(self, topic: str, now: Versions, group: str) -> None:
         version = rules.next_map(now, group)[0]
+        await self._broker.keeping.save_offsets_now()  # or a power cut would take back what is done
         others = [name for name in rules.counts_of(now.map) if name != self._broker.config.name]
         status = ResizeStatus(topic, group)
         for name in others:

@@ -206,8 +206,12 @@ class Consumer:
         )
         try:
             await self._consuming.start()
-        except BaseException:
+        except BaseException as error:
             self._consuming = None
+            task, closed = asyncio.current_task(), self._closed.is_set() or self._closing
+            cancelled = isinstance(error, asyncio.CancelledError)
+            if cancelled and closed and task is not None and not task.cancelling():
+                raise AlreadyClosed("this consumer was closed while it started") from None
             raise
 
     async def run(self) -> None:

@@ -67,6 +67,10 @@ class KeepingLike(Protocol):
         """Return when everything written so far is durable, queues and index too."""
         ...
 
+    async def save_offsets_now(self) -> None:
+        """Return when the offsets as they are now are in their file."""
+        ...
+
 
 class ServerLike(Protocol):
     """The listening side."""

@@ -46,12 +46,18 @@ async def open_next(broker: BrokerLike, connection: ServerConnection, command: C
     return _answer(command, view)
 
 
-def status(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
-    """Answer what is known of a topic's versions, also of one that is not there."""
+async def status(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer what is known of a topic's versions, also of one that is not there.
+
+    How far a group is, is on disk before it is answered: others let the group go on by it.
+    """
     request = decode_fields(ResizeStatus, command.fields)
     if request.group:
         broker.resizing.heed(request.topic, request.group)
-    return _answer(command, broker.resizing.view(request.topic, request.group))
+    view = broker.resizing.view(request.topic, request.group)
+    if request.group:
+        await broker.keeping.save_offsets_now()
+    return _answer(command, view)
 
 
 async def release(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
