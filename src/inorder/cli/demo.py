@@ -152,8 +152,8 @@ async def _act(
         await victim.end(signal.SIGTERM)
     else:
         say(
-            f"half is handled: kill -9 of consumer {victim.name}. Its queues stand for the grace of "
-            "its leases, 1 s (Apache RocketMQ: its locks run out after 60 s) ..."
+            f"half is handled: kill -9 of consumer {victim.name}. Its queues stand for the grace "
+            "of its leases, 1 s (Apache RocketMQ: its locks run out after 60 s) ..."
         )
         await victim.end(signal.SIGKILL)
 
