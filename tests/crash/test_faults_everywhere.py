@@ -160,9 +160,12 @@ class Run:
 
     @property
     def log_failed(self) -> bool:
-        """Tell whether a write or sync of the log itself failed for another reason than room."""
+        """Tell whether a write or sync of the log itself failed for another reason than room, or a
+        sync of the journal of owners: that is final, too."""
         hit = any(LOG in (path, path.parent) for path in self.disk.failed_at)
-        return self.machine.broker.store.log.failed is not None or (hit and not self.plan.full)
+        broker = self.machine.broker
+        final = broker.store.log.failed or broker.owners_file.journal.failed
+        return final is not None or (hit and not self.plan.full)
 
     async def send_and_read(self, *, bursts: int, must_succeed: bool = False) -> None:
         for _ in range(bursts):

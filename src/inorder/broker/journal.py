@@ -15,6 +15,7 @@ start reads what files there are, in order.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import struct
@@ -50,6 +51,7 @@ class Journal:
         """Bytes of the newest file."""
         self.failed: OSError | None = None
         """Why nothing more is written."""
+        self._torn = False  # something lies behind the last record that does not count
 
     def __repr__(self) -> str:
         return f"Journal({self.name!r}, file {self._number}, {self.size} bytes)"
@@ -105,20 +107,24 @@ class Journal:
         """Write records behind the last one.
 
         Raises:
-            OSError: none of them counts.
-            StoreFailed: an earlier failure could not be taken back.
+            OSError: none of them counts, unless a kill comes before the next append: what was
+                written of them could then not be taken back.
+            StoreFailed: a sync has failed before.
         """
         if self.failed is not None:
             raise StoreFailed(f"{self.name}: {self.failed}")
         assert self._file is not None, "open it first"
         data = b"".join(map(pack, payloads))
+        if self._torn:
+            self._file.truncate(self.size)
+            self._torn = False
         try:
             self._file.pwrite(data, self.size)
-        except OSError as error:
-            try:
+        except OSError:
+            self._torn = True
+            with contextlib.suppress(OSError):  # then before the next append
                 self._file.truncate(self.size)
-            except OSError:
-                self.failed = error
+                self._torn = False
             raise
         self.size += len(data)
 
@@ -139,8 +145,11 @@ class Journal:
         return file
 
     def switch(self, file: File) -> None:
-        """Go on in the file that was prepared; no sync may be under way."""
+        """Go on in the file that was prepared; no sync may be under way. OSError: not yet."""
         if self._file is not None:
+            if self._torn:
+                self._file.truncate(self.size)
+                self._torn = False
             self._older.append(self._path(self._number))
             self._file.close()
         self._number += 1
