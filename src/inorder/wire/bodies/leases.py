@@ -5,12 +5,19 @@ A request that breaks a bound is answered with code 1, an answer that does close
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from inorder.errors import RemoteProtocolError
-from inorder.wire import shapes
+from inorder.wire.bodies.bounded import (
+    I64,
+    Body,
+    Name,
+    Natural,
+    QueueId,
+    answer_body,
+    request_body,
+)
 
 QUEUES_MAX: Final = 2048
 """Queues of one request; a client with more asks twice."""
@@ -22,13 +29,7 @@ PAGE_MAX: Final = 2000
 WAITING_MAX: Final = 64
 _NAME_CHARS_MAX: Final = 1024
 
-Name = Annotated[str, msgspec.Meta(max_length=_NAME_CHARS_MAX)]
 Finished = Annotated[str, msgspec.Meta(max_length=FINISHED_CHARS_MAX)]
-QueueId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-_B = TypeVar("_B", bound="_Body")
 
 
 class Chapter(NamedTuple):
@@ -39,12 +40,6 @@ class Chapter(NamedTuple):
     generation: Natural
 
 
-class _Body(msgspec.Struct, frozen=True):
-    def encode(self) -> bytes:
-        """Return the JSON text."""
-        return msgspec.json.encode(self)
-
-
 class QueueWish(msgspec.Struct, frozen=True, array_like=True):
     """A queue to take (epoch 0), or whose lease under an epoch to renew."""
 
@@ -53,7 +48,7 @@ class QueueWish(msgspec.Struct, frozen=True, array_like=True):
     epoch: Natural = 0
 
 
-class LeaseBody(_Body, frozen=True):
+class LeaseBody(Body, frozen=True):
     """Which queues a consumer wants; the broker is the one that is asked."""
 
     queues: Annotated[list[QueueWish], msgspec.Meta(max_length=QUEUES_MAX)]
@@ -61,7 +56,7 @@ class LeaseBody(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> LeaseBody:
         """Read the JSON text; malformed: SystemError_."""
-        return _request(cls, data)
+        return request_body(cls, data)
 
 
 class LeaseGrant(msgspec.Struct, frozen=True):
@@ -95,7 +90,7 @@ class LeaseRefusal(msgspec.Struct, frozen=True):
     waits_ms: I64 = 0
 
 
-class LeaseAnswer(_Body, frozen=True):
+class LeaseAnswer(Body, frozen=True):
     """What became of the wishes; `generation` is the log generation of the broker."""
 
     granted: Annotated[list[LeaseGrant], msgspec.Meta(max_length=QUEUES_MAX)]
@@ -105,7 +100,7 @@ class LeaseAnswer(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> LeaseAnswer:
         """Read the JSON text; malformed: RemoteProtocolError."""
-        return _answer(cls, data)
+        return answer_body(cls, data)
 
 
 class QueueCommit(msgspec.Struct, frozen=True, array_like=True):
@@ -119,7 +114,7 @@ class QueueCommit(msgspec.Struct, frozen=True, array_like=True):
     finished: Finished = ""
 
 
-class CommitBody(_Body, frozen=True):
+class CommitBody(Body, frozen=True):
     """The commits of a consumer at one broker."""
 
     commits: Annotated[list[QueueCommit], msgspec.Meta(max_length=QUEUES_MAX)]
@@ -127,7 +122,7 @@ class CommitBody(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> CommitBody:
         """Read the JSON text; malformed: SystemError_."""
-        return _request(cls, data)
+        return request_body(cls, data)
 
 
 class QueueName(NamedTuple):
@@ -137,7 +132,7 @@ class QueueName(NamedTuple):
     queue_id: QueueId
 
 
-class CommitAnswer(_Body, frozen=True):
+class CommitAnswer(Body, frozen=True):
     """Which commits count, and of which queues the lease is lost."""
 
     taken: Annotated[list[QueueName], msgspec.Meta(max_length=QUEUES_MAX)]
@@ -146,7 +141,7 @@ class CommitAnswer(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> CommitAnswer:
         """Read the JSON text; malformed: RemoteProtocolError."""
-        return _answer(cls, data)
+        return answer_body(cls, data)
 
 
 class HeldLease(msgspec.Struct, frozen=True):
@@ -170,7 +165,7 @@ class HeldLease(msgspec.Struct, frozen=True):
     """Who asked for it since it was granted."""
 
 
-class LeasePage(_Body, frozen=True):
+class LeasePage(Body, frozen=True):
     """Some leases, in order; `next` says where the next page begins, empty: there is none."""
 
     leases: Annotated[list[HeldLease], msgspec.Meta(max_length=PAGE_MAX)]
@@ -179,16 +174,4 @@ class LeasePage(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> LeasePage:
         """Read the JSON text; malformed: RemoteProtocolError."""
-        return _answer(cls, data)
-
-
-def _answer(cls: type[_B], data: bytes | memoryview) -> _B:
-    try:
-        return msgspec.json.decode(data, type=cls)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"not a {cls.__name__}: {error}") from None
-
-
-@shapes.request_body
-def _request(cls: type[_B], data: Any) -> _B:
-    return _answer(cls, data)
+        return answer_body(cls, data)

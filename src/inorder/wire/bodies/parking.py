@@ -5,12 +5,19 @@ A request that breaks a bound is answered with code 1, an answer that does close
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 
-from inorder.errors import RemoteProtocolError
-from inorder.wire import shapes
+from inorder.wire.bodies.bounded import (
+    I64,
+    Body,
+    Name,
+    Natural,
+    QueueId,
+    answer_body,
+    request_body,
+)
 
 ITEMS_MAX: Final = 1024
 """Messages or keys of one request."""
@@ -21,12 +28,8 @@ KEY_CHARS_MAX: Final = 1024
 ERROR_CHARS_MAX: Final = 1000
 REASON_CHARS_MAX: Final = 1000
 
-Name = Annotated[str, msgspec.Meta(max_length=1024)]
 Key = Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
 Error = Annotated[str, msgspec.Meta(max_length=ERROR_CHARS_MAX)]
-QueueId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Rate = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 Outcome = Literal["parked", "live", "full", "gone"]
@@ -37,14 +40,6 @@ live    its key is not parked any more: handle it
 full    there is no room; `remark` says of what
 gone    the broker has no such message
 """
-
-_B = TypeVar("_B", bound="_Body")
-
-
-class _Body(msgspec.Struct, frozen=True):
-    def encode(self) -> bytes:
-        """Return the JSON text."""
-        return msgspec.json.encode(self)
 
 
 class ParkItem(msgspec.Struct, frozen=True, array_like=True):
@@ -58,7 +53,7 @@ class ParkItem(msgspec.Struct, frozen=True, array_like=True):
     fence: Natural | None = None
 
 
-class ParkBody(_Body, frozen=True):
+class ParkBody(Body, frozen=True):
     """Messages of one queue, in order."""
 
     items: Annotated[list[ParkItem], msgspec.Meta(min_length=1, max_length=ITEMS_MAX)]
@@ -66,10 +61,10 @@ class ParkBody(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ParkBody:
         """Read the JSON text; malformed: SystemError_."""
-        return _request(cls, data)
+        return request_body(cls, data)
 
 
-class ParkAnswer(_Body, frozen=True):
+class ParkAnswer(Body, frozen=True):
     """What became of each, and the version of the queue's parked keys before and afterwards.
 
     Whoever knew the version before knows the one afterwards.
@@ -83,7 +78,7 @@ class ParkAnswer(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ParkAnswer:
         """Read the JSON text; malformed: RemoteProtocolError."""
-        return _answer(cls, data)
+        return answer_body(cls, data)
 
 
 class QueuePlace(NamedTuple):
@@ -109,7 +104,7 @@ class OwnedKey(msgspec.Struct, frozen=True):
     """It lives in another queue by now, whose owner redrives it."""
 
 
-class QueueParking(_Body, frozen=True):
+class QueueParking(Body, frozen=True):
     """What an owner has to know of the parked keys of a queue."""
 
     version: Natural
@@ -120,7 +115,7 @@ class QueueParking(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> QueueParking:
         """Read the JSON text; malformed: RemoteProtocolError."""
-        return _answer(cls, data)
+        return answer_body(cls, data)
 
 
 class ParkedEntry(msgspec.Struct, frozen=True):
@@ -146,18 +141,18 @@ class ParkedEntry(msgspec.Struct, frozen=True):
     sharding_key: Annotated[str, msgspec.Meta(max_length=32_767)] = ""
 
 
-class ParkedPage(_Body, frozen=True):
+class ParkedPage(Body, frozen=True):
     """Some parked keys, in order; `next` says where the next page begins, empty: there is none."""
 
     entries: Annotated[list[ParkedEntry], msgspec.Meta(max_length=PAGE_MAX)]
-    full: dict[Name, str] = {}
+    full: dict[Name, str] = msgspec.field(default_factory=dict)
     """Groups that cannot park more, and why."""
     next: Annotated[str, msgspec.Meta(max_length=8192)] = ""
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ParkedPage:
         """Read the JSON text; malformed: RemoteProtocolError."""
-        return _answer(cls, data)
+        return answer_body(cls, data)
 
 
 class NamedKey(msgspec.Struct, frozen=True, array_like=True):
@@ -169,7 +164,7 @@ class NamedKey(msgspec.Struct, frozen=True, array_like=True):
     rate: Rate = 0
 
 
-class KeyList(_Body, frozen=True):
+class KeyList(Body, frozen=True):
     """Parked keys of the broker that is asked."""
 
     keys: Annotated[list[NamedKey], msgspec.Meta(min_length=1, max_length=ITEMS_MAX)]
@@ -177,13 +172,15 @@ class KeyList(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> KeyList:
         """Read the JSON text; malformed: SystemError_."""
-        return _request(cls, data)
+        return request_body(cls, data)
 
 
-class RedrivenBody(_Body, frozen=True):
+class RedrivenBody(Body, frozen=True):
     """What became of messages of a key in a redrive."""
 
-    done: Annotated[list[Natural], msgspec.Meta(max_length=ITEMS_MAX)] = []
+    done: Annotated[list[Natural], msgspec.Meta(max_length=ITEMS_MAX)] = msgspec.field(
+        default_factory=list
+    )
     """The offsets of those that a handler took."""
     error: Error | None = None
     """How the next one failed: the redrive is over, the key stays parked."""
@@ -193,7 +190,7 @@ class RedrivenBody(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> RedrivenBody:
         """Read the JSON text; malformed: SystemError_."""
-        return _request(cls, data)
+        return request_body(cls, data)
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
@@ -208,7 +205,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     sharding_key: Annotated[str, msgspec.Meta(max_length=32_767)] = ""
 
 
-class MoveBody(_Body, frozen=True):
+class MoveBody(Body, frozen=True):
     """Keys that come to queues of this broker."""
 
     coming: Annotated[list[Move], msgspec.Meta(max_length=KEYS_MAX)]
@@ -216,16 +213,4 @@ class MoveBody(_Body, frozen=True):
     @classmethod
     def decode(cls, data: bytes | memoryview) -> MoveBody:
         """Read the JSON text; malformed: SystemError_."""
-        return _request(cls, data)
-
-
-def _answer(cls: type[_B], data: bytes | memoryview) -> _B:
-    try:
-        return msgspec.json.decode(data, type=cls)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"not a {cls.__name__}: {error}") from None
-
-
-@shapes.request_body
-def _request(cls: type[_B], data: Any) -> _B:
-    return _answer(cls, data)
+        return request_body(cls, data)
