@@ -31,6 +31,8 @@ BODY = b"x" * 200
 
 
 PRODUCER_ID = "0123456789abcdef"
+SINK = "spark:bench:bench:broker-a:3"
+BULK = 1024
 
 
 class Connection:
@@ -71,6 +73,20 @@ def batch_body(first: int, count: int = 32) -> bytes:
     return b"".join(items)
 
 
+def bulk_body(first: int, count: int = BULK) -> bytes:
+    """Return a request of the Spark sink: rows of one source queue, numbered by their offset."""
+    items = []
+    for offset in range(first, first + count):
+        number, before = offset << 20, offset - 1 << 20 if offset else -1
+        raw = (
+            f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02__SHARDINGKEY\x01k{offset % 1000}\x02"
+            f"INORDER_PID\x01{SINK}\x02INORDER_SEQ\x01{number}\x02INORDER_PREV\x01{before}\x02"
+        ).encode()
+        head = struct.pack(">iiiii", 22 + len(BODY) + len(raw), 0, 0, 0, len(BODY))
+        items.append(head + BODY + struct.pack(">h", len(raw)) + raw)
+    return b"".join(items)
+
+
 def rig(folder: Path) -> tuple[Any, HotPath, ProducerTable[Any]]:
     """Return a store, a hot path over it and its producers, without a network."""
     clock = SystemClock()
@@ -79,6 +95,7 @@ def rig(folder: Path) -> tuple[Any, HotPath, ProducerTable[Any]]:
     broker: Any = SimpleNamespace(
         store=store, clock=clock, config=config, store_host=pack_host("127.0.0.1", 10911),
         unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
+        resizing=SimpleNamespace(places=SimpleNamespace(send_version=lambda _: "")),
     )  # fmt: skip
     store.companions.append(broker.producers)
     hot = HotPath(broker)
@@ -91,10 +108,13 @@ def measure(folder: Path) -> dict[str, float]:
     """Return the best µs per message of each path."""
     store, hot, producers = rig(folder)
     connection: Any = Connection()
-    best = {"send": 9e9, "numbered": 9e9, "batch": 9e9, "housekeep": 9e9, "pull": 9e9}
+    names = ("send", "numbered", "batch", "bulk", "housekeep", "pull")
+    best = dict.fromkeys(names, 9e9)
     producer = producers.hello(PRODUCER_ID, 1, connection, named=False)
     for queue_id in range(8):
         producers.add_numbers(producer, "Bench", queue_id)
+    sink = producers.hello(SINK, 1, connection, named=True)
+    producers.add_numbers(sink, "Bench", 3)
     number = 0
     for round_number in range(ROUNDS):
         headers = [send_header(number + i, i % 8) for i in range(MESSAGES)]
@@ -111,16 +131,12 @@ def measure(folder: Path) -> dict[str, float]:
         header = send_header(number, 3).replace(b'"code":310', b'"code":320')
         header = header.replace(b'"m":"false"', b'"m":"true"')
         bodies = [batch_body(number + i * 32) for i in range(MESSAGES // 32)]
-        started = time.perf_counter()
-        for at in range(0, len(bodies), 4):
-            answers = Answers(connection, 1794715657300)
-            for body in bodies[at : at + 4]:
-                if not hot.send_v2(connection, header, body, answers):
-                    raise SystemExit("the hot path refused a plain batch")
-            tick = store.write_tick()
-            assert tick is not None
-            store.publish(tick)
-        best["batch"] = min(best["batch"], (time.perf_counter() - started) / MESSAGES)
+        best["batch"] = min(best["batch"], _batches(store, hot, connection, header, bodies))
+        number += MESSAGES
+        _housekeep(store, MESSAGES)
+        first = round_number * MESSAGES
+        bodies = [bulk_body(first + i * BULK) for i in range(MESSAGES // BULK)]
+        best["bulk"] = min(best["bulk"], _batches(store, hot, connection, header, bodies))
         number += MESSAGES
         _housekeep(store, MESSAGES)
         queue = store.queue("Bench", 3)
@@ -141,6 +157,21 @@ def _send(store: Any, hot: HotPath, connection: Any, headers: list[bytes]) -> fl
         for header in headers[at : at + PER_TICK]:
             if not hot.send_v2(connection, header, BODY, answers):
                 raise SystemExit("the hot path refused a plain send")
+        tick = store.write_tick()
+        assert tick is not None
+        store.publish(tick)
+    return (time.perf_counter() - started) / MESSAGES
+
+
+def _batches(
+    store: Any, hot: HotPath, connection: Any, header: bytes, bodies: list[bytes]
+) -> float:
+    started = time.perf_counter()
+    for at in range(0, len(bodies), 4):
+        answers = Answers(connection, 1794715657300)
+        for body in bodies[at : at + 4]:
+            if not hot.send_v2(connection, header, body, answers):
+                raise SystemExit("the hot path refused a plain batch")
         tick = store.write_tick()
         assert tick is not None
         store.publish(tick)

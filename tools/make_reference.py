@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.settings import Setting, catalog
 from inorder.settings.values import allowed

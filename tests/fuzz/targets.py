@@ -184,7 +184,7 @@ REQUESTS = [
         send,
     )
     for cls in vars(module).values()
-    if dataclasses.is_dataclass(cls) and isinstance(cls, type)
+    if isinstance(cls, type) and (issubclass(cls, msgspec.Struct) or dataclasses.is_dataclass(cls))
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from inorder.testing import RunningBroker
 pytestmark = pytest.mark.slow
 
 COMMAND = (sys.executable, "-m", "inorder.cli.main")
+NAME = "prog_name='inorder'"
 ESCAPE = "\x1b"
 
 
@@ -85,7 +86,7 @@ def test_names_are_completed_from_the_cluster(broker: RunningBroker) -> None:
 
     def complete(line: str, namesrv: str) -> tuple[str, str]:
         done = subprocess.run(
-            [sys.executable, "-c", "from inorder.cli.main import app; app(prog_name='inorder')"],
+            [sys.executable, "-c", f"from inorder.cli.contents import app; app({NAME})"],
             env={
                 **os.environ, "INORDER_NAMESRV": namesrv, "_INORDER_COMPLETE": "complete_bash",
                 "COMP_WORDS": line, "COMP_CWORD": str(len(line.split())),

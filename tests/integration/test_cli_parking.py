@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import inorder
 import inorder.testing
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.testing.cluster import Cluster
 from tests.integration.test_howto_pages import blocks, run
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.testing.cluster import Cluster
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import inorder
 import inorder.testing
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.errors import NotFound
 
 pytestmark = pytest.mark.slow

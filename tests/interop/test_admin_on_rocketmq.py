@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import inorder
 from bench.process import free_ports
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.client.admin import Admin
 from inorder.client.producer import Producer
 from inorder.client.session import Session

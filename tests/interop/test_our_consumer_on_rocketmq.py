@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import inorder
 from bench.process import free_ports
 from inorder.checker import Handled, HandledResult, Rules, Sent, Stored, check, queue_name
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.client.ids import local_ip
 from tests.interop import toolchains
 from tests.interop.driver import Driver

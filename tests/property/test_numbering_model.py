@@ -43,8 +43,14 @@ class NumberingModel(RuleBasedStateMachine):
     def an_ordinary_check_changes_its_mind(self, ordinary: bool) -> None:
         self.refused_by_check = ordinary
 
-    @rule(name=PRODUCERS, start=st.integers(0, 14), count=st.integers(1, 5), step=st.integers(1, 3))
-    def send(self, name: str, start: int, count: int, step: int) -> None:
+    @rule(
+        name=PRODUCERS,
+        start=st.integers(0, 14),
+        count=st.integers(1, 5),
+        step=st.integers(1, 3),
+        at_once=st.booleans(),
+    )
+    def send(self, name: str, start: int, count: int, step: int, at_once: bool) -> None:
         """Send a message or a batch: again, the next, or too early, as it falls."""
         named = name in NAMED
         stored = self._stored(name)
@@ -71,8 +77,11 @@ class NumberingModel(RuleBasedStateMachine):
             if known is None:
                 producer = self.table.speaker(name, "c")
                 known = self.table.add_numbers(producer, "T", 0)
+            if at_once:
+                self.table.stored_many(known, numbers[done:], len(self.log) + len(self.open))
             for number, before in list(zip(numbers, befores, strict=True))[done:]:
-                self.table.stored(known, number, len(self.log) + len(self.open))
+                if not at_once:
+                    self.table.stored(known, number, len(self.log) + len(self.open))
                 self.open.append((name, number, before))
         elif verdict is Verdict.UNKNOWN:
             assert not stored

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import inorder
 from inorder.cli import onspark
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.model import Message
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import inorder
 from inorder.cli import onspark
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.errors import InorderError
 from inorder.model import Message
 from inorder.spark.cluster import Cluster
@@ -155,7 +155,7 @@ def test_without_spark_the_way_out_is_said(namesrv: str, tmp_path: Path) -> None
         "    if name == 'pyspark': raise m.PackageNotFoundError(name)\n"
         "    return real(name)\n"
         "m.version = version; sys.modules['pyspark'] = None\n"
-        "from inorder.cli.main import app; app()\n"
+        "from inorder.cli.contents import app; app()\n"
     )
     for words, status, says in (
         (["pipeline", "--help"], 0, "archive"),

@@ -26,7 +26,7 @@ def test_unknown_names_are_attribute_errors() -> None:
 def test_import_loads_nothing_else() -> None:
     """The package and the parser of the command line load neither broker nor asyncio."""
     code = (
-        "import sys, inorder, inorder.cli.main;"
+        "import sys, inorder, inorder.cli.main, inorder.cli.contents;"
         "print([m for m in sys.modules if m in ('asyncio', 'rich', 'inorder.broker', 'numpy')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -24,11 +24,12 @@ import msgspec
 
 from inorder.broker import sendrules
 from inorder.broker.generalsend import GeneralSends
-from inorder.broker.numbering import in_turn, is_numbered_topic, items_in_turn
+from inorder.broker.numbering import bulk_in_turn, in_turn, is_numbered_topic, items_in_turn
 from inorder.broker.packing import Packer, Target
 from inorder.broker.state.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
+from inorder.store.keyhash import numpy_for
 from inorder.wire.codes import VERSION, RequestCode
 from inorder.wire.command import Command
 from inorder.wire.numbering import MARK, MARK_BYTES
@@ -45,6 +46,8 @@ _RESPONSE: Final = 1
 _ONEWAY: Final = 2
 _SEPARATOR: Final = "\x02"
 _FRAME: Final = struct.Struct(">II").pack
+_BULK_BYTES_MIN: Final = 16_384
+"""From here on a batch may hold enough messages to be worth arrays."""
 _NO_BATCH: Final = ("false", "0")
 _encode: Final = msgspec.json.encode
 
@@ -233,6 +236,8 @@ class HotPath:
         body: bytes,
         answers: Answers,
     ) -> bool:
+        if len(body) >= _BULK_BYTES_MIN and self._bulk(connection, request, target, body, answers):
+            return True
         fields = request.extFields
         items = sendrules.split_batch(body, self._body_max)
         if items is None:
@@ -256,16 +261,63 @@ class HotPath:
         )
         for index, (numbers, number) in enumerate(numbered):
             self._note_number(numbers, number, offset + index)
+        self._answer_batch(request, target, positions, offset, answers)
+        return True
+
+    def _bulk(
+        self,
+        connection: ServerConnection,
+        request: _SendHeader | _LongSendHeader,
+        target: Target,
+        body: bytes,
+        answers: Answers,
+    ) -> bool:
+        """Take a large batch column by column; False if it is not plain enough for that."""
+        if not numpy_for(_BULK_BYTES_MIN):
+            return False
+        from inorder.broker import bulk
+
+        items = bulk.split(body, self._body_max)
+        if items is None:
+            return False
+        turn = None
+        if MARK_BYTES in body and target.numbers is not None:
+            turn = bulk_in_turn(connection, target.numbers, items.properties)
+            if turn is None:
+                return False
+        fields, offset = request.extFields, target.queue.next_offset
+        positions = self.packer.put_bulk(
+            target,
+            connection.peer_host,
+            body,
+            items,
+            fields.f,
+            fields.g,
+            fields.j,
+            answers.now_ms,
+        )
+        if turn is not None:
+            self._broker.producers.stored_many(*turn, offset)
+        self._answer_batch(request, target, positions, offset, answers)
+        return True
+
+    def _answer_batch(
+        self,
+        request: _SendHeader | _LongSendHeader,
+        target: Target,
+        positions: list[int],
+        offset: int,
+        answers: Answers,
+    ) -> None:
         if request.flag & _ONEWAY:
-            answers.add_oneway(len(items))
-            return True
-        unique = sendrules.unique_key(fields.i)
+            answers.add_oneway(len(positions))
+            return
+        unique = sendrules.unique_key(request.extFields.i)
         answers.add(
             request.opaque,
             self._answer(target.queue_id, unique, self._ids(positions), offset, request.opaque),
-            len(items),
+            len(positions),
         )
-        return True
 
     def send_command(
         self, connection: ServerConnection, command: Command, answers: Answers

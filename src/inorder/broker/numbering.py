@@ -327,3 +327,24 @@ def items_in_turn(
         last = number
         found.append((numbers, number))
     return found
+
+
+def bulk_in_turn(
+    connection: ServerConnection,
+    known: dict[str, QueueNumbers[ServerConnection]],
+    properties: list[bytes],
+) -> tuple[QueueNumbers[ServerConnection], list[int]] | None:
+    """Return the producer's numbers and those of a large batch if they are plainly the next."""
+    from inorder.broker import bulk
+
+    found = bulk.numbers_of(properties)
+    numbers = None if found is None else known.get(found.producer_id)
+    if (
+        found is None
+        or numbers is None
+        or numbers.producer.connection is not connection
+        or numbers.producer.named is (found.before is None)
+        or not bulk.follow(found, numbers.last)
+    ):
+        return None
+    return numbers, found.numbers

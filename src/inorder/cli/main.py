@@ -1,73 +1,42 @@
-"""`inorder`: the table of contents of the command line.
+"""`inorder`: where the command line starts.
 
-Only what the parser needs is imported here; each command imports what it runs, so that
-`inorder version` does not load a broker and `inorder up` accepts early.
+A server is wanted at once: `inorder up` and its kin are parsed by a small parser of their own, for
+to read in all commands takes as long as half of a start. Everything else is in `contents.py`.
 """
 
 from __future__ import annotations
 
+import sys
+from typing import Final
+
 import typer
 
-from inorder.cli import (
-    about,
-    bench,
-    checking,
-    cluster,
-    consume,
-    group,
-    lag,
-    locks,
-    message,
-    offset,
-    parked,
-    pipeline,
-    producer,
-    send,
-    serve,
-    settings,
-    tail,
-    topic,
-)
-
-app = typer.Typer(
-    name="inorder",
-    help="Ordered messages: broker, name server and tools that speak Apache RocketMQ's protocol.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-app.command("up")(serve.up)
-app.command("nameserver")(serve.nameserver)
-app.command("broker")(serve.broker)
-app.command("send")(send.send)
-app.command("tail")(tail.tail)
-app.command("consume")(consume.consume)
-app.command("lag")(lag.lag)
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(offset.app, name="offset")
-app.add_typer(message.app, name="message")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(producer.app, name="producer")
-app.add_typer(locks.app, name="locks")
-app.add_typer(parked.app, name="parked")
-app.command("redrive")(parked.redrive)
-app.add_typer(bench.app, name="bench")
-app.add_typer(pipeline.app, name="pipeline")
-app.command("check")(checking.check)
-app.command("demo")(about.demo)
-app.command("version")(about.version)
-
-config_app = typer.Typer(no_args_is_help=True, help="Look at settings.", rich_markup_mode=None)
-config_app.command("show")(settings.show)
-config_app.command("profiles")(settings.profiles)
-app.add_typer(config_app, name="config")
+SERVERS: Final = ("up", "nameserver", "broker")
 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    if len(sys.argv) > 1 and sys.argv[1] in SERVERS:
+        servers()()
+    else:
+        from inorder.cli.contents import app
+
+        app()
+
+
+def servers() -> typer.Typer:
+    """Return the parser of the commands that start servers."""
+    from inorder.cli import serve
+
+    app = typer.Typer(
+        name="inorder",
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        add_completion=False,
+    )
+    for name in SERVERS:
+        app.command(name)(getattr(serve, name))
+    return app
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ a time, off the hot path. Keys are the message id (UNIQ_KEY) and each word of KE
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -115,6 +116,10 @@ class KeyIndex:
     def note(self, topic: str, properties: bytes, position: int, stored_at_ms: int) -> None:
         """Remember a record whose keys are to be added."""
         self.waiting.append((topic, properties, position, stored_at_ms))
+
+    def note_many(self, records: Iterable[Noted]) -> None:
+        """Remember several."""
+        self.waiting.extend(records)
 
     def settle(self, end_position: int) -> None:
         """The log has taken everything noted and ends at `end_position`."""

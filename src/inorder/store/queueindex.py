@@ -65,11 +65,14 @@ class QueueIndex:
     # hot: 0.15 µs an entry
     def append_many(self, entries: list[int]) -> None:
         """Give offsets to several records: (position, size, tag hash) after one another."""
-        count = len(entries) // 3
+        self.append_packed(struct.pack(">" + "qiq" * (len(entries) // 3), *entries))
+
+    def append_packed(self, entries: bytes) -> None:
+        """Give offsets to several records by their entries as they lie in the file."""
         if self.next_offset == self.settled_offset:
             self._dirty.append(self)
-        self.tail += struct.pack(">" + "qiq" * count, *entries)
-        self.next_offset += count
+        self.tail += entries
+        self.next_offset += len(entries) // ENTRY_BYTES
 
     def roll_back(self) -> None:
         """Forget the offsets given since the last settled one."""

@@ -1,16 +1,20 @@
-"""Dataclasses to header fields and back, by a plan that is made once per class.
+"""Typed headers to header fields and back, by a plan that is made once per class.
 
-The wire name is the Python name in camelCase unless `field(metadata={"wire": ...})` says otherwise;
-a second set of names (the letters of SEND_MESSAGE_V2) stands in another metadata key. `Int32` marks
-what RocketMQ holds in 32 bits. A field without a default is required.
+The wire name is the Python name in camelCase unless `msgspec.field(name=...)` says otherwise.
+Headers are msgspec structs: a hundred frozen dataclasses would be a quarter of the time that a
+broker takes to start. Those of a send, which have a second set of names (the letters of
+SEND_MESSAGE_V2), are dataclasses with both in their metadata. `Int32` marks what RocketMQ holds in
+32 bits. A field without a default is required.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from inorder.errors import SystemError_
 
@@ -76,12 +80,23 @@ def _plan(cls: type, names: str) -> _Plan:
 def _entries(cls: type, names: str) -> list[tuple[str, str, _Convert, bool, Any]]:
     hints = get_type_hints(cls, include_extras=True)
     entries = []
-    for item in dataclasses.fields(cls):
-        wire = item.metadata.get(names) or _camel_case(item.name)
-        required = item.default is dataclasses.MISSING
-        default = None if required else item.default
-        entries.append((item.name, wire, _converter(hints[item.name]), required, default))
+    for name, wire, required, default in _declared(cls, names):
+        entries.append(
+            (name, wire or _camel_case(name), _converter(hints[name]), required, default)
+        )
     return entries
+
+
+def _declared(cls: type, names: str) -> Iterator[tuple[str, str | None, bool, Any]]:
+    """Give name, own wire name, whether it is required, and default of each field."""
+    if issubclass(cls, msgspec.Struct):
+        for one in msgspec.structs.fields(cls):
+            own = one.encode_name if one.encode_name != one.name else None
+            yield one.name, own, one.required, None if one.required else one.default
+        return
+    for item in dataclasses.fields(cls):  # type: ignore[arg-type]  # it is one
+        required = item.default is dataclasses.MISSING
+        yield item.name, item.metadata.get(names), required, None if required else item.default
 
 
 def _camel_case(name: str) -> str:

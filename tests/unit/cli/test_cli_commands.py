@@ -10,8 +10,9 @@ import typer
 from typer.testing import CliRunner
 
 from inorder.cli.asking import confirm
+from inorder.cli.contents import app
 from inorder.cli.failures import says_errors
-from inorder.cli.main import app
+from inorder.cli.main import SERVERS, servers
 from inorder.errors import UsageError
 
 ESCAPE = "\x1b"
@@ -91,3 +92,12 @@ def test_an_interrupt_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
         command()
     assert caught.value.exit_code == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", SERVERS)
+def test_the_short_parser_of_servers_says_the_same(command: str) -> None:
+    """Which parser reads a command cannot be seen from outside."""
+    runner = CliRunner()
+    for words in (["--help"], ["--no-such-option"], ["--broker-port", "x"], ["word"]):
+        short, whole = (runner.invoke(one, [command, *words]) for one in (servers(), app))
+        assert (short.output, short.exit_code) == (whole.output, whole.exit_code)

@@ -12,7 +12,7 @@ import inorder.broker.broker
 import inorder.cli.running
 import inorder.embedded
 import inorder.nameserver.server
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.config import BrokerConfig, NameServerConfig
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import inorder
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.cli.settings import parse_sets
 from inorder.config import BrokerConfig
 from inorder.errors import ConfigError

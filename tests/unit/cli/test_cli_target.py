@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from inorder.cli.main import app
+from inorder.cli.contents import app
 from inorder.cli.target import LOCAL, Target, find_target
 from inorder.errors import ConfigError
 

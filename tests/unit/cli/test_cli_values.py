@@ -110,7 +110,7 @@ def test_a_body_that_is_no_text_is_shown_and_kept() -> None:
 def test_a_shell_can_complete_commands() -> None:
     """The protocol of bash: the words so far come in the environment."""
     done = subprocess.run(
-        [sys.executable, "-c", "from inorder.cli.main import app; app(prog_name='inorder')"],
+        [sys.executable, "-c", "from inorder.cli.contents import app; app(prog_name='inorder')"],
         env={
             **os.environ,
             "_INORDER_COMPLETE": "complete_bash",

@@ -276,6 +276,14 @@ class ProducerTable(Generic[Connection]):
         else:
             self._runs += numbers.note(number, value)
 
+    def stored_many(self, numbers: QueueNumbers[Connection], found: list[int], offset: int) -> None:
+        """Note messages that a tick will write, at offsets that follow one another."""
+        if numbers.last == numbers.settled_last:
+            self._dirty[numbers] = None
+            if not numbers.producer.named:
+                self._touch(numbers.producer.id)
+        self._runs += numbers.note_many(found, offset)
+
     def settle(self) -> None:
         """The tick is written: what it noted stays."""
         if self._dirty:

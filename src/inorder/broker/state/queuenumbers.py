@@ -56,6 +56,30 @@ class QueueNumbers(Generic[Connection]):
         self.end = value + 1 if value >= 0 else NOTHING
         return grown
 
+    def note_many(self, numbers: list[int], value: int) -> int:
+        """Note messages at `value` and the offsets behind it; return how the closed runs grew."""
+        count, first, last = len(numbers), numbers[0], numbers[-1]
+        if last - first == count - 1:  # they follow one another
+            if first != self.last + 1 or value != self.end:
+                return self.note(first, value) + self._go_on(last, value + count)
+            return self._go_on(last, value + count)
+        before = len(self.runs)
+        self._close_run()
+        runs = array("q", bytes(8 * RUN * (count - 1)))
+        runs[0::RUN] = runs[2::RUN] = array("q", numbers[:-1])
+        runs[1::RUN] = array("q", range(value, value + count - 1))
+        self.runs += runs
+        if len(self.runs) > 2 * RUNS_MAX * RUN:
+            del self.runs[: -RUNS_MAX * RUN]
+        self.first = self.last = last
+        self.value, self.end = value + count - 1, value + count
+        return (len(self.runs) - before) // RUN
+
+    def _go_on(self, last: int, end: int) -> int:
+        """The open run goes on."""
+        self.last, self.end = last, end
+        return 0
+
     def _close_run(self) -> int:
         if self.last < self.first:
             return 0

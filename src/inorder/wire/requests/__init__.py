@@ -1,1 +1,1 @@
-"""Typed headers, one dataclass per request and per answer that has fields of its own."""
+"""Typed headers, one struct per request and per answer that has fields of its own."""

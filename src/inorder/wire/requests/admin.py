@@ -2,68 +2,63 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.codes import RequestCode
 from inorder.wire.fields import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopic:
+class CreateTopic(msgspec.Struct, frozen=True):
     """Create or change a topic. `attributes`: `+name=value,-name`."""
 
     CODE: ClassVar = RequestCode.UPDATE_AND_CREATE_TOPIC
 
     topic: str
     default_topic: str
-    read_queues: Int32 = field(metadata={"wire": "readQueueNums"})
-    write_queues: Int32 = field(metadata={"wire": "writeQueueNums"})
+    read_queues: Int32 = msgspec.field(name="readQueueNums")
+    write_queues: Int32 = msgspec.field(name="writeQueueNums")
     perm: Int32
-    filter_type: str = field(metadata={"wire": "topicFilterType"})
-    sys_flag: Int32 | None = field(default=None, metadata={"wire": "topicSysFlag"})
+    filter_type: str = msgspec.field(name="topicFilterType")
+    sys_flag: Int32 | None = msgspec.field(default=None, name="topicSysFlag")
     order: bool = False
     attributes: str | None = None
     force: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicList:
+class CreateTopicList(msgspec.Struct, frozen=True):
     """Create or change several topics; the body is a list of configs."""
 
     CODE: ClassVar = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
 
 
-@dataclass(frozen=True, slots=True)
-class GetAllTopicConfig:
+class GetAllTopicConfig(msgspec.Struct, frozen=True):
     """Ask for all topics; the paging of newer peers may be ignored."""
 
     CODE: ClassVar = RequestCode.GET_ALL_TOPIC_CONFIG
 
     topic_seq: Int32 | None = None
-    topics_max: Int32 | None = field(default=None, metadata={"wire": "maxTopicNum"})
+    topics_max: Int32 | None = msgspec.field(default=None, name="maxTopicNum")
     data_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GetAllTopicConfigReply:
+class GetAllTopicConfigReply(msgspec.Struct, frozen=True):
     """How many topics there are; absent means that the body holds all of them."""
 
-    total_topics: Int32 | None = field(default=None, metadata={"wire": "totalTopicNum"})
+    total_topics: Int32 | None = msgspec.field(default=None, name="totalTopicNum")
 
 
-@dataclass(frozen=True, slots=True)
-class GetTopicConfig:
+class GetTopicConfig(msgspec.Struct, frozen=True):
     """Ask for the config of a topic."""
 
     CODE: ClassVar = RequestCode.GET_TOPIC_CONFIG
 
     topic: str
-    logical: bool | None = field(default=None, metadata={"wire": "lo"})
+    logical: bool | None = msgspec.field(default=None, name="lo")
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopic:
+class DeleteTopic(msgspec.Struct, frozen=True):
     """Delete a topic and its queues on the broker."""
 
     CODE: ClassVar = RequestCode.DELETE_TOPIC_IN_BROKER
@@ -71,36 +66,31 @@ class DeleteTopic:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetSystemTopics:
+class GetSystemTopics(msgspec.Struct, frozen=True):
     """Ask for the broker's own topics."""
 
     CODE: ClassVar = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateBrokerConfig:
+class UpdateBrokerConfig(msgspec.Struct, frozen=True):
     """Change settings; the body is properties text."""
 
     CODE: ClassVar = RequestCode.UPDATE_BROKER_CONFIG
 
 
-@dataclass(frozen=True, slots=True)
-class GetBrokerConfig:
+class GetBrokerConfig(msgspec.Struct, frozen=True):
     """Ask for the settings; the answer's body is properties text."""
 
     CODE: ClassVar = RequestCode.GET_BROKER_CONFIG
 
 
-@dataclass(frozen=True, slots=True)
-class GetBrokerConfigReply:
+class GetBrokerConfigReply(msgspec.Struct, frozen=True):
     """The version of the settings, as JSON text."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetBrokerRuntimeInfo:
+class GetBrokerRuntimeInfo(msgspec.Struct, frozen=True):
     """Ask for numbers about the running broker; the answer's body is a KV table."""
 
     CODE: ClassVar = RequestCode.GET_BROKER_RUNTIME_INFO

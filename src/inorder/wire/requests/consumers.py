@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.codes import RequestCode
 from inorder.wire.fields import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class SendBack:
+class SendBack(msgspec.Struct, frozen=True):
     """Give a message back that could not be handled: the broker stores it again, for later.
 
     `delay_level` 0: the broker decides; below: it goes to the dead letters at once.
@@ -18,29 +18,27 @@ class SendBack:
 
     CODE: ClassVar = RequestCode.CONSUMER_SEND_MSG_BACK
 
-    position: int = field(metadata={"wire": "offset"})
+    position: int = msgspec.field(name="offset")
     group: str
     delay_level: Int32
-    origin_message_id: str | None = field(default=None, metadata={"wire": "originMsgId"})
+    origin_message_id: str | None = msgspec.field(default=None, name="originMsgId")
     origin_topic: str | None = None
     unit_mode: bool = False
-    redeliveries_max: Int32 | None = field(default=None, metadata={"wire": "maxReconsumeTimes"})
+    redeliveries_max: Int32 | None = msgspec.field(default=None, name="maxReconsumeTimes")
 
 
-@dataclass(frozen=True, slots=True)
-class ResetClientOffset:
+class ResetClientOffset(msgspec.Struct, frozen=True):
     """Tell a consumer to go on elsewhere (oneway); the body has the offsets."""
 
     CODE: ClassVar = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
 
     topic: str
     group: str
-    timestamp_ms: int = field(default=0, metadata={"wire": "timestamp"})
-    force: bool = field(default=False, metadata={"wire": "isForce"})
+    timestamp_ms: int = msgspec.field(default=0, name="timestamp")
+    force: bool = msgspec.field(default=False, name="isForce")
 
 
-@dataclass(frozen=True, slots=True)
-class GetConsumerStatus:
+class GetConsumerStatus(msgspec.Struct, frozen=True):
     """Ask a consumer how far it is on a topic."""
 
     CODE: ClassVar = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
@@ -49,25 +47,23 @@ class GetConsumerStatus:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetRunningInfo:
+class GetRunningInfo(msgspec.Struct, frozen=True):
     """Ask a consumer what it does."""
 
     CODE: ClassVar = RequestCode.GET_CONSUMER_RUNNING_INFO
 
     consumer_group: str
     client_id: str
-    stacks: bool = field(default=False, metadata={"wire": "jstackEnable"})
+    stacks: bool = msgspec.field(default=False, name="jstackEnable")
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeDirectly:
+class ConsumeDirectly(msgspec.Struct, frozen=True):
     """Let a consumer handle one message now; the broker puts its record into the body."""
 
     CODE: ClassVar = RequestCode.CONSUME_MESSAGE_DIRECTLY
 
     consumer_group: str
     client_id: str | None = None
-    message_id: str | None = field(default=None, metadata={"wire": "msgId"})
+    message_id: str | None = msgspec.field(default=None, name="msgId")
     broker_name: str | None = None
     topic: str | None = None

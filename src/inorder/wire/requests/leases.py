@@ -7,15 +7,15 @@ a frozen process is a new owner, whatever its client id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.fields import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """Take or renew queues of a group; the body is a LeaseBody, the answer's a LeaseAnswer."""
 
     CODE: ClassVar = ExtensionCode.LEASE
@@ -29,8 +29,7 @@ class Lease:
     """What is left of it when the connection that renewed it last is closed; at most the lease."""
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(msgspec.Struct, frozen=True):
     """Commit and give a queue back, in one request; answered when it is durable by the flush mode.
 
     A repeat is answered like the first, as long as the broker remembers; else LEASE_LOST.
@@ -52,8 +51,7 @@ class Release:
     """The number of this commit; it grows within an epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """Commit queues under their epochs; it renews their leases. Body CommitBody, CommitAnswer."""
 
     CODE: ClassVar = ExtensionCode.COMMIT
@@ -63,8 +61,7 @@ class Commit:
     instance: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leases:
+class Leases(msgspec.Struct, frozen=True):
     """List leases, a page at a time; the answer's body is a LeasePage."""
 
     CODE: ClassVar = ExtensionCode.LEASES
@@ -75,8 +72,7 @@ class Leases:
     """`next` of the page before."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseFree:
+class LeaseFree(msgspec.Struct, frozen=True):
     """Take a queue away from its owner, by an operator's order."""
 
     CODE: ClassVar = ExtensionCode.LEASE_FREE
@@ -86,8 +82,7 @@ class LeaseFree:
     queue_id: Int32
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseFreeReply:
+class LeaseFreeReply(msgspec.Struct, frozen=True):
     """Who had it; empty if nobody did."""
 
     holder: str

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.codes import RequestCode
 
 
-@dataclass(frozen=True, slots=True)
-class LockBatch:
+class LockBatch(msgspec.Struct, frozen=True):
     """Lock queues for a client; the body is a LockBatchBody, the answer LockedQueues."""
 
     CODE: ClassVar = RequestCode.LOCK_BATCH_MQ
 
 
-@dataclass(frozen=True, slots=True)
-class UnlockBatch:
+class UnlockBatch(msgspec.Struct, frozen=True):
     """Give queues back; the body is a LockBatchBody."""
 
     CODE: ClassVar = RequestCode.UNLOCK_BATCH_MQ

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.codes import RequestCode
 
 
-@dataclass(frozen=True, slots=True)
-class PutKv:
+class PutKv(msgspec.Struct, frozen=True):
     """Keep a value."""
 
     CODE: ClassVar = RequestCode.PUT_KV_CONFIG
@@ -19,8 +19,7 @@ class PutKv:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetKv:
+class GetKv(msgspec.Struct, frozen=True):
     """Ask for a value."""
 
     CODE: ClassVar = RequestCode.GET_KV_CONFIG
@@ -29,15 +28,13 @@ class GetKv:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetKvReply:
+class GetKvReply(msgspec.Struct, frozen=True):
     """A value."""
 
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteKv:
+class DeleteKv(msgspec.Struct, frozen=True):
     """Forget a value."""
 
     CODE: ClassVar = RequestCode.DELETE_KV_CONFIG
@@ -46,8 +43,7 @@ class DeleteKv:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetKvList:
+class GetKvList(msgspec.Struct, frozen=True):
     """Ask for all values of a namespace."""
 
     CODE: ClassVar = RequestCode.GET_KVLIST_BY_NAMESPACE
@@ -55,15 +51,13 @@ class GetKvList:
     namespace: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetAllTopics:
+class GetAllTopics(msgspec.Struct, frozen=True):
     """Ask for all topics."""
 
     CODE: ClassVar = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
-@dataclass(frozen=True, slots=True)
-class GetTopicsByCluster:
+class GetTopicsByCluster(msgspec.Struct, frozen=True):
     """Ask for the topics of a cluster."""
 
     CODE: ClassVar = RequestCode.GET_TOPICS_BY_CLUSTER
@@ -71,36 +65,31 @@ class GetTopicsByCluster:
     cluster: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetSystemTopicsFromNameServer:
+class GetSystemTopicsFromNameServer(msgspec.Struct, frozen=True):
     """Ask for cluster and broker names, which are topics too."""
 
     CODE: ClassVar = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
 
 
-@dataclass(frozen=True, slots=True)
-class GetUnitTopics:
+class GetUnitTopics(msgspec.Struct, frozen=True):
     """Ask for the topics with the unit flag."""
 
     CODE: ClassVar = RequestCode.GET_UNIT_TOPIC_LIST
 
 
-@dataclass(frozen=True, slots=True)
-class GetUnitSubscribedTopics:
+class GetUnitSubscribedTopics(msgspec.Struct, frozen=True):
     """Ask for the topics with the unit-subscription flag."""
 
     CODE: ClassVar = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
 
 
-@dataclass(frozen=True, slots=True)
-class GetUnitSubscribedPlainTopics:
+class GetUnitSubscribedPlainTopics(msgspec.Struct, frozen=True):
     """Ask for the topics with the unit-subscription flag that lack the unit flag."""
 
     CODE: ClassVar = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopicInNameServer:
+class DeleteTopicInNameServer(msgspec.Struct, frozen=True):
     """Forget a topic, of one cluster or of all."""
 
     CODE: ClassVar = RequestCode.DELETE_TOPIC_IN_NAMESRV
@@ -109,8 +98,7 @@ class DeleteTopicInNameServer:
     cluster_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterTopicInNameServer:
+class RegisterTopicInNameServer(msgspec.Struct, frozen=True):
     """Add a topic without a broker's registration; the body is a TopicRoute."""
 
     CODE: ClassVar = RequestCode.REGISTER_TOPIC_IN_NAMESRV
@@ -118,15 +106,13 @@ class RegisterTopicInNameServer:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateNameServerConfig:
+class UpdateNameServerConfig(msgspec.Struct, frozen=True):
     """Change settings; the body is properties text."""
 
     CODE: ClassVar = RequestCode.UPDATE_NAMESRV_CONFIG
 
 
-@dataclass(frozen=True, slots=True)
-class GetNameServerConfig:
+class GetNameServerConfig(msgspec.Struct, frozen=True):
     """Ask for the settings; the answer's body is properties text."""
 
     CODE: ClassVar = RequestCode.GET_NAMESRV_CONFIG

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.codes import RequestCode
 from inorder.wire.fields import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class QueryConsumerOffset:
+class QueryConsumerOffset(msgspec.Struct, frozen=True):
     """Ask how far a group is."""
 
     CODE: ClassVar = RequestCode.QUERY_CONSUMER_OFFSET
@@ -21,8 +21,7 @@ class QueryConsumerOffset:
     set_zero_if_not_found: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateConsumerOffset:
+class UpdateConsumerOffset(msgspec.Struct, frozen=True):
     """Say how far a group is. What is None here is refused with INVALID_PARAMETER."""
 
     CODE: ClassVar = RequestCode.UPDATE_CONSUMER_OFFSET
@@ -33,20 +32,18 @@ class UpdateConsumerOffset:
     commit_offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SearchOffset:
+class SearchOffset(msgspec.Struct, frozen=True):
     """Ask for the offset at a time."""
 
     CODE: ClassVar = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
 
     topic: str
     queue_id: Int32
-    timestamp_ms: int = field(metadata={"wire": "timestamp"})
+    timestamp_ms: int = msgspec.field(name="timestamp")
     boundary_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GetMaxOffset:
+class GetMaxOffset(msgspec.Struct, frozen=True):
     """Ask for the offset that the next message will get."""
 
     CODE: ClassVar = RequestCode.GET_MAX_OFFSET
@@ -56,8 +53,7 @@ class GetMaxOffset:
     committed: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GetMinOffset:
+class GetMinOffset(msgspec.Struct, frozen=True):
     """Ask for the offset of the oldest message."""
 
     CODE: ClassVar = RequestCode.GET_MIN_OFFSET
@@ -66,8 +62,7 @@ class GetMinOffset:
     queue_id: Int32
 
 
-@dataclass(frozen=True, slots=True)
-class GetEarliest:
+class GetEarliest(msgspec.Struct, frozen=True):
     """Ask when the oldest message was stored."""
 
     CODE: ClassVar = RequestCode.GET_EARLIEST_MSG_STORETIME
@@ -76,15 +71,13 @@ class GetEarliest:
     queue_id: Int32
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetReply:
+class OffsetReply(msgspec.Struct, frozen=True):
     """An offset."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimestampReply:
+class TimestampReply(msgspec.Struct, frozen=True):
     """A time; -1 is none."""
 
-    timestamp_ms: int = field(metadata={"wire": "timestamp"})
+    timestamp_ms: int = msgspec.field(name="timestamp")

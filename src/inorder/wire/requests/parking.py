@@ -5,15 +5,15 @@ Lists stand in the bodies (`wire/bodies/parking.py`). Requests of a queue's owne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.fields import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(msgspec.Struct, frozen=True):
     """Set messages aside: each is stored in %PARK%group and counts as done, both or neither.
 
     The body is a ParkBody, the answer's a ParkAnswer. A message that is parked already is answered
@@ -30,8 +30,7 @@ class Park:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedKeys:
+class ParkedKeys(msgspec.Struct, frozen=True):
     """Ask for what an owner has to know of a queue: its parked keys; the body is a QueueParking.
 
     The answer waits for what is being parked there.
@@ -44,8 +43,7 @@ class ParkedKeys:
     queue_id: Int32
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedList:
+class ParkedList(msgspec.Struct, frozen=True):
     """List parked keys, a page at a time; the answer's body is a ParkedPage."""
 
     CODE: ClassVar = ExtensionCode.PARKED_LIST
@@ -56,8 +54,7 @@ class ParkedList:
     """`next` of the page before."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedRead:
+class ParkedRead(msgspec.Struct, frozen=True):
     """Read the messages of a parked key in order; the body holds their records in %PARK%group."""
 
     CODE: ClassVar = ExtensionCode.PARKED_READ
@@ -71,15 +68,13 @@ class ParkedRead:
     max_messages: Int32 = 32
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedReadReply:
+class ParkedReadReply(msgspec.Struct, frozen=True):
     """How many messages the key has, of which the body may hold the first ones only."""
 
     messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class Redrive:
+class Redrive(msgspec.Struct, frozen=True):
     """Let the owners of queues handle parked keys again, or take that back; body KeyList.
 
     The answer's fields say how many of the keys are parked here.
@@ -91,15 +86,13 @@ class Redrive:
     cancel: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RedriveReply:
+class RedriveReply(msgspec.Struct, frozen=True):
     """How many keys it was noted for."""
 
     keys: Int32
 
 
-@dataclass(frozen=True, slots=True)
-class Redriven:
+class Redriven(msgspec.Struct, frozen=True):
     """Say what became of messages in a redrive; the body is a RedrivenBody.
 
     `heir`: by the owner of the queue that the key has moved to, under no epoch of this queue.
@@ -117,16 +110,14 @@ class Redriven:
     heir: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RedrivenReply:
+class RedrivenReply(msgspec.Struct, frozen=True):
     """The version of the queue's parked keys before and afterwards."""
 
     before: int
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unpark:
+class Unpark(msgspec.Struct, frozen=True):
     """Let a key go live, whose list ends at offset `end` and is empty; refused if it grew."""
 
     CODE: ClassVar = ExtensionCode.UNPARK
@@ -142,8 +133,7 @@ class Unpark:
     heir: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UnparkReply:
+class UnparkReply(msgspec.Struct, frozen=True):
     """Whether the key is live now, if not `why`; versions as in RedrivenReply."""
 
     live: bool
@@ -152,8 +142,7 @@ class UnparkReply:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedDrop:
+class ParkedDrop(msgspec.Struct, frozen=True):
     """Throw parked messages away, by an operator's order; the reason is kept. Body KeyList."""
 
     CODE: ClassVar = ExtensionCode.PARKED_DROP
@@ -164,15 +153,13 @@ class ParkedDrop:
     """Only the first message of each key; the others stay parked."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParkedDropReply:
+class ParkedDropReply(msgspec.Struct, frozen=True):
     """How many messages that were."""
 
     messages: Int32
 
 
-@dataclass(frozen=True, slots=True)
-class ParkMove:
+class ParkMove(msgspec.Struct, frozen=True):
     """Install parked keys that come to queues of this broker by a resize; the body is a MoveBody.
 
     Said by the broker of the old queue, which has marked them as moved, before the group gets any
@@ -185,8 +172,7 @@ class ParkMove:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class ParkMoveReply:
+class ParkMoveReply(msgspec.Struct, frozen=True):
     """How many keys are here, and how many cannot come before their older list here is drained."""
 
     moved: Int32

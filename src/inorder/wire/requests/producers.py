@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.extensions import ExtensionCode
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerHello:
+class ProducerHello(msgspec.Struct, frozen=True):
     """Bind a producer to this connection; the first request on a connection, and alone.
 
     From its answer on, the sends of this producer over connections of lower incarnations are
@@ -29,8 +29,7 @@ class ProducerHello:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerHelloReply:
+class ProducerHelloReply(msgspec.Struct, frozen=True):
     """The broker speaks our protocol; `highest` is the incarnation that counts now."""
 
     inorder: int
@@ -39,8 +38,7 @@ class ProducerHelloReply:
     """Changes whenever the broker forgets a producer; see `ProducerHello.memory`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(msgspec.Struct, frozen=True):
     """Ask for the numbers of a producer on one queue."""
 
     CODE: ClassVar = ExtensionCode.PRODUCER_STATE
@@ -50,8 +48,7 @@ class ProducerState:
     queue_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerStateReply:
+class ProducerStateReply(msgspec.Struct, frozen=True):
     """`expected`: the next number (anonymous; 0 if unknown). `last`: the last stored, -1 if none.
 
     `known` is false if the broker has no state of this producer on this queue.
@@ -62,8 +59,7 @@ class ProducerStateReply:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerDrop:
+class ProducerDrop(msgspec.Struct, frozen=True):
     """Forget a named producer; the answer says on how many queues it was known."""
 
     CODE: ClassVar = ExtensionCode.PRODUCER_DROP
@@ -71,15 +67,13 @@ class ProducerDrop:
     producer_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerDropReply:
+class ProducerDropReply(msgspec.Struct, frozen=True):
     """How many queues knew it."""
 
     queues: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerList:
+class ProducerList(msgspec.Struct, frozen=True):
     """List named producers; the body of the answer is JSON."""
 
     CODE: ClassVar = ExtensionCode.PRODUCER_LIST

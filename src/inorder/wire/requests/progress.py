@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.codes import RequestCode
 from inorder.wire.fields import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class GetTopicStats:
+class GetTopicStats(msgspec.Struct, frozen=True):
     """Ask what the queues of a topic hold."""
 
     CODE: ClassVar = RequestCode.GET_TOPIC_STATS_INFO
@@ -18,8 +18,7 @@ class GetTopicStats:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetConsumeStats:
+class GetConsumeStats(msgspec.Struct, frozen=True):
     """Ask how far a group is; without topics, on all that it has offsets of."""
 
     CODE: ClassVar = RequestCode.GET_CONSUME_STATS
@@ -29,8 +28,7 @@ class GetConsumeStats:
     topic_list: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GetConsumerConnections:
+class GetConsumerConnections(msgspec.Struct, frozen=True):
     """Ask who consumes for a group, and what."""
 
     CODE: ClassVar = RequestCode.GET_CONSUMER_CONNECTION_LIST
@@ -38,8 +36,7 @@ class GetConsumerConnections:
     consumer_group: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetProducerConnections:
+class GetProducerConnections(msgspec.Struct, frozen=True):
     """Ask who sends for a producer group."""
 
     CODE: ClassVar = RequestCode.GET_PRODUCER_CONNECTION_LIST
@@ -47,15 +44,13 @@ class GetProducerConnections:
     producer_group: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetAllProducers:
+class GetAllProducers(msgspec.Struct, frozen=True):
     """Ask for all producers."""
 
     CODE: ClassVar = RequestCode.GET_ALL_PRODUCER_INFO
 
 
-@dataclass(frozen=True, slots=True)
-class GetGroupsOfTopic:
+class GetGroupsOfTopic(msgspec.Struct, frozen=True):
     """Ask which groups consume a topic."""
 
     CODE: ClassVar = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
@@ -63,8 +58,7 @@ class GetGroupsOfTopic:
     topic: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetTopicsOfGroup:
+class GetTopicsOfGroup(msgspec.Struct, frozen=True):
     """Ask on which topics a group has offsets."""
 
     CODE: ClassVar = RequestCode.QUERY_TOPICS_BY_CONSUMER
@@ -72,8 +66,7 @@ class GetTopicsOfGroup:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetSubscription:
+class GetSubscription(msgspec.Struct, frozen=True):
     """Ask what an online group wants of a topic."""
 
     CODE: ClassVar = RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER
@@ -82,34 +75,31 @@ class GetSubscription:
     topic: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ResetOffset:
+class ResetOffset(msgspec.Struct, frozen=True):
     """Set the offsets of a group: to an offset if given, else to a time (-1 is the end)."""
 
     CODE: ClassVar = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
 
     topic: str
     group: str
-    timestamp_ms: int = field(metadata={"wire": "timestamp"})
-    force: bool = field(default=True, metadata={"wire": "isForce"})
+    timestamp_ms: int = msgspec.field(name="timestamp")
+    force: bool = msgspec.field(default=True, name="isForce")
     queue_id: Int32 = -1
     offset: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CloneOffsets:
+class CloneOffsets(msgspec.Struct, frozen=True):
     """Give a group the offsets of another one."""
 
     CODE: ClassVar = RequestCode.CLONE_GROUP_OFFSET
 
-    source_group: str = field(metadata={"wire": "srcGroup"})
-    target_group: str = field(metadata={"wire": "destGroup"})
+    source_group: str = msgspec.field(name="srcGroup")
+    target_group: str = msgspec.field(name="destGroup")
     topic: str = ""
     offline: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ForbidGroup:
+class ForbidGroup(msgspec.Struct, frozen=True):
     """Ask whether a group may read a topic; with `readable`, say so first."""
 
     CODE: ClassVar = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar, Final
+
+import msgspec
 
 from inorder.wire.codes import RequestCode
 from inorder.wire.fields import Int32
@@ -21,8 +22,7 @@ FORBIDDEN_BROADCAST: Final = 4
 FORBIDDEN_SUBSCRIPTION: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class PullMessage:
+class PullMessage(msgspec.Struct, frozen=True):
     """Ask for messages from an offset on; `sys_flag` holds the PULL_ bits."""
 
     CODE: ClassVar = RequestCode.PULL_MESSAGE
@@ -31,24 +31,23 @@ class PullMessage:
     topic: str
     queue_id: Int32
     queue_offset: int
-    max_messages: Int32 = field(metadata={"wire": "maxMsgNums"})
+    max_messages: Int32 = msgspec.field(name="maxMsgNums")
     sys_flag: Int32
     commit_offset: int
-    suspend_timeout_ms: int = field(metadata={"wire": "suspendTimeoutMillis"})
+    suspend_timeout_ms: int = msgspec.field(name="suspendTimeoutMillis")
     sub_version: int
     subscription: str | None = None
     expression_type: str | None = None
-    max_bytes: Int32 | None = field(default=None, metadata={"wire": "maxMsgBytes"})
-    broker_name: str | None = field(default=None, metadata={"wire": "bname"})
+    max_bytes: Int32 | None = msgspec.field(default=None, name="maxMsgBytes")
+    broker_name: str | None = msgspec.field(default=None, name="bname")
     bulk: Int32 | None = None  # ours, see wire/extensions.py
     epoch: int | None = None  # ours
 
 
-@dataclass(frozen=True, slots=True)
-class PullReply:
+class PullReply(msgspec.Struct, frozen=True):
     """Where to go on; the first four are in every answer with code 0, 19, 20 and 21."""
 
-    suggest_broker_id: int = field(metadata={"wire": "suggestWhichBrokerId"})
+    suggest_broker_id: int = msgspec.field(name="suggestWhichBrokerId")
     next_begin_offset: int
     min_offset: int
     max_offset: int
@@ -56,12 +55,11 @@ class PullReply:
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
     forbidden_type: Int32 | None = None
-    map_version: int | None = field(default=None, metadata={"wire": "mv"})  # ours
+    map_version: int | None = msgspec.field(default=None, name="mv")  # ours
     parked: int | None = None  # ours
 
 
-@dataclass(frozen=True, slots=True)
-class PullRefusal:
+class PullRefusal(msgspec.Struct, frozen=True):
     """What accompanies NO_PERMISSION: one of the FORBIDDEN_ numbers."""
 
     forbidden_type: Int32

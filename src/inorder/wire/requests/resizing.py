@@ -6,14 +6,14 @@ a `ResizeView` (`wire/bodies/resizing.py`) in the body of every answer but the l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.extensions import ExtensionCode
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeDecide:
+class ResizeDecide(msgspec.Struct, frozen=True):
     """Decide the next version of a topic's map, at its first broker: the first one to ask wins.
 
     The same request again is answered like the first. Another plan for that version is refused
@@ -29,8 +29,7 @@ class ResizeDecide:
     """The new map as text."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeStop:
+class ResizeStop(msgspec.Struct, frozen=True):
     """Take no more sends of the present version, and note where each queue ends.
 
     Answered when the log and the ends are on disk. Refused like RESIZE_DECIDE.
@@ -44,8 +43,7 @@ class ResizeStop:
     map: str
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeOpen:
+class ResizeOpen(msgspec.Struct, frozen=True):
     """Begin the next version: to be asked when every broker of the topic has stopped.
 
     The first broker is asked last: so whoever finds it open knows that all are.
@@ -58,8 +56,7 @@ class ResizeOpen:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeStatus:
+class ResizeStatus(msgspec.Struct, frozen=True):
     """Ask what a broker knows of a topic's versions, and how far groups are."""
 
     CODE: ClassVar = ExtensionCode.RESIZE_STATUS
@@ -69,8 +66,7 @@ class ResizeStatus:
     """Only this group; empty: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeRelease:
+class ResizeRelease(msgspec.Struct, frozen=True):
     """Let a group read a version: it is done with those before it, on all brokers.
 
     Refused with GROUP_NOT_DONE if it is not so here, unless an operator insists.

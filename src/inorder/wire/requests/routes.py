@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+import msgspec
 
 from inorder.wire.codes import RequestCode
 from inorder.wire.fields import Int32
 
 
-@dataclass(frozen=True, slots=True)
-class GetRoute:
+class GetRoute(msgspec.Struct, frozen=True):
     """Ask who serves a topic."""
 
     CODE: ClassVar = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -19,85 +19,74 @@ class GetRoute:
     accept_standard_json_only: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBroker:
+class RegisterBroker(msgspec.Struct, frozen=True):
     """Say which topics a broker serves; the body is a RegisterBrokerBody."""
 
     CODE: ClassVar = RequestCode.REGISTER_BROKER
 
     broker_name: str
-    broker_address: str = field(metadata={"wire": "brokerAddr"})
+    broker_address: str = msgspec.field(name="brokerAddr")
     cluster_name: str
-    ha_server_address: str = field(metadata={"wire": "haServerAddr"})
+    ha_server_address: str = msgspec.field(name="haServerAddr")
     broker_id: int
-    heartbeat_timeout_ms: int | None = field(
-        default=None, metadata={"wire": "heartbeatTimeoutMillis"}
-    )
+    heartbeat_timeout_ms: int | None = msgspec.field(default=None, name="heartbeatTimeoutMillis")
     enable_acting_master: bool | None = None
     compressed: bool = False
     body_crc32: Int32 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBrokerReply:
+class RegisterBrokerReply(msgspec.Struct, frozen=True):
     """The master of the broker's group, for slaves."""
 
-    ha_server_address: str | None = field(default=None, metadata={"wire": "haServerAddr"})
-    master_address: str | None = field(default=None, metadata={"wire": "masterAddr"})
+    ha_server_address: str | None = msgspec.field(default=None, name="haServerAddr")
+    master_address: str | None = msgspec.field(default=None, name="masterAddr")
 
 
-@dataclass(frozen=True, slots=True)
-class UnregisterBroker:
+class UnregisterBroker(msgspec.Struct, frozen=True):
     """Say that a broker leaves."""
 
     CODE: ClassVar = RequestCode.UNREGISTER_BROKER
 
     broker_name: str
-    broker_address: str = field(metadata={"wire": "brokerAddr"})
+    broker_address: str = msgspec.field(name="brokerAddr")
     cluster_name: str
     broker_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueryDataVersion:
+class QueryDataVersion(msgspec.Struct, frozen=True):
     """Ask whether the name server has this version of the topics; the body is a DataVersion."""
 
     CODE: ClassVar = RequestCode.QUERY_DATA_VERSION
 
     broker_name: str
-    broker_address: str = field(metadata={"wire": "brokerAddr"})
+    broker_address: str = msgspec.field(name="brokerAddr")
     cluster_name: str
     broker_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueryDataVersionReply:
+class QueryDataVersionReply(msgspec.Struct, frozen=True):
     """Whether a registration is due."""
 
     changed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerHeartbeat:
+class BrokerHeartbeat(msgspec.Struct, frozen=True):
     """Say that a broker lives; real brokers leave the id out."""
 
     CODE: ClassVar = RequestCode.BROKER_HEARTBEAT
 
     cluster_name: str
-    broker_address: str = field(metadata={"wire": "brokerAddr"})
+    broker_address: str = msgspec.field(name="brokerAddr")
     broker_name: str
     broker_id: int | None = None
     epoch: Int32 | None = None
-    max_position: int | None = field(default=None, metadata={"wire": "maxOffset"})
-    confirm_position: int | None = field(default=None, metadata={"wire": "confirmOffset"})
-    heartbeat_timeout_ms: int | None = field(
-        default=None, metadata={"wire": "heartbeatTimeoutMills"}
-    )
+    max_position: int | None = msgspec.field(default=None, name="maxOffset")
+    confirm_position: int | None = msgspec.field(default=None, name="confirmOffset")
+    heartbeat_timeout_ms: int | None = msgspec.field(default=None, name="heartbeatTimeoutMills")
     election_priority: Int32 | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GetBrokerMemberGroup:
+class GetBrokerMemberGroup(msgspec.Struct, frozen=True):
     """Ask for the addresses of a broker name."""
 
     CODE: ClassVar = RequestCode.GET_BROKER_MEMBER_GROUP
@@ -106,15 +95,13 @@ class GetBrokerMemberGroup:
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class GetClusterInfo:
+class GetClusterInfo(msgspec.Struct, frozen=True):
     """Ask for all brokers and clusters."""
 
     CODE: ClassVar = RequestCode.GET_BROKER_CLUSTER_INFO
 
 
-@dataclass(frozen=True, slots=True)
-class WipeWritePerm:
+class WipeWritePerm(msgspec.Struct, frozen=True):
     """Take the write permission from all topics of a broker."""
 
     CODE: ClassVar = RequestCode.WIPE_WRITE_PERM_OF_BROKER
@@ -122,15 +109,13 @@ class WipeWritePerm:
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class WipeWritePermReply:
+class WipeWritePermReply(msgspec.Struct, frozen=True):
     """How many topics lost it."""
 
-    topics: Int32 = field(metadata={"wire": "wipeTopicCount"})
+    topics: Int32 = msgspec.field(name="wipeTopicCount")
 
 
-@dataclass(frozen=True, slots=True)
-class AddWritePerm:
+class AddWritePerm(msgspec.Struct, frozen=True):
     """Give all topics of a broker read and write permission."""
 
     CODE: ClassVar = RequestCode.ADD_WRITE_PERM_OF_BROKER
@@ -138,8 +123,7 @@ class AddWritePerm:
     broker_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AddWritePermReply:
+class AddWritePermReply(msgspec.Struct, frozen=True):
     """How many topics got it."""
 
-    topics: Int32 = field(metadata={"wire": "addTopicCount"})
+    topics: Int32 = msgspec.field(name="addTopicCount")

@@ -1,0 +1,216 @@
+"""A large batch taken column by column and message by message: the same bytes, numbers, answers."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from inorder.broker import bulk, hot
+from inorder.broker.hot import HotPath
+from inorder.broker.state.producers import ProducerTable
+from inorder.broker.ticks import Answers
+from inorder.config import BrokerConfig, StoreConfig
+from inorder.store.store import Store
+from inorder.testing.clock import FakeClock
+from inorder.testing.disk import FakeFiles
+from inorder.wire.ids import UniqueIds
+from inorder.wire.record import pack_host
+
+NOW_MS = 1_794_715_657_300
+NAMED, ANONYMOUS = "spark:sink:orders:b:0", "0123456789abcdef"
+KINDS = ("plain", "named", "anonymous")
+
+
+class Connection:
+    """A client's connection, as far as the hot path looks at it."""
+
+    peer_host = pack_host("127.0.0.1", 5000)
+    closed = False
+
+
+class Seen(NamedTuple):
+    """What a batch left behind."""
+
+    taken: bool
+    log: bytes
+    entries: bytes
+    keys: list[tuple[str, bytes, int, int]]
+    last: dict[str, int]
+    places: dict[int, int | None]
+    frames: list[bytes]
+    count: int
+
+
+def item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
+    head = struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, flag, len(body))
+    return head + body + struct.pack(">H", len(properties)) + properties
+
+
+def batch(kind: str, count: int, dice: random.Random) -> tuple[bytes, list[int]]:
+    """Return the body of a batch and its numbers."""
+    items, numbers = [], []
+    last = -1
+    for index in range(count):
+        own = [f"UNIQ_KEY\x01C0000202{index:08X}"]
+        if dice.random() < 0.5:
+            own.append(f"TAGS\x01Tag{dice.randrange(3)}")
+        if dice.random() < 0.5:
+            own.append(f"KEYS\x01k{dice.randrange(99)} word")
+        number = last + 1
+        if kind == "named":
+            number += dice.choice((0, 0, 1, 1 << 20))
+            group = f"INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01{number}\x02INORDER_PREV\x01{last}"
+            own.insert(dice.randrange(len(own) + 1), group)
+        elif kind == "anonymous":
+            own.append(f"INORDER_PID\x01{ANONYMOUS}\x02INORDER_SEQ\x01{number}")
+        last = number
+        numbers.append(number)
+        text = "\x02".join(own) + ("\x02" if dice.random() < 0.8 else "")
+        body = dice.randbytes(dice.choice((1, 100, 200)))
+        items.append(item(body, text.encode(), dice.choice((0, 0, 7, -1))))
+    return b"".join(items), numbers
+
+
+def header(queue_id: int) -> bytes:
+    fields = {
+        "a": "PG", "b": "Bulk", "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
+        "g": "1794715657242", "h": "0", "i": "WAIT\x01true\x02", "j": "0", "k": "false",
+        "m": "true",
+    }  # fmt: skip
+    return json.dumps(
+        {"code": 320, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": 5,
+         "serializeTypeCurrentRPC": "JSON", "version": 479}, separators=(",", ":"),
+    ).encode()  # fmt: skip
+
+
+def sent(body: bytes, numbers: list[int], *, columns: bool, kind: str = "named") -> Seen:
+    """Send a batch to a broker of its own; return what it left behind."""
+    clock = FakeClock()
+    store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), clock)
+    broker: Any = SimpleNamespace(
+        store=store, clock=clock, config=BrokerConfig(), store_host=pack_host("127.0.0.1", 10911),
+        unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
+        resizing=SimpleNamespace(places=SimpleNamespace(send_version=lambda _: "")),
+    )  # fmt: skip
+    connection: Any = Connection()
+    table = broker.producers
+    for name, named in ((NAMED, True), (ANONYMOUS, False)):
+        table.add_numbers(table.hello(name, 1, connection, named=named), "Bulk", 3)
+    path = HotPath(broker)
+    target = path.target("Bulk", 3)
+    answers = Answers(connection, NOW_MS)
+    taken_by_columns: list[bool] = []
+    if columns:
+        path._bulk = _watched(path._bulk, taken_by_columns)  # type: ignore[method-assign]
+    else:
+        path._bulk = lambda *_: False  # type: ignore[method-assign]
+    taken = path.send_v2(connection, header(3), body, answers)
+    log = bytes(store.log.pending[: store.log._used])
+    known = {name: table.numbers(name, "Bulk", 3) for name in (NAMED, ANONYMOUS)}
+    chosen = known[NAMED if kind == "named" else ANONYMOUS]
+    assert chosen is not None
+    seen = Seen(
+        taken_by_columns == [True] if columns else taken,
+        log,
+        bytes(target.queue.tail),
+        list(store.keys.waiting),
+        {name: numbers.last for name, numbers in known.items() if numbers is not None},
+        {number: chosen.find(number) for number in numbers},
+        answers.frames,
+        answers.count,
+    )
+    store.close()
+    return seen
+
+
+def _watched(call: Callable[..., bool], said: list[bool]) -> Callable[..., bool]:
+    def watched(*words: Any) -> bool:
+        said.append(call(*words))
+        return said[-1]
+
+    return watched
+
+
+@settings(max_examples=25, deadline=None)
+@given(kind=st.sampled_from(KINDS), count=st.integers(bulk.BULK_MIN, 300), seed=st.integers(0, 999))
+@example(kind="named", count=1024, seed=1)
+def test_columns_and_messages_leave_the_same(kind: str, count: int, seed: int):
+    """Records, queue entries, keys, numbers and the answer, whatever the batch holds."""
+    body, numbers = batch(kind, count, random.Random(seed))
+    assert len(body) >= hot._BULK_BYTES_MIN
+    by_columns = sent(body, numbers, columns=True, kind=kind)
+    by_messages = sent(body, numbers, columns=False, kind=kind)
+    assert by_columns.taken
+    assert by_columns == by_messages
+
+
+def members(count: int = 128, **changed: bytes) -> bytes:
+    """Return a batch of a named producer, some properties of it changed."""
+    found = []
+    for index in range(count):
+        group = (
+            f"UNIQ_KEY\x01C{index:08X}\x02INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01{index}"
+            f"\x02INORDER_PREV\x01{index - 1}\x02"
+        ).encode()
+        found.append(item(b"x" * 200, changed.get(f"at{index}", group)))
+    return b"".join(found)
+
+
+GROUP = f"INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01".encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "properties"),
+    [
+        ("a number missing", b"UNIQ_KEY\x01C\x02"),
+        ("a number that does not follow", b"UNIQ_KEY\x01C\x02" + GROUP + b"9\x02INORDER_PREV\x018"),
+        ("a number that falls", b"UNIQ_KEY\x01C\x02" + GROUP + b"2\x02INORDER_PREV\x0149\x02"),
+        ("two numbers", b"UNIQ_KEY\x01C\x02" + (GROUP + b"50\x02INORDER_PREV\x0149\x02") * 2),
+        ("another producer", b"UNIQ_KEY\x01C\x02INORDER_PID\x01z\x02INORDER_SEQ\x0150\x02"),
+        ("no predecessor", b"UNIQ_KEY\x01C\x02" + GROUP + b"50\x02"),
+        ("no id", GROUP + b"50\x02INORDER_PREV\x0149\x02"),
+        ("inside of another", b"UNIQ_KEY\x01C\x02x" + GROUP + b"50\x02INORDER_PREV\x0149\x02"),
+        ("wrong letters", b"UNIQ_KEY\x01C\xff\x02" + GROUP + b"50\x02INORDER_PREV\x0149\x02"),
+        ("too large", b"UNIQ_KEY\x01C\x02" + GROUP + b"9" * 19 + b"\x02INORDER_PREV\x0149\x02"),
+        ("a zero at the end", b"UNIQ_KEY\x01C\x02" + GROUP + b"50\x02INORDER_PREV\x0149\x02\0"),
+        ("a delay", b"UNIQ_KEY\x01C\x02DELAY\x013\x02" + GROUP + b"50\x02INORDER_PREV\x0149\x02"),
+        ("nothing", b""),
+    ],
+)
+def test_batch_that_is_not_plain_is_left_to_the_other_way(name: str, properties: bytes):
+    """It changes nothing before it gives up."""
+    seen = sent(members(at50=properties), [1], columns=True)
+    assert not seen.taken, name
+    other = sent(members(at50=properties), [1], columns=False)
+    assert (seen.log, seen.last, seen.keys) == (other.log, other.last, other.keys)
+
+
+def test_a_predecessor_is_not_taken_from_the_next_message():
+    """The numbers of one message end with it."""
+    body = members(at50=b"UNIQ_KEY\x01C\x02" + GROUP + b"50", at51=b"INORDER_PREV\x0149\x02")
+    assert bulk.numbers_of([b"a", b"b"]) is None
+    assert not sent(body, [1], columns=True).taken
+
+
+def test_numbers_inside_of_a_body_are_no_numbers():
+    """Only properties are looked at."""
+    items = []
+    for index in range(128):
+        group = (
+            f"UNIQ_KEY\x01C{index:08X}\x02INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01{index}"
+            f"\x02INORDER_PREV\x01{index - 1}\x02"
+        ).encode()
+        items.append(item(b"\x02" + GROUP + b"7\x02" + b"x" * 100, group))
+    seen = sent(b"".join(items), list(range(128)), columns=True)
+    assert seen.taken
+    assert seen.last[NAMED] == 127
+    assert seen == sent(b"".join(items), list(range(128)), columns=False)
