@@ -5,8 +5,11 @@
 
 200-byte bodies, 1,000 keys, four queues, `local[2]`. Each cell is run with our source, with Spark's
 own Kafka source on the same rows, and with rows from nothing (the ceiling of Spark's Arrow
-interface). CPU is that of the JVM, its Python workers and the broker. Then the cost of many queues
-in small micro-batches, and the age of rows in a sink at 1,000 messages/s.
+interface). Of ours (option `columns`) and from nothing it takes what Kafka's source gives: topic,
+queue, offset, key, body and time of storing; state and topic cells take what they need, and
+`batch-noop-all` takes all thirteen columns, properties and ids among them. CPU is that of the JVM,
+its Python workers and the broker. Then the cost of many queues in small micro-batches, and the age
+of rows in a sink at 1,000 messages/s.
 
 It ends after `--minutes` at the latest: what was not measured by then is left out, and said so.
 """
@@ -35,6 +38,7 @@ from inorder.spark.failing import as_ours
 QUEUES = 4
 TASKS = 2
 TOPIC = "bench"
+AS_KAFKA = "topic,queue,offset,key,body,stored_at"
 FEW, MANY = 2, 64
 SMALL_ROWS = 640
 SMALL_BATCHES = 24
@@ -92,23 +96,31 @@ class Side:
         self.spark, self.name, self.source, self.options = spark, name, source, options
         self.brokers: list[Child] = []
 
-    def batch(self) -> Any:
+    def batch(self, columns: str | None = AS_KAFKA) -> Any:
         """Return all rows as a table."""
-        return self.spark.read.format(self.source).options(**self.options).load()
+        options = self._chosen(columns)
+        return self.spark.read.format(self.source).options(**options).load()
 
-    def stream(self, **more: str) -> Any:
+    def stream(self, columns: str = AS_KAFKA) -> Any:
         """Return all rows as a stream."""
-        options = {**self.options, "startingOffsets": "earliest", **more}
+        options = {**self._chosen(columns), "startingOffsets": "earliest"}
         return self.spark.readStream.format(self.source).options(**options).load()
 
-    def state_columns(self, frame: Any) -> Any:
-        """Return queue, offset and key."""
-        if self.source == "kafka":
-            return frame.selectExpr("partition as queue", "offset", "cast(key as string) as key")
-        return frame.select("queue", "offset", "key")
+    def _chosen(self, columns: str | None) -> dict[str, str]:
+        if columns is None or self.source == "kafka":  # which has no choice
+            return self.options
+        return {**self.options, "columns": columns}
 
-    def to_topic(self, frame: Any, number: int) -> Any:
+    def for_state(self) -> Any:
+        """Return a stream of queue, offset and key."""
+        if self.source == "kafka":
+            words = ("partition as queue", "offset", "cast(key as string) as key")
+            return self.stream().selectExpr(*words)
+        return self.stream("queue,offset,key")
+
+    def to_topic(self, number: int) -> Any:
         """Return the writer of a stream into a topic of the same broker."""
+        frame = self.stream("topic,broker,queue,offset,key,body")
         if self.source == "kafka":
             chosen = frame.select("key", "value")
             return chosen.writeStream.format("kafka").options(
@@ -226,7 +238,7 @@ def _fill_kafka(plan: SparkPlan, kafka: Kafka, ours: Side, say: Say) -> None:
     for name in (TOPIC, "latency", *(f"out{number}" for number in range(plan.units))):
         kafka.make_topic(name, QUEUES)
     began = time.monotonic()
-    rows = ours.batch().selectExpr("key", "body as value", "queue as partition")
+    rows = ours.batch("key,body,queue").selectExpr("key", "body as value", "queue as partition")
     rows.write.format("kafka").options(
         **{"kafka.bootstrap.servers": kafka.address}, topic=TOPIC
     ).save()
@@ -256,21 +268,20 @@ def _throughput_runs(
     """Return every unit, the sides in turn."""
     cells: dict[str, Callable[[Side, Path, int], None]] = {
         "batch-noop": lambda side, where, _: _noop(side.batch(), where),
+        "batch-noop-all": lambda side, where, _: _noop(side.batch(None), where),
         "batch-parquet": lambda side, where, _: _parquet(side.batch(), where),
         "stream-noop": lambda side, where, _: _drain(side.stream().writeStream, where, "noop"),
         "stream-parquet": lambda side, where, _: _drain(
             side.stream().writeStream.option("path", str(where / "out")), where, "parquet"
         ),
-        "stream-topic": lambda side, where, number: _drain(
-            side.to_topic(side.stream(), number), where, None
-        ),
+        "stream-topic": lambda side, where, number: _drain(side.to_topic(number), where, None),
         "stream-state": _state,
     }
     found: list[tuple[str, str, Callable[[], Unit]]] = []
     for name, run in cells.items():
         for number in range(plan.units):
             for side in sides:
-                if name == "stream-topic" and side.name == CEILING:
+                if side.name == {"stream-topic": CEILING, "batch-noop-all": THEIRS}.get(name):
                     continue
                 found.append((name, side.name, _timed(run, side, folder, number, plan.count)))
     return found
@@ -311,7 +322,7 @@ def _state(side: Side, where: Path, _: int) -> None:
 
     state = where / "state"
     state.mkdir()
-    rows = side.state_columns(side.stream()).mapInArrow(ordered_state(str(state)), STATE_OUT)
+    rows = side.for_state().mapInArrow(ordered_state(str(state)), STATE_OUT)
     _drain(rows.writeStream, where, "noop")
 
 

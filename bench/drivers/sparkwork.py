@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from inorder.spark.schema import arrow_schema, spark_schema
+from inorder.spark.schema import arrow_schema, chosen, spark_schema
 
 BODY_BYTES = 200
 KEYS = 1000
@@ -75,14 +75,14 @@ def _columns(queue: int) -> dict[str, Any]:
 class Slice(InputPartition):
     """Rows of some queues."""
 
-    def __init__(self, queues: list[int], start: int, end: int) -> None:
+    def __init__(self, queues: list[int], start: int, end: int, names: tuple[str, ...]) -> None:
         super().__init__(None)
-        self.queues, self.start, self.end = queues, start, end
+        self.queues, self.start, self.end, self.names = queues, start, end, names
 
 
 def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
     """Give the rows of a slice."""
-    schema = arrow_schema()
+    schema = arrow_schema(part.names)
     for queue in part.queues:
         columns = _columns(queue)
         for start in range(part.start, part.end, BATCH_ROWS):
@@ -96,7 +96,7 @@ def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
 
 
 class SyntheticSource(DataSource):
-    """`format("synthetic")`: rows, queues and tasks are options."""
+    """`format("synthetic")`: rows, queues, tasks and columns are options."""
 
     @classmethod
     def name(cls) -> str:
@@ -105,7 +105,7 @@ class SyntheticSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of our source."""
-        return spark_schema()
+        return spark_schema(chosen(self.options.get("columns")))
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Return the reader of a batch."""
@@ -118,7 +118,8 @@ class SyntheticSource(DataSource):
 
 def _slices(options: dict[str, str], start: int, end: int) -> list[InputPartition]:
     queues, tasks = int(options["queues"]), int(options["tasks"])
-    return [Slice(list(range(at, queues, tasks)), start, end) for at in range(tasks)]
+    names = chosen(options.get("columns"))
+    return [Slice(list(range(at, queues, tasks)), start, end, names) for at in range(tasks)]
 
 
 class SyntheticReader(DataSourceReader):

@@ -69,7 +69,7 @@ def batch(kind: str, count: int, dice: random.Random) -> tuple[bytes, list[int]]
         if kind == "named":
             number += dice.choice((0, 0, 1, 1 << 20))
             group = f"INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01{number}\x02INORDER_PREV\x01{last}"
-            own.insert(dice.randrange(len(own) + 1), group)
+            own.insert(dice.randrange(len(own)) + 1, group)
         elif kind == "anonymous":
             own.append(f"INORDER_PID\x01{ANONYMOUS}\x02INORDER_SEQ\x01{number}")
         last = number
@@ -177,6 +177,7 @@ GROUP = f"INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01".encode()
         ("two numbers", b"UNIQ_KEY\x01C\x02" + (GROUP + b"50\x02INORDER_PREV\x0149\x02") * 2),
         ("another producer", b"UNIQ_KEY\x01C\x02INORDER_PID\x01z\x02INORDER_SEQ\x0150\x02"),
         ("no predecessor", b"UNIQ_KEY\x01C\x02" + GROUP + b"50\x02"),
+        ("numbers first", GROUP + b"50\x02INORDER_PREV\x0149\x02UNIQ_KEY\x01C\x02"),
         ("no id", GROUP + b"50\x02INORDER_PREV\x0149\x02"),
         ("inside of another", b"UNIQ_KEY\x01C\x02x" + GROUP + b"50\x02INORDER_PREV\x0149\x02"),
         ("wrong letters", b"UNIQ_KEY\x01C\xff\x02" + GROUP + b"50\x02INORDER_PREV\x0149\x02"),

@@ -28,8 +28,6 @@ ITEM_BYTES_MIN: Final = 23
 PROPERTIES_BYTES_MAX: Final = 32_767
 UNIQUE_BYTES: Final = b"UNIQ_KEY\x01"
 ENTRY: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag", ">i8")])
-_JOIN: Final = b"\x02\x02"
-_SEPARATOR: Final = 2
 _SEQUENCE: Final = f"\x02{SEQUENCE}\x01".encode()
 _PREDECESSOR: Final = f"\x02{PREDECESSOR}\x01".encode()
 _DIGITS_MAX: Final = 18
@@ -100,23 +98,22 @@ class Numbers(NamedTuple):
 
 def numbers_of(properties: Sequence[bytes]) -> Numbers | None:
     """Return the numbers of a batch of one producer, each behind the one before it; else None."""
-    # hot: 0.6 µs a message
-    blob = _JOIN + _JOIN.join(properties) + _JOIN
-    first = _GROUP.search(properties[0] + _JOIN)
-    if first is None or not blob.isascii() or blob.count(MARK_BYTES) != len(properties):
+    # hot: 0.8 µs a message
+    first = _GROUP.search(properties[0] + b"\x02")
+    if first is None or sum(map(bytes.count, properties, repeat(MARK_BYTES))) != len(properties):
         return None
     name, text, before = first.groups()
-    mark = MARK_BYTES + name + _SEQUENCE
-    parts = blob.split(mark)
-    if not _one_each(blob, mark, parts, properties):
+    # One mark each, all of one producer, each behind another property: the id at least.
+    halves = list(map(bytes.split, properties, repeat(b"\x02" + MARK_BYTES + name + _SEQUENCE)))
+    if set(map(len, halves)) != {2} or not all(map(bytes.isascii, properties)):
         return None
     if not all(map(operator.contains, properties, repeat(UNIQUE_BYTES))):
         return None
-    rests = parts[1:]
+    rests = [rest + b"\x02" for _, rest in halves]
     if before is None:
         numbers = list(range(int(text), int(text) + len(rests)))
         wanted = [b"%d\x02" % number for number in numbers]
-        if _PREDECESSOR in blob:
+        if any(map(operator.contains, rests, repeat(_PREDECESSOR[1:]))):
             return None
     else:
         texts = [rest[: rest.find(b"\x02")] for rest in rests]
@@ -136,18 +133,6 @@ def follow(found: Numbers, last: int) -> bool:
     before = numbers[0] - 1 if found.before is None else found.before
     ascend = all(map(operator.lt, [last, *numbers[:-1]], numbers))
     return before == last and ascend and numbers[-1] <= NUMBER_MAX
-
-
-def _one_each(blob: bytes, mark: bytes, parts: list[bytes], properties: Sequence[bytes]) -> bool:
-    """Tell whether a mark stands once in each message, at the beginning of a property."""
-    if len(parts) != len(properties) + 1:
-        return False
-    at = np.cumsum(np.fromiter(map(len, parts), np.int64, len(parts))[:-1] + len(mark)) - len(mark)
-    sizes = np.fromiter(map(len, properties), np.int64, len(properties)) + len(_JOIN)
-    ends = np.cumsum(sizes) + len(_JOIN)
-    if (np.searchsorted(ends, at, side="right") != np.arange(len(properties))).any():
-        return False
-    return bool((np.frombuffer(blob, np.uint8)[at - 1] == _SEPARATOR).all())
 
 
 class Head(NamedTuple):
