@@ -76,7 +76,7 @@ else
 	INORDER_SEED=$(SEED) $(PYTEST) -q -s tests/simulation
 endif
 
-mutants: $(STAMP) ## plant bugs in the code, one by one, and see each caught
+mutants: spark-setup ## plant bugs in the code, one by one, and see each caught
 	$(PY) -m tests.mutants.run $(ARGS)
 
 model: $(STAMP) ## search the models of leases and resizes within their larger bounds
@@ -133,6 +133,7 @@ proof-faults: $(STAMP) ## disk full and fsync errors at every write point
 
 proof-producer: $(STAMP) ## producers over a bad network and a broker killed 20 times: once, in order
 	$(PY) -m tests.crash.producing --kills 20 $(ARGS)
+	INORDER_PLANTED=all $(PYTEST) -q -n $(WORKERS) tests/crash/test_producing.py -k planted
 
 proof-consumer: $(STAMP) ## consumers and broker killed for ten minutes: all handled, in order
 	$(PY) -m tests.crash.consuming --minutes 10 $(ARGS)

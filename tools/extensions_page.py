@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 from enum import IntEnum
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
+
+import msgspec
 
 from inorder import errors
 from inorder.wire import extensions
@@ -73,8 +74,8 @@ def _fields(cls: Any) -> list[str]:
         return []
     texts = _members(cls)
     lines = ["| field | default | what it is |", "|---|---|---|"]
-    for item, name in zip(dataclasses.fields(cls), names, strict=True):
-        default = "" if item.default is dataclasses.MISSING else f"`{str(item.default).lower()}`"
+    for item, name in zip(msgspec.structs.fields(cls), names, strict=True):
+        default = "" if item.required else f"`{str(item.default).lower()}`"
         lines.append(f"| `{name}` | {default} | {texts.get(item.name, '')} |")
     return [*lines, ""]
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,21 @@ once.
 def cli_page() -> str:
     """Return the page of all commands."""
     parts = [_CLI_HEAD]
-    for words in _commands((), typer.main.get_command(app)):
-        shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "100"})
+    command: Any = typer.main.get_command(app)
+    for words in _commands((), command):
         parts.append(f"## inorder {' '.join(words)}\n")
-        parts.append(f"```text\n{shown.stdout.strip()}\n```\n")
+        parts.append(f"```text\n{_help_of(command, words)}\n```\n")
     return "\n".join(parts)
+
+
+def _help_of(command: Any, words: tuple[str, ...]) -> str:
+    """Return what `--help` prints; of the command itself, which takes long to make of an app."""
+    runner = CliRunner()
+    with runner.isolation(env={"COLUMNS": "100"}) as (printed, *_):
+        name = runner.get_default_prog_name(command)
+        command.main([*words, "--help"], prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+        return printed.getvalue().decode().strip()
 
 
 def _commands(words: tuple[str, ...], command: Any) -> list[tuple[str, ...]]:

@@ -71,7 +71,7 @@ class BrokerConfig:
 
     name: str = setting("broker-a", "broker name", rocketmq="brokerName")
     cluster: str = setting("DefaultCluster", "cluster name", rocketmq="brokerClusterName")
-    broker_id: int = setting(0, "0 is the master", rocketmq="brokerId")
+    broker_id: int = setting(0, "0 is the master; there are no replicas", rocketmq="brokerId")
     host: str = setting("127.0.0.1", "address to listen on", rocketmq="bindAddress")
     port: int = setting(10911, "port to listen on; 0 = any", rocketmq="listenPort")
     advertised_host: str = setting("", "address given to clients; default: host", rocketmq="brokerIP1")

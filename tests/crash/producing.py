@@ -247,11 +247,22 @@ class Worker:
 
     def kill(self) -> None:
         """End it, whatever it does."""
-        assert self._process.stdin is not None
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdin.close()
+        end_child(self._process)
+
+
+def end_child(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to a process that reads its standard input."""
+    assert process.stdin is not None
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    process.stdin.close()
+
+
+async def stop_all(workers: Iterable[Worker]) -> list[Event]:
+    """Let the producers finish; return what they were told."""
+    told = await asyncio.gather(*(worker.stop() for worker in workers))
+    return [event for events in told for event in events]
 
 
 def python_path() -> dict[str, str]:
@@ -274,7 +285,7 @@ async def run(plan: Plan, folder: Path, *, show: bool = False) -> tuple[Report, 
         await make_topic(door.namesrv, broker.port, topic)
         workers += [Worker(folder, plan, n, door.namesrv) for n in range(plan.processes)]
         await torment(plan, broker, proxy, figures, show=show)
-        told = [event for worker in workers for event in await worker.stop()]
+        told = await stop_all(workers)
         broker.kill()
         if not plan.rocketmq:  # a last recovery, and no write after it: all files must agree
             await broker.start()
@@ -330,18 +341,7 @@ def judge(
     told: Iterable[Event], contents: Contents, figures: Figures, *, stored_once: bool
 ) -> Report:
     """Hold the log against what the producers were told."""
-    records = [
-        Stored(
-            f"{TOPIC}/{BROKER}/{record.queue_id}",
-            record.queue_offset,
-            record.properties["id"],
-            record.properties["__SHARDINGKEY"],
-            int(record.properties["sequence"]),
-            f"{zlib.crc32(record.body):08x}",
-        )
-        for record in contents.records
-        if record.topic == TOPIC
-    ]
+    records = stored(contents)
     figures.stored = len(records)
     there = {record.id for record in records}
     sends: list[Event] = []
@@ -355,6 +355,22 @@ def judge(
         sends.append(event)
     rules = Rules(stored_once=stored_once, acknowledged_min=figures.kills * WINDOW)
     return check([*sends, *records], rules=rules)
+
+
+def stored(contents: Contents, broker: str = BROKER) -> list[Stored]:
+    """Return the messages of a log as the checker wants them."""
+    return [
+        Stored(
+            f"{TOPIC}/{broker}/{record.queue_id}",
+            record.queue_offset,
+            record.properties["id"],
+            record.properties["__SHARDINGKEY"],
+            int(record.properties["sequence"]),
+            f"{zlib.crc32(record.body):08x}",
+        )
+        for record in contents.records
+        if record.topic == TOPIC
+    ]
 
 
 def main() -> None:

@@ -19,14 +19,12 @@ import json
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -39,26 +37,24 @@ from inorder.checker import (
     Kind,
     Report,
     Rules,
-    Stored,
     check,
 )
-from inorder.clock import SystemClock
-from inorder.config import NameServerConfig
-from inorder.disk import OsFiles
-from inorder.nameserver.server import NameServer
-from inorder.testing.history import read_history
 from inorder.testing.seeds import stream
-from inorder.wire.hosts import show_address
-from tests.crash.consuming import GROUP, Watch, make_topic
-from tests.crash.frontdoor import BROKER
+from tests.crash.consuming import Watch, make_topic
+from tests.crash.crew import (
+    GROUP,
+    Crew,
+    Member,
+    read_events,
+    start_name_server,
+    start_producers,
+)
 from tests.crash.producers import TOPIC
-from tests.crash.producing import ROOT, OurBroker, Worker, python_path
-from tests.crash.producing import Plan as Producing
-from tests.crash.stormers import Orders, start_words
+from tests.crash.producing import OurBroker, Worker, stop_all, stored
+from tests.crash.stormers import StormOrders, start_words
 from tests.crash.verify import Contents
 
 DRAIN_S = 180
-STOP_S = 60
 LATE_START_NS = 100_000_000
 """What a process starts so soon after it goes on was decided before it was stopped."""
 
@@ -140,26 +136,12 @@ class StormBroker(OurBroker):
         self._words = ["tests.crash.stormbroker", str(grants), *self._words[1:]]
 
 
-class Member:
-    """A consumer process."""
+class Stormer(Member):
+    """A consumer process that can also be made to stand still."""
 
-    def __init__(self, orders: Orders, folder: Path) -> None:
-        self.name = orders.name
+    def __init__(self, folder: Path, orders: StormOrders) -> None:
+        super().__init__(folder, orders.name, start_words(orders), Path(orders.events))
         self.stopped_ns: list[tuple[int, int]] = []
-        self._events = Path(orders.events)
-        self._log = folder / f"{orders.name}.log"
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                start_words(orders), cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log,
-                env=python_path(),
-            )  # fmt: skip
-
-    async def leave(self) -> None:
-        """Stop as one should."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        code = await asyncio.to_thread(self._process.wait, STOP_S)
-        assert code == 0, f"{self.name} ended with {code}: {self.log()}"
 
     async def freeze(self, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after a while."""
@@ -171,58 +153,23 @@ class Member:
             self.stopped_ns.append((began_ns, time.monotonic_ns()))
             self._process.send_signal(signal.SIGCONT)
 
-    def kill(self) -> None:
-        """SIGKILL."""
-        assert self._process.stdin is not None
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._process.stdin.close()
 
-    def log(self) -> str:
-        """Return the end of what it logged."""
-        return self._log.read_text()[-3000:]
-
-    def handled(self) -> list[Handled]:
-        """Return its runs; of one that was killed the last may have no end."""
-        runs: dict[tuple[str, int, int], Handled] = {}
-        for run in read_events(self._events):
-            assert isinstance(run, Handled)
-            runs[run.queue, run.offset, run.start_ns] = run
-        return list(runs.values())
-
-
-def read_events(path: Path) -> Iterable[Event]:
-    """Return the events of a file whose last line may be cut."""
-    if not path.exists():
-        return []
-    with path.open() as lines:
-        return list(read_history(line for line in lines if line.endswith("\n")))
-
-
-@dataclass
 class Storm:
-    """The processes of a run, and what is done to them."""
+    """The consumers of a run, and what is done to them."""
 
-    plan: Plan
-    folder: Path
-    namesrv: str
-    store_port: int
-    running: list[Member] = field(default_factory=list)
-    all: list[Member] = field(default_factory=list)
-    frozen: dict[Member, asyncio.Task[None]] = field(default_factory=dict)
-    events: Counter[str] = field(default_factory=Counter)
+    def __init__(self, plan: Plan, folder: Path, namesrv: str, store_port: int) -> None:
+        self.plan = plan
+        self.frozen: dict[Stormer, asyncio.Task[None]] = {}
+        self.events: Counter[str] = Counter()
 
-    def join(self) -> None:
-        """Start one more, under a new name."""
-        name, plan = f"c{len(self.all)}", self.plan
-        orders = Orders(
-            self.namesrv, name, GROUP, TOPIC, plan.seed, str(self.folder / f"handled-{name}"),
-            self.store_port, plan.order, plan.lease_ms, plan.grace_ms, plan.handle_s,
-        )  # fmt: skip
-        member = Member(orders, self.folder)
-        self.running.append(member)
-        self.all.append(member)
+        def start(name: str) -> Stormer:
+            orders = StormOrders(
+                namesrv, name, GROUP, TOPIC, plan.seed, str(folder / f"handled-{name}"),
+                store_port, plan.order, plan.lease_ms, plan.grace_ms, plan.handle_s,
+            )  # fmt: skip
+            return Stormer(folder, orders)
+
+        self.crew = Crew(start)
 
     async def rage(self, broker: OurBroker, *, show: bool) -> None:
         """Do something to somebody, again and again, for the time that the plan gives."""
@@ -238,50 +185,43 @@ class Storm:
         await asyncio.gather(*self.frozen.values())
 
     async def _do(self, what: str, draw: random.Random, broker: OurBroker) -> None:
-        free = [member for member in self.running if not self._is_frozen(member)]
+        crew = self.crew
+        free = [member for member in crew.running if not self._is_frozen(member)]
         if what == "broker":
             broker.kill()
             await asyncio.sleep(draw.uniform(0, 0.5))
             await broker.start()
         elif what == "join" or len(free) < 2:
-            if len(self.running) < self.plan.members + 2:
-                self.join()
+            if len(crew.running) < self.plan.members + 2:
+                crew.add()
         elif what == "freeze":
             seconds = draw.choice((0.3, 1.0, 1.5, 2.5)) * self.plan.lease_ms / 1000
             member = draw.choice(free)
             self.frozen[member] = asyncio.create_task(member.freeze(seconds))
         else:
             member = draw.choice(free)
-            self.running.remove(member)
+            crew.running.remove(member)
             if what == "kill":
                 member.kill()
             else:
-                await member.leave()
-            if len(self.running) < self.plan.members:
-                self.join()
+                await member.stop()
+            if len(crew.running) < self.plan.members:
+                crew.add()
 
-    def _is_frozen(self, member: Member) -> bool:
+    def _is_frozen(self, member: Stormer) -> bool:
         freezing = self.frozen.get(member)
         return freezing is not None and not freezing.done()
-
-    async def end(self) -> None:
-        """Stop all as one should."""
-        await asyncio.gather(*(member.leave() for member in self.running))
-        self.running.clear()
 
     def kill(self) -> None:
         """End all, whatever they do."""
         for freezing in self.frozen.values():
             freezing.cancel()
-        for member in self.all:
-            member.kill()
+        self.crew.kill()
 
 
 async def run(plan: Plan, folder: Path, *, show: bool = False) -> tuple[Report, Counter[str]]:
     """Play a plan; return the verdict, and what is counted only."""
-    config = NameServerConfig(port=0, data=str(folder / "names"))
-    names = NameServer(config, SystemClock(), OsFiles())
-    namesrv = show_address(*await names.start())
+    names, namesrv = await start_name_server(folder)
     grants, ledger = folder / "grants", Ledger(folder / "ledger.sqlite")
     broker = StormBroker(folder, namesrv, grants)
     storm = Storm(plan, folder, namesrv, await ledger.start())
@@ -289,18 +229,19 @@ async def run(plan: Plan, folder: Path, *, show: bool = False) -> tuple[Report, 
     try:
         await broker.start()
         await make_topic(namesrv, broker.port)
-        producing = Producing(producers=plan.producers, seed=plan.seed, rate=plan.rate)
-        workers += [Worker(folder, producing, n, namesrv) for n in range(producing.processes)]
+        workers += start_producers(
+            folder, namesrv, producers=plan.producers, seed=plan.seed, rate=plan.rate
+        )
         for _ in range(plan.members):
-            storm.join()
+            storm.crew.add()
         await storm.rage(broker, show=show)
-        told = [event for worker in workers for event in await worker.stop()]
+        told = await stop_all(workers)
         watch = Watch(namesrv)
         watching = asyncio.create_task(watch.run())
-        await drained(watch, storm)
+        await storm.crew.wait_done(watch.left, DRAIN_S)
         watching.cancel()
         await asyncio.wait((watching,))
-        await storm.end()
+        await storm.crew.stop()
         broker.kill()
         await broker.start()
         broker.kill()
@@ -318,43 +259,26 @@ async def run(plan: Plan, folder: Path, *, show: bool = False) -> tuple[Report, 
     return judge(plan, events, contents, storm), storm.events
 
 
-async def drained(watch: Watch, storm: Storm) -> None:
-    """Wait until the group is done."""
-    until = time.monotonic() + DRAIN_S
-    while not await watch.drained():
-        logs = "\n".join(f"--- {member.name}\n{member.log()}" for member in storm.running)
-        assert time.monotonic() < until, f"the group does not get done:\n{logs}"
-        await asyncio.sleep(0.2)
-
-
 def judge(plan: Plan, told: list[Event], contents: Contents, storm: Storm) -> Report:
     """Hold what was handled and applied against what is stored."""
-    records = [
-        Stored(
-            f"{TOPIC}/{BROKER}/{record.queue_id}", record.queue_offset, record.properties["id"],
-            record.properties["__SHARDINGKEY"], int(record.properties["sequence"]),
-            f"{zlib.crc32(record.body):08x}",
-        )
-        for record in contents.records
-        if record.topic == TOPIC
-    ]  # fmt: skip
     grants = [event for event in told if isinstance(event, Granted)]
-    runs = [run for member in storm.all for run in member.handled()]
-    late = late_starts(storm.all, runs, grants)
+    runs = storm.crew.handled()
+    late = late_starts(storm.crew.all, runs, grants)
     storm.events["late_starts"] = len(late)
     rules = Rules(
         handled_once=False,
         handling=Handling.KEY if plan.order == "key" else Handling.QUEUE,
         acknowledged_min=30,
     )
-    report = check([*told, *records, *(run for run in runs if run not in late)], rules=rules)
+    handled = [run for run in runs if run not in late]
+    report = check([*told, *stored(contents), *handled], rules=rules)
     for name in ("outlived", "late_effects", "repeated_effects", "grants", "applied", "handled"):
         storm.events[name] = report.counts.get(name, 0)
     return report
 
 
 def late_starts(
-    members: Iterable[Member], runs: Iterable[Handled], grants: Iterable[Granted]
+    members: Iterable[Stormer], runs: Iterable[Handled], grants: Iterable[Granted]
 ) -> set[Handled]:
     """Return the runs that were begun, after another's grant, in the moment after a stop.
 

@@ -8,34 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from inorder.aio import Consumer, ReceivedMessage
+from inorder.aio import ReceivedMessage
 from inorder.checker import Handled, HandledResult, queue_name
 from inorder.client.policies import Retry
 from inorder.config import ClientConfig, ConsumerConfig
-from inorder.testing.history import write_history
 from inorder.testing.seeds import stream
+from tests.crash import consumers
+from tests.crash.consumers import ConsumerOrders, RunsFile
 
 FAIL_RATIO = 0.01
 RETRY_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class StormOrders(ConsumerOrders):
     """What the process shall do."""
 
-    namesrv: str
-    name: str
-    group: str
-    topic: str
-    seed: int
-    events: str
     store_port: int
     order: Literal["queue", "key"]
     lease_ms: int
@@ -71,11 +65,11 @@ class Store:
 class Notes:
     """Handles messages and writes down that it did."""
 
-    def __init__(self, orders: Orders) -> None:
+    def __init__(self, orders: StormOrders) -> None:
         self._orders = orders
         self._draw: random.Random = stream(orders.seed, orders.name)
         self._store = Store(orders.store_port)
-        self._file = os.open(orders.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._runs = RunsFile(orders.events)
 
     async def handle(self, message: ReceivedMessage) -> None:
         """Take a moment; now and then ask for another try."""
@@ -84,7 +78,7 @@ class Notes:
             message.properties["id"], message.key, time.monotonic_ns(),
             epoch=message.fence.epoch, fence=message.fence.sequence,
         )  # fmt: skip
-        self._write(run)
+        self._runs.write(run)
         result = HandledResult.FAILED
         try:
             await asyncio.sleep(self._draw.uniform(0, self._orders.handle_s))
@@ -93,32 +87,24 @@ class Notes:
             await self._store.apply(message)
             result = HandledResult.DONE
         finally:
-            self._write(replace(run, end_ns=time.monotonic_ns(), result=result))
-
-    def _write(self, run: Handled) -> None:
-        for line in write_history([run]):
-            os.write(self._file, f"{line}\n".encode())
+            self._runs.write(replace(run, end_ns=time.monotonic_ns(), result=result))
 
 
-async def consume(orders: Orders) -> None:
-    """Consume until standard input ends; then stop as one should."""
+def start_words(orders: StormOrders) -> list[str]:
+    """Return the command that does it."""
+    return consumers.start_words(orders, "tests.crash.stormers")
+
+
+def main() -> None:
+    """Do as the arguments say."""
+    orders = StormOrders(**json.loads(sys.argv[1]))
     config = ClientConfig(
         route_refresh_ms=2000,
         consumer=ConsumerConfig(lease_ms=orders.lease_ms, grace_ms=orders.grace_ms),
     )
-    consumer = Consumer(
-        orders.namesrv, group=orders.group, consume_from="first", instance=orders.name,
-        config=config,
-    )  # fmt: skip
-    consumer.on(orders.topic, order=orders.order, concurrency=8)(Notes(orders).handle)
-    async with consumer:
-        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-
-
-def start_words(orders: Orders) -> list[str]:
-    """Return the command that does it."""
-    return [sys.executable, "-m", "tests.crash.stormers", json.dumps(asdict(orders))]
+    handle = Notes(orders).handle
+    asyncio.run(consumers.consume(orders, handle, config, order=orders.order, concurrency=8))
 
 
 if __name__ == "__main__":
-    asyncio.run(consume(Orders(**json.loads(sys.argv[1]))))
+    main()

@@ -25,6 +25,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ from tests.crash.load import (
 from tests.crash.machine import STORE, Machine
 
 ALL = os.environ.get("INORDER_ROUNDS") == "0"
-SAMPLE_POINTS = 6
+SAMPLE_POINTS = 4
 SMALL = replace(STORE, segment_bytes=24 * 1024)
 KINDS = ("write", "sync", "create", "truncate", "rename", "remove", "change")
 """`change` is any of the others: from some operation on nothing works at all."""
@@ -257,6 +258,15 @@ def play(plan: Plan) -> Run:
     return run(main, 7, shuffle=Shuffle.NONE)
 
 
+@cache
+def operations(sync_flush: bool) -> Counter[str]:
+    """Return how many operations of each kind a run without a fault has."""
+    clean = play(Plan(sync_flush))
+    assert not clean.wrong, clean.wrong
+    assert set(clean.codes) == {OK}
+    return clean.counts
+
+
 def points(total: int) -> Iterator[int]:
     """Return the operations to fail: all of them, or some spread over the run."""
     step = 1 if ALL else max(1, total // SAMPLE_POINTS)
@@ -271,10 +281,7 @@ def test_a_disk_fault_at_any_point_costs_no_acknowledged_message(
     sync_flush: bool, error: int, kind: str
 ) -> None:
     """Refused or acknowledged, nothing in between; reads go on; a restart finds all."""
-    clean = play(Plan(sync_flush))
-    assert not clean.wrong, clean.wrong
-    assert set(clean.codes) == {OK}
-    total = clean.counts[kind]
+    total = operations(sync_flush)[kind]
     assert total > 2, f"the workload has too few operations of this kind: {total}"
     codes: Counter[int] = Counter()
     fired = 0

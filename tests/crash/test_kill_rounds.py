@@ -10,7 +10,7 @@ import pytest
 
 from tests.crash.killing import run
 
-ROUNDS = int(os.environ.get("INORDER_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("INORDER_ROUNDS", "4"))
 SEED = int(os.environ.get("INORDER_SEED", "1"))
 
 

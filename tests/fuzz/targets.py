@@ -27,7 +27,7 @@ from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producerfile import Encoder
 from inorder.broker.state.producerfile import decode as decode_producers
 from inorder.broker.state.producers import ProducerTable
-from inorder.broker.state.resizing import Resizes
+from inorder.broker.state.resizes import Resizes
 from inorder.broker.state.topics import TopicTable
 from inorder.config import StoreConfig
 from inorder.errors import (

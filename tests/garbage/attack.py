@@ -30,7 +30,7 @@ from typing import Any
 
 from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
-from tests.garbage import assaults, catalogue
+from tests.garbage import assaults, catalogue, extensions
 from tests.garbage.peer import Peer
 from tests.garbage.target import MIB, Target
 from tests.garbage.witness import WitnessProcess
@@ -154,6 +154,12 @@ def _answers(
     return {**counts, "slowest": f"{slowest[0] * 1000:.0f} ms: {slowest[1]}"}
 
 
+def hostile_extensions(run: Run) -> dict[str, object]:
+    """The same for our own requests: leases, parked keys, resizes."""
+    size = min(1.0, max(0.25, run.scale))
+    return _answers(run, run.target.broker, extensions.hostile_extensions(size), every=4.0)
+
+
 def unasked(run: Run) -> dict[str, object]:
     """Responses nobody asked for, ids used twice: nothing changes, nothing is answered."""
     count = 0
@@ -229,6 +235,7 @@ PHASES: dict[str, Callable[[Run], dict[str, object]]] = {
     "streams": broken_streams,
     "truncated": truncated,
     "commands": hostile_commands,
+    "extensions": hostile_extensions,
     "registrations": hostile_registrations,
     "unasked": unasked,
     "random": random_frames,

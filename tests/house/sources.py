@@ -41,8 +41,11 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield f"{node.module}.{alias.name}", node.lineno
 
 
-def used(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Give every dotted name that the code uses, with its line."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Name):
-            yield dotted(node), node.lineno
+@cache
+def used(tree: ast.Module) -> tuple[tuple[str, int], ...]:
+    """Return every dotted name that the code uses, with its line."""
+    return tuple(
+        (dotted(node), node.lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name)
+    )

@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 
 from tests.house.sources import ROOT
+from tests.mutants.mutants import BY_NAME
 
 PAGE = ROOT / "docs" / "design" / "ordering.md"
 NODE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
-MUTANTS = ROOT / "tests" / "mutants" / "mutants.py"
 NOT_CLOSED = {"O14", "O15", "O19", "O20", "O21"}
 """They do not arise here: there are no replicas, and no POP."""
 
@@ -59,9 +59,21 @@ def test_holes_are_closed_or_do_not_arise() -> None:
     assert {name for name, cells in rows("O").items() if "does not arise" in cells[2]} >= NOT_CLOSED
 
 
-def test_planted_bugs_are_in_the_list() -> None:
-    """What a schedule says is planted can be planted."""
-    listed = MUTANTS.read_text()
+def test_every_directed_test_of_a_schedule_fails_without_its_rule() -> None:
+    """Each is what catches a bug that is planted for that schedule; `make mutants` plants them."""
     for name, cells in rows("A").items():
-        for planted in cells[3].split(", ") if cells[3] != "-" else ():
-            assert f'"{planted}"' in listed, f"{name} names {planted}, which nobody plants"
+        planted = cells[3].split(", ")
+        unknown = [one for one in planted if one not in BY_NAME]
+        assert unknown == [], f"{name} names bugs that nobody plants"
+        for one in planted:
+            assert name in BY_NAME[one].rule.split(", "), f"{one} is no bug of {name}"
+        caught = {node for one in planted for node in BY_NAME[one].nodes}
+        directed = {"::".join(node) for node in NODE.findall(cells[2])}
+        assert directed - caught == set(), f"{name} names tests that no planted bug fails"
+
+
+def test_every_bug_of_a_schedule_is_in_its_row() -> None:
+    """Whoever plants one says so."""
+    for name, cells in rows("A").items():
+        planted = {one for one, bug in BY_NAME.items() if name in bug.rule.split(", ")}
+        assert planted == set(cells[3].split(", ")), name

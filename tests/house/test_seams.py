@@ -39,7 +39,10 @@ CLOCK_IN = {
     "spark/sending.py": "the same, in the task of a sink",
     "spark/jobs/lagging.py": "waits between samples of a running system",
     "spark/jobs/replaying.py": "keeps to a rate in a worker of Spark",
-    "spark/ordered.py": "the same in a task; what follows from it is decided once",
+    "spark/queueruns.py": "the same in a task; what follows from it is decided once",
+    "spark/parking.py": "keeps redrives to their rate in a task",
+    "spark/parkreports.py": "waits in a task until there is room",
+    "spark/maps.py": "waits in a task for brokers that move keys",
 }
 
 RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|os\.urandom)$")

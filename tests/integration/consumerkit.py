@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from unittest.mock import patch
+
+import pytest
 
 from inorder.client.api import BrokerApi
 from inorder.client.consumer import Consumer
@@ -21,6 +24,9 @@ T = TypeVar("T")
 
 TOPIC = "orders"
 GROUP = "billing"
+
+leases_and_locks: Final = pytest.mark.parametrize("stock", [False, True], ids=["lease", "lock"])
+"""For stories that hold under our leases and, with `play(stock=True)`, under RocketMQ's locks."""
 
 
 @dataclass
@@ -87,8 +93,34 @@ async def consumer_of(kit: Kit, config: ClientConfig | None = None, **options: A
 
 async def begin(kit: Kit, consumer: Consumer) -> None:
     """Start a consumer on its node."""
-    node = next(node for node, _, one in kit.started if one is consumer)
+    node, _ = place(kit, consumer)
     await node.run(consumer.start())
+
+
+async def handler_of(
+    kit: Kit, *, order: str = "queue", seconds: float = 0.01, **options: Any
+) -> tuple[Consumer, list[ReceivedMessage]]:
+    """Return a consumer whose handler takes a while, and what it has handled."""
+    consumer = await consumer_of(kit, **options)
+    got: list[ReceivedMessage] = []
+
+    @consumer.on(TOPIC, order=order, concurrency=8)  # type: ignore[arg-type]
+    async def handle(message: ReceivedMessage) -> None:
+        await asyncio.sleep(seconds)
+        got.append(message)
+        kit.got.append(message)
+
+    return consumer, got
+
+
+def place(kit: Kit, consumer: Consumer) -> tuple[Node, Session]:
+    """Return the node and session of a consumer."""
+    return next((node, session) for node, session, one in kit.started if one is consumer)
+
+
+def twice(messages: Iterable[ReceivedMessage]) -> list[int]:
+    """Return the offsets that were handled more than once."""
+    return [offset for offset, count in Counter(m.offset for m in messages).items() if count > 1]
 
 
 def left_behind(loop: SimLoop, node: Node) -> list[str]:

@@ -1,15 +1,25 @@
-"""Consumers of ours that speak to a broker by hand: leases, commits, releases, pulls."""
+"""Consumers of both kinds that speak to a broker by hand: members of a group, leases, locks."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from inorder.config import NetConfig
-from inorder.model import Subscription
+from inorder.disk import Files
+from inorder.model import Subscription, TopicQueue
 from inorder.net.connection import Connection
-from inorder.wire.bodies import ClientHeartbeat, ConsumerData, decode_consumer_ids
+from inorder.testing.clock import FakeClock
+from inorder.wire.bodies import (
+    ClientHeartbeat,
+    ConsumerData,
+    LockBatchBody,
+    LockedQueues,
+    decode_consumer_ids,
+)
 from inorder.wire.bodies.leases import (
     CommitAnswer,
     CommitBody,
@@ -20,32 +30,29 @@ from inorder.wire.bodies.leases import (
     QueueCommit,
     QueueWish,
 )
+from inorder.wire.codes import LanguageCode
 from inorder.wire.command import Command
-from tests.integration.brokerkit import Rig, pull_fields
+from tests.integration.brokerkit import Rig, pull_fields, running
 
 TOPIC, GROUP = "Orders", "CG"
 LEASE_MS, GRACE_MS = 5000, 1000
+QUEUES = tuple(TopicQueue(TOPIC, "broker-a", index) for index in range(4))
 
 
 @dataclass
-class Ours:
-    """A consumer of group CG; it remembers its epochs."""
+class Peer:
+    """A consumer of group CG."""
 
     name: str
     connection: Connection
-    instance: str = "0123456789abcdef"
-    notices: list[Command] = field(default_factory=list)
-    epochs: dict[int, int] = field(default_factory=dict)
-    number: int = 0
+    notices: list[Command]
+    language: int = LanguageCode.PYTHON
 
     async def ask(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b""
     ) -> Command:
-        return await self.connection.request(Command.request(code, fields, body), 5000)
-
-    @property
-    def who(self) -> dict[str, str]:
-        return {"group": GROUP, "clientId": self.name, "instance": self.instance}
+        command = Command.request(code, fields, body, language=self.language)
+        return await self.connection.request(command, 5000)
 
     async def beat(self) -> None:
         data = ConsumerData(
@@ -55,6 +62,36 @@ class Ours:
         assert (
             await self.ask(34, body=ClientHeartbeat(self.name, consumers=(data,)).encode())
         ).code == 0
+
+
+@dataclass
+class Stock(Peer):
+    """One of Apache RocketMQ's."""
+
+    async def lock(self, *queues: TopicQueue) -> set[TopicQueue]:
+        """Lock or renew; return what it owns of these."""
+        answer = await self.ask(41, body=LockBatchBody(self.name, GROUP, queues).encode())
+        return set(LockedQueues.decode(answer.body).queues)
+
+    async def unlock(self, *queues: TopicQueue) -> None:
+        await self.ask(42, body=LockBatchBody(self.name, GROUP, queues).encode())
+
+    async def commit(self, offset: int, queue_id: int = 0) -> Command:
+        fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue_id)}
+        return await self.ask(15, fields | {"commitOffset": str(offset)})
+
+
+@dataclass
+class Ours(Peer):
+    """One of ours; it remembers its epochs."""
+
+    instance: str = "0123456789abcdef"
+    epochs: dict[int, int] = field(default_factory=dict)
+    number: int = 0
+
+    @property
+    def who(self) -> dict[str, str]:
+        return {"group": GROUP, "clientId": self.name, "instance": self.instance}
 
     async def members(self) -> list[str]:
         answer = await self.ask(38, {"consumerGroup": GROUP})
@@ -123,10 +160,15 @@ class Ours:
         return await self.ask(11, pull_fields(queueId=str(queue), epoch=epoch, **changes))
 
 
+P = TypeVar("P", bound=Peer)
+
+
 @asynccontextmanager
-async def ours(rig: Rig, *names: str, instance: str | None = None) -> AsyncIterator[list[Ours]]:
-    """Connect consumers that are members of the group."""
-    made: list[Ours] = []
+async def connected(
+    rig: Rig, make: Callable[[str, Connection, list[Command]], P], *names: str
+) -> AsyncIterator[list[P]]:
+    """Connect members of the group that have been told of each other."""
+    made: list[P] = []
     for name in names:
         notices: list[Command] = []
 
@@ -134,10 +176,10 @@ async def ours(rig: Rig, *names: str, instance: str | None = None) -> AsyncItera
             notices.append(command)
 
         connection = await Connection.open(rig.broker.address, NetConfig(), on_request=note)
-        one = Ours(name, connection, instance or f"i{name}", notices)
-        await one.beat()
-        made.append(one)
+        made.append(make(name, connection, notices))
+        await made[-1].beat()
     await rig.ask(28)  # a round trip: what was to be told is told
+    await asyncio.sleep(0)
     for one in made:
         one.notices.clear()
     try:
@@ -145,6 +187,43 @@ async def ours(rig: Rig, *names: str, instance: str | None = None) -> AsyncItera
     finally:
         for one in made:
             one.connection.close()
+
+
+def ours(
+    rig: Rig, *names: str, instance: str | None = None
+) -> AbstractAsyncContextManager[list[Ours]]:
+    """Connect consumers of ours."""
+
+    def make(name: str, connection: Connection, notices: list[Command]) -> Ours:
+        return Ours(name, connection, notices, instance=instance or f"i{name}")
+
+    return connected(rig, make, *names)
+
+
+def stock(
+    rig: Rig, *names: str, language: int = LanguageCode.JAVA
+) -> AbstractAsyncContextManager[list[Stock]]:
+    """Connect consumers of Apache RocketMQ."""
+
+    def make(name: str, connection: Connection, notices: list[Command]) -> Stock:
+        return Stock(name, connection, notices, language)
+
+    return connected(rig, make, *names)
+
+
+@asynccontextmanager
+async def group(
+    *names: str, messages: int = 8, files: Files | None = None, clock: FakeClock | None = None,
+    **settings: Any,
+) -> AsyncIterator[tuple[Any, ...]]:  # fmt: skip
+    """Run a broker whose clock stands still, with messages in queue 0 and consumers of ours.
+
+    Gives the rig, the clock, and the consumers.
+    """
+    clock = FakeClock() if clock is None else clock
+    async with running(files, clock=clock, **settings) as rig, ours(rig, *names) as members:
+        await send(rig, messages)
+        yield rig, clock, *members
 
 
 async def send(rig: Rig, count: int, *, queue: int = 0) -> None:

@@ -3,86 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
-from inorder.config import NetConfig
-from inorder.model import Subscription, TopicQueue
-from inorder.net.connection import Connection
 from inorder.testing.clock import MovableClock
-from inorder.wire.bodies import ClientHeartbeat, ConsumerData, LockBatchBody, LockedQueues
+from inorder.wire.bodies import LockBatchBody
 from inorder.wire.codes import LanguageCode
 from inorder.wire.command import Command
-from tests.integration.brokerkit import Rig, pull_fields, running, until
-
-QUEUES = tuple(TopicQueue("Orders", "broker-a", index) for index in range(4))
-
-
-@dataclass
-class Consumer:
-    """A stock consumer of group CG."""
-
-    name: str
-    connection: Connection
-    notices: list[Command]
-    language: int = LanguageCode.JAVA
-
-    async def ask(
-        self, code: int, fields: dict[str, str] | None = None, body: bytes = b""
-    ) -> Command:
-        command = Command.request(code, fields, body, language=self.language)
-        return await self.connection.request(command, 5000)
-
-    async def beat(self) -> None:
-        data = ConsumerData(
-            "CG", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET",
-            (Subscription("Orders", "*", version=1),),
-        )  # fmt: skip
-        beat = ClientHeartbeat(self.name, consumers=(data,))
-        assert (await self.ask(34, body=beat.encode())).code == 0
-
-    async def lock(self, *queues: TopicQueue) -> set[TopicQueue]:
-        answer = await self.ask(41, body=LockBatchBody(self.name, "CG", queues).encode())
-        return set(LockedQueues.decode(answer.body).queues)
-
-    async def unlock(self, *queues: TopicQueue) -> None:
-        await self.ask(42, body=LockBatchBody(self.name, "CG", queues).encode())
-
-    async def commit(self, offset: int, queue_id: int = 0) -> Command:
-        fields = {"consumerGroup": "CG", "topic": "Orders", "queueId": str(queue_id)}
-        return await self.ask(15, fields | {"commitOffset": str(offset)})
-
-
-@asynccontextmanager
-async def consumers(
-    rig: Rig, *names: str, language: int = LanguageCode.JAVA
-) -> AsyncIterator[list[Consumer]]:
-    """Connect consumers, registered and told of each other."""
-    made = []
-    for name in names:
-        notices: list[Command] = []
-        connection = await Connection.open(
-            rig.broker.address, NetConfig(), on_request=lambda _, c, n=notices: n.append(c)
-        )
-        made.append(Consumer(name, connection, notices, language))
-        await made[-1].beat()
-    await rig.ask(28)  # a round trip: what was to be told is told
-    await asyncio.sleep(0.01)
-    for one in made:
-        one.notices.clear()
-    try:
-        yield made
-    finally:
-        for one in made:
-            one.connection.close()
+from tests.integration.brokerkit import pull_fields, running, until
+from tests.integration.leasekit import GROUP, LEASE_MS, QUEUES, ours, send, stock
 
 
 def test_a_group_is_told_once_a_turn_whatever_happened() -> None:
     """Unlock, unlock and unregister in one read are one notice for each member."""
 
     async def scenario() -> None:
-        async with running() as rig, consumers(rig, "a", "b") as (a, b):
+        async with running() as rig, stock(rig, "a", "b") as (a, b):
             await rig.send(b"x")
             assert await a.lock(*QUEUES) == set(QUEUES)
             left = {"clientID": "a", "consumerGroup": "CG"}
@@ -103,8 +37,8 @@ def test_a_go_clients_renewal_that_leaves_a_queue_out_frees_it_and_tells() -> No
         clock = MovableClock()
         async with (
             running(clock=clock) as rig,
-            consumers(rig, "go", language=LanguageCode.GO) as (go,),
-            consumers(rig, "b") as (b,),
+            stock(rig, "go", language=LanguageCode.GO) as (go,),
+            stock(rig, "b") as (b,),
         ):
             await go.lock(*QUEUES)
             clock.advance(20_000)
@@ -121,7 +55,7 @@ def test_locks_of_a_killed_client_are_free_when_its_own_view_has_run_out() -> No
 
     async def scenario() -> None:
         clock = MovableClock()
-        async with running(clock=clock) as rig, consumers(rig, "a", "b") as (a, b):
+        async with running(clock=clock) as rig, stock(rig, "a", "b") as (a, b):
             await a.lock(*QUEUES)
             a.connection.close()
             await until(lambda: rig.broker.members.client_ids("CG") == ["b"])
@@ -138,9 +72,9 @@ def test_o29_a_client_that_reconnects_is_one_member_and_keeps_its_locks() -> Non
 
     async def scenario() -> None:
         clock = MovableClock()
-        async with running(clock=clock) as rig, consumers(rig, "a", "b") as (a, b):
+        async with running(clock=clock) as rig, stock(rig, "a", "b") as (a, b):
             await a.lock(*QUEUES)
-            async with consumers(rig, "a") as (again,):
+            async with stock(rig, "a") as (again,):
                 assert rig.broker.members.client_ids("CG") == ["a", "b"]
                 clock.advance(20_000)
                 assert await again.lock(*QUEUES) == set(QUEUES)
@@ -156,7 +90,7 @@ def test_o11_only_the_owner_commits_while_a_queue_is_locked() -> None:
     """By request and with a pull; and never back. Without the lock anybody may, as in RocketMQ."""
 
     async def scenario() -> None:
-        async with running() as rig, consumers(rig, "a", "b") as (a, b):
+        async with running() as rig, stock(rig, "a", "b") as (a, b):
             for number in range(8):
                 await rig.send(b"%d" % number, e="0")
             offsets = rig.broker.offsets
@@ -183,7 +117,7 @@ def test_o9_a_commit_that_comes_before_the_unlock_is_what_the_next_owner_reads()
     """Requests of one connection are served in order, and the notice comes after both."""
 
     async def scenario() -> None:
-        async with running() as rig, consumers(rig, "a", "b") as (a, b):
+        async with running() as rig, stock(rig, "a", "b") as (a, b):
             await rig.send(b"x", e="0")
             await a.lock(QUEUES[0])
             fields = {"consumerGroup": "CG", "topic": "Orders", "queueId": "0"}
@@ -205,7 +139,7 @@ def test_o10_a_commit_that_comes_after_the_unlock_does_not_take_the_next_owner_b
     """RocketMQ's client unlocks first when it stops; its late commit is a stranger's."""
 
     async def scenario() -> None:
-        async with running() as rig, consumers(rig, "a", "b") as (a, b):
+        async with running() as rig, stock(rig, "a", "b") as (a, b):
             await rig.send(b"x", e="0")
             await a.lock(QUEUES[0])
             await a.unlock(QUEUES[0])
@@ -218,11 +152,65 @@ def test_o10_a_commit_that_comes_after_the_unlock_does_not_take_the_next_owner_b
     asyncio.run(scenario())
 
 
+def test_o6_locks_and_leases_keep_each_other_out() -> None:
+    """One table: nobody gets what another one has, whichever kind they are; both hear of more."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        async with (
+            running(clock=clock) as rig,
+            stock(rig, "stock") as (theirs,),
+            ours(rig, "a") as (a,),
+        ):
+            await send(rig, 1)
+            await a.take(0)
+            assert await theirs.lock(*QUEUES[:2]) == {QUEUES[1]}
+            refusal = await a.refused(1)
+            assert refusal.holder == "stock"
+            assert 59_000 < refusal.waits_ms <= 60_000
+            assert (await a.release()).code == 0
+            await until(lambda: bool(theirs.notices))
+            a.notices.clear()
+            await theirs.unlock(QUEUES[1])
+            await until(lambda: bool(a.notices))
+            await a.take(1)
+            assert await theirs.lock(*QUEUES[:2]) == {QUEUES[0]}
+
+    asyncio.run(scenario())
+
+
+def test_the_group_is_told_of_what_runs_out() -> None:
+    """A lease after its time, a lock after 60 s: nobody has to ask to find it free."""
+
+    async def scenario() -> None:
+        clock = MovableClock()
+        async with (
+            running(clock=clock) as rig,
+            stock(rig, "stock") as (theirs,),
+            ours(rig, "a", "b") as (a, b),
+        ):
+            await send(rig, 1)
+            await a.take(0)
+            await theirs.lock(QUEUES[1])
+            for queue, after_ms in ((0, LEASE_MS), (1, 60_000 - LEASE_MS)):
+                clock.advance(after_ms - 100)
+                await b.lease()
+                await rig.broker.lease_clock.look()
+                assert rig.broker.locks.is_locked(GROUP, QUEUES[queue])
+                b.notices.clear()
+                clock.advance(100)
+                await rig.broker.lease_clock.look()
+                await until(lambda: bool(b.notices))
+                assert not rig.broker.locks.is_locked(GROUP, QUEUES[queue])
+
+    asyncio.run(scenario())
+
+
 def test_what_a_consumer_is_asked_comes_back_over_the_wire() -> None:
     """307 through the broker to the client and back."""
 
     async def scenario() -> None:
-        async with running() as rig, consumers(rig, "a") as (a,):
+        async with running() as rig, stock(rig, "a") as (a,):
             asked = asyncio.create_task(rig.ask(307, {"consumerGroup": "CG", "clientId": "a"}))
             await until(lambda: bool(a.notices))
             a.connection.notify(a.notices[0].reply(0, body=b'{"mqTable":{}}'))

@@ -463,11 +463,12 @@ def test_keys_move_with_a_resize() -> None:
             for _ in range(2):  # said again, the others may not know yet
                 leaving = await leave("billing", TOPIC, moved, nothing_left)
                 assert leaving.busy == 0
-                body = leaving.coming[name]
-                assert [(m.queue_id, m.key, m.other) for m in body.coming] == [
+                moves = leaving.coming[name]
+                assert [(m.queue_id, m.key, m.other) for m in moves] == [
                     (7, "k", QueuePlace(name, QUEUE))
                 ]
-                await client.api._api.ask(ParkMove("billing", TOPIC), body.encode())
+                body = MoveBody(moves).encode()
+                await client.api._api.ask(ParkMove("billing", TOPIC), body)
             there = await client.api.keys("billing", TOPIC, 7)
             assert [(one.key, one.older, one.moved) for one in there.keys] == [
                 ("k", [QueuePlace(name, QUEUE)], False)

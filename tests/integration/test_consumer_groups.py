@@ -23,10 +23,12 @@ from inorder.client.consumer import Consumer
 from inorder.client.holding import Holding
 from inorder.client.ids import Identity
 from inorder.client.leasing import Leases
+from inorder.client.member import Member
 from inorder.client.releasing import Releaser
 from inorder.client.session import Session
 from inorder.client.state import tenure
 from inorder.client.state.allocation import AverageByCircle
+from inorder.client.state.startoffset import Begin
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.simcluster import BROKER_HOST, NAMESRV
@@ -35,7 +37,7 @@ from inorder.wire.bodies.running import DirectResult, RunningInfo, decode_consum
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.record import Record, encode
-from tests.integration.consumerkit import GROUP, TOPIC, Kit, play
+from tests.integration.consumerkit import GROUP, TOPIC, Kit, leases_and_locks, play
 
 pytestmark = pytest.mark.slow
 
@@ -101,8 +103,12 @@ def shares(*consumers: Consumer) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(1, 6))
-@pytest.mark.parametrize("order", ["queue", None])
-def test_three_members_come_and_go_while_messages_flow(seed: int, order: str | None):
+@pytest.mark.parametrize(
+    ("order", "stock"),
+    [("queue", False), ("queue", True), (None, False)],
+    ids=["lease", "lock", "without order"],
+)
+def test_three_members_come_and_go_while_messages_flow(seed: int, order: str | None, stock: bool):
     """Clean hand-overs: none lost; in order: none twice, never two handlers of a queue."""
 
     async def story(kit: Kit) -> None:
@@ -123,10 +129,10 @@ def test_three_members_come_and_go_while_messages_flow(seed: int, order: str | N
             assert max(Counter(m.message_id for m in kit.got).values()) == 1
             crew.judge()
 
-    play(story, seed=seed, queues=8)
+    play(story, seed=seed, queues=8, stock=stock)
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@leases_and_locks
 def test_a_clean_hand_over_takes_milliseconds(stock: bool):
     """The broker tells the group of the unlock; the next owner locks and begins at once."""
 
@@ -144,7 +150,8 @@ def test_a_clean_hand_over_takes_milliseconds(stock: bool):
     play(story, queues=4, stock=stock)
 
 
-def test_a_member_that_leaves_waits_for_its_handler_and_the_heir_for_the_commit():
+@leases_and_locks
+def test_a_member_that_leaves_waits_for_its_handler_and_the_heir_for_the_commit(stock: bool):
     """Join while a handler runs: the queue moves when it ended, and begins behind it (O8, O9)."""
 
     async def story(kit: Kit) -> None:
@@ -159,10 +166,10 @@ def test_a_member_that_leaves_waits_for_its_handler_and_the_heir_for_the_commit(
         await kit.until(lambda: len(kit.got) == 8, seconds=1000)
         crew.judge()
 
-    play(story, queues=4)
+    play(story, queues=4, stock=stock)
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@leases_and_locks
 def test_a_killed_member_is_replaced_and_nothing_is_lost(stock: bool):
     """kill -9: its queues move when its locks have run out; what was not committed comes again."""
 
@@ -183,7 +190,7 @@ def test_a_killed_member_is_replaced_and_nothing_is_lost(stock: bool):
     play(story, queues=4, stock=stock)
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@leases_and_locks
 def test_a_member_that_is_cut_off_stops_handling_before_another_one_begins(stock: bool):
     """A partition of minutes: never two handlers of a queue at a time, nothing lost."""
 
@@ -204,7 +211,7 @@ def test_a_member_that_is_cut_off_stops_handling_before_another_one_begins(stock
     play(story, queues=4, stock=stock)
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@leases_and_locks
 @pytest.mark.parametrize("planted", [False, True])
 def test_who_trusts_a_lock_for_ever_is_found_out(
     planted: bool, stock: bool, monkeypatch: pytest.MonkeyPatch
@@ -235,7 +242,7 @@ def test_who_trusts_a_lock_for_ever_is_found_out(
     assert (overlaps > 0) == planted
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@leases_and_locks
 @pytest.mark.parametrize("planted", [False, True])
 def test_who_unlocks_before_the_commit_is_found_out(
     planted: bool, stock: bool, monkeypatch: pytest.MonkeyPatch
@@ -270,7 +277,7 @@ def test_who_unlocks_before_the_commit_is_found_out(
     assert (play(story, queues=4, stock=stock) > 1) == planted
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@leases_and_locks
 def test_a_broker_restart_is_survived(stock: bool):
     """After kill -9 of the broker the consumer is a member again, with its locks, and goes on."""
 
@@ -293,7 +300,7 @@ def test_a_broker_restart_is_survived(stock: bool):
     play(story, queues=4, stock=stock)
 
 
-@pytest.mark.parametrize("stock", [False, True])
+@leases_and_locks
 def test_no_handler_starts_while_the_broker_is_away(stock: bool):
     """Its locks may be forgotten: what is cached waits until they are confirmed (O13)."""
 
@@ -452,6 +459,47 @@ def test_a_lock_that_another_client_took_ends_the_tenure():
         assert [m.offset for m in kit.got] == [0, 1, 2, 3, 4]
 
     play(story, stock=True)
+
+
+def test_locks_are_renewed_by_a_timer(monkeypatch: pytest.MonkeyPatch):
+    """RocketMQ's times: 1 s after the start, then every 20 s, all queues in one request."""
+    asked: list[tuple[float, int]] = []
+    lock = BrokerApi.lock
+
+    async def story(kit: Kit) -> None:
+        async def noted(self: BrokerApi, *request) -> tuple[TopicQueue, ...]:
+            asked.append((kit.loop.time(), len(request[2])))
+            return await lock(self, *request)
+
+        monkeypatch.setattr(BrokerApi, "lock", noted)
+        _, consumer = await Crew(kit).join()
+        await kit.until(lambda: shares(consumer) == [4])
+        await asyncio.sleep(45)
+
+    play(story, queues=4, stock=True)
+    began, _ = asked[0]
+    assert [(round(at - began), count) for at, count in asked] == [(0, 4), (1, 4), (21, 4), (41, 4)]
+
+
+@leases_and_locks
+def test_a_queue_that_cannot_be_begun_is_given_back(stock: bool, monkeypatch: pytest.MonkeyPatch):
+    """Where to begin was not to be had: others may try, and so does the next round."""
+    locate, asked = Member._locate, []
+
+    async def first_in_vain(self: Member, queue: TopicQueue, begin: Begin) -> int | None:
+        asked.append(queue)
+        return None if len(asked) == 1 else await locate(self, queue, begin)
+
+    monkeypatch.setattr(Member, "_locate", first_in_vain)
+
+    async def story(kit: Kit) -> None:
+        await kit.send(3)
+        await Crew(kit).join()
+        await kit.until(lambda: asked == [QUEUE])
+        await kit.until(lambda: not kit.cluster.broker.locks.is_locked(GROUP, QUEUE), seconds=0.5)
+        await kit.until(lambda: len(kit.got) == 3, seconds=3)
+
+    play(story, stock=stock)
 
 
 async def ask_client(kit: Kit, command: Command) -> Command:

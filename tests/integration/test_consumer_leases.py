@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 from unittest.mock import patch
 
@@ -15,49 +13,41 @@ from inorder.broker.state.commits import CommitTable
 from inorder.client.consumer import Consumer
 from inorder.client.leaseapi import LeaseApi
 from inorder.client.policies import Retry
-from inorder.client.session import Session
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import LeaseLost, UsageError
 from inorder.model import Fence, ReceivedMessage, TopicQueue
 from inorder.testing.simcluster import BROKER_HOST
-from inorder.testing.simloop import Node
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.requests.leases import Release
 from inorder.wire.requests.progress import ResetOffset
-from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play
+from tests.integration.consumerkit import (
+    GROUP,
+    TOPIC,
+    Kit,
+    begin,
+    consumer_of,
+    handler_of,
+    place,
+    play,
+    twice,
+)
 
 QUEUE = TopicQueue(TOPIC, "broker-a", 0)
-
-
-def place(kit: Kit, consumer: Consumer) -> tuple[Node, Session]:
-    """Return the node and session of a consumer."""
-    return next((node, session) for node, session, one in kit.started if one is consumer)
-
-
-async def handler_of(
-    kit: Kit, *, order: str = "queue", seconds: float = 0.01, **options: Any
-) -> tuple[Consumer, list[ReceivedMessage]]:
-    """Return a consumer whose handler takes a while, and what it has handled."""
-    consumer = await consumer_of(kit, **options)
-    got: list[ReceivedMessage] = []
-
-    @consumer.on(TOPIC, order=order, concurrency=8)  # type: ignore[arg-type]
-    async def handle(message: ReceivedMessage) -> None:
-        await asyncio.sleep(seconds)
-        got.append(message)
-        kit.got.append(message)
-
-    return consumer, got
-
-
-def twice(messages: Iterable[ReceivedMessage]) -> list[int]:
-    """Return the offsets that were handled more than once."""
-    return [offset for offset, count in Counter(m.offset for m in messages).items() if count > 1]
 
 
 def lease(kit: Kit) -> Any:
     """Return the lease on the queue, as the broker has it."""
     return kit.cluster.broker.leases.get(GROUP, QUEUE)
+
+
+async def idle_after(kit: Kit, count: int, **how: Any) -> tuple[Consumer, list[ReceivedMessage]]:
+    """Return a consumer that has handled and committed so many messages, and what it handled."""
+    consumer, got = await handler_of(kit, **how)
+    await kit.send(count)
+    await begin(kit, consumer)
+    await kit.until(lambda: len(got) == count)
+    await asyncio.sleep(0.25)
+    return consumer, got
 
 
 @pytest.mark.parametrize("order", ["queue", "key"])
@@ -112,11 +102,7 @@ def test_an_idle_queue_is_committed_at_once():
     """A kill right after the last message repeats nothing."""
 
     async def story(kit: Kit) -> None:
-        consumer, _ = await handler_of(kit, order="key")
-        await kit.send(20)
-        await begin(kit, consumer)
-        await kit.until(lambda: len(kit.got) == 20)
-        await asyncio.sleep(0.25)
+        await idle_after(kit, 20, order="key")
         assert await kit.committed() == 20
 
     play(story)
@@ -294,6 +280,58 @@ def test_o7_an_async_handler_that_outlives_its_lease_is_cancelled():
     play(story)
 
 
+def test_what_ends_in_doubt_counts_when_the_epoch_is_confirmed():
+    """O11, O12: it is kept as done and committed with the broker's next word; nothing is
+    repeated."""
+
+    async def story(kit: Kit) -> None:
+        consumer, got = await handler_of(kit, seconds=3, lease=20, grace=1)
+        await kit.send(3, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: consumer.statistics().running == 1)
+        node, _ = place(kit, consumer)
+        kit.loop.network.partition(node.host, BROKER_HOST)
+        await kit.until(lambda: len(got) == 1)
+        await asyncio.sleep(4)
+        assert kit.cluster.broker.offsets.query(GROUP, TOPIC, 0) < 1
+        kit.loop.network.heal()
+        await kit.until(lambda: len(got) == 3)
+        await asyncio.sleep(1)
+        assert [message.offset for message in got] == [0, 1, 2]
+        assert await kit.committed() == 3
+
+    play(story)
+
+
+def test_an_operator_takes_a_queue_from_an_owner_that_is_stuck():
+    """O8: nothing else does. The next owner begins within the grace and under a higher epoch; an
+    async handler of the old one is cancelled when the lease would have ended, and commits
+    nothing."""
+
+    async def story(kit: Kit) -> None:
+        heir, by_heir = await handler_of(kit)
+        stuck, by_stuck = await handler_of(kit, seconds=1000)
+        await kit.send(3, key="k")
+        await begin(kit, stuck)
+        await kit.until(lambda: stuck.statistics().running == 1)
+        await begin(kit, heir)
+        await asyncio.sleep(30)
+        assert not by_heir, "it is the heir's by now, but a release waits for the handler"
+        epoch = lease(kit).epoch
+        assert await LeaseApi(kit.api).free(GROUP, TOPIC, 0) == place(kit, stuck)[1].client_id
+        taken = kit.loop.time()
+        await kit.until(lambda: len(by_heir) == 3)
+        assert kit.loop.time() - taken < 1.5
+        assert by_heir[0].fence.epoch > epoch
+        await kit.until(lambda: stuck.statistics().outlived == 1)
+        assert 4 < kit.loop.time() - taken < 5.5
+        await asyncio.sleep(1)
+        assert by_stuck == []
+        assert await kit.committed() == 3
+
+    play(story)
+
+
 def test_o9_o10_commit_and_release_are_one_request():
     """O9, O10: there is no moment at which the queue is free and the commit not there."""
 
@@ -302,7 +340,7 @@ def test_o9_o10_commit_and_release_are_one_request():
         await kit.send(10)
         await begin(kit, consumer)
         await kit.until(lambda: len(got) == 3)
-        node, session = place(kit, consumer)
+        node, _ = place(kit, consumer)
         epoch = lease(kit).epoch
         closing = asyncio.ensure_future(node.run(consumer.close()))
         while lease(kit) is not None and not closing.done():
@@ -310,7 +348,6 @@ def test_o9_o10_commit_and_release_are_one_request():
             await asyncio.sleep(0.001)
         assert await kit.committed() == len(got)
         await closing
-        del session
 
     play(story)
 
@@ -340,12 +377,8 @@ def test_o11_a_late_release_of_a_former_owner_changes_nothing():
     """O11, O25: a stale epoch neither commits nor frees."""
 
     async def story(kit: Kit) -> None:
-        consumer, got = await handler_of(kit)
-        await kit.send(20)
-        await begin(kit, consumer)
-        await kit.until(lambda: len(got) == 20)
-        await asyncio.sleep(0.5)
-        node, session = place(kit, consumer)
+        consumer, _ = await idle_after(kit, 20)
+        _, session = place(kit, consumer)
         held = lease(kit)
         stale = Release(
             GROUP, session.client_id, held.owner.instance, TOPIC, 0, held.epoch - 1, 3, "", 99
@@ -354,7 +387,6 @@ def test_o11_a_late_release_of_a_former_owner_changes_nothing():
             await LeaseApi(kit.api).release(stale)
         assert await kit.committed() == 20
         assert lease(kit).epoch == held.epoch
-        del node
 
     play(story)
 
@@ -363,11 +395,7 @@ def test_a_seek_goes_back_under_a_lease():
     """An explicit reset: the only way by which an offset moves back."""
 
     async def story(kit: Kit) -> None:
-        consumer, got = await handler_of(kit)
-        await kit.send(20)
-        await begin(kit, consumer)
-        await kit.until(lambda: len(got) == 20)
-        await asyncio.sleep(0.5)
+        consumer, got = await idle_after(kit, 20)
         node, _ = place(kit, consumer)
         await node.run(consumer.seek(QUEUE, 15))
         await kit.until(lambda: len(got) == 25)
@@ -463,11 +491,7 @@ def test_a_broker_that_forgets_what_leases_are_ends_them(monkeypatch: pytest.Mon
     """Another kind of broker on the same address and data: RocketMQ's locks from then on."""
 
     async def story(kit: Kit) -> None:
-        consumer, got = await handler_of(kit)
-        await kit.send(5)
-        await begin(kit, consumer)
-        await kit.until(lambda: len(got) == 5)
-        await asyncio.sleep(0.5)
+        _, got = await idle_after(kit, 5)
         for code in (ExtensionCode.LEASE, ExtensionCode.RELEASE, ExtensionCode.COMMIT):
             monkeypatch.delitem(HANDLERS, code)
         kit.cluster.broker.leases.forget(group=GROUP)
@@ -483,10 +507,7 @@ def test_a_connection_that_says_nothing_is_given_up():
     """The broker's machine lost its power: nobody resets the connection, yet it is not kept."""
 
     async def story(kit: Kit) -> None:
-        consumer, got = await handler_of(kit)
-        await kit.send(5)
-        await begin(kit, consumer)
-        await kit.until(lambda: len(got) == 5)
+        _, got = await idle_after(kit, 5)
         await asyncio.sleep(1)
         kit.cluster.cut_power()
         await kit.cluster.start_broker()

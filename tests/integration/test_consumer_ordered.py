@@ -13,12 +13,22 @@ from inorder.client.policies import Block, DeadLetter, Outcome, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
 from inorder.model import GroupConfig, ReceivedMessage, TopicQueue
-from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play
+from tests.integration.consumerkit import (
+    GROUP,
+    TOPIC,
+    Kit,
+    begin,
+    consumer_of,
+    handler_of,
+    leases_and_locks,
+    play,
+)
 
 QUEUE = TopicQueue(TOPIC, "broker-a", 0)
 
 
-def test_messages_come_in_order_and_are_committed():
+@leases_and_locks
+def test_messages_come_in_order_and_are_committed(stock: bool):
     """One handler per queue at a time, in the order of the queue; the commit follows in 5 s."""
 
     async def story(kit: Kit) -> None:
@@ -47,7 +57,7 @@ def test_messages_come_in_order_and_are_committed():
         assert consumer.statistics().handled == 50
         assert {q.index for q in consumer.assignment() if q.topic == TOPIC} == {0, 1, 2, 3}
 
-    play(story, queues=4)
+    play(story, queues=4, stock=stock)
 
 
 def test_a_failed_message_holds_its_queue_and_comes_again():
@@ -173,12 +183,7 @@ def test_pause_and_resume():
     """A paused queue is neither pulled nor handled; resume goes on at once."""
 
     async def story(kit: Kit) -> None:
-        consumer = await consumer_of(kit)
-
-        @consumer.on(TOPIC)
-        async def handle(message: ReceivedMessage) -> None:
-            kit.got.append(message)
-
+        consumer, _ = await handler_of(kit, seconds=0)
         await begin(kit, consumer)
         await kit.until(lambda: QUEUE in consumer.assignment())
         consumer.pause(QUEUE)
@@ -193,16 +198,12 @@ def test_pause_and_resume():
     play(story)
 
 
-def test_seek_goes_on_elsewhere_and_commits_it():
+@leases_and_locks
+def test_seek_goes_on_elsewhere_and_commits_it(stock: bool):
     """seek lets the handler end, commits the offset and begins there; also backwards."""
 
     async def story(kit: Kit) -> None:
-        consumer = await consumer_of(kit)
-
-        @consumer.on(TOPIC)
-        async def handle(message: ReceivedMessage) -> None:
-            kit.got.append(message)
-
+        consumer, _ = await handler_of(kit, seconds=0)
         await kit.send(10, key="k")
         await begin(kit, consumer)
         await kit.until(lambda: len(kit.got) == 10)
@@ -215,22 +216,18 @@ def test_seek_goes_on_elsewhere_and_commits_it():
         with pytest.raises(UsageError, match="not ours"):
             await consumer.seek(TopicQueue(TOPIC, "broker-a", 9), 0)
 
-    play(story)
+    play(story, stock=stock)
 
 
-def test_an_offset_that_is_not_stored_is_corrected():
+@leases_and_locks
+def test_an_offset_that_is_not_stored_is_corrected(stock: bool):
     """A group whose offset lies beyond the end goes on at the end, and says so to the broker."""
 
     async def story(kit: Kit) -> None:
         await kit.send(5, key="k")
         await kit.api.update_group(GroupConfig(GROUP))
         await kit.api.update_offset(GROUP, QUEUE, 100)
-        consumer = await consumer_of(kit)
-
-        @consumer.on(TOPIC)
-        async def handle(message: ReceivedMessage) -> None:
-            kit.got.append(message)
-
+        consumer, _ = await handler_of(kit, seconds=0)
         await begin(kit, consumer)
         await asyncio.sleep(2)
         assert await kit.committed() == 5
@@ -238,31 +235,28 @@ def test_an_offset_that_is_not_stored_is_corrected():
         await kit.until(lambda: len(kit.got) == 1)
         assert kit.got[0].offset == 5
 
-    play(story)
+    play(story, stock=stock)
 
 
-def test_a_group_goes_on_where_it_committed():
+@leases_and_locks
+def test_a_group_goes_on_where_it_committed(stock: bool):
     """A stored offset counts more than consume_from."""
 
     async def story(kit: Kit) -> None:
         await kit.send(5, key="k")
         await kit.api.update_group(GroupConfig(GROUP))
         await kit.api.update_offset(GROUP, QUEUE, 3)
-        consumer = await consumer_of(kit, consume_from="first")
-
-        @consumer.on(TOPIC)
-        async def handle(message: ReceivedMessage) -> None:
-            kit.got.append(message)
-
+        consumer, _ = await handler_of(kit, seconds=0)
         await begin(kit, consumer)
         await kit.until(lambda: len(kit.got) == 2)
         assert [m.offset for m in kit.got] == [3, 4]
 
-    play(story)
+    play(story, stock=stock)
 
 
 @pytest.mark.slow
-def test_a_long_handler_keeps_its_lock():
+@leases_and_locks
+def test_a_long_handler_keeps_its_lock(stock: bool):
     """The lock is renewed while a handler runs for minutes; nobody else gets the queue."""
 
     async def story(kit: Kit) -> None:
@@ -286,20 +280,15 @@ def test_a_long_handler_keeps_its_lock():
         await kit.until(lambda: len(kit.got) == 2, seconds=1000)
         assert [m.offset for m in kit.got] == [0, 1]
 
-    play(story)
+    play(story, stock=stock)
 
 
-def test_close_lets_the_handler_end_and_commits_it():
+@leases_and_locks
+def test_close_lets_the_handler_end_and_commits_it(stock: bool):
     """Stop pulling, finish the handler, commit, unlock, unregister: nothing is handled twice."""
 
     async def story(kit: Kit) -> None:
-        consumer = await consumer_of(kit)
-
-        @consumer.on(TOPIC)
-        async def handle(message: ReceivedMessage) -> None:
-            await asyncio.sleep(2)
-            kit.got.append(message)
-
+        consumer, _ = await handler_of(kit, seconds=2)
         await kit.send(3, key="k")
         await begin(kit, consumer)
         await kit.until(lambda: consumer.statistics().running == 1)
@@ -314,10 +303,11 @@ def test_close_lets_the_handler_end_and_commits_it():
         with pytest.raises(AlreadyClosed):
             await consumer.start()
 
-    play(story)
+    play(story, stock=stock)
 
 
-def test_close_gives_up_on_a_handler_that_does_not_end():
+@leases_and_locks
+def test_close_gives_up_on_a_handler_that_does_not_end(stock: bool):
     """After close_timeout_ms it returns; the lock is not given back while the handler may run."""
 
     async def story(kit: Kit) -> None:
@@ -336,7 +326,7 @@ def test_close_gives_up_on_a_handler_that_does_not_end():
         assert 3 <= kit.loop.time() - begun < 4
         assert QUEUE in kit.cluster.broker.locks.held(GROUP)
 
-    play(story)
+    play(story, stock=stock)
 
 
 def test_a_handler_can_end_the_run_of_its_consumer():
@@ -493,12 +483,7 @@ def test_received_messages_tell_where_they_come_from():
     """Queue, offset, times, properties, attempt: what a handler may want to know."""
 
     async def story(kit: Kit) -> None:
-        consumer = await consumer_of(kit)
-
-        @consumer.on(TOPIC)
-        async def handle(message: ReceivedMessage) -> None:
-            kit.got.append(message)
-
+        consumer, _ = await handler_of(kit, seconds=0)
         await kit.producer.send(TOPIC, b"x", key="k", tag="t", properties={"colour": "red"})
         await begin(kit, consumer)
         await kit.until(lambda: len(kit.got) == 1)

@@ -10,9 +10,11 @@ import pytest
 
 from inorder.client.consumer import Consumer
 from inorder.client.policies import Park
+from inorder.client.redriving import _KeyRedrive, _Over
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import ConnectionLost
 from inorder.model import ReceivedMessage
+from inorder.wire.bodies.parking import QueuePlace, RedrivenBody
 from tests.integration.resizekit import GROUP, KEYS, TOPIC, Town, play
 
 BAD = set(KEYS[:4])
@@ -167,6 +169,44 @@ def test_a_key_that_would_come_back_is_still_redriven(brokers: int) -> None:
         bad.keys.clear()
         await redrive_all(town)
         await town.released(3)
+        await town.all_handled()
+        assert town.inversions() == []
+        assert len(town.handled) == len(set(town.handled))
+
+    play(tale, brokers=brokers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_a_key_whose_owner_died_before_it_forgot_its_older_list_is_redriven(
+    brokers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old list is closed, a resize brings the key back to it: they point at each other."""
+    dies, report = [True], _KeyRedrive._report
+
+    async def die(self: _KeyRedrive, place: QueuePlace, body: RedrivenBody) -> None:
+        if body.older is not None and dies:
+            raise _Over("its owner died here")
+        await report(self, place, body)
+
+    monkeypatch.setattr(_KeyRedrive, "_report", die)
+
+    async def tale(town: Town) -> None:
+        await move(town)
+        old = {one.key for one in await town.admin.parked.list(GROUP) if one.moved_to is not None}
+        assert old, "no key moved: choose others"
+        await town.admin.parked.redrive(GROUP)
+        await town.until(lambda: len([1 for key, _ in town.handled if key in old]) >= 5 * len(old))
+        await town.admin.parked.cancel(GROUP)
+        await asyncio.sleep(2)
+        lists = await town.admin.parked.list(GROUP)
+        assert {one.key for one in lists if one.older} >= old, "they point to what is closed"
+        assert not [one for one in lists if one.moved_to is not None]
+        await town.admin.topics.resize(TOPIC, queues=2 * brokers)  # as it was: they come back
+        await town.released(3)
+        dies.clear()
+        await redrive_all(town)
+        await town.send(1)
         await town.all_handled()
         assert town.inversions() == []
         assert len(town.handled) == len(set(town.handled))

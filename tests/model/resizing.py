@@ -48,7 +48,7 @@ class Rules:
     stop_before_open: bool = True
     """A version is opened only when all brokers have stopped the one before."""
     stop_is_durable: bool = True
-    """A broker that answered "stopped" is so after a kill."""
+    """A broker that answered "stopped", or agreed that it is opened, does so after a kill."""
     one_plan: bool = True
     """A broker takes part in no plan but the one that it knows."""
     first_opens_last: bool = True
@@ -57,6 +57,8 @@ class Rules:
     """A group is released when it is done on all brokers, not on one."""
     own_version_only: bool = True
     """A broker refuses sends of versions newer than its own, too."""
+    go_first: bool = True
+    """A plan is opened only when the first broker has agreed that it is not taken back any more."""
 
 
 class Broker(NamedTuple):
@@ -115,6 +117,7 @@ def _view(name: str, data: bytes) -> ResizeView:
         None if plan is None else PlanView(plan.id, plan.version, plan.map),
         now.ends, now.opened,
         tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
+        going=now.going, withdrawn=now.withdrawn,
     )  # fmt: skip
 
 
@@ -141,6 +144,7 @@ class ResizeModel:
         key: str,
         coordinators: int = 2,
         delayed: int = 1,
+        withdraws: bool = False,
     ) -> None:
         self.rules = rules
         self.messages = messages
@@ -149,6 +153,8 @@ class ResizeModel:
         self.coordinators = coordinators
         self.delayed = delayed
         """How many requests are under way at a time: each may come late, or more than once."""
+        self.withdraws = withdraws
+        """Whether coordinators also take back what is under way, at any time."""
 
     def model(self) -> Model[State]:
         """Return it for the search."""
@@ -164,6 +170,10 @@ class ResizeModel:
         found: dict[str, Callable[[State], bool]] = {"resized": lambda state: state.published}
         if self.coordinators > 1:
             found["a rival joined"] = lambda state: any(state.resuming)
+        if self.withdraws:
+            found["taken back"] = lambda state: all(
+                _read(one.now).withdrawn for one in state.brokers
+            )
         if self.messages:
             found["released"] = lambda state: all(
                 broker_rules.reading(_read(one.now), GROUP) == 2 for one in state.brokers
@@ -191,6 +201,9 @@ class ResizeModel:
             yield "two maps of one version"
         if state.published and any(now.version < 2 for now in found):
             yield "published before all brokers were open"
+        withdrawn = {one for now in found for one in now.withdrawn}
+        if any(now.opened in withdrawn for now in found):
+            yield "a plan was taken back and opened"
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
         """Give all that can happen next."""
@@ -218,6 +231,8 @@ class ResizeModel:
             views = {
                 name: _view(name, data) for name, data in zip(NAMES, state.views[who], strict=True)
             }
+            if self.withdraws:
+                yield from self._take_back(state, who, views)
             step = client_rules.next_step(views, self._goal(state, who))
             if isinstance(step, client_rules.UnderWay):
                 resuming = _put(state.resuming, who, True)
@@ -231,18 +246,44 @@ class ResizeModel:
                 continue
             for kind, number in self._requests(step, state, who):
                 plan = Plan(step.plan.id, step.plan.version, step.plan.map)
-                request = (kind, number, plan)
-                yield from self._arrive(state, request)
-                if len(state.asked) < self.delayed and request not in state.asked:
-                    asked = state.asked | {request}
-                    yield f"{who} asks {kind} {NAMES[number]}", state._replace(asked=asked)
+                yield from self._ask(state, who, (kind, number, plan))
+
+    def _ask(
+        self, state: State, who: int, request: tuple[str, int, Plan]
+    ) -> Iterator[tuple[str, State]]:
+        """Let a request be served at once, or be under way."""
+        yield from self._arrive(state, request)
+        if len(state.asked) < self.delayed and request not in state.asked:
+            asked = state.asked | {request}
+            yield f"{who} asks {request[0]} {NAMES[request[1]]}", state._replace(asked=asked)
+
+    def _take_back(
+        self, state: State, who: int, views: dict[str, ResizeView]
+    ) -> Iterator[tuple[str, State]]:
+        step = client_rules.withdrawal(views)
+        if isinstance(step, client_rules.Withdraw):
+            for name in step.brokers:
+                plan = Plan(step.plan.id, step.plan.version, step.plan.map)
+                yield from self._ask(state, who, ("withdraw", NAMES.index(name), plan))
 
     def _requests(
-        self, step: client_rules.Decide | client_rules.Stop | client_rules.Open, state: State,
+        self,
+        step: client_rules.Decide
+        | client_rules.Stop
+        | client_rules.Go
+        | client_rules.Open
+        | client_rules.Withdraw,
+        state: State,
         who: int,
-    ) -> Iterator[tuple[str, int]]:  # fmt: skip
+    ) -> Iterator[tuple[str, int]]:
         if isinstance(step, client_rules.Decide):
             yield "decide", NAMES.index(step.broker)
+            return
+        if isinstance(step, client_rules.Go):
+            yield from [("go", 0)] if self.rules.go_first else [("open", 1), ("open", 0)]
+            return
+        if isinstance(step, client_rules.Withdraw):
+            yield from (("withdraw", NAMES.index(name)) for name in step.brokers)
             return
         opening = isinstance(step, client_rules.Open)
         for name in step.brokers:
@@ -264,6 +305,11 @@ class ResizeModel:
         try:
             if kind == "decide":
                 after = _keep(broker, broker_rules.decide(self._forget_rival(now, plan), plan))
+            elif kind == "go":
+                agreed = broker_rules.go(now, plan.id, plan.version)
+                after = _keep(broker, agreed, saved=self.rules.stop_is_durable)
+            elif kind == "withdraw":
+                after = self._withdrawn(broker, now, plan)
             elif kind == "open":
                 after = _keep(broker, broker_rules.open_next(now, plan.id, plan.version))
             else:
@@ -283,6 +329,12 @@ class ResizeModel:
             return broker
         ends = tuple((index, len(log)) for index, log in enumerate(broker.logs))
         return broker._replace(stopping=(plan, ends))
+
+    @staticmethod
+    def _withdrawn(broker: Broker, now: Versions, plan: Plan) -> Broker:
+        if broker.stopping is not None and broker.stopping[0].id == plan.id:
+            return broker  # one request about versions at a time
+        return _keep(broker, broker_rules.withdraw(now, plan.id))
 
     def _stop_ends(self, state: State, number: int) -> Iterator[tuple[str, State]]:
         broker = state.brokers[number]

@@ -5,7 +5,9 @@ the model of `leases.py` is given the same requests, and must be able to answer 
 refused, under an epoch that is known or new, commit taken or lost, and the offset that stands
 afterwards. Epochs of the model and of the broker are compared as names: each new one of the broker
 must be a new one of the model. When a lease runs out is not asked here (the order checker judges
-that by time): the model may take it as run out or not, whichever explains the answer.
+that by time): the model may take it as run out or not, whichever explains the answer. A request to
+go on is granted only to whom the queue belongs, and a commit of its owner is lost only if the queue
+ends before it, whatever befell the broker.
 """
 
 from __future__ import annotations
@@ -36,8 +38,10 @@ _STALE = -1
 class Happened:
     """One request, or something that befell the broker, and what stands afterwards.
 
-    `kind` is ask, commit, release, reset, taken, left, killed or cut; `answer` is granted, refused,
-    taken or lost.
+    `kind` is ask, commit, release, leaving, freed, reset, taken, left, killed or cut; `answer` is
+    granted, refused, taken or lost. Under sync flush a release is two steps: `leaving`, its commit
+    counts; `freed`, it is on disk and the queue is free. Between the two the queue is its owner's.
+    `end` is where the queue ends: a broker may call a commit beyond it lost.
     """
 
     kind: str
@@ -49,6 +53,7 @@ class Happened:
     new_epoch: int = 0
     fresh: bool = False
     committed: int = 0
+    end: int = _MANY
 
     def __str__(self) -> str:
         named = f"{self.kind} of {self.owner} epoch {self.epoch:x} number {self.number}"
@@ -64,8 +69,8 @@ class Follower:
     _owners: dict[str, int] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=lambda: {0: 0})
     released: set[tuple[str, int, int]] = field(default_factory=set)
-    _leaving: tuple[str, int] = ("", 0)
-    _was_cut: bool = False
+    on_their_way: list[tuple[str, int]] = field(default_factory=list)
+    """Releases that wait for the disk: who, and under which epoch."""
 
     def take(self, one: Happened) -> str:
         """Follow one step; return why the model cannot, empty if it can."""
@@ -107,8 +112,6 @@ class Follower:
                 self._epochs[one.new_epoch] = answer.epoch
                 self.broker = after.broker
                 return ""
-        if not one.fresh and (one.owner, one.epoch) == self._leaving:
-            return ""  # under sync flush a release frees the queue when it is on disk
         return f"the model answers {' or '.join(found)}"
 
     def _refused(self, packet: Packet) -> str:
@@ -120,20 +123,13 @@ class Follower:
 
     def _commit(self, one: Happened) -> str:
         before = self.broker.now
-        packet = self._packet(one, "commit" if one.kind == "commit" else "release")
-        if one.offset < 0:
-            packet = packet._replace(offset=before.committed, number=before.commit_number)
+        packet = self._packet(one, "release" if one.kind == "release" else "commit")
+        if one.offset < 0:  # nothing to commit: older than any commit of its epoch
+            packet = packet._replace(offset=before.committed, number=0)
         after, answer = self._model._committed(self._world(over=False), packet)
         assert answer is not None, "nobody gives up here"
         if one.answer == "lost":
-            # Also a commit beyond the end of a log that has lost its end.
-            beyond = one.offset > one.committed or self._was_cut
-            return "" if answer.kind == "lost" or beyond else "it is taken"
-        if answer.kind == "lost" and (one.owner, one.epoch) == self._leaving:
-            # Under sync flush a release frees the queue when it is on disk.
-            committed = max(before.committed, one.offset)
-            self._set(before._replace(committed=committed), self.broker.counter)
-            return ""
+            return "" if answer.kind == "lost" or one.offset > one.end else "it is taken"
         if answer.kind == "lost":
             again = (one.owner, one.epoch, one.number) in self.released
             return "" if one.kind == "release" and again else "it is lost"
@@ -144,12 +140,26 @@ class Follower:
                 )
             )
         self.broker = after.broker
-        if one.kind == "release":
+        if one.kind != "commit":
             self.released.add((one.owner, one.epoch, one.number))
-            self._leaving = (one.owner, one.epoch)
+        if one.kind == "leaving":
+            self.on_their_way.append((one.owner, one.epoch))
         return ""
 
-    _release = _commit
+    _release = _leaving = _commit
+
+    def _freed(self, one: Happened) -> str:
+        """A release is on disk; if the queue is not its owner's any more nothing is left to do."""
+        if (one.owner, one.epoch) not in self.on_their_way:
+            return "nobody released it"
+        self.on_their_way.remove((one.owner, one.epoch))
+        self._free(one.owner, one.epoch)
+        return ""
+
+    def _free(self, owner: str, epoch: int) -> None:
+        now = self.broker.now
+        if (now.owner, now.epoch) == (self._owners[owner], self._epochs.get(epoch)):
+            self._set(now._replace(owner=NOBODY), self.broker.counter)
 
     def _reset(self, one: Happened) -> str:
         now = self.broker.now
@@ -172,6 +182,9 @@ class Follower:
         return ""
 
     def _killed(self, one: Happened) -> str:
+        for released in self.on_their_way:  # they are in the journal
+            self._free(*released)
+        self.on_their_way.clear()
         self.broker = self.broker._replace(start=self.broker.start + 1, counter=0)
         return ""
 
@@ -181,7 +194,6 @@ class Follower:
         if committed > self.broker.now.committed:
             return "a power cut commits nothing"
         self._killed(one)
-        self._was_cut = True
         self._set(self.broker.now._replace(owner=NOBODY, committed=committed), 0)
         return ""
 

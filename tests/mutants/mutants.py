@@ -1,7 +1,8 @@
 """The planted bugs: one rule of the contract each, switched off in the real code.
 
-`rule` names the promise or the schedule (P1..P9, A1..A12) that the rule belongs to. `caught_by` is
-`sim` for the simulation of the contract, or the tests of pytest that find it.
+`rule` names the promises and schedules (P1..P9, A1..A12) that the rule belongs to. `caught_by` says
+what must find it: `sim`, the simulation of the contract; tests one by one (`file.py::test_name`),
+each of which must fail; files of tests, of which one must have a test that fails.
 """
 
 from __future__ import annotations
@@ -18,8 +19,17 @@ _CLIENT = "inorder.client.leasing"
 _KEYED = "inorder.client.state.keyed"
 _PARKING = "inorder.broker.state.parking"
 _RESIZING = "inorder.broker.state.resizing"
+_NUMBERING = "inorder.broker.numbering"
 
 SIM = "sim"
+_IN_LEASES = "tests/integration/test_broker_leases.py::"
+_IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
+_IN_SENDS = "tests/integration/test_numbered_sends.py::"
+_IN_RESIZING = "tests/integration/test_resizing.py::"
+_OF_A_POWER_CUT = f"{_IN_LEASES}test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow"
+_OF_A_FORGOTTEN_HEIR = (
+    f"{_IN_LEASES}test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_heir"
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,21 @@ class Mutant:
     caught_by: str = SIM
     seeds: int = 400
     """How many seeds of the simulation it takes at most."""
+
+    @property
+    def by_sim(self) -> bool:
+        """Tell whether the simulation must find it."""
+        return SIM in self.caught_by.split()
+
+    @property
+    def nodes(self) -> list[str]:
+        """Return the tests that must fail, one by one."""
+        return [word for word in self.caught_by.split() if "::" in word]
+
+    @property
+    def files(self) -> list[str]:
+        """Return the files of which one must have a test that fails."""
+        return [word for word in self.caught_by.split() if word.endswith(".py")]
 
 
 MUTANTS = [
@@ -60,6 +85,25 @@ MUTANTS = [
         _LEASES,
         "until_ms = now_ms + lease.terms.grace_ms",
         "until_ms = now_ms",
+        f"{SIM} {_IN_LEASES}"
+        "test_a10_a_closed_connection_leaves_the_grace_only_if_it_renewed_last",
+    ),
+    Mutant(
+        "late-close-shortens", "P2, A10", "any closed connection of the owner shortens its lease",
+        _LEASES,
+        "        if before is not None:\n            keys = self._renewed_by[before]\n"
+        "            keys.discard(key)\n            if not keys:\n"
+        "                del self._renewed_by[before]\n",
+        "",
+        f"{_IN_LEASES}test_a10_a_closed_connection_leaves_the_grace_only_if_it_renewed_last",
+    ),
+    Mutant(
+        "expires-before-it-reads", "P2, A10", "a late loop expires a lease whose renewal has come",
+        "inorder.broker.leaseclock",
+        "        for _ in range(ROUNDS):\n            await asyncio.sleep(0)\n",
+        "",
+        f"{_IN_LEASES}test_a10_a_late_loop_reads_renewals_before_it_expires_anything "
+        f"{_IN_LEASES}test_a10_what_is_in_the_socket_is_read_before_the_timer_counts",
     ),
     Mutant(
         "lease-runs-out-early", "P2", "a lease lasts a sixteenth of what was granted",
@@ -95,8 +139,8 @@ MUTANTS = [
         _LEASING,
         "        self._write_grants(new)\n",
         "        del new\n",
-        "tests/integration/test_broker_leases.py::"
-        "test_a9_after_a_kill_the_owner_resumes_and_others_wait_for_its_lease",
+        f"{_IN_LEASES}test_a9_after_a_kill_the_owner_resumes_and_others_wait_for_its_lease "
+        f"{_IN_LEASES}test_a9_a_stock_client_that_took_over_is_known_after_a_kill",
     ),
     Mutant(
         "commits-not-journalled", "P4", "an answered commit is forgotten by a kill",
@@ -110,27 +154,35 @@ MUTANTS = [
         _OWNERS_FILE,
         "same_boot=self.start.same_boot",
         "same_boot=True",
+        f"{SIM} {_OF_A_FORGOTTEN_HEIR}",
+    ),
+    Mutant(
+        "another-boot-is-not-seen", "A9", "a start after a power cut is taken for one after a kill",
+        _STARTS,
+        "self.same_boot = known and bool(boot_id) and before.boot_id == boot_id",
+        "self.same_boot = known",
+        f"{_OF_A_FORGOTTEN_HEIR} {_OF_A_POWER_CUT}",
     ),
     Mutant(
         "no-wait-after-a-power-cut", "A9", "queues are given away while lost grants still count",
         _OWNERS_FILE,
         "        if self.start.now.waits:\n",
         "        if False:\n",
-        "tests/integration/test_broker_leases.py::"
-        "test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow",
+        _OF_A_POWER_CUT,
     ),
     Mutant(
         "wait-ends-with-a-kill", "A9", "a kill during that wait ends it",
         _STARTS,
         "waits=before.waits or self.may_have_lost",
         "waits=self.may_have_lost",
-        "tests/unit/broker/test_starts.py",
+        f"tests/unit/broker/test_starts.py {_OF_A_POWER_CUT}",
     ),
     Mutant(
         "start-not-counted", "A9", "epochs of two starts may be equal",
         _STARTS,
         "            before.start + 1,\n",
         "            max(1, before.start),\n",
+        f"{SIM} {_OF_A_POWER_CUT}",
     ),
     Mutant(
         "generation-not-raised", "P7, A5", "offsets that are used again have the same fence",
@@ -141,12 +193,47 @@ MUTANTS = [
         "test_a1_what_was_committed_beyond_a_lost_tail_is_not_skipped_later",
     ),
     Mutant(
+        "fence-without-generation", "P7, A5", "a fence does not tell generations of the log apart",
+        "inorder.ordering.fence",
+        "    return version << _VERSION_AT | generation << _GENERATION_AT | offset\n",
+        "    return version << _VERSION_AT | offset\n",
+        "tests/unit/ordering/test_fence.py::test_offsets_that_are_used_again_get_higher_numbers",
+    ),
+    Mutant(
+        "deleted-topic-begins-again", "P7, A5", "a topic that is made again has its old fences",
+        _OWNERSHIP,
+        "                self._file.retire(topic)\n",
+        "                pass\n",
+        f"{_IN_LEASES}test_a_deleted_topic_leaves_nothing_and_begins_in_a_new_generation",
+    ),
+    Mutant(
         "offsets-not-cut", "P4, A1", "an offset beyond the recovered log stays",
         "inorder.broker.broker",
         "cuts = self.offsets.clamp(partial(end_of, self.store))",
         "cuts = self.offsets.clamp(lambda topic, queue_id: 1 << 40)",
         "tests/integration/test_broker_leases.py::"
         "test_a1_what_was_committed_beyond_a_lost_tail_is_not_skipped_later",
+    ),
+    Mutant(
+        "saved-beyond-the-log", "P1, A1", "what is saved counts although the log has lost its end",
+        "inorder.broker.fingerprints",
+        "    if depends_on > commit_log.end_position:\n",
+        "    if depends_on >= 0:\n        return\n    if depends_on > commit_log.end_position:\n",
+        "tests/integration/test_numbered_restart.py::test_a_file_beyond_the_log_is_dropped_for_good",
+    ),
+    Mutant(
+        "parked-file-before-its-log", "P8, A1", "parked keys are saved before the log is on disk",
+        "inorder.broker.parkedfile",
+        "            await broker.keeping.flush_now()\n",
+        "",
+        "tests/integration/test_broker_parking.py::test_what_a_power_cut_took_was_not_parked",
+    ),
+    Mutant(
+        "ends-before-the-log", "P9, A1", "ends of a version are noted before the log is on disk",
+        "inorder.broker.resizing",
+        "        await broker.keeping.flush_now()\n        until_ms",
+        "        until_ms",
+        f"{_IN_RESIZING}test_noted_ends_never_lie_behind_a_lost_tail",
     ),
     # Commits and hand-over.
     Mutant(
@@ -183,7 +270,15 @@ MUTANTS = [
         "inorder.broker.state.commits",
         "    if locks.is_locked(group, queue):\n",
         "    if False:\n",
-        "tests/unit/broker/state/test_commits.py",
+        f"tests/unit/broker/state/test_commits.py {_IN_LEASES}"
+        "test_a11_while_a_queue_is_leased_nobody_commits_without_the_epoch",
+    ),
+    Mutant(
+        "older-commit-counts", "P4, A11", "an older commit that arrives later counts",
+        "inorder.broker.state.commits",
+        "        return last is None or (epoch, number) > (last.epoch, last.number)\n",
+        "        return True\n",
+        f"{_IN_LEASES}test_a11_commits_are_taken_in_the_order_of_their_numbers",
     ),
     # The client.
     Mutant(
@@ -191,14 +286,16 @@ MUTANTS = [
         _CLIENT,
         "            now_ms = self._session.clock.monotonic_ms()\n            found",
         "            now_ms = sent_ms = self._session.clock.monotonic_ms()\n            found",
-        "tests/integration/test_lease_counting.py",
+        "tests/integration/test_lease_counting.py::"
+        "test_a10_trust_counts_from_the_sending_not_from_the_answer",
     ),
     Mutant(
         "trust-beyond-the-grace", "A10", "handlers start until the lease, not the grace, is over",
         _TENURE,
         "        return min(self.lease_ms, self.grace_ms)\n",
         "        return self.lease_ms\n",
-        "tests/unit/client/test_lease_state.py",
+        f"tests/unit/client/test_lease_state.py {_IN_CONSUMERS}"
+        "test_a10_no_handler_starts_when_the_lease_is_in_doubt",
     ),
     Mutant(
         "start-in-doubt", "P2", "handlers start however long nothing was heard of the broker",
@@ -345,6 +442,31 @@ MUTANTS = [
         "tests/unit/broker/test_parking_state.py tests/integration/test_broker_parking.py",
     ),
     Mutant(
+        "redriven-side-by-side", "P8, A8", "a key that is being redriven is redriven once more",
+        "inorder.client.redriving",
+        "        wanted = self.parker.view(holding).wanted(self._active.get(holding, ()))\n",
+        "        wanted = self.parker.view(holding).wanted(())\n",
+        "tests/integration/test_consumer_parking.py::test_of_two_operators_one_redrive_comes",
+    ),
+    Mutant(
+        "stale-pointer-is-followed", "P8, A8", "a redrive drains a queue where the key lives",
+        "inorder.client.redriving",
+        "                return list(one.older) if one.moved else None\n",
+        "                return list(one.older)\n",
+        "tests/unit/client/test_redriving_lists.py::"
+        "test_a_pointer_to_a_queue_where_the_key_lives_drains_nothing_there "
+        "tests/integration/test_resizing_parked.py::"
+        "test_a_key_whose_owner_died_before_it_forgot_its_older_list_is_redriven",
+    ),
+    Mutant(
+        "parked-keys-stay-behind", "P9, A8", "a group goes on before its parked keys have moved",
+        "inorder.broker.releasing",
+        "        if self._moved.get((topic, group), 0) >= version:\n            return True\n",
+        "        if version:\n            self._moved[topic, group] = version\n"
+        "            return True\n",
+        "tests/integration/test_resizing_parked.py::test_a_parked_key_moves_and_nothing_overtakes",
+    ),
+    Mutant(
         "fence-of-the-copy", "P7", "a redriven message has not the fence of its origin",
         "inorder.client.state.parking",
         "None if sequence is None else int(sequence), epoch",
@@ -382,14 +504,98 @@ MUTANTS = [
         "        pass\n    if plan.version",
         "tests/unit/broker/state/test_resizing_state.py",
     ),
+    Mutant(
+        "two-plans-are-decided", "P9, A6", "the last plan counts, not the first",
+        _RESIZING,
+        "    check_next(now, plan)\n"
+        "    return now if now.plan is not None else replace(now, plan=plan)\n",
+        "    return replace(now, plan=plan)\n",
+        f"{_IN_RESIZING}test_of_two_coordinators_one_decides",
+    ),
+    Mutant(
+        "stop-is-not-on-disk", "P9, A6", "a broker that was killed opens what it had stopped",
+        "inorder.broker.resizing",
+        "        content = self._table.encode_with(topic, new)\n"
+        "        await self._broker.offload.call(lambda: self._file.save(content))\n",
+        "",
+        f"{_IN_RESIZING}test_what_is_stopped_stays_stopped_over_a_kill",
+    ),
+    Mutant(
+        "released-by-one-broker", "P9, A6", "a group goes on that is not done on all brokers",
+        _RESIZING,
+        "    if version > done:\n",
+        "    if version > now.version:\n",
+        f"{_IN_RESIZING}test_a_group_waits_for_all_brokers",
+    ),
+    Mutant(
+        "taken-back-too-late", "P9, A6", "a resize is taken back although brokers may be open",
+        _RESIZING,
+        "    if mine and now.going:\n",
+        "    if False:\n",
+        "tests/integration/test_resize_abort.py::"
+        "test_what_may_be_open_somewhere_is_finished_not_taken_back",
+    ),
+    Mutant(
+        "late-stop-of-what-was-taken-back", "P9, A6", "a broker stops for a plan that is no more",
+        _RESIZING,
+        "    if plan_id in now.withdrawn:\n        raise",
+        "    if False:\n        raise",
+        "tests/integration/test_resize_abort.py::"
+        "test_a_late_request_of_a_plan_that_was_taken_back_is_refused",
+    ),
+    Mutant(
+        "opened-without-asking", "P9, A6", "brokers open while the first one takes the plan back",
+        "inorder.client.state.resizing",
+        "    if not first.going:\n        return Go(name, plan)\n",
+        "",
+        "tests/unit/client/test_resizing_steps.py",
+    ),
+    # Delays.
+    Mutant(
+        "delayed-stays-behind", "P9, A7", "a delayed message goes to the queue its key has left",
+        "inorder.broker.places",
+        "                return newest.queue(text)\n",
+        "                return name, queue_id\n",
+        f"{_IN_RESIZING}test_a_delayed_message_follows_its_key",
+    ),
+    Mutant(
+        "delayed-comes-twice", "P1, A7", "a start delivers again what was delivered before a kill",
+        "inorder.broker.delayrecovery",
+        "            delays.advance(level, offset + 1)\n",
+        "            pass\n",
+        "tests/integration/test_broker_delays.py::"
+        "test_what_waits_survives_a_restart_and_comes_once",
+    ),
     # Sending.
     Mutant(
         "version-before-duplicate", "A4", "a retry over a map change is refused, and stored twice",
-        "inorder.broker.numbering",
+        _NUMBERING,
         "        producer_id, items = found\n",
         "        self._check_map(request.topic, version)\n        producer_id, items = found\n",
         "tests/integration/test_numbered_sends.py::"
         "test_an_older_map_version_is_refused_but_a_duplicate_is_not",
+    ),
+    Mutant(
+        "unknown-is-sent-elsewhere", "P1, A4", "a send whose outcome is unknown follows a new map",
+        "inorder.client.delivery",
+        "        if not lane.drained or lane.held:\n            return\n",
+        "",
+        "tests/unit/client/test_key_map_client.py::"
+        "test_a_message_stored_under_the_old_map_is_not_stored_again",
+    ),
+    Mutant(
+        "predecessor-not-checked", "P1, A2", "a named send is stored before the one before it",
+        "inorder.ordering.sequence",
+        "    return Verdict.NEXT if before == last else Verdict.GAP\n",
+        "    return Verdict.NEXT\n",
+        f"{_IN_SENDS}test_a_named_producer_grows_with_gaps",
+    ),
+    Mutant(
+        "any-message-is-the-duplicate", "P1, A3", "a number confirms any message",
+        _NUMBERING,
+        "        if not named and first != unique:\n",
+        "        if False:\n",
+        f"{_IN_SENDS}test_a_number_used_for_another_message_is_an_error",
     ),
     Mutant(
         "incarnation-not-checked", "A3", "a stalled copy of an older connection is stored",
@@ -404,6 +610,43 @@ MUTANTS = [
         "    done = sum(number <= known for number, _ in numbers)\n",
         "    done = 0\n",
         "tests/unit/ordering/test_sequence.py",
+    ),
+    # The Spark sink.
+    Mutant(
+        "rows-share-a-number", "A12", "further rows of a message have the number of its first",
+        "inorder.spark.packedsink",
+        "                found = found + _sub_index(same, last & ((1 << self._shift) - 1))\n",
+        "                pass\n",
+        "tests/spark/test_packed_sink.py::test_a_task_that_is_repeated_sends_what_is_missing",
+    ),
+    Mutant(
+        "late-row-has-its-offset", "A12", "the row of a message that waited is below those written",
+        "inorder.spark.rows",
+        "pa.array(range(at, at + count), pa.int64())",
+        "found.column(SOURCES[3])",
+        "tests/unit/spark/test_row_numbers.py::"
+        "test_a_row_of_a_message_that_waited_is_above_those_written_before",
+    ),
+    Mutant(
+        "out-of-order-is-sent", "A12", "rows out of order are dropped in silence",
+        "inorder.spark.packedsink",
+        "        wrong = np.flatnonzero(found <= before)\n",
+        "        wrong = np.flatnonzero(found < -1)\n",
+        "tests/spark/test_packed_sink.py::test_numbers_of_the_users_own",
+    ),
+    Mutant(
+        "one-name-for-all-versions", "A12", "numbers of a key map's versions lie in one row",
+        "inorder.spark.state.mapnames",
+        '    return name if version <= 1 else f"{name}@{version}"\n',
+        "    return name\n",
+        "tests/spark/test_packed_sink.py::test_a_batch_is_repeated_between_resizes",
+    ),
+    Mutant(
+        "past-versions-are-not-asked", "A12", "what was stored before a resize is stored again",
+        "inorder.spark.state.mapnames",
+        "        return version >= self.version\n",
+        "        return False\n",
+        "tests/spark/test_packed_sink.py::test_a_batch_is_repeated_between_resizes",
     ),
 ]  # fmt: skip
 

@@ -37,53 +37,76 @@ class Verdict:
     """What became of a mutant."""
 
     mutant: Mutant
-    caught: bool
-    by: str
+    found_by: tuple[str, ...]
+    missed_by: tuple[str, ...]
+    """What should have found it and did not."""
     seconds: float
     output: str
 
-
-def words_of(mutant: Mutant) -> list[str]:
-    """Return the command that catches it."""
-    if mutant.caught_by == SIM:
-        return [sys.executable, "-c", _SIMULATION, str(mutant.seeds)]
-    tests = [name for name in mutant.caught_by.split() if (ROOT / name.split("::")[0]).exists()]
-    return [
-        sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.mutants.planting",
-        "-p", "no:cacheprovider", *tests,
-    ]  # fmt: skip
+    @property
+    def caught(self) -> bool:
+        """Tell whether all that should find it did."""
+        return bool(self.found_by) and not self.missed_by
 
 
 def try_mutant(mutant: Mutant) -> Verdict:
-    """Plant one, run what should catch it."""
+    """Plant one, run all that should find it."""
     began = time.monotonic()
+    found: list[str] = []
+    missed: list[str] = []
+    output = ""
+    if mutant.by_sim:
+        output += (said := _run(mutant, "-c", _SIMULATION, str(mutant.seeds)))
+        lines = [line for line in said.splitlines() if line.startswith("caught: ")]
+        (found if lines else missed).append(lines[0].removeprefix("caught: ") if lines else SIM)
+    if mutant.nodes:
+        output += (said := _pytest(mutant, *mutant.nodes))
+        failed = _failed(said)
+        for node in mutant.nodes:
+            (found if node in failed else missed).append(node)
+    if mutant.files:
+        output += (said := _pytest(mutant, "-x", *mutant.files))
+        failed = _failed(said)
+        found += failed[:1]
+        missed += () if failed else mutant.files
+    return Verdict(mutant, tuple(found), tuple(missed), time.monotonic() - began, output)
+
+
+def _pytest(mutant: Mutant, *words: str) -> str:
+    plugins = ("-p", "tests.mutants.planting", "-p", "no:cacheprovider")
+    return _run(mutant, "-m", "pytest", "-q", "-m", "spark or not spark", *plugins, *words)
+
+
+def _run(mutant: Mutant, *words: str) -> str:
+    """Return what a Python says in which the bug is planted."""
     paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
     try:
         done = subprocess.run(
-            words_of(mutant), cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S,
+            [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S,
             check=False, env={**os.environ, "INORDER_MUTANT": mutant.name, "PYTHONPATH": paths},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Verdict(mutant, False, "", LIMIT_S, f"not done after {LIMIT_S} s")
-    output = done.stdout + done.stderr
-    if mutant.caught_by == SIM:
-        lines = [line for line in output.splitlines() if line.startswith("caught: ")]
-        by = lines[0].removeprefix("caught: ") if lines else ""
-    else:
-        # A run that could not even begin has caught nothing.
-        failed = [line for line in output.splitlines() if line.startswith("FAILED ")]
-        by = failed[0].removeprefix("FAILED ").split(" - ")[0] if failed else ""
-    return Verdict(mutant, bool(by), by, time.monotonic() - began, output)
+        return f"not done after {LIMIT_S} s\n"
+    return done.stdout + done.stderr
+
+
+def _failed(output: str) -> list[str]:
+    """Return the tests that failed; a run that could not even begin has none."""
+    lines = [line for line in output.splitlines() if line.startswith("FAILED ")]
+    nodes = [line.removeprefix("FAILED ").split(" - ")[0].partition("[")[0] for line in lines]
+    return list(dict.fromkeys(nodes))
 
 
 def table(verdicts: list[Verdict]) -> str:
     """Return which rule was switched off and what found it."""
     lines = ["| rule | planted | caught by |", "|---|---|---|"]
     for one in verdicts:
-        by = one.by.partition(":")[0] if one.mutant.caught_by == SIM else f"`{one.by}`"
-        if one.mutant.caught_by == SIM and one.caught:
-            by = f"simulation, {by}"
-        lines.append(f"| {one.mutant.rule} | {one.mutant.what} | {by or 'NOT CAUGHT'} |")
+        by = [
+            f"`{name}`" if "::" in name else f"simulation, {name.partition(':')[0]}"
+            for name in one.found_by
+        ]
+        by += [f"NOT CAUGHT by {name}" for name in one.missed_by]
+        lines.append(f"| {one.mutant.rule} | {one.mutant.what} | {', '.join(by)} |")
     return "\n".join(lines)
 
 
@@ -101,7 +124,8 @@ def main() -> int:
         for verdict in pool.map(try_mutant, chosen):
             verdicts.append(verdict)
             state = "caught" if verdict.caught else "NOT CAUGHT"
-            by = (verdict.by.splitlines() or [""])[0][:110]
+            names = verdict.missed_by or verdict.found_by
+            by = ", ".join(name.splitlines()[0].rpartition("::")[2][:90] for name in names)
             print(f"{verdict.mutant.name:32} {state:10} {verdict.seconds:6.1f} s  {by}", flush=True)
             if options.v or not verdict.caught:
                 print(verdict.output[-1500:], flush=True)

@@ -40,8 +40,10 @@ ELSEWHERE = QueuePlace("broker-b", 7)
 
 EVENTS = st.one_of(
     st.builds(
-        lambda offset, key, error: Parked("orders", 0, offset, key, 1, error, offset, 100, key),
-        OFFSETS, NAMES, st.sampled_from(["", "no"]),
+        lambda offset, key, error, until: Parked(
+            "orders", 0, offset, key, 1, error, offset, 100, key, until
+        ),
+        OFFSETS, NAMES, st.sampled_from(["", "no"]), st.sampled_from([0, 20]),
     ),
     st.builds(lambda key, rate: Redriving("orders", 0, key, rate), NAMES, st.integers(0, 9)),
     st.builds(

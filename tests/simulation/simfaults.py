@@ -157,6 +157,7 @@ class Faults:
         self._down.add(broker.name)
         self._world.say(f"{broker.name} is {how}")
         lossy = how == "without power" and not self._world.plan.sync_flush
+        unsynced = self._world.unsynced(broker) if lossy else None
         if how == "killed":
             broker.kill()
         elif how == "stopped":
@@ -169,7 +170,7 @@ class Faults:
             broker.cut_power()
         await asyncio.sleep(draw.choice((0.01, 0.3, 1.0)) * draw.random())
         ended = "cut" if how == "without power" else "killed"
-        await self._world.start_broker(broker, lossy=lossy, how=ended)
+        await self._world.start_broker(broker, how=ended, unsynced=unsynced)
         self._down.discard(broker.name)
 
     async def clock(self, draw: random.Random) -> None:

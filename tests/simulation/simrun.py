@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from inorder.checker import (
-    Committed,
-    Event,
     Handled,
     HandledResult,
     Handling,
@@ -30,6 +28,7 @@ from inorder.checker import (
 from inorder.testing.simloop import SimLoop, run
 from tests.model.traces import follow_trace
 from tests.simulation.simfaults import Faults
+from tests.simulation.simlosses import without_lost
 from tests.simulation.simplan import Plan
 from tests.simulation.simworld import PATIENCE_S, World
 
@@ -112,13 +111,13 @@ def judge(world: World, outcome: Outcome) -> None:
         if (queue, offset) in ids:
             id_, result = ids[queue, offset], HandledResult.PARKED
             events.append(Handled("broker", queue, offset, id_, key, at_ns, at_ns, result))
-    if world.cut_at:
-        events = without_lost(world, events)
+    if world.cuts:
+        events = without_lost(events, world.acked, world.cuts)
     rules = Rules(
         handled_once=plan.is_calm,
         handling=Handling.KEY if plan.order == "key" else Handling.QUEUE,
         one_queue_per_key=all(fault.kind != "resize" for fault in plan.faults),
-        acknowledged_min=0 if world.cut_at else 1,
+        acknowledged_min=0 if world.cuts else 1,
     )
     for queue, trace in world.traces.items():
         problem = follow_trace(trace)
@@ -133,22 +132,6 @@ def judge(world: World, outcome: Outcome) -> None:
     if not report.ok:
         outcome.problems.append(str(report))
         outcome.kinds |= frozenset(map(str, report.by_kind)) or frozenset(("vacuous",))
-
-
-def without_lost(world: World, events: list[Event]) -> list[Event]:
-    """Leave out what a power cut under async flush took, together with the log: nobody promised it.
-
-    Offsets are used again after a cut, so commits are judged from the last one on.
-    """
-    stored = {event.id for event in events if isinstance(event, Stored)}
-    gone = {id_ for id_ in world.acked if id_ not in stored and world.may_miss(id_)}
-    last_ns = int(world.cut_at[-1] * 1e9)
-    return [
-        event
-        for event in events
-        if getattr(event, "id", None) not in gone
-        and not (isinstance(event, Committed) and event.at_ns < last_ns)
-    ]
 
 
 def shrink(outcome: Outcome) -> Outcome:

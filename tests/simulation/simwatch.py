@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.broker import Broker
+from inorder.broker.ownersfile import end_of
 from inorder.broker.state.commits import QueueKey
 from inorder.checker import queue_name
 from inorder.errors import InorderError, LeaseLost
@@ -23,6 +24,7 @@ from inorder.wire.frame import RawFrame
 from tests.model.traces import Happened
 
 if TYPE_CHECKING:
+    from tests.simulation.simlosses import Cut
     from tests.simulation.simworld import World
 
 TOPIC: Final = "orders"
@@ -33,11 +35,14 @@ QUEUES_MAX: Final = 8
 class Watch:
     """Writes down what one broker does, for one of its lives."""
 
-    def __init__(self, world: World, broker: Broker, *, how: str, lossy: bool) -> None:
-        """`how` the life before ended, empty if there was none; `lossy`: commits may be lost."""
+    def __init__(self, world: World, broker: Broker, *, how: str, cut: Cut | None) -> None:
+        """`how` the life before ended, empty if there was none; `cut`: it may have lost something.
+
+        What is left is noted there.
+        """
         self._world = world
         self._broker = broker
-        self._how, self._lossy = how, lossy
+        self._how, self._cut = how, cut
         self._settling: set[asyncio.Future[None]] = set()
         server: Any = broker.server
         self._listen, server.start = server.start, self.listen
@@ -96,26 +101,39 @@ class Watch:
         for one, known in zip(commits, before, strict=True):
             self._changed(group, owner, one, known)
             place = (one.topic, one.queue_id)
-            self._trace(
-                "commit", owner, group, place, epoch=one.epoch, number=one.number,
-                offset=one.offset, answer="taken" if place in taken else "lost",
-            )  # fmt: skip
+            answer_of_it = "taken" if place in taken else "lost"
+            self._trace("commit", owner, group, place, answer=answer_of_it, **self._step(one))
         return answer
 
     def release(self, group: str, owner: Any, one: Any) -> Any:
         """Note what its commit changed."""
         known = self._known(group, one)
         place = (one.topic, one.queue_id)
-        step = {"epoch": one.epoch, "number": one.number, "offset": one.offset}
+        step = self._step(one)
         try:
             finish = self._release(group, owner, one)
         except LeaseLost:
             self._trace("release", owner, group, place, answer="lost", **step)
             raise
-        self._trace("release", owner, group, place, answer="taken", **step)
+        kind = "release" if finish is None else "leaving"
+        self._trace(kind, owner, group, place, answer="taken", **step)
+        if finish is not None:
+            finish = self._freed(finish, owner, group, place, one.epoch)
         self._changed(group, owner, one, known)
         self._world.say(f"{owner.client_id} released {one.topic}/{one.queue_id} at {one.offset}")
         return finish
+
+    async def _freed(
+        self, finish: Any, owner: Any, group: str, place: tuple[str, int], epoch: int
+    ) -> None:
+        """Note when a release that waits for the disk frees the queue."""
+        await finish
+        self._trace("freed", owner, group, place, epoch=epoch)
+
+    def _step(self, one: Any) -> dict[str, int]:
+        """Return what a commit says, and where its queue ends."""
+        end = end_of(self._broker.store, one.topic, one.queue_id)
+        return {"epoch": one.epoch, "number": one.number, "offset": one.offset, "end": end}
 
     def reset(self, group: str, topic: str, targets: dict[int, int]) -> None:
         """Note an operator's order."""
@@ -150,7 +168,11 @@ class Watch:
             for queue_id in range(QUEUES_MAX):  # also those that a resize has taken away
                 self._trace(self._how, None, GROUP, (TOPIC, queue_id))
             for queue_id in range(0 if config is None else config.read_queues):
-                self.look(self._queue(TOPIC, queue_id), GROUP, reset=self._lossy)
+                self.look(self._queue(TOPIC, queue_id), GROUP, reset=self._cut is not None)
+            if self._cut is not None:
+                for queue in self._broker.store.queues_of(TOPIC):
+                    name = queue_name(self._queue(TOPIC, queue.queue_id))
+                    self._cut.ends[name] = queue.visible_offset
         return await self._listen(host, port)
 
     async def park(self, place: Any, items: Any) -> Any:

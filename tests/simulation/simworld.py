@@ -40,6 +40,7 @@ from inorder.testing.simloop import Node, SimLoop
 from inorder.wire.properties import parse
 from inorder.wire.record import decode
 from tests.model.traces import Happened
+from tests.simulation.simlosses import Cut, may_miss
 from tests.simulation.simplan import Plan
 from tests.simulation.simwatch import GROUP, TOPIC, Watch
 
@@ -145,9 +146,8 @@ class World:
         self.acked: dict[str, float] = {}
         self.cured = False
         """What fails for good does not any more."""
-        self.cut_at: list[float] = []
-        """When brokers came back from a power cut under async flush: what was acknowledged before
-        may be lost."""
+        self.cuts: list[Cut] = []
+        """The power cuts under async flush: what each may have taken."""
         self.traces: dict[str, list[Happened]] = {}
         """What befell each queue at its broker, for the model."""
         self.admin: Admin
@@ -302,11 +302,27 @@ class World:
 
     # Servers.
 
-    async def start_broker(self, broker: SimBroker, *, lossy: bool = False, how: str) -> None:
-        """Start a broker again; what it knows then is compared with what it knew."""
-        broker.on_made = lambda made: self._watch(made, how=how, lossy=lossy)
-        if lossy:
-            self.cut_at.append(self.loop.time())
+    def unsynced(self, broker: SimBroker) -> frozenset[str]:
+        """Return the messages of a broker that a power cut may take now."""
+        store, found = broker.broker.store, set()
+        for queue in store.queues_of(TOPIC):
+            for offset in range(queue.min_offset, queue.next_offset):
+                entry = queue.given_entry(offset)
+                if entry is not None and entry[0] + entry[1] > store.log.durable_position:
+                    found.add(decode(store.log.bytes_at(entry[0], entry[1])).body.decode())
+        return frozenset(found)
+
+    async def start_broker(
+        self, broker: SimBroker, *, how: str, unsynced: frozenset[str] | None = None
+    ) -> None:
+        """Start a broker again; what it knows then is compared with what it knew.
+
+        `unsynced` is what it may have lost, None if it must have lost nothing.
+        """
+        cut = None if unsynced is None else Cut(broker.name, self.loop.time(), unsynced)
+        broker.on_made = lambda made: self._watch(made, how=how, cut=cut)
+        if cut is not None:
+            self.cuts.append(cut)
         while True:
             try:
                 await broker.start()
@@ -317,8 +333,8 @@ class World:
                 await asyncio.sleep(0.2)
         self.say(f"{broker.name} runs again")
 
-    def _watch(self, broker: Broker, *, how: str = "", lossy: bool = False) -> None:
-        Watch(self, broker, how=how, lossy=lossy)
+    def _watch(self, broker: Broker, *, how: str = "", cut: Cut | None = None) -> None:
+        Watch(self, broker, how=how, cut=cut)
 
     # The end.
 
@@ -347,7 +363,8 @@ class World:
             missing = [
                 id_
                 for id_ in self.acked
-                if id_ not in applied and (id_ in stored or not self.may_miss(id_))
+                if id_ not in applied
+                and (id_ in stored or not may_miss(id_, self.acked[id_], self.cuts))
             ]
             if not missing:
                 return
@@ -358,9 +375,6 @@ class World:
                 await self.patiently(lambda: self.admin.parked.redrive(GROUP))
                 redrive_at = self.loop.time() + 3.0
             await asyncio.sleep(0.25)
-
-    def may_miss(self, id_: str) -> bool:
-        return any(self.acked[id_] <= at_s for at_s in self.cut_at)
 
     def _read(self) -> set[str]:
         """Note everything that is stored, in queues that a resize took away too."""

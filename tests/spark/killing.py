@@ -4,10 +4,11 @@ A life is one checkpoint, one state, one broker and its topics; producers send a
 round the driver runs for a while and is killed: at a random moment with its JVM; by itself, between
 its two sinks, or behind both before Spark notes the batch as done; or one of its workers dies in
 the middle of a batch or beside its decision, or the broker is killed and started again. Now and
-then the topic is resized meanwhile. Some lives keep the state in Spark (`timers`), some write to
-the topic alone. Half-way the code changes. At the end everything is read back: every message that
-was acknowledged has its effect once, in the order of its key, with the state that follows from
-those before; dead letters are there, once.
+then the topic, or the one of the effects, is resized meanwhile. Some lives keep the state in Spark
+(`timers`), some write to the topic alone, in some keys are parked and redriven instead of giving up
+messages (`parks`). Half-way the code changes. At the end everything is read back: every message
+that was acknowledged has its effect once, in the order of its key, with the state that follows from
+those before; dead letters are there, once; nothing is parked.
 
     python -m tests.spark.killing --rounds 50 --seed 7
 """
@@ -61,6 +62,7 @@ class Figures:
     sent: int = 0
     effects: int = 0
     letters: int = 0
+    parked: int = 0
     resizes: int = 0
     deaths: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -69,8 +71,8 @@ class Figures:
         deaths = ", ".join(f"{name}={count}" for name, count in sorted(self.deaths.items()))
         return (
             f"rounds={self.rounds} lives={self.lives} sent={self.sent} effects={self.effects} "
-            f"dead_letters={self.letters} resizes={self.resizes} lost=0 doubled=0 inverted=0 "
-            f"wrong_states=0 seconds={self.seconds:.0f} ({deaths})"
+            f"dead_letters={self.letters} redriven_keys={self.parked} resizes={self.resizes} "
+            f"lost=0 doubled=0 inverted=0 wrong_states=0 seconds={self.seconds:.0f} ({deaths})"
         )
 
 
@@ -168,15 +170,22 @@ class Life:
     """One checkpoint from its beginning to its end."""
 
     def __init__(
-        self, folder: Path, chance: random.Random, figures: Figures, *, timers: float = 0.2
+        self,
+        folder: Path,
+        chance: random.Random,
+        figures: Figures,
+        *,
+        timers: float = 0.2,
+        parks: float = 0.4,
     ) -> None:
         self.folder, self.chance, self.figures = folder, chance, figures
         self.broker = Broker(folder)
         self.timers = chance.random() < timers
+        self.parks = not self.timers and chance.random() < parks
         self.sink = "topic" if self.timers or chance.random() < 0.3 else "both"
         self.code = 1
         self.sent = [0] * KEYS
-        self.queues = QUEUES
+        self.queues = dict.fromkeys((TOPIC, RESULTS), QUEUES)
         self.drivers: list[Driver] = []
 
     def begin(self) -> None:
@@ -203,16 +212,28 @@ class Life:
 
         Fewer would hide queues from a query that has not begun yet: it stops then.
         """
-        self.queues += self.chance.randrange(1, 4)
         with inorder.Admin(self.broker.namesrv) as admin:
-            admin.topics.resize(TOPIC, queues=self.queues, wait=60)
-        self.figures.resizes += 1
+            for topic in (TOPIC, RESULTS):
+                if self.chance.random() < 0.7:
+                    self.queues[topic] += self.chance.randrange(1, 4)
+                    admin.topics.resize(topic, queues=self.queues[topic], wait=60)
+                    self.figures.resizes += 1
+
+    def redrive(self) -> int:
+        """Mend what was sent so far, let all parked keys be handled again; return how many."""
+        with inorder.Admin(self.broker.namesrv) as admin:
+            found = [one for one in admin.parked.list("effects") if one.moved_to is None]
+            if found:
+                (self.folder / "mended").write_text(str(max(self.sent)))
+                admin.parked.redrive("effects")
+        return len(found)
 
     def options(self, **more: Any) -> dict[str, Any]:
         """Return what the driver is told."""
         return {
             "namesrv": self.broker.namesrv, "sink": self.sink, "timers": self.timers,
-            "code": self.code, "batch": self.chance.choice((150, 400, 1000)), **more,
+            "parks": self.parks, "code": self.code, "batch": self.chance.choice((150, 400, 1000)),
+            **more,
         }  # fmt: skip
 
     def choose(self) -> str:
@@ -235,6 +256,9 @@ class Life:
             driver.ready()
             if self.chance.random() < 0.3:
                 self.resize()
+                self.send(500)
+            if self.parks and self.chance.random() < 0.6:
+                self.figures.parked += self.redrive()
                 self.send(500)
             if death == "broker":
                 time.sleep(self.chance.uniform(2, 6))
@@ -282,6 +306,26 @@ class Life:
             self._let_timers_fire()
             self.judge()
             return
+        self._run_to_the_end()
+        tries = 0
+        while self.parks and (count := self.redrive()):
+            self.figures.parked += count
+            tries += 1
+            if tries > TRIES:
+                raise Wrong(f"{count} keys are still parked; see {self.folder}")
+            self.poke()
+            self._run_to_the_end()
+        self.judge()
+
+    def poke(self) -> None:
+        """Send something to every key: a redrive comes with the next messages of its queue."""
+        with inorder.Producer(self.broker.namesrv) as producer:
+            for key in range(KEYS):
+                producer.send(TOPIC, b"%d" % self.sent[key], key=f"key-{key}")
+                self.sent[key] += 1
+        self.figures.sent += KEYS
+
+    def _run_to_the_end(self) -> None:
         for _ in range(TRIES):
             driver = Driver(self.folder, self.options(last=True, batch=5000))
             self.drivers.append(driver)
@@ -291,7 +335,6 @@ class Life:
                 break
         if not has_ended or driver.process.returncode != 0:
             raise Wrong(f"the last driver does not end well; see {self.folder}/driver.log")
-        self.judge()
 
     def _let_timers_fire(self) -> None:
         """Run on until nothing waits in Spark's state: a query with timers does not end itself."""
@@ -316,15 +359,15 @@ class Life:
 
     def judge(self) -> None:
         """Compare effects with what was sent. Raises Wrong."""
-        effects: dict[str, list[tuple[int, int, int]]] = {}
-        for message in self.read(RESULTS):
+        effects: dict[str, list[tuple[int, ...]]] = {}
+        for message in sorted(self.read(RESULTS), key=_place):
             key, *values = message.body.decode().split()
             assert key == message.key
             effects.setdefault(key, []).append(tuple(map(int, values)))
         letters = Counter((m.key, int(m.body)) for m in self.read(LETTERS))
         for index, count in enumerate(self.sent):
             key = f"key-{index}"
-            dead = {number for number in range(count) if number % 211 == 17}
+            dead = {number for number in range(count) if self._is_dead(number)}
             expected, check = [], 0
             for number in (number for number in range(count) if number not in dead):
                 check = chained(check, number)
@@ -335,12 +378,15 @@ class Life:
                 raise Wrong(f"dead letters of {key}: {letters}, not one of each of {dead}")
             self.figures.effects += len(expected)
             self.figures.letters += len(dead)
-        if sum(letters.values()) != sum(1 for c in self.sent for n in range(c) if n % 211 == 17):
+        if sum(letters.values()) != sum(1 for c in self.sent for n in range(c) if self._is_dead(n)):
             raise Wrong(f"dead letters that nobody expects: {letters}")
         if self.sink == "both":
             self._judge_files(effects)
 
-    def _judge_files(self, effects: dict[str, list[tuple[int, int, int]]]) -> None:
+    def _is_dead(self, number: int) -> bool:
+        return number % 211 == 17 and not self.parks
+
+    def _judge_files(self, effects: dict[str, list[tuple[int, ...]]]) -> None:
         import pyarrow.parquet as pq
 
         found: list[str] = []
@@ -361,6 +407,11 @@ class Life:
         self.broker.kill()
 
 
+def _place(message: Any) -> tuple[int, int]:
+    """Return where a result comes in its key: a version of the key map has it in one queue."""
+    return int(message.properties["INORDER_PID"].partition("@")[2] or 1), message.offset
+
+
 def _difference(key: str, found: list[Any], expected: list[Any]) -> str:
     at = next(
         (i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b),
@@ -373,15 +424,24 @@ def _difference(key: str, found: list[Any], expected: list[Any]) -> str:
 
 
 def run(
-    rounds: int, seed: int, folder: Path, *, per_life: int = ROUNDS_PER_LIFE, timers: float = 0.2
+    rounds: int,
+    seed: int,
+    folder: Path,
+    *,
+    per_life: int = ROUNDS_PER_LIFE,
+    timers: float = 0.2,
+    parks: float = 0.4,
 ) -> Figures:
-    """Run so many rounds; `timers` is the share of lives with states in Spark. Raises Wrong."""
+    """Run so many rounds. Raises Wrong.
+
+    `timers` is the share of lives with states in Spark, `parks` of the others that park keys.
+    """
     figures, chance = Figures(), random.Random(seed)
     begin_s = time.monotonic()
     while figures.rounds < rounds:
         where = folder / f"life-{figures.lives}"
         where.mkdir(parents=True)
-        life = Life(where, chance, figures, timers=timers)
+        life = Life(where, chance, figures, timers=timers, parks=parks)
         try:
             life.begin()
             for number in range(min(per_life, rounds - figures.rounds)):
@@ -404,12 +464,13 @@ def main() -> None:
     parser.add_argument("--per-life", type=int, default=ROUNDS_PER_LIFE)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--timers", type=float, default=0.2, help="share of lives with timers")
+    parser.add_argument("--parks", type=float, default=0.4, help="share of the others that park")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="inorder-spark-killing-"))
     try:
-        per_life, timers = options.per_life, options.timers
-        print(run(options.rounds, options.seed, folder, per_life=per_life, timers=timers))
+        chosen = {name: getattr(options, name) for name in ("per_life", "timers", "parks")}
+        print(run(options.rounds, options.seed, folder, **chosen))
     except BaseException:
         print(f"what is left: {folder}", flush=True)
         raise

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("d
 def test_two_kills(tmp_path: Path) -> None:
     """Behind both sinks, before Spark notes it; beside a decision; then other code to the end."""
     life = Life(tmp_path, Random(5), figures := Figures())
-    life.timers, life.sink = False, "both"
+    life.timers, life.parks, life.sink = False, False, "both"
     try:
         life.begin()
         life.round("after sink")

@@ -199,6 +199,34 @@ def test_a_key_that_waits_goes_on_in_a_later_run(spark: Any, namesrv: str, tmp_p
     assert waiting(str(tmp_path / "state")) == []
 
 
+def test_a_parked_key_is_redriven_in_a_later_run(spark: Any, namesrv: str, tmp_path: Path) -> None:
+    """A batch is repeated, the key is redriven by another run: each message once, in order."""
+    mended = tmp_path / "mended"
+
+    def handler(message: Any, state: Any) -> Any:
+        if int(message.body) == 42 and not mended.exists():
+            raise ValueError("card declined")
+        return counting_step(message, state)
+
+    counting_step = counting()
+    runs = Runs(spark, namesrv, tmp_path, group="billing", on_failure=inorder.Park(attempts=0))
+    fill(namesrv, 0, 200)
+    runs(handler)
+    runs.set_back()
+    runs(handler)
+    with inorder.Admin(namesrv) as admin:
+        (one,) = admin.parked.list("billing")
+        assert (one.key, one.first_error) == ("order-2", "ValueError: card declined")
+        parked = [int(message.body) for message in admin.parked.show("billing", "order-2")]
+        assert parked == list(range(42, 200, KEYS))
+        mended.touch()
+        admin.parked.redrive("billing", ["order-2"])
+        fill(namesrv, 200, 400)
+        runs(handler, per_batch=1000)
+        assert admin.parked.list("billing") == []
+    check(namesrv, 400)
+
+
 def test_states_follow_their_keys_through_a_resize(
     spark: Any, namesrv: str, tmp_path: Path
 ) -> None:
@@ -286,7 +314,8 @@ def test_what_cannot_be_is_refused(spark: Any, namesrv: str) -> None:
         (stream.drop("offset"), row, "needs the column offset"),
         (stream, {"schema": "key string", "namesrv": namesrv}, "needs state="),
         (stream, {**row, "on_failure": letters}, "group= as well"),
-        (stream, {**row, "on_failure": inorder.Park(attempts=1)}, "cannot park keys"),
+        (stream, {**row, "on_failure": inorder.Park()}, "parked keys go to %PARK%<group>"),
+        (stream, {**row, "on_failure": inorder.Park(), "group": "g", "timers": True}, "by queue"),
         (stream, {**row, "schema": "sequence int"}, "column sequence is made"),
         (stream, {**row, "timers": True, "buckets": 0}, "buckets=0"),
     ]:

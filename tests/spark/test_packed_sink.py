@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ import inorder
 from inorder.errors import ConnectionLost, InorderError
 from inorder.net.blocking import BlockingConnection
 from inorder.spark import packing
+from inorder.spark.cluster import Cluster
+from inorder.spark.sending import Sender
 from inorder.spark.sink import OutOfOrder, parse, send_rows
 from inorder.wire.batch import decode_batch
+from inorder.wire.requests.producers import ProducerState
 from tests.spark.jobkit import stored
 
 pa = pytest.importorskip("pyarrow")
@@ -46,9 +50,16 @@ def send(namesrv: str, *batches: Any, **options: str) -> None:
 
 @pytest.fixture
 def results(namesrv: str) -> str:
-    """Return a name server that knows the topic of the results."""
+    """Return a name server that knows the topic of the results.
+
+    A group that never reads on keeps queues readable that a resize takes away.
+    """
     with inorder.Admin(namesrv) as admin:
         admin.topics.create("results", queues=3)
+    keeper = Cluster(namesrv, group="keeper")
+    keeper.make_group()
+    for queue in keeper.queues("results"):
+        keeper.commit(queue, 0)
     return namesrv
 
 
@@ -175,6 +186,117 @@ def test_some_rows_have_numbers_and_some_a_place(results: str) -> None:
     assert all(m.properties["inorder_source"].startswith("orders|broker-a|0|") for m in found)
 
 
+def send_partly(namesrv: str, rows: list[dict[str, Any]], most: dict[int, int]) -> None:
+    """Send rows as a task that dies: of some queues only the first rows are stored, or none."""
+    real = Sender._settle
+
+    def settle(self: Sender, *given: Any, **more: Any) -> Any:
+        lanes = real(self, *given, **more)
+        for lane in lanes:
+            lane.rows = lane.rows[: most.get(lane.queue.index, len(lane.rows))]
+        return [lane for lane in lanes if len(lane.rows)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sender, "_settle", settle)
+        send(namesrv, batch(rows))
+
+
+def resize(namesrv: str, queues: int) -> None:
+    with inorder.Admin(namesrv) as admin:
+        admin.topics.resize("results", queues=queues)
+
+
+def check_results(namesrv: str, count: int) -> None:
+    """All rows are there once, and those of a key in the order in which consumers get them."""
+    found = stored(namesrv, "results")
+    assert sorted(int(m.body.split(b".")[1]) for m in found) == list(range(count))
+    by_key: dict[str, list[tuple[int, int, int]]] = {}
+    for message in found:
+        producer = message.properties["INORDER_PID"]
+        version = int(producer.partition("@")[2] or 1)
+        place = (version, message.offset, int(message.body.split(b".")[1]))
+        by_key.setdefault(message.key or f"of {producer.partition('@')[0]}", []).append(place)
+    for places in by_key.values():
+        numbers = [number for _, _, number in sorted(places)]
+        assert numbers == sorted(numbers)
+
+
+def test_a_repeated_batch_finds_its_rows_after_a_resize(results: str) -> None:
+    """It was stored before its topic was resized: all of it, and nothing of it is sent again."""
+    rows = [row(at) for at in range(200)]
+    send(results, batch(rows))
+    before = {(m.queue, m.offset) for m in stored(results, "results")}
+    for queues in (5, 2):
+        resize(results, queues)
+        send(results, batch(rows[:50]), batch(rows[50:]))
+        assert {(m.queue, m.offset) for m in stored(results, "results")} >= before
+        check_results(results, 200)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_batch_is_repeated_between_resizes(results: str, seed: int) -> None:
+    """Each try dies somewhere, the topic is resized behind it: every row once, keys in order."""
+    chance, done = Random(seed), 0
+    for _ in range(3):
+        rows = [row(at, key=f"k{at % 7}" if seed % 2 else None) for at in range(done, done + 60)]
+        for _ in range(chance.randrange(1, 4)):
+            most = {queue: chance.choice((0, 3, 60)) for queue in range(8)}
+            send_partly(results, rows, most)
+            if chance.random() < 0.7:
+                resize(results, chance.choice((1, 2, 4, 5, 7)))
+        send(results, batch(rows[:20]), batch(rows[20:]))
+        done += 60
+        check_results(results, done)
+
+
+def test_a_topic_is_resized_while_a_task_sends(
+    results: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of its rows goes to the new queues; what is stored is not sent again."""
+    monkeypatch.setattr(packing, "CHUNK_MESSAGES", 10)
+    send(results, batch([row(at) for at in range(20)]))
+    real, calls = Sender._ask, [0]
+
+    def ask(self: Sender, lane: Any, version: int) -> Any:
+        calls[0] += 1
+        if calls[0] in (5, 12):
+            resize(results, 4 if calls[0] == 5 else 2)
+        return real(self, lane, version)
+
+    monkeypatch.setattr(Sender, "_ask", ask)
+    send(
+        results,
+        batch([row(at) for at in range(20, 120)]),
+        batch([row(at) for at in range(120, 200)]),
+    )
+    assert calls[0] > 12
+    check_results(results, 200)
+
+
+def test_past_versions_are_asked_only_by_the_first_batch(
+    results: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a batch has ended under a version, the next ones cannot have begun before it."""
+    asked: list[str] = []
+    real = Sender._request
+
+    def request(self: Sender, queue: Any, request: Any) -> Any:
+        if isinstance(request, ProducerState):
+            asked.append(request.producer_id)
+        return real(self, queue, request)
+
+    send(results, batch([row(at) for at in range(50)]))
+    resize(results, 5)
+    monkeypatch.setattr(Sender, "_request", request)
+    send(results, batch([row(at) for at in range(50, 100)]))
+    name = "spark:copy:orders:broker-a:0"
+    assert set(asked) == {name, f"{name}@2"}
+    asked.clear()
+    send(results, batch([row(at) for at in range(100, 150)]))
+    assert set(asked) == {f"{name}@2"}
+    check_results(results, 150)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -200,9 +322,10 @@ def test_packed_rows_are_what_the_codec_reads() -> None:
     import numpy as np
 
     made = batch([row(at) for at in range(5)])
-    (chunk,) = packing.pack(made, None, "p", np.arange(5) * 10, -1)
+    sender = packing.Sender("p", "p@2")
+    (chunk,) = packing.pack(made, None, sender, np.arange(5) * 10, -1)
     items = decode_batch(chunk.body)
     assert [item.body.decode() for item in items] == [f"0.{at}" for at in range(5)]
     assert items[3].properties.endswith(
-        b"INORDER_PID\x01p\x02INORDER_SEQ\x0130\x02INORDER_PREV\x0120\x02"
+        b"INORDER_PID\x01p@2\x02INORDER_SEQ\x0130\x02INORDER_PREV\x0120\x02"
     )

@@ -57,8 +57,13 @@ def test_a_repeated_job_stores_every_row_once(spark: Any, namesrv: str) -> None:
 def test_a_replayed_micro_batch_stores_nothing_twice(
     spark: Any, namesrv: str, tmp_path: Path
 ) -> None:
-    """The checkpoint is set back by a batch, as a kill before Spark's commit leaves it."""
+    """The checkpoint is set back by a batch, as a kill before Spark's commit leaves it.
+
+    Meanwhile the topic of the results is resized: its keys lie in other queues.
+    """
     fill(namesrv, 600)
+    with inorder.Admin(namesrv) as admin:
+        admin.topics.create("results", queues=3)
     from inorder.spark import lineage
 
     def run() -> None:
@@ -81,6 +86,8 @@ def test_a_replayed_micro_batch_stores_nothing_twice(
 
     run()
     forget_last_commit(tmp_path / "checkpoint")
+    with inorder.Admin(namesrv) as admin:
+        admin.topics.resize("results", queues=5)
     run()
     assert sorted(int(m.body) for m in stored(namesrv, "results")) == list(range(600))
 

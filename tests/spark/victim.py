@@ -3,9 +3,10 @@
     python -m tests.spark.victim FOLDER '{"namesrv": …, "sink": "both", "die": "after sink"}'
 
 It counts the messages of each key and chains their numbers, so that a state that was lost, doubled
-or taken from another batch shows in every row behind it. `die` names where it dies once: the worker
-in the middle of a batch, before or after the batch is decided; the driver between two sinks, or
-behind both, before Spark notes that the batch is done.
+or taken from another batch shows in every row behind it. With `parks` a message that fails parks
+its key, and succeeds once it is mended; else it is a dead letter. `die` names where it dies once:
+the worker in the middle of a batch, before or after the batch is decided; the driver between two
+sinks, or behind both, before Spark notes that the batch is done.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def chained(before: int, number: int) -> int:
     return zlib.crc32(b"%d" % number, before)
 
 
-def handler_of(folder: str, die: str, code: int) -> Any:
+def handler_of(folder: str, die: str, code: int, parks: bool) -> Any:
     """Return the handler; it carries all that it needs to a worker."""
 
     def die_once(where: str) -> None:
@@ -59,9 +60,9 @@ def handler_of(folder: str, die: str, code: int) -> Any:
         number = int(message.body)
         if number % 7 == 3:
             die_once("in a batch")
-        if number % 97 == 5 and message.attempt == 1:
+        if number % 97 == 5 and message.attempt == 1 and not parks:
             raise_retry()
-        if number % 211 == 17:
+        if number % 211 == 17 and not (parks and number < mended()):
             raise ValueError("declined")
         count, check = state or (0, 0)
         count, check = count + 1, zlib.crc32(b"%d" % number, check)
@@ -69,6 +70,13 @@ def handler_of(folder: str, die: str, code: int) -> Any:
         if code > 1:
             row["tag"] = f"code-{code}"
         return (count, check), [row]
+
+    def mended() -> int:
+        """Return the number below which nothing fails any more."""
+        try:
+            return int(Path(folder, "mended").read_text() or 0)
+        except FileNotFoundError:
+            return 0
 
     def raise_retry() -> None:
         from inorder import Retry
@@ -95,10 +103,12 @@ def run(folder: str, options: dict[str, Any]) -> None:
         .load()
     )  # fmt: skip
     schema = "key string, body string" + (", tag string" if code > 1 else "")
+    parks = options.get("parks", False)
+    policy = inorder.Park(attempts=0) if parks else inorder.DeadLetter(attempts=1)
     rows = process_in_order(
-        stream, handler_of(folder, die, code), schema=schema, state=f"{folder}/state",
-        namesrv=namesrv, group="effects", on_failure=inorder.DeadLetter(attempts=1), pause=0.01,
-        patience=2, timers=options.get("timers", False), buckets=4,
+        stream, handler_of(folder, die, code, parks), schema=schema, state=f"{folder}/state",
+        namesrv=namesrv, group="effects", on_failure=policy, pause=0.01, patience=2,
+        timers=options.get("timers", False), buckets=4,
     )  # fmt: skip
 
     def both(frame: Any, batch: int) -> None:

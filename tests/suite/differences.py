@@ -68,6 +68,19 @@ DIFFERENCES = (
         "refused: it does not tell",
     ),
     Difference(
+        "fences",
+        "a queue of an ordered consumer",
+        "is its own by a lease with an epoch; `message.fence` has a sequence and the epoch",
+        "is its own by RocketMQ's lock; `message.fence` has neither; the client says so once",
+    ),
+    Difference(
+        "parking",
+        "a key that keeps failing, with `on_failure=Park(…)`",
+        "is set aside, and the others go on",
+        "is refused with `UsageError` when the consumer starts; by a query of Spark in its first "
+        "batch, before a handler runs",
+    ),
+    Difference(
         "named-producers",
         "a named producer: `Producer(id=…)`, `send(sequence=…)`",
         "a pipeline that runs again stores nothing a second time",

@@ -9,12 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from inorder.aio import Admin, ClientConfig, Producer, PullConsumer, Session
+from inorder.aio import (
+    Admin,
+    ClientConfig,
+    Consumer,
+    Park,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    Session,
+)
 from inorder.errors import UsageError
-from inorder.model import TopicConfig
+from inorder.model import Fence, TopicConfig
 from tests.crash.frontdoor import FrontDoor
 from tests.crash.proxy import Proxy
-from tests.suite.conftest import SuiteCluster, make_topic
+from tests.suite.conftest import SuiteCluster, make_topic, until
 from tests.suite.differences import DIFFERENCES, PAGE, page
 
 
@@ -116,5 +125,74 @@ def test_who_owns_a_queue_is_told(cluster: SuiteCluster) -> None:
                 await admin.locks.list(group)
             return
         assert await admin.locks.list(group) == []
+
+    cluster.play(story)
+
+
+@pytest.mark.slow
+def test_a_handler_can_fence_where_there_are_leases(
+    cluster: SuiteCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A number that grows along the key, and the epoch of the owner; else nothing, said once."""
+    fences: list[Fence] = []
+
+    async def story(session: Session, _: Admin) -> None:
+        async with Producer(session) as producer:
+            for number in range(3):
+                await producer.send(topic, b"%d" % number, key="k")
+        consumer = Consumer(session, group=cluster.unique("fencers"), consume_from="first")
+
+        @consumer.on(topic)
+        async def handle(message: ReceivedMessage) -> None:
+            fences.append(message.fence)
+
+        async def handled() -> bool:
+            return len(fences) == 3
+
+        async with consumer:
+            await until(handled, seconds=40)
+
+    with caplog.at_level(logging.INFO, logger="inorder.client"):
+        cluster.play(story)
+    said = [one.getMessage() for one in caplog.records if "knows no leases" in one.getMessage()]
+    if cluster.differs("fences"):
+        assert (set(fences), len(said)) == ({Fence(None, None)}, 1)
+        return
+    sequences = [fence.sequence for fence in fences if fence.sequence is not None]
+    assert sequences == sorted(set(sequences))
+    assert len(sequences) == 3
+    assert (len({fence.epoch for fence in fences}), said) == (1, [])
+
+
+@pytest.mark.slow
+def test_a_key_that_fails_is_set_aside_where_it_can_be(cluster: SuiteCluster, topic: str) -> None:
+    """Where it cannot be, the consumer says so before it begins."""
+    handled: list[str | None] = []
+
+    async def story(session: Session, admin: Admin) -> None:
+        async with Producer(session) as producer:
+            for key in ("bad", "good"):
+                await producer.send(topic, b"x", key=key)
+        group = cluster.unique("parkers")
+        consumer = Consumer(session, group=group, consume_from="first")
+
+        @consumer.on(topic, order="key", on_failure=Park(attempts=0))
+        async def handle(message: ReceivedMessage) -> None:
+            if message.key == "bad":
+                raise ValueError("it fails")
+            handled.append(message.key)
+
+        if cluster.differs("parking"):
+            with pytest.raises(UsageError, match="keeps no parked keys"):
+                await consumer.start()
+            await consumer.close()
+            return
+
+        async def parked() -> bool:
+            return [one.key for one in await admin.parked.list(group)] == ["bad"]
+
+        async with consumer:
+            await until(parked)
+        assert handled == ["good"]
 
     cluster.play(story)

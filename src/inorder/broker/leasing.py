@@ -24,8 +24,15 @@ from inorder.broker.state.leases import (
     Terms,
     Verdict,
 )
-from inorder.errors import InvalidParameter, LeaseLost, LeasesFull, StoreError
+from inorder.errors import (
+    InvalidParameter,
+    LeaseLost,
+    LeasesFull,
+    RemoteProtocolError,
+    StoreError,
+)
 from inorder.model import TopicQueue
+from inorder.ordering.finished import FinishedMap
 from inorder.wire.bodies.leases import (
     Chapter,
     CommitAnswer,
@@ -200,8 +207,7 @@ class Leasing:
             return None
         if one.offset < self._broker.offsets.query(*key):
             return None
-        if one.finished and not one.finished.startswith(f"{one.offset}:"):
-            raise InvalidParameter(f"the map of {one.topic} {one.queue_id} is not of its offset")
+        _check_map(one)
         if not commits.has_room(key, one.finished):
             raise LeasesFull("the maps of finished messages have no more room")
         return ownerrecords.Commit(
@@ -313,3 +319,16 @@ class Leasing:
             self._broker.notify_ids_changed(group, connections)
         else:
             self._broker.notify_unlocked(group)
+
+
+def _check_map(one: QueueCommit) -> None:
+    """Refuse a map that nobody could read: it would lie in the journal and in every grant."""
+    if not one.finished:
+        return
+    what = f"the map of {one.topic} {one.queue_id}"
+    if not one.finished.startswith(f"{one.offset}:"):
+        raise InvalidParameter(f"{what} is not of its offset")
+    try:
+        FinishedMap.decode(one.finished)
+    except RemoteProtocolError as error:
+        raise InvalidParameter(f"{what}: {error}") from None

@@ -191,7 +191,7 @@ class Parking:
             size = OUR_PROPERTIES_BYTES + (0 if found is None else found.size)
             verdict, why = self.table.judge(
                 place, item.offset, item.key, joins=item.error is None, size=size, floor=floor,
-                now_ms=now_ms, before=events,
+                now_ms=now_ms, before=events, until=item.until,
             )  # fmt: skip
             if verdict in (Verdict.LIVE, Verdict.FULL):
                 outcome = "live" if verdict is Verdict.LIVE else "full"
@@ -201,7 +201,7 @@ class Parking:
             elif verdict is Verdict.STORE and found is not None:
                 event = Parked(
                     place.topic, place.queue_id, item.offset, item.key, item.tries,
-                    item.error or "", now_ms, size,
+                    item.error or "", now_ms, size, until=item.until or 0,
                 )  # fmt: skip
                 try:
                     record = parked_record(

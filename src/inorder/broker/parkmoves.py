@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.state.parkedkeys import Place
 from inorder.broker.state.parkrecords import Installed, Moved
-from inorder.wire.bodies.parking import Move, MoveBody, QueuePlace
+from inorder.wire.bodies.parking import Move, QueuePlace
 
 if TYPE_CHECKING:
     from inorder.broker.parking import Parking
@@ -35,7 +35,7 @@ LeftAt = Callable[[QueuePlace], Awaitable[frozenset[str]]]
 class Leaving:
     """Keys that move: what to tell which broker, and how many cannot move yet."""
 
-    coming: dict[str, MoveBody] = field(default_factory=dict)
+    coming: dict[str, list[Move]] = field(default_factory=dict)
     busy: int = 0
 
 
@@ -46,6 +46,7 @@ class ParkMoves:
         self._parking = parking
         self._name = broker_name
         self._said: dict[tuple[str, str], set[tuple[Place, str]]] = {}
+        self._crowded: set[str] = set()
 
     async def leave(self, group: str, topic: str, key_map: KeyMap, left_at: LeftAt) -> Leaving:
         """Mark the keys that belong elsewhere by a new map; return what to tell the others.
@@ -53,7 +54,6 @@ class ParkMoves:
         Said again it returns the same: the others may not know yet.
         """
         here, result = self._name, Leaving()
-        coming: dict[str, list[Move]] = {}
         left: dict[QueuePlace, frozenset[str]] = {}
         returning: set[tuple[Place, str]] = set()
         entries = [one for one in self._parking.table.entries(group) if one[0].topic == topic]
@@ -77,14 +77,13 @@ class ParkMoves:
                 if may:
                     await self._parking.note(group, Moved(topic, place.queue_id, one.key, to))
             if one.moved_to == to:  # else it went elsewhere before, and its heir knows
-                coming.setdefault(to.broker, []).append(
+                result.coming.setdefault(to.broker, []).append(
                     Move(
                         to.queue_id, one.key, QueuePlace(here, place.queue_id), one.since_ms,
                         one.tries, one.first_error, one.sharding_key,
                     )
                 )  # fmt: skip
         self._say(group, topic, returning)
-        result.coming = {broker: MoveBody(coming=moves) for broker, moves in coming.items()}
         return result
 
     def _say(self, group: str, topic: str, waiting: set[tuple[Place, str]]) -> None:
@@ -100,12 +99,15 @@ class ParkMoves:
 
     async def come(self, group: str, topic: str, moves: Iterable[Move]) -> int:
         """Install keys that were parked elsewhere; return how many cannot come yet."""
-        busy = 0
+        busy, crowded = 0, False
         for move in moves:
             place = Place(group, topic, move.queue_id)
             async with self._parking.alone(place):
                 may = self._parking.table.may_come(place, move.key, move.other)
-                if may is False:
+                if may and self._parking.table.is_crowded(group):
+                    busy += 1
+                    crowded = True
+                elif may is False:
                     busy += 1
                     log.error(
                         "a parked key cannot come back onto its own older list: redrive or drop "
@@ -119,4 +121,7 @@ class ParkMoves:
                             move.tries, move.sharding_key,
                         ),
                     )  # fmt: skip
+        if crowded and group not in self._crowded:
+            log.error("too many keys are parked for more to come: redrive some group=%s", group)
+        (self._crowded.add if crowded else self._crowded.discard)(group)
         return busy

@@ -20,7 +20,7 @@ from inorder.broker.peers import Peers
 from inorder.broker.state import resizing as rules
 from inorder.errors import InorderError
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.parking import QueueParking, QueuePlace
+from inorder.wire.bodies.parking import MOVES_MAX, MoveBody, QueueParking, QueuePlace
 from inorder.wire.bodies.resizing import decode_resize_view
 from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
@@ -40,6 +40,8 @@ REST_MS: Final = 500
 """How often when nothing changes; and how soon other brokers are asked again."""
 HEED_MS: Final = 10_000
 """For how long a group counts as alive that another broker asked about."""
+HEEDED_MAX: Final = 1000
+"""Groups that are looked after for that at a time; further ones have to be asked about again."""
 BUSY_MS: Final = 5000
 """For how long after a change to look often."""
 
@@ -79,9 +81,15 @@ class Releasing:
 
     def heed(self, topic: str, group: str) -> None:
         """Look after a group that another broker asks about, though it never came here."""
-        now = self._resizing.topics.get(topic)
+        now, now_ms = self._resizing.topics.get(topic), self._broker.clock.monotonic_ms()
+        heeded = self._heeded
+        if (topic, group) not in heeded and len(heeded) >= HEEDED_MAX:
+            heeded = {one: at_ms for one, at_ms in heeded.items() if now_ms - at_ms < HEED_MS}
+            self._heeded = heeded
+            if len(heeded) >= HEEDED_MAX:
+                return
         if now is not None and now.past:
-            self._heeded[topic, group] = self._broker.clock.monotonic_ms()
+            heeded[topic, group] = now_ms
             if group not in now.groups:
                 self.note(topic, group, member=False)
 
@@ -127,15 +135,17 @@ class Releasing:
         busy = leaving.busy
         if leaving.coming:  # the release is on disk before it counts: so must be what it rests on
             await self._broker.keeping.flush_now()
-        for name, body in leaving.coming.items():
+        for name, moves in leaving.coming.items():
             if name == mine:
-                busy += await parking.moves.come(group, topic, body.coming)
+                busy += await parking.moves.come(group, topic, moves)
                 await self._broker.keeping.flush_now()
                 continue
             request = ParkMove(group, topic)
-            command = Command.request(request.CODE, encode_fields(request), body.encode())
-            answer = await self._peers.ask(topic, name, command)
-            busy += decode_fields(ParkMoveReply, answer.fields).busy
+            for start in range(0, len(moves), MOVES_MAX):
+                body = MoveBody(moves[start : start + MOVES_MAX])
+                command = Command.request(request.CODE, encode_fields(request), body.encode())
+                answer = await self._peers.ask(topic, name, command)
+                busy += decode_fields(ParkMoveReply, answer.fields).busy
         if not busy:
             self._moved[topic, group] = version
         return not busy

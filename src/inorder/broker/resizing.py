@@ -2,6 +2,7 @@
 
 stop     sends are refused at once; the queues' ends of that moment are noted when the log is on
          disk that far, and answered when the note is
+go       that the plan is not taken back any more is on disk before anybody opens it
 open     the new map is on disk before the first send of it is taken; `topics.json` follows it
 release  a group reads on when that is on disk; who asks for it: `releasing.py`
 
@@ -19,9 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.places import Places, map_text
 from inorder.broker.releasing import Releasing
+from inorder.broker.resizeview import resize_view
 from inorder.broker.snapshots import Snapshot
 from inorder.broker.state import resizing as rules
-from inorder.broker.state.resizing import Plan, Resizes, Versions
+from inorder.broker.state.resizes import Resizes
+from inorder.broker.state.resizing import Plan, Versions
 from inorder.errors import (
     InvalidParameter,
     KeyMapChanged,
@@ -29,12 +32,7 @@ from inorder.errors import (
     TopicNotFound,
 )
 from inorder.ordering import keymap
-from inorder.wire.bodies.resizing import (
-    ChapterView,
-    GroupProgress,
-    PlanView,
-    ResizeView,
-)
+from inorder.wire.bodies.resizing import GroupProgress, ResizeView
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -158,20 +156,17 @@ class Resizing:
     async def decide(self, topic: str, plan: Plan) -> ResizeView:
         """Decide a plan: this is the topic's first broker."""
         async with self._changing:
-            now = self._mapped(topic, plan)
-            first = min(rules.counts_of(now.map))
-            if first != self._broker.config.name:
-                raise InvalidParameter(f"resizes of topic[{topic}] are decided at broker {first}")
+            now = self._mapped(topic, plan.id)
+            self._check_first(topic, now)
             await self._keep(topic, now, rules.decide(now, plan))
         return self.view(topic)
 
     async def stop(self, topic: str, plan: Plan) -> ResizeView:
         """Take no more sends of the present version; note where it ends."""
         async with self._changing:
-            now = self._mapped(topic, plan)
+            now = self._mapped(topic, plan.id)
             if now.opened != plan.id and not now.stopped:
                 rules.check_next(now, plan)
-                rules.counts_of(plan.map)
                 await self._stop(topic, now, plan)
             else:
                 rules.note(now, plan, {}, {})  # refuses another plan, changes nothing
@@ -226,6 +221,31 @@ class Resizing:
         await self._publish(topic)
         return self.view(topic)
 
+    async def go(self, topic: str, plan_id: str, version: int) -> ResizeView:
+        """Let the version that is planned be opened by all: this is the topic's first broker."""
+        async with self._changing:
+            now = self.versions(topic)
+            self._check_first(topic, now)
+            await self._keep(topic, now, rules.go(now, plan_id, version))
+        return self.view(topic)
+
+    async def withdraw(self, topic: str, plan_id: str) -> ResizeView:
+        """Take a plan back; the present version is open again, and that is on disk."""
+        async with self._changing:
+            now = self._mapped(topic, plan_id)
+            await self._keep(topic, now, rules.withdraw(now, plan_id))
+            stopping = self._stopping.get(topic)
+            if stopping is not None and stopping.id == plan_id:  # what it noted could not be saved
+                del self._stopping[topic]
+                self._forget_targets()
+            log.info("resize taken back topic=%s version=%d plan=%s", topic, now.version, plan_id)
+        return self.view(topic)
+
+    def _check_first(self, topic: str, now: Versions) -> None:
+        first = min(rules.counts_of(now.map)) if now.version else ""
+        if first != self._broker.config.name:
+            raise InvalidParameter(f"resizes of topic[{topic}] are decided at broker {first}")
+
     async def _publish(self, topic: str) -> None:
         """Let the topic have the queues of its version; name servers and consumers are told."""
         broker = self._broker
@@ -250,13 +270,13 @@ class Resizing:
         attributes = {**config.attributes, keymap.ATTRIBUTE: now.map}
         return replace(config, write_queues=count, read_queues=wanted, attributes=attributes)
 
-    def _mapped(self, topic: str, plan: Plan) -> Versions:
+    def _mapped(self, topic: str, plan_id: str) -> Versions:
         now = self.versions(topic)
         if not now.version:
             raise InvalidParameter(
                 f"topic[{topic}] has no key map; `inorder topic create` gives it one"
             )
-        if not 0 < len(plan.id) <= PLAN_ID_CHARS_MAX:
+        if not 0 < len(plan_id) <= PLAN_ID_CHARS_MAX:
             raise InvalidParameter(f"the id of a plan has 1 to {PLAN_ID_CHARS_MAX} characters")
         return now
 
@@ -360,33 +380,11 @@ class Resizing:
     # -- showing ---------------------------------------------------------------------------------
 
     def view(self, topic: str, group: str = "") -> ResizeView:
-        """Return what is known of a topic, and how far groups are."""
-        broker = self._broker
-        config = broker.topics.get(topic)
-        now = Versions() if config is None else self.versions(topic)
-        names = (
-            [group]
-            if group
-            else sorted(
-                {*now.groups, *broker.offsets.groups_of(topic), *broker.members.subscribers(topic)}
-            )
-        )
-        return ResizeView(
-            broker.config.name,
-            topic,
-            now.version,
-            now.map,
-            self.last_version(topic),
-            None if now.plan is None else PlanView(now.plan.id, now.plan.version, now.plan.map),
-            now.ends,
-            now.opened,
-            tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
-            tuple(self._progress(topic, now, name) for name in names),
-            0 if config is None else config.read_queues,
-            0 if config is None else config.write_queues,
-        )
+        """Return what is known of a topic, and how far groups are: one, or ("") all."""
+        return resize_view(self._broker, self, topic, group)
 
-    def _progress(self, topic: str, now: Versions, group: str) -> GroupProgress:
+    def progress(self, topic: str, now: Versions, group: str) -> GroupProgress:
+        """Return how far a group is."""
         committed, first = self._committed(topic, group), self._first(topic)
         found = self._broker.members.group(group)
         return GroupProgress(

@@ -2,27 +2,28 @@
 
     summary = run_job(target, job, master=master, what="messages archived")
 
-`job` gets the session, the name servers and a watch to tell its steps to. Nothing of Spark is
-imported before it is known to be there.
+`job` gets the session, the servers (name servers and TLS, as arguments of a job) and a watch to
+tell its steps to. Nothing of Spark is imported before it is known to be there.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from inorder.cli.profiles import FILE_FIELDS
 from inorder.cli.progress import progress
-from inorder.errors import UsageError
 
 if TYPE_CHECKING:
     from inorder.cli.oncluster import Cluster
     from inorder.spark.jobs.steps import Step, Watch
 
 T = TypeVar("T")
-Job = Callable[[Any, str, "Watch"], T]
+Job = Callable[[Any, dict[str, Any], "Watch"], T]
 
 MasterOption = Annotated[
     str | None,
@@ -52,20 +53,31 @@ def run_job(
     from inorder.spark.failing import as_ours
 
     settings = parse_pairs(conf, "--conf")
-    namesrv = name_servers(target)
+    servers = servers_of(target)
     with spark_session(master, settings) as spark, watched(what) as watch:
         try:
-            return job(spark, namesrv, watch)
+            return job(spark, servers, watch)
         except Exception as error:  # the layers of Spark say it in a hundred lines
             raise as_ours(error) from error
 
 
-def name_servers(target: Cluster) -> str:
-    """Return the name servers of the cluster that is meant."""
+def servers_of(target: Cluster) -> dict[str, Any]:
+    """Return where the cluster is that is meant, as arguments of a job: `namesrv` and `tls`.
+
+    Raises ConfigError for a bad file.
+    """
+    from inorder.spark.servers import Tls
+
     found = target.target()
-    if found.context() is not None:
-        raise UsageError("jobs on Spark do not encrypt; give a name server without TLS")
-    return found.name_servers
+    if found.context() is None:
+        return {"namesrv": found.name_servers}
+    files = {
+        name.removeprefix("tls_"): str(Path(str(found.values[name].value)).absolute())
+        for name in FILE_FIELDS
+        if found.values[name].value
+    }
+    tls = Tls(**files, insecure=bool(found.values["tls_insecure"].value))
+    return {"namesrv": found.name_servers, "tls": tls}
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from inorder.cli import pipelineorders
 from inorder.cli.completing import GroupArgument, TopicArgument
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.onspark import ConfOption, MasterOption, name_servers, run_job, watched
+from inorder.cli.onspark import ConfOption, MasterOption, run_job, servers_of, watched
 from inorder.cli.render import Output, as_json, table
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ def archive(
 ) -> None:
     """Write a topic to Parquet files by day and queue, each message once; goes on where it was."""
 
-    def job(spark: Any, namesrv: str, watch: Watch) -> Any:
+    def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
         from inorder.spark.jobs.archiving import archive
 
         return archive(
-            spark, namesrv=namesrv, topic=topic, path=path, group=group, tag=tag, batch=batch,
+            spark, **servers, topic=topic, path=path, group=group, tag=tag, batch=batch,
             every_s=every, fail_on_data_loss=not data_loss, merge=merge, watch=watch,
         )  # fmt: skip
 
@@ -106,11 +106,11 @@ def replay(
 ) -> None:
     """Send an archive to a topic, in order, each message once; goes on where it was."""
 
-    def job(spark: Any, namesrv: str, watch: Watch) -> Any:
+    def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
         from inorder.spark.jobs.replaying import replay
 
         return replay(
-            spark, path=path, namesrv=namesrv, topic=topic, source=source, replay_id=replay_id,
+            spark, path=path, **servers, topic=topic, source=source, replay_id=replay_id,
             delivery=_delivery(at_least_once), messages_per_s=rate, watch=watch,
         )  # fmt: skip
 
@@ -160,11 +160,11 @@ def audit(
     Exit code 1 if anything is wrong, or if there was nothing to judge.
     """
 
-    def job(spark: Any, namesrv: str, watch: Watch) -> Any:
+    def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
         from inorder.spark.jobs.auditing import audit
 
         return audit(
-            spark, topic=topic, namesrv=namesrv, archive=archive, results=results, parquet=parquet,
+            spark, topic=topic, **servers, archive=archive, results=results, parquet=parquet,
             order_by=order_by, group=group, several=several, filtered=filtered, worst=worst,
             plot=plot, watch=watch,
         )  # fmt: skip
@@ -200,11 +200,11 @@ def dead_letters(
 ) -> None:
     """Group the dead letters of a group by cause; send them again, in order, each once."""
 
-    def job(spark: Any, namesrv: str, watch: Watch) -> Any:
+    def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
         from inorder.spark.jobs.deadletters import dead_letters
 
         return dead_letters(
-            spark, namesrv=namesrv, group=group, cause=cause, topic=topic, key=key,
+            spark, **servers, group=group, cause=cause, topic=topic, key=key,
             redrive=redrive, delivery=_delivery(at_least_once), watch=watch,
         )  # fmt: skip
 
@@ -247,7 +247,7 @@ def lag(
 
     with watched("samples") as watch:
         done = lag_over_time(
-            name_servers(target), group=group, topic=topic, every_s=every, count=count, path=path,
+            **servers_of(target), group=group, topic=topic, every_s=every, count=count, path=path,
             plot=plot, until_zero=until_zero, watch=watch,
         )  # fmt: skip
     _say(

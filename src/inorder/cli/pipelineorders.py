@@ -44,11 +44,11 @@ def orders(
 ) -> None:
     """Follow orders by account: late and failing payments, balances; goes on where it was."""
 
-    def job(spark: Any, namesrv: str, watch: Watch) -> Any:
+    def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
         from inorder.spark.jobs.lifecycles import orders
 
         return orders(
-            spark, namesrv=namesrv, topic=topic, path=path, results=results, group=group,
+            spark, **servers, topic=topic, path=path, results=results, group=group,
             attempts=attempts, batch=batch, every_s=every, watch=watch,
         )  # fmt: skip
 

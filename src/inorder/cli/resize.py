@@ -1,4 +1,4 @@
-"""`inorder topic resize`: another number of queues while a topic is in use; resume, status."""
+"""`inorder topic resize`: another number of queues while a topic is in use; resume, abort, look."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def resize(
     resume: Annotated[
         bool, typer.Option("--resume", help="Finish a resize that was interrupted.")
     ] = False,
+    abort: Annotated[
+        bool,
+        typer.Option(
+            "--abort", help="Take a resize back that waits for a broker which is gone for good."
+        ),
+    ] = False,
     status: Annotated[
         bool, typer.Option("--status", help="Show where it stands, and which groups wait.")
     ] = False,
@@ -48,8 +54,8 @@ def resize(
     output: OutputOption = Output.TABLE,
 ) -> None:  # fmt: skip
     """Give a topic another number of queues while it is in use; keys stay in order."""
-    if sum((queues is not None, resume, status, release is not None)) != 1:
-        raise UsageError("give one of --queues, --resume, --status and --release")
+    if sum((queues is not None, resume, abort, status, release is not None)) != 1:
+        raise UsageError("give one of --queues, --resume, --abort, --status and --release")
     if release is not None:
         _release(target, topic, release, yes=yes, output=output)
         return
@@ -57,6 +63,8 @@ def resize(
     async def work(_: Session, admin: Admin) -> TopicResize:
         if status:
             return await admin.topics.resize_status(topic)
+        if abort:
+            return await admin.topics.abort_resize(topic)
         found = await admin.topics.resize(topic, queues=queues)
         return await _until_read(admin, found) if wait else found
 
@@ -107,6 +115,11 @@ def describe(found: TopicResize) -> str:
             f"{'opened' if found.opened else 'stopped'} at {', '.join(done) or 'no broker yet'}; "
             f"keyed sends wait. Finish it with: inorder topic resize {found.topic} --resume"
         ]
+    if found.away:
+        lines.append(
+            f"no answer from {', '.join(found.away)}: when it is back, take the resize back there, "
+            f"too: inorder topic resize {found.topic} --abort"
+        )
     if found.waiting:
         rows = [
             (one.group, one.version, one.behind, "yes" if one.online else "no",
@@ -148,5 +161,6 @@ def shown(found: TopicResize) -> dict[str, object]:
             for one in found.waiting
         ],
         "closing": found.closing,
+        "away": list(found.away),
         "done": found.is_done,
     }

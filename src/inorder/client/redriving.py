@@ -3,7 +3,9 @@
 A redrive reads a key's list from its beginning and hands one message after the other to the
 handler; each is reported before the next begins. When the list is empty the key is let go, which
 the broker refuses if it grew meanwhile: then there is more to do. A key that came with a resize has
-older lists in other queues; they are drained first, the oldest first.
+older lists in other queues; they are drained first, the oldest first. What points to a list that is
+closed, or to a queue where the key lives itself, is what an owner that died has left: nothing is
+drained there, and the pointer goes.
 
 A message that fails ends the redrive: its key stays parked, with the new error. `Retry` only makes
 it wait. What is under way when the queue is given up is finished and reported before the release.
@@ -148,11 +150,7 @@ class _KeyRedrive:
 
     async def _drain(self, place: QueuePlace, older: list[QueuePlace], depth: int) -> None:
         """Handle a list until it is let go, after those that are older."""
-        if depth > OLDER_MAX:
-            raise _Over("its older lists point at each other")
-        for before in older:
-            await self._drain(before, await self._older_of(before), depth + 1)
-            await self._report(place, RedrivenBody(older=before))
+        await self._drain_older(place, older, depth)
         end = -1
         while True:
             found = await self._read(place)
@@ -162,10 +160,29 @@ class _KeyRedrive:
             if not found:
                 if await self._let_go(place, end):
                     return
+                if place != self._own:
+                    raise _Over(f"the older list in {self._queue(place)} is not closed yet")
                 await asyncio.sleep(AGAIN_MS / 1000)
+                known = self._parker.view(self._holding).keys.get(self._key)
+                came = [] if known is None else [one for one in known.older if one not in older]
+                await self._drain_older(place, came, depth)
+                older = [*older, *came]
 
-    async def _older_of(self, place: QueuePlace) -> list[QueuePlace]:
-        """Return the lists before a list of an older queue; none if it is closed already."""
+    async def _drain_older(self, place: QueuePlace, older: list[QueuePlace], depth: int) -> None:
+        """Handle the lists before a list, which then forgets them."""
+        if depth > OLDER_MAX:
+            raise _Over("its older lists point at each other")
+        for before in older:
+            lists = await self._older_of(before)
+            if lists is not None:
+                await self._drain(before, lists, depth + 1)
+            await self._report(place, RedrivenBody(older=before))
+
+    async def _older_of(self, place: QueuePlace) -> list[QueuePlace] | None:
+        """Return the lists before a list of an older queue.
+
+        None: it is closed already, or it is no older list, for the key lives there.
+        """
         queue = self._queue(place)
         try:
             api = await self._redriver.api(queue)
@@ -174,8 +191,8 @@ class _KeyRedrive:
             raise _Over(f"the older list in {queue} cannot be read: {error}") from error
         for one in found.keys:
             if one.key == self._key:
-                return list(one.older)
-        return []
+                return list(one.older) if one.moved else None
+        return None
 
     async def _read(self, place: QueuePlace) -> list[ReceivedMessage]:
         """Return the first messages of a list: what was handled and reported is gone from it."""

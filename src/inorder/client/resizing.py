@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -27,10 +29,12 @@ from inorder.tasks.backoff import Backoff
 from inorder.wire.bodies.resizing import PlanView, ResizeView, decode_resize_view
 from inorder.wire.requests.resizing import (
     ResizeDecide,
+    ResizeGo,
     ResizeOpen,
     ResizeRelease,
     ResizeStatus,
     ResizeStop,
+    ResizeWithdraw,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OnProgress = Callable[[TopicResize], None]
+AtBrokers = rules.Decide | rules.Stop | rules.Go | rules.Open | rules.Withdraw
 
 STOP_TIMEOUT_MS: Final = 20_000
 """A broker syncs its log before it answers."""
@@ -83,7 +88,7 @@ class Resizer:
     async def _ask(
         self,
         address: str,
-        request: ResizeStatus | ResizeDecide | ResizeStop | ResizeOpen,
+        request: ResizeStatus | ResizeDecide | ResizeStop | ResizeGo | ResizeOpen | ResizeWithdraw,
         timeout_ms: int | None = None,
     ) -> ResizeView:
         api = await self._session.broker_at(address)
@@ -122,9 +127,49 @@ class Resizer:
                 return rules.summary(self._topic, await self.views())
             views = {**views, **await self._patiently(partial(self._do, step), until_ms)}
 
-    async def _do(self, step: rules.Decide | rules.Stop | rules.Open) -> dict[str, ResizeView]:
+    async def withdraw(self) -> TopicResize:
+        """Take a resize back that was not begun everywhere; brokers that do not answer are named.
+
+        Raises ResizeUnderWay if it is too late, TransportError if the topic's first broker, which
+        decides, does not answer.
+        """
         addresses = await self._addresses()
-        brokers = (step.broker,) if isinstance(step, rules.Decide) else step.brokers
+        views: dict[str, ResizeView] = {}
+        for name, address in addresses.items():
+            with suppress(TransportError):
+                view = await self._view(address)
+                if view.map:
+                    views[name] = view
+        if not views:
+            raise UsageError(f"no broker that answers has a key map of topic {self._topic}")
+        brokers = {name for view in views.values() for name in _brokers(view.map)}
+        views = {name: view for name, view in views.items() if name in brokers}
+        first = rules.first_of(views)
+        if first not in views:
+            raise TransportError(
+                f"broker {first} decides about resizes of topic {self._topic}; start it"
+            )
+        while (step := rules.withdrawal(views)) is not None:
+            if isinstance(step, rules.TooLate):
+                raise ResizeUnderWay(
+                    f"the resize of topic {self._topic} cannot be taken back: brokers may use the "
+                    f"new queues. Finish it: inorder topic resize {self._topic} --resume",
+                    version=step.plan.version,
+                    plan_id=step.plan.id,
+                )
+            for name in step.brokers:
+                try:
+                    views[name] = await self._ask_for(step, addresses[name])
+                except TransportError:
+                    if name == first:
+                        raise
+                    del views[name]
+        found = rules.summary(self._topic, views)
+        return replace(found, away=tuple(sorted(brokers - views.keys())))
+
+    async def _do(self, step: AtBrokers) -> dict[str, ResizeView]:
+        addresses = await self._addresses()
+        brokers = (step.broker,) if isinstance(step, rules.Decide | rules.Go) else step.brokers
         missing = [name for name in brokers if name not in addresses]
         if missing:
             raise TransportError(f"broker {', '.join(missing)} is not registered")
@@ -135,12 +180,14 @@ class Resizer:
                 raise answer
         return {view.broker: view for view in answers if not isinstance(view, BaseException)}
 
-    async def _ask_for(
-        self, step: rules.Decide | rules.Stop | rules.Open, address: str
-    ) -> ResizeView:
+    async def _ask_for(self, step: AtBrokers, address: str) -> ResizeView:
         plan, topic = step.plan, self._topic
         if isinstance(step, rules.Decide):
             return await self._decide(address, plan)
+        if isinstance(step, rules.Withdraw):
+            return await self._ask(address, ResizeWithdraw(topic, plan.id), STOP_TIMEOUT_MS)
+        if isinstance(step, rules.Go):
+            return await self._ask(address, ResizeGo(topic, plan.id, plan.version), STOP_TIMEOUT_MS)
         if isinstance(step, rules.Stop):
             stop = ResizeStop(topic, plan.id, plan.version, plan.map)
             return await self._ask(address, stop, STOP_TIMEOUT_MS)
@@ -165,7 +212,8 @@ class Resizer:
                     raise InterruptedResize(
                         f"topic {self._topic} is not resized yet: {error}. Keyed sends to it may "
                         "have to wait. When all brokers are up again: "
-                        f"inorder topic resize {self._topic} --resume"
+                        f"inorder topic resize {self._topic} --resume; if one is gone for good, "
+                        "take it back: --abort"
                     ) from error
             await asyncio.sleep(backoff.next_ms() / 1000)
 

@@ -48,12 +48,18 @@ class BlockingConnection:
         host, port = parse_address(address)
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_ms / 1000)
+        except OSError as error:
+            raise ConnectFailed(
+                f"no connection to {address}: {error}; is a server listening there?"
+            ) from error
+        try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
+            self._socket.close()
             raise ConnectFailed(
-                f"no connection to {address}: {error}; is a server listening there?"
+                f"no TLS with {address}: {error}; does tls_ca name who signed its certificate?"
             ) from error
         self._file = self._socket.makefile("rb", buffering=1 << 18)
 

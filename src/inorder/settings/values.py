@@ -34,7 +34,6 @@ _LONG_MAX: Final = 2**63 - 1
 
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "port": (0, 65535),
-    "broker_id": (0, _LONG_MAX),
     "default_topic_queues": (1, 65536),
     # Offsets inside of a file are Java ints in the index; a segment must hold at least a message.
     "store.segment_bytes": (4096, _INT_MAX),
@@ -58,6 +57,7 @@ _BY_UNIT: Final[Mapping[str, tuple[float, float]]] = {
 }
 
 _CHOICES: Final[Mapping[str, tuple[Raw, ...]]] = {
+    "broker_id": (0,),
     "perm": (2, 4, 6),
     "net.tls_mode": ("disabled", "permissive", "enforcing"),
     "compression": ("zlib", "lz4", "zstd", "none"),

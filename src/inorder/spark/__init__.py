@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from inorder.spark.ordered import Waiting, process_in_order, waiting
+    from inorder.spark.servers import Tls
     from inorder.spark.sessions import session
     from inorder.spark.sink import lineage
-    from inorder.spark.state.lines import OrderedMessage
+    from inorder.spark.state.messages import OrderedMessage
 
 _PUBLIC = {
-    "OrderedMessage": "inorder.spark.state.lines",
+    "OrderedMessage": "inorder.spark.state.messages",
+    "Tls": "inorder.spark.servers",
     "Waiting": "inorder.spark.ordered",
     "lineage": "inorder.spark.sink",
     "process_in_order": "inorder.spark.ordered",
@@ -24,7 +26,7 @@ _PUBLIC = {
     "waiting": "inorder.spark.ordered",
 }
 
-__all__ = ["OrderedMessage", "Waiting", "lineage", "process_in_order", "session", "waiting"]
+__all__ = ["OrderedMessage", "Tls", "Waiting", "lineage", "process_in_order", "session", "waiting"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,14 +21,16 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
 from inorder.spark.letters import send_letters
+from inorder.spark.queueruns import identity
 from inorder.spark.rows import PRODUCER, SEQUENCE, SOURCES, messages_of_pandas
 from inorder.spark.state.handling import adapted
-from inorder.spark.state.lines import Keys, Line, OrderedMessage, OutOfOrder, Work, sequence
+from inorder.spark.state.lines import Keys, OutOfOrder, Work, sequence
+from inorder.spark.state.messages import Line, OrderedMessage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from inorder.spark.ordered import Plan
+    from inorder.spark.queueruns import Plan
 
 BUCKET: Final = "inorder_bucket"
 STATE: Final = "data binary"
@@ -96,8 +98,6 @@ class BucketProcessor(StatefulProcessor):
         """Nothing is left to do."""
 
     def _run(self, bucket: int, messages: list[OrderedMessage], timers: Any) -> Iterator[Any]:
-        from inorder.spark.ordered import identity
-
         self._query, self._batch = identity()
         now_ms = int(timers.getCurrentProcessingTimeInMs())
         kept = self._state.get()
@@ -127,7 +127,7 @@ class BucketProcessor(StatefulProcessor):
             assert plan.group is not None
             start = self._take("letters", bucket, len(work.letters))
             name = f"letters:{self._query}:bucket:{bucket}"
-            send_letters(plan.namesrv, plan.group, name, self._batch, work.letters, start=start)
+            send_letters(plan.servers, plan.group, name, self._batch, work.letters, start=start)
 
     def _take(self, kind: str, bucket: int, count: int) -> int:
         """Return the first of so many numbers; a bucket may be called twice in a batch."""

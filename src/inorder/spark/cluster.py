@@ -9,13 +9,12 @@ while the last is decoded; a broker of ours gives thousands of messages in one a
 from __future__ import annotations
 
 import os
-import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
-from inorder.client.state.routes import read_address, subscribe_queues
+from inorder.client.state.routes import master_address, read_address, subscribe_queues
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
@@ -26,10 +25,11 @@ from inorder.errors import (
     TransportError,
     broker_error,
 )
-from inorder.model import TopicQueue
+from inorder.model import MASTER_ID, TopicQueue
 from inorder.net.blocking import BlockingConnection
 from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.spark.planning import Places
+from inorder.spark.servers import Servers, Tls
 from inorder.wire.bodies import decode_topic_list
 from inorder.wire.bodies.resizing import ResizeView, decode_resize_view
 from inorder.wire.codes import ResponseCode
@@ -46,8 +46,8 @@ from inorder.wire.requests.offsets import (
 )
 from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PullMessage, PullReply
 from inorder.wire.requests.resizing import ResizeStatus
-from inorder.wire.requests.routes import GetRoute
-from inorder.wire.routedata import TopicRoute
+from inorder.wire.requests.routes import GetClusterInfo, GetRoute
+from inorder.wire.routedata import ClusterInfo, TopicRoute
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ _SYSTEM_TOPICS: Final = frozenset(
     {"TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC",
      "CHECKPOINT_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
 )  # fmt: skip
-_connections: dict[tuple[int, str], BlockingConnection] = {}
+_connections: dict[tuple[int, str, Tls | None], BlockingConnection] = {}
 
 
 class Pulled(NamedTuple):
@@ -78,17 +78,14 @@ class Pulled(NamedTuple):
 class Cluster:
     """A cluster as seen from one process. Cheap to make, safe to pickle."""
 
-    def __init__(self, namesrv: str, *, group: str, tls: ssl.SSLContext | None = None) -> None:
-        self.namesrv = [
-            part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()
-        ]
+    def __init__(self, servers: Servers | str, *, group: str) -> None:
+        self.servers = Servers(servers) if isinstance(servers, str) else servers
         self.group = group
-        self._tls = tls
         self._routes: dict[str, TopicRoute] = {}
         self._mapless: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {"namesrv": self.namesrv, "group": self.group, "_tls": None}
+        kept = {"servers": self.servers, "group": self.group}
         return {**kept, "_routes": {}, "_mapless": set()}
 
     def queues(self, topic: str) -> list[TopicQueue]:
@@ -161,6 +158,18 @@ class Cluster:
         """Say how far the group is."""
         request = UpdateConsumerOffset(self.group, queue.topic, queue.index, offset)
         self._ask(queue, request)
+
+    def ask(self, queue: TopicQueue, request: Any, body: bytes = b"") -> Command:
+        """Ask the broker of a queue what is the same if it is asked twice. Raises BrokerError."""
+        return self._ask(queue, request, body)
+
+    def make_group(self) -> None:
+        """Make the group, which so far has only been named."""
+        from inorder.model import GroupConfig
+        from inorder.sync.admin import Admin
+
+        with Admin(self.servers.namesrv, tls=self.servers.context()) as admin:
+            admin.groups.create(GroupConfig(self.group))
 
     def read(self, queue: TopicQueue, start: int, end: int, tag: str = "*") -> Iterator[Pulled]:
         """Return what lies between two offsets, answer by answer."""
@@ -244,11 +253,10 @@ class Cluster:
     def _offset(self, queue: TopicQueue, request: Any) -> int:
         return decode_fields(OffsetReply, self._ask(queue, request).fields).offset
 
-    def _ask(self, queue: TopicQueue, request: Any) -> Command:
+    def _ask(self, queue: TopicQueue, request: Any, body: bytes = b"") -> Command:
         def ask() -> Command:
-            return _checked(
-                self._reader(queue).request(Command.request(request.CODE, encode_fields(request)))
-            )
+            command = Command.request(request.CODE, encode_fields(request), body)
+            return _checked(self._reader(queue).request(command))
 
         return self._try(ask, lambda: self._forget(queue))
 
@@ -263,13 +271,13 @@ class Cluster:
             return TopicRoute.decode(self._ask_name_server(GetRoute(topic, True)).body)
         except TopicNotFound:
             raise TopicNotRouted(
-                f"no name server of {';'.join(self.namesrv)} knows topic {topic}; create it, "
+                f"no name server of {self.servers.namesrv} knows topic {topic}; create it, "
                 "or start its broker"
             ) from None
 
     def _ask_name_server(self, request: Any) -> Command:
         failure: InorderError | None = None
-        for address in self.namesrv:
+        for address in _addresses(self.servers.namesrv):
             try:
                 command = Command.request(request.CODE, encode_fields(request))
                 return _checked(self._connect(address).request(command))
@@ -291,19 +299,35 @@ class Cluster:
 
     def _reader(self, queue: TopicQueue) -> BlockingConnection:
         address = read_address(self._route(queue.topic), queue.broker)
-        if address is None:
+        return self._connect(address or self._former(queue))
+
+    def master_of(self, queue: TopicQueue) -> str:
+        """Return where the broker of a queue takes writes. Raises TopicNotRouted."""
+        address = master_address(self._route(queue.topic), queue.broker)
+        return address or self._former(queue)
+
+    def _former(self, queue: TopicQueue) -> str:
+        """Return where a broker is that has no queue of the topic any more."""
+        info = ClusterInfo.decode(self._ask_name_server(GetClusterInfo()).body)
+        broker = info.brokers.get(queue.broker)
+        if broker is None or MASTER_ID not in broker.addresses:
             raise TopicNotRouted(f"no broker {queue.broker} serves topic {queue.topic}")
-        return self._connect(address)
+        return broker.addresses[MASTER_ID]
 
     def _forget(self, queue: TopicQueue) -> None:
         self._routes.pop(queue.topic, None)
 
     def _connect(self, address: str) -> BlockingConnection:
-        key = (os.getpid(), address)  # a fork must not share its parent's
+        key = (os.getpid(), address, self.servers.tls)  # a fork must not share its parent's
         found = _connections.get(key)
         if found is None or found.closed:
-            found = _connections[key] = BlockingConnection(address, tls=self._tls)
+            found = BlockingConnection(address, tls=self.servers.context())
+            _connections[key] = found
         return found
+
+
+def _addresses(namesrv: str) -> list[str]:
+    return [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
 
 
 def is_system_topic(name: str) -> bool:
@@ -319,7 +343,7 @@ def close_all() -> None:
 
 def _checked(answer: Command) -> Command:
     if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer.code, answer.remark)
+        raise broker_error(answer.code, answer.remark, answer.fields)
     return answer
 
 

@@ -16,7 +16,9 @@ from typing import Final
 from inorder.errors import TopicNotRouted
 from inorder.model import Message, TopicQueue
 from inorder.spark.cluster import Cluster
-from inorder.spark.state.lines import Letter, sequence
+from inorder.spark.servers import Servers
+from inorder.spark.state.lines import sequence
+from inorder.spark.state.messages import Letter
 from inorder.wire import properties as names
 from inorder.wire.extensions import DEAD_ERROR, DEAD_ORIGIN, DEAD_TRIES
 
@@ -56,7 +58,7 @@ def _one_line(text: str) -> str:
 
 
 def send_letters(
-    namesrv: str,
+    servers: Servers,
     group: str,
     producer_name: str,
     batch: int,
@@ -70,24 +72,24 @@ def send_letters(
     """
     if not letters:
         return
-    _make_topic(namesrv, group)
+    _make_topic(servers, group)
     numbered = [
         (letter_message(letter, group), letter.message.broker, sequence(batch, index))
         for index, letter in enumerate(letters, start)
     ]
     # Only our brokers know versions of key maps, and numbers.
-    is_ours = bool(Cluster(namesrv, group=group).versions(PREFIX + group))
+    is_ours = bool(Cluster(servers, group=group).versions(PREFIX + group))
     if not is_ours:
         log.warning("dead letters are stored at least once: stock brokers group=%s", group)
-    _send(namesrv, group, numbered, producer_name if is_ours else None)
+    _send(servers, group, numbered, producer_name if is_ours else None)
 
 
 def _send(
-    namesrv: str, group: str, numbered: list[tuple[Message, str, int]], name: str | None
+    servers: Servers, group: str, numbered: list[tuple[Message, str, int]], name: str | None
 ) -> None:
     from inorder.sync.producer import Producer
 
-    with Producer(namesrv, id=name) as producer:
+    with Producer(servers.namesrv, id=name, tls=servers.context()) as producer:
         for at in range(0, len(numbered), AT_ONCE):
             some = sorted(numbered[at : at + AT_ONCE], key=lambda one: (one[1], one[2]))
             for broker, members in groupby(some, key=lambda one: one[1]):
@@ -99,12 +101,12 @@ def _send(
                 )
 
 
-def _make_topic(namesrv: str, group: str) -> None:
+def _make_topic(servers: Servers, group: str) -> None:
     """Make the topic of the group's dead letters if there is none: one queue, as brokers do."""
     from inorder.sync.admin import Admin
 
     try:
-        Cluster(namesrv, group=group).queues(PREFIX + group)
+        Cluster(servers, group=group).queues(PREFIX + group)
     except TopicNotRouted:
-        with Admin(namesrv) as admin:
+        with Admin(servers.namesrv, tls=servers.context()) as admin:
             admin.topics.create(PREFIX + group, queues=1)

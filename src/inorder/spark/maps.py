@@ -6,21 +6,34 @@ Asked once in a task, behind the planning of its batch: so whatever the batch ho
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Final
+
+from inorder.errors import InorderError, UsageError
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.spark.cluster import Cluster
-from inorder.spark.state.lines import Keys, Line
+from inorder.spark.state.lines import Keys
+from inorder.spark.state.messages import Line
 from inorder.spark.state.moving import map_at, move, must_move
 from inorder.spark.state.versions import Version
 from inorder.spark.versionfiles import of_topic
 from inorder.wire.bodies.resizing import ResizeView
 
+RELEASE_S: Final = 30.0
+LOOK_S: Final = 0.05
+
+
+class NotReleased(InorderError):
+    """The brokers do not let the group into a new version of a topic's key map yet."""
+
 
 class Maps:
     """The key maps of the topics of a task."""
 
-    def __init__(self, namesrv: str, group: str, state: str) -> None:
-        self._cluster = Cluster(namesrv, group=group)
+    def __init__(self, cluster: Cluster, state: str) -> None:
+        self._cluster = cluster
         self._state = state
         self._views: dict[str, list[ResizeView]] = {}
 
@@ -52,6 +65,48 @@ class Maps:
         if not must_move(before, (past.version for past in pasts.values()), version):
             return []
         return move((queue.broker, queue.index), keys, pasts, self._maps(queue.topic), version)
+
+    def follow(self, topic: str, version: int, commit: Callable[[TopicQueue, int], None]) -> None:
+        """Let the group go on into a version of the key map; its parked keys move with that.
+
+        All queues were read to the ends of the versions before, and those batches are done: that
+        is said by `commit`. The brokers then move the parked keys, and let the group go on.
+        """
+        ahead = max(self._released(topic), default=version)
+        if ahead > version:
+            raise UsageError(
+                f"group {self._cluster.group} has gone on to version {ahead} of the key map of "
+                f"topic {topic}, and this query reads version {version}: its parked keys would be "
+                "left behind. Give the query a group of its own"
+            )
+        if min(self._released(topic), default=version) >= version:
+            return
+        for view in self._topic(topic):
+            for past in view.past:
+                if past.version < version:
+                    for index, end in past.ends.items():
+                        queue = TopicQueue(topic, view.broker, index)
+                        if (self._cluster.committed(queue) or 0) < end:
+                            commit(queue, end)
+        deadline_s = time.monotonic() + RELEASE_S
+        while min(self._released(topic), default=version) < version:
+            if time.monotonic() > deadline_s:
+                raise NotReleased(
+                    f"group {self._cluster.group} cannot go on to version {version} of the key map "
+                    f"of topic {topic} yet: a parked key may have to be redriven or dropped first "
+                    f"(`inorder parked {self._cluster.group}`), or a broker is away"
+                )
+            time.sleep(LOOK_S)
+            self._views.pop(topic)
+
+    def _released(self, topic: str) -> list[int]:
+        """Return the version that the group may read, by each broker of the topic."""
+        return [
+            one.version
+            for view in self._topic(topic)
+            for one in view.groups
+            if one.group == self._cluster.group and view.version
+        ]
 
     def _topic(self, topic: str) -> list[ResizeView]:
         if topic not in self._views:

@@ -16,6 +16,7 @@ from typing import Final
 from inorder.errors import ConfigError
 from inorder.spark.planning import EARLIEST, LATEST, Places, from_json
 from inorder.spark.schema import COLUMNS, chosen
+from inorder.spark.servers import NAMES, Servers, Tls, read_tls, tls_name
 
 Where = Places | datetime | str
 """Offsets per queue, a time, or one of earliest, latest, group."""
@@ -66,6 +67,12 @@ class SourceOptions:
     idle_poll_ms: int = 100
     pushdown: bool = False
     check_crc: bool = True
+    tls: Tls | None = None
+
+    @property
+    def servers(self) -> Servers:
+        """Return where to read."""
+        return Servers(self.namesrv, self.tls)
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
@@ -73,10 +80,11 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     given: dict[str, str] = {}
     for name, value in options.items():
         lower = name.lower()
-        wanted = _KNOWN.get(_ALIASES.get(lower, lower).lower())
+        wanted = _KNOWN.get(_ALIASES.get(lower, lower).lower()) or tls_name(name)
         if wanted is None:
-            near = difflib.get_close_matches(lower, list(_KNOWN), 1)
-            hint = f"; did you mean {_KNOWN[near[0]]}?" if near else ""
+            names = {**_KNOWN, **{name: name for name in NAMES}}
+            near = difflib.get_close_matches(lower, list(names), 1)
+            hint = f"; did you mean {names[near[0]]}?" if near else ""
             raise ConfigError(f"the source has no option {name!r}{hint}")
         given[wanted] = value
     ordered = _boolean(given, "ordered", True)
@@ -107,6 +115,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         idle_poll_ms=_duration(given, "idlePollMs", 100),
         pushdown=_boolean(given, "pushdown", False),
         check_crc=_boolean(given, "checkCrc", True),
+        tls=read_tls(given),
     )
 
 

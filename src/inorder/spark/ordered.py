@@ -1,60 +1,34 @@
 """`process_in_order`: a key's messages through a handler, one after the other, with its state.
 
 The messages of a queue stay in the task that reads them: no shuffle, so they come in order, and a
-key that lives in one queue has all of its state there. What a batch of a queue leads to is decided
-once (`versionfiles.py`): state, rows, dead letters. A batch that is repeated, for a task, a worker
-or the driver was killed, gives what was decided, and the sink drops by the rows' numbers what it
-has. So every effect takes place once, whatever dies when.
+key that lives in one queue has all of its state there. Here is what users call; what a task does is
+in `queueruns.py`.
 """
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from inorder.client.durations import Duration, to_ms
 from inorder.client.policies import Block, Park, Policy, redeliveries_max
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
-from inorder.spark.letters import send_letters
-from inorder.spark.maps import Maps
-from inorder.spark.options import DEFAULT_GROUP
-from inorder.spark.rows import Rows, messages_of
-from inorder.spark.state.handling import Handler, adapted
-from inorder.spark.state.lines import Keys, Limits, Line, OutOfOrder, Work, check_run
-from inorder.spark.state.versions import Version, following, producer_name
-from inorder.spark.versionfiles import Decided, QueueFolder, digest_of, folders
+from inorder.spark.queueruns import NEEDED, Plan, run_task
+from inorder.spark.rows import Rows
+from inorder.spark.servers import Servers, Tls
+from inorder.spark.state.handling import Handler
+from inorder.spark.state.lines import Keys, Limits
+from inorder.spark.versionfiles import folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-log = logging.getLogger(__name__)
-
-NEEDED: Final = ("topic", "broker", "queue", "offset", "key")
 BUCKETS: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What every task knows."""
-
-    handler: Handler
-    columns: tuple[str, ...]
-    rows: Rows
-    state: str
-    namesrv: str
-    group: str | None
-    limits: Limits
-    patience_ms: int
-    holes: bool
-    state_type: Any
 
 
 def process_in_order(
@@ -73,14 +47,16 @@ def process_in_order(
     holes: bool = False,
     timers: bool = False,
     buckets: int = BUCKETS,
+    tls: Tls | None = None,
 ) -> DataFrame:
     """Give each key's messages to a handler, in order, with the key's state; return its rows.
 
     `handler(message, state)` returns `(new state, rows)`, or None if nothing changes; it raises
     `inorder.Retry(after=seconds)` to get the message again later, before anything else of its key.
     Any other exception is a failed attempt, treated by `on_failure`: `Block()`, `Block(attempts=n)`
-    or `DeadLetter(attempts=n)`; dead letters go to `%DLQ%<group>`. `namesrv` is where the stream
-    comes from.
+    or `DeadLetter(attempts=n)`; dead letters go to `%DLQ%<group>`. `Park(attempts=n)` sets the key
+    aside in `%PARK%<group>`, as with a consumer, until it is redriven. `namesrv` is where the
+    stream comes from, `tls` how it is spoken to.
 
     The rows have the columns of `schema`; `source_topic`, `source_broker`, `source_queue` and
     `source_offset`, where the message was; and `producer` and `sequence`, by which the sink stores
@@ -92,8 +68,8 @@ def process_in_order(
     then span queues, and are tried again on time, at the cost of a shuffle.
     """
     plan = _plan(
-        stream, handler, schema, state, state_type, namesrv, group, on_failure or Block(), pause,
-        patience, held_max, holes, timers,
+        stream, handler, schema, state, state_type, Servers(namesrv, tls), group,
+        on_failure or Block(), pause, patience, held_max, holes, timers,
     )  # fmt: skip
     if timers:
         from inorder.spark.buckets import by_bucket
@@ -113,7 +89,7 @@ def _plan(  # noqa: PLR0917 - the arguments of process_in_order, by place
     schema: str | StructType,
     state: str | None,
     state_type: Any,
-    namesrv: str,
+    servers: Servers,
     group: str | None,
     on_failure: Policy,
     pause: Duration,
@@ -133,178 +109,25 @@ def _plan(  # noqa: PLR0917 - the arguments of process_in_order, by place
             f"process_in_order needs the column {missing[0]}; the stream has "
             f"{', '.join(stream.columns)}"
         )
-    if isinstance(on_failure, Park):
+    parks = isinstance(on_failure, Park)
+    if parks and timers:
         raise UsageError(
-            "process_in_order cannot park keys: the owner of a queue parks them, and a query of "
-            "Spark owns none; use Block(), which lets only the key wait, or DeadLetter(attempts=…)"
+            "keys are parked by queue, and timers=True lets them span queues: use "
+            "DeadLetter(attempts=…), or do without timers"
         )
-    most = redeliveries_max(on_failure)
     if on_failure.attempts is not None and group is None:
-        raise UsageError("dead letters go to %DLQ%<group>: give process_in_order group= as well")
+        where = "parked keys go to %PARK%<group>" if parks else "dead letters go to %DLQ%<group>"
+        raise UsageError(f"{where}: give process_in_order group= as well")
     if state is None and not timers:
         raise UsageError(
             "process_in_order needs state=, a folder for the keys' states that all executors see"
         )
     rows = Rows.of(schema)
     return Plan(
-        handler, rows.columns, rows, state or "", namesrv, group,
-        Limits(most, to_ms(pause), held_max), to_ms(patience), holes,
-        Any if state_type is None else state_type,
+        handler, rows.columns, rows, state or "", servers, group,
+        Limits(redeliveries_max(on_failure), to_ms(pause), held_max, parks), to_ms(patience), holes,
+        Any if state_type is None else state_type, tuple(stream.columns),
     )  # fmt: skip
-
-
-def run_task(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run one task: its queues one after the other."""
-    query, batch_id = identity()
-    maps = Maps(plan.namesrv, plan.group or DEFAULT_GROUP, plan.state)
-    done: set[TopicQueue] = set()
-    current: QueueRun | None = None
-    for batch in batches:
-        for queue, piece in pieces(batch):
-            if current is None or current.queue != queue:
-                if queue in done:
-                    raise OutOfOrder(
-                        f"rows of queue {queue.broker}/{queue.index} of topic {queue.topic} come "
-                        "between those of others: a shuffle stands before process_in_order"
-                    )
-                if current is not None:
-                    yield from current.finish()
-                done.add(queue)
-                current = QueueRun(plan, maps, query, queue, batch_id)
-            current.take(piece)
-    if current is not None:
-        yield from current.finish()
-
-
-def identity() -> tuple[str, int]:
-    """Return the query's id, the same over restarts, and the number of the micro-batch."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "this runs in a task"
-    query = context.getLocalProperty("sql.streaming.queryId")
-    batch = context.getLocalProperty("streaming.sql.batchId")
-    if query is None or batch is None:
-        raise UsageError("process_in_order runs in streaming queries only")
-    return query, int(batch)
-
-
-def pieces(batch: pa.RecordBatch) -> Iterator[tuple[TopicQueue, pa.RecordBatch]]:
-    """Cut a batch where the queue changes."""
-    columns = [batch.column(name) for name in NEEDED[:3]]
-    if not batch.num_rows:
-        return
-    if all(pc.all(pc.equal(column, column[0])).as_py() for column in columns):
-        yield TopicQueue(*(column[0].as_py() for column in columns)), batch
-        return
-    places = list(zip(*(column.to_pylist() for column in columns), strict=True))
-    start, rows = 0, batch.num_rows
-    for end in range(1, rows + 1):
-        if end == rows or places[end] != places[start]:
-            yield TopicQueue(*places[start]), batch.slice(start, end - start)
-            start = end
-
-
-class QueueRun:
-    """The batch of one queue."""
-
-    def __init__(self, plan: Plan, maps: Maps, query: str, queue: TopicQueue, batch: int) -> None:
-        self.queue = queue
-        self._plan = plan
-        self._maps = maps
-        self._batch = batch
-        self._query = query
-        self._folder = QueueFolder(plan.state, query, queue)
-        self._first: int | None = None
-        self._last = -1
-        self._missing = 0
-        self._decided: Decided | None = None
-        self._before: Version | None = None
-        self._map_version = 0
-        self._left: list[Line] = []
-        self._work: Work | None = None
-
-    def take(self, piece: pa.RecordBatch) -> None:
-        """Take more rows of the queue."""
-        offsets = piece.column("offset").to_pylist()
-        if self._first is None:
-            self._begin(offsets[0])
-        self._last = offsets[-1]
-        if self._work is None:
-            return
-        queue, expected = self.queue, self._work.keys.next_offset
-        place = f"queue {queue.broker}/{queue.index} of topic {queue.topic}"
-        self._missing += check_run(place, expected, offsets, holes_allowed=self._plan.holes)
-        self._work.take(messages_of(piece, queue))
-
-    def _begin(self, first: int) -> None:
-        """Find what was decided, or what there was before."""
-        plan, self._first = self._plan, first
-        self._decided = self._folder.decided(self._batch)
-        if self._decided is not None:
-            return
-        self._before, keys = self._folder.before(self._batch)
-        self._map_version = self._maps.version_at(self.queue, first)
-        self._left = self._maps.move(
-            self.queue, self._before, keys, query=self._query, batch=self._batch,
-            version=self._map_version,
-        )  # fmt: skip
-        handle = adapted(plan.handler, plan.columns, plan.state_type)
-        self._work = Work(keys, handle, plan.limits, now_ms)
-        self._work.try_due()
-
-    def finish(self) -> Iterator[pa.RecordBatch]:
-        """Decide the batch, send its dead letters, and return its rows."""
-        decided = self._decided or self._decide()
-        version, plan = decided.version, self._plan
-        if (version.first, version.last) != (self._first, self._last):
-            raise OutOfOrder(
-                f"batch {self._batch} of queue {self.queue.broker}/{self.queue.index} of topic "
-                f"{self.queue.topic} went from {version.first} to {version.last} before, now from "
-                f"{self._first} to {self._last}: another query uses the same state, or the filter "
-                "before process_in_order was changed within a batch"
-            )
-        if version.letters:
-            assert plan.group is not None
-            name = self._producer("letters")
-            send_letters(plan.namesrv, plan.group, name, self._batch, version.letters)
-        name = self._producer("ordered")
-        yield from plan.rows.numbered(decided.rows, self.queue, name, self._batch)
-
-    def _decide(self) -> Decided:
-        work = self._work
-        assert work is not None
-        assert self._first is not None
-        self._wait(work)
-        if work.keys.held:
-            log.info("keys wait queue=%s count=%d", self.queue, len(work.keys.held))
-        version = following(
-            self._before, work.keys, work.letters,
-            batch=self._batch, first=self._first, last=self._last, missing=self._missing,
-            map_version=self._map_version, left=self._left,
-        )  # fmt: skip
-        decided = self._folder.decide(version, self._plan.rows.encode(work.rows, work.origins))
-        if decided.version is version:
-            self._folder.keep(version, work.keys)
-            self._folder.clean(version, self._before)
-        return decided
-
-    def _wait(self, work: Work) -> None:
-        """Try keys again whose time comes within the patience of the batch."""
-        end_ms = now_ms() + self._plan.patience_ms
-        while (due_ms := work.next_due_ms()) is not None and due_ms <= end_ms:
-            time.sleep(max(0, due_ms - now_ms()) / 1000)
-            work.try_due()
-
-    def _producer(self, kind: str) -> str:
-        queue = self.queue
-        place = f"{queue.topic}:{queue.broker}:{queue.index}"
-        return producer_name(kind, self._query, place, digest_of(queue))
-
-
-def now_ms() -> int:
-    """Return the time of this machine; what follows from it is decided once."""
-    return int(time.time() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

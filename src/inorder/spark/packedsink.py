@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from inorder.errors import ConfigError, TopicNotRouted
 from inorder.ordering.keymap import queue_for_key
+from inorder.spark import packing
 from inorder.spark.packing import Array, Chunk, join_properties, pack
 from inorder.spark.sending import Rows, Sender, Targets
 from inorder.spark.sink import (
@@ -29,7 +30,8 @@ from inorder.spark.sink import (
     SinkOptions,
 )
 
-NAME_CHARS_MAX: Final = 128
+NAME_CHARS_MAX: Final = 120
+"""Of the 128 that a producer's name may have; the version of the target's key map is added."""
 _KEYS_KNOWN_MAX: Final = 100_000
 
 
@@ -47,7 +49,7 @@ class PackedSink:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._sender = Sender(options.namesrv)
+        self._sender = Sender(options.servers)
         self._last: dict[str, int] = {}
         self._places: dict[tuple[str, int], int] = {}
         self._shift = 0
@@ -183,10 +185,11 @@ class PackedSink:
         properties = None if own is None else own.take(index)
         is_keyed = not name.endswith(KEYLESS)
 
-        def packed(wanted: Array, before: int) -> list[Chunk]:
+        def packed(producer: str, wanted: Array, before: int) -> list[Chunk]:
             chosen = pa.array(wanted)
             mine = None if properties is None else properties.take(chosen)
-            return pack(some.take(chosen), mine, name, numbers[wanted], before)
+            by = packing.Sender(name, producer)
+            return pack(some.take(chosen), mine, by, numbers[wanted], before)
 
         def place(targets: Targets) -> Array:
             if is_keyed:
@@ -198,7 +201,7 @@ class PackedSink:
             )
             return queues % len(targets.queues)
 
-        return Rows(name, topic, numbers, place, packed, is_keyed)
+        return Rows(name, topic, numbers, place, packed)
 
     def _by_key(self, keys: Any, count: int) -> Array:
         encoded = keys.cast(pa.string()).dictionary_encode()

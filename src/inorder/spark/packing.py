@@ -39,8 +39,15 @@ class Chunk(NamedTuple):
     end: int
 
 
+class Sender(NamedTuple):
+    """Who sends rows: `name` makes their ids, `producer` is what the broker knows them by."""
+
+    name: str
+    producer: str
+
+
 def pack(
-    batch: pa.RecordBatch, properties: Any | None, name: str, numbers: Array, before: int
+    batch: pa.RecordBatch, properties: Any | None, sender: Sender, numbers: Array, before: int
 ) -> list[Chunk]:
     """Return rows of one producer and one queue as requests, in their order.
 
@@ -50,7 +57,7 @@ def pack(
     bodies = batch["body"].cast(pa.binary())
     if bodies.null_count or (bodies.is_valid() and pc.min(pc.binary_length(bodies)).as_py() == 0):
         raise ConfigError("a row has no body; a message needs at least one byte")
-    texts = _properties(batch, properties, name, numbers, before)
+    texts = _properties(batch, properties, sender, numbers, before)
     text_sizes = pc.binary_length(texts).to_numpy(False)
     if len(text_sizes) and int(text_sizes.max()) > PROPERTIES_BYTES_MAX:
         raise ConfigError(f"properties of a row have more than {PROPERTIES_BYTES_MAX} bytes")
@@ -78,17 +85,17 @@ def _chunks(items: Any) -> Iterator[Chunk]:
 
 
 def _properties(
-    batch: pa.RecordBatch, own: Any | None, name: str, numbers: Array, before: int
+    batch: pa.RecordBatch, own: Any | None, sender: Sender, numbers: Array, before: int
 ) -> Any:
     """Return the properties of all rows, as bytes."""
     columns = set(batch.schema.names)
-    parts: list[Any] = [b"UNIQ_KEY\x01", message_ids(name, numbers), b"\x02WAIT\x01true\x02"]
+    parts: list[Any] = [b"UNIQ_KEY\x01", message_ids(sender.name, numbers), b"\x02WAIT\x01true\x02"]
     if own is not None:
         parts.append(own)
     for column, property_name in (("tag", "TAGS"), ("keys", "KEYS"), ("key", "__SHARDINGKEY")):
         if column in columns:
             parts += _optional(batch[column], property_name, column)
-    head = f"{PRODUCER_ID}\x01{name}\x02{SEQUENCE}\x01".encode()
+    head = f"{PRODUCER_ID}\x01{sender.producer}\x02{SEQUENCE}\x01".encode()
     earlier = np.concatenate(([before], numbers[:-1]))
     parts += [
         head,

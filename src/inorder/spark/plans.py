@@ -17,7 +17,7 @@ class Plans:
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.cluster = Cluster(options.namesrv, group=options.group)
+        self.cluster = Cluster(options.servers, group=options.group)
 
     def queues(self) -> list[TopicQueue]:
         """Return all queues of all topics, as they are now."""

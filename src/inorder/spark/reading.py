@@ -34,7 +34,7 @@ def read(portion: Portion) -> Iterator[pa.RecordBatch]:
     Raises:
         DataLoss: some are gone, and the options do not say that this is fine.
     """
-    cluster = Cluster(portion.options.namesrv, group=portion.options.group)
+    cluster = Cluster(portion.options.servers, group=portion.options.group)
     yield from joined(
         batch for span in portion.ranges for batch in _read_range(cluster, portion.options, span)
     )

@@ -12,7 +12,8 @@ import pyarrow as pa
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
 from inorder.spark.state.handling import BadResult
-from inorder.spark.state.lines import OrderedMessage, sequence
+from inorder.spark.state.lines import sequence
+from inorder.spark.state.messages import OrderedMessage
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -23,6 +24,8 @@ SOURCES: Final = ("source_topic", "source_broker", "source_queue", "source_offse
 """Where the message was that a row was made of; the sink tells it, the audit asks for it."""
 
 MADE: Final = (*SOURCES, PRODUCER, SEQUENCE)
+_PLACES: Final = (pa.field(SOURCES[1], pa.string()), pa.field(SOURCES[2], pa.int32()))
+_OFFSET: Final = pa.field(SOURCES[3], pa.int64())
 BATCH_ROWS: Final = 10_000
 
 # The fields of a message in their order, and the column that each comes from.
@@ -120,18 +123,31 @@ class Rows:
         )
 
     def encode(
-        self, rows: Sequence[tuple[object, ...]], origins: Sequence[OrderedMessage]
+        self,
+        rows: Sequence[tuple[object, ...]],
+        origins: Sequence[OrderedMessage],
+        queue: TopicQueue,
     ) -> bytes:
-        """Return the rows of a queue as bytes, to be kept with their version."""
+        """Return the rows of a queue as bytes, to be kept with their version.
+
+        A key that changed its queue brings messages along that came from another one.
+        """
         if not rows:
             return b""
         sink = pa.BufferOutputStream()
-        kept_schema = self.schema.append(pa.field(SOURCES[3], pa.int64()))
+        here = (queue.broker, queue.index)
+        moved = any((one.broker, one.queue) != here for one in origins)
+        places = [*_PLACES, _OFFSET] if moved else [_OFFSET]
+        kept_schema = pa.schema([*self.schema, *places])
         with pa.ipc.new_stream(sink, kept_schema) as writer:
             for start in range(0, len(rows), BATCH_ROWS):
                 batch = self.batch(rows[start : start + BATCH_ROWS])
-                offsets = [one.offset for one in origins[start : start + BATCH_ROWS]]
-                columns = [*batch.columns, pa.array(offsets, pa.int64())]
+                some = origins[start : start + BATCH_ROWS]
+                columns = [*batch.columns]
+                if moved:
+                    columns.append(pa.array([one.broker for one in some], pa.string()))
+                    columns.append(pa.array([one.queue for one in some], pa.int32()))
+                columns.append(pa.array([one.offset for one in some], pa.int64()))
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=kept_schema))
         kept: bytes = sink.getvalue().to_pybytes()
         return kept
@@ -160,8 +176,11 @@ class Rows:
             count = found.num_rows
             columns = [self._column(found, field) for field in self.schema]
             columns.append(pa.repeat(pa.scalar(queue.topic, pa.string()), count))
-            columns.append(pa.repeat(pa.scalar(queue.broker, pa.string()), count))
-            columns.append(pa.repeat(pa.scalar(queue.index, pa.int32()), count))
+            if found.schema.get_field_index(SOURCES[1]) >= 0:
+                columns += [found.column(name) for name in SOURCES[1:3]]
+            else:
+                columns.append(pa.repeat(pa.scalar(queue.broker, pa.string()), count))
+                columns.append(pa.repeat(pa.scalar(queue.index, pa.int32()), count))
             columns.append(found.column(SOURCES[3]))
             columns.append(pa.repeat(pa.scalar(producer, pa.string()), count))
             columns.append(pa.array(range(at, at + count), pa.int64()))

@@ -5,6 +5,10 @@ queue (state). Rows at or below are stored already and are left out; the others 
 a request at a time and queue. After whatever went wrong the broker is asked again how far it is, so
 nothing is sent twice and nothing is passed over. Whoever says hello under a name later has it: an
 attempt that was given up and lives on is refused.
+
+Numbers ascend per name and queue, and a resize of the topic puts keys into other queues. So each
+version of its key map has a name of its own (`state/mapnames.py`), and what is stored under the
+versions in which the batch may have run before is asked there.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from inorder.client.state.routes import master_address, publish_queues
+from inorder.client.state.routes import publish_queues
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
@@ -32,8 +36,11 @@ from inorder.errors import (
 )
 from inorder.model import TopicQueue
 from inorder.net.blocking import BlockingConnection
+from inorder.ordering.keymap import KeyMap
 from inorder.spark.cluster import Cluster
 from inorder.spark.packing import Array, Chunk
+from inorder.spark.servers import Servers
+from inorder.spark.state.mapnames import Begun, name_at
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
@@ -70,9 +77,8 @@ class Rows:
     numbers: Array
     place: Callable[[Targets], Array]
     """Gives each row the index of its queue."""
-    pack: Callable[[Array, int], list[Chunk]]
-    """Packs some rows of one queue, given the number that they come behind."""
-    keyed: bool
+    pack: Callable[[str, Array, int], list[Chunk]]
+    """Packs some rows of one queue for a producer, given the number that they come behind."""
     stored: Array = field(default_factory=lambda: np.zeros(0, bool))
 
 
@@ -86,12 +92,14 @@ class _Lane:
 class Sender:
     """Sends rows for one task; made and used by one thread."""
 
-    def __init__(self, namesrv: str) -> None:
-        self._cluster = Cluster(namesrv, group=GROUP)
+    def __init__(self, servers: Servers) -> None:
+        self._cluster = Cluster(servers, group=GROUP)
         self._connections: dict[str, BlockingConnection] = {}
         self._greeted: set[tuple[str, str]] = set()
         self._last: dict[tuple[str, TopicQueue], int] = {}
         self._targets: dict[str, Targets] = {}
+        self._past: dict[str, list[Targets]] = {}
+        self._begun: dict[tuple[str, str], Begun] = {}
         self._incarnation = 0
 
     def send(self, rows: Rows) -> None:
@@ -106,7 +114,6 @@ class Sender:
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 if attempt > 1:
-                    self._settle(rows, targets)
                     targets = self._the_targets(rows.topic, anew=True)
                 self._send(rows, targets)
                 return
@@ -135,15 +142,34 @@ class Sender:
                 raise TopicNotRouted(f"topic {topic} has no queue that may be written")
             version = 0 if key_map is None else key_map.version
             found = self._targets[topic] = Targets(tuple(queues), version)
+            self._past.pop(topic, None)
         return found
 
-    def _settle(self, rows: Rows, targets: Targets) -> list[_Lane]:
-        """Note which rows are stored by now; return the others, queue by queue."""
-        where = rows.place(targets)
+    def _the_past(self, topic: str) -> list[Targets]:
+        """Return the versions of a topic's key map that are over, the last one first."""
+        found = self._past.get(topic)
+        if found is None:
+            texts = {past.version: past.map for view in self._cluster.versions(topic)
+                     for past in view.past}  # fmt: skip
+            maps = [KeyMap.decode(texts[version]) for version in sorted(texts, reverse=True)]
+            found = self._past[topic] = [
+                Targets(tuple(TopicQueue(topic, *queue) for queue in one.queues), one.version)
+                for one in maps
+            ]
+        return found
+
+    def _settle(self, rows: Rows, targets: Targets, *, over: bool = False) -> list[_Lane]:
+        """Note which rows are stored under a version; return the others, queue by queue.
+
+        `over`: the version is, so nobody sends under its name any more.
+        """
+        where, name = rows.place(targets), name_at(rows.name, targets.version)
         lanes = []
+        begun = self._begun[rows.name, rows.topic]
         for index in np.unique(where[~rows.stored]):
             queue = targets.queues[int(index)]
-            last = self._known_last(rows.name, queue)
+            last = self._known_last(name, queue, greet=not over)
+            begun.heard(targets.version, last)
             waiting = np.flatnonzero((where == index) & ~rows.stored)
             there = rows.numbers[waiting] <= last
             rows.stored[waiting[there]] = True
@@ -151,13 +177,25 @@ class Sender:
                 lanes.append(_Lane(queue, waiting[~there], deque()))
         return lanes
 
+    def _settle_past(self, rows: Rows, targets: Targets) -> bool:
+        """Note which rows were stored before the topic was resized; tell whether some were."""
+        begun, before = self._begun[rows.name, rows.topic], int(rows.stored.sum())
+        if begun.asks_below(targets.version):
+            for past in self._the_past(rows.topic):
+                if past.version < targets.version and begun.asks(past.version):
+                    self._settle(rows, past, over=True)
+        return int(rows.stored.sum()) > before
+
     def _send(self, rows: Rows, targets: Targets) -> None:
+        self._begun.setdefault((rows.name, rows.topic), Begun(int(rows.numbers[0])))
         lanes = self._settle(rows, targets)
+        if lanes and self._settle_past(rows, targets):
+            lanes = self._settle(rows, targets)
+        name = name_at(rows.name, targets.version)
         for lane in lanes:
-            lane.chunks.extend(rows.pack(lane.rows, self._last[rows.name, lane.queue]))
-        version = targets.version if rows.keyed else 0
+            lane.chunks.extend(rows.pack(name, lane.rows, self._last[name, lane.queue]))
         while lanes:
-            asked = [(lane, *self._ask(lane, version)) for lane in lanes]
+            asked = [(lane, *self._ask(lane, targets.version)) for lane in lanes]
             for lane, connection, number in asked:
                 answer = connection.receive(number)
                 if answer.code != ResponseCode.SUCCESS:
@@ -165,7 +203,7 @@ class Sender:
                 chunk = lane.chunks.popleft()
                 sent = lane.rows[chunk.start : chunk.end]
                 rows.stored[sent] = True
-                self._last[rows.name, lane.queue] = int(rows.numbers[sent[-1]])
+                self._last[name, lane.queue] = int(rows.numbers[sent[-1]])
             lanes = [lane for lane in lanes if lane.chunks]
 
     def _ask(self, lane: _Lane, version: int) -> tuple[BlockingConnection, int]:
@@ -185,10 +223,11 @@ class Sender:
 
     # Who we are to a broker, and how far it says that we are.
 
-    def _known_last(self, name: str, queue: TopicQueue) -> int:
+    def _known_last(self, name: str, queue: TopicQueue, *, greet: bool) -> int:
         found = self._last.get((name, queue))
         if found is None:
-            self._greet(name, queue)
+            if greet:
+                self._greet(name, queue)
             request = ProducerState(name, queue.topic, queue.index)
             answer = self._request(queue, request)
             state = decode_fields(ProducerStateReply, answer.fields)
@@ -223,12 +262,11 @@ class Sender:
         return answer
 
     def _connection(self, queue: TopicQueue) -> BlockingConnection:
-        address = master_address(self._cluster.route(queue.topic), queue.broker)
-        if address is None:
-            raise TopicNotRouted(f"no broker {queue.broker} serves topic {queue.topic}")
+        address = self._cluster.master_of(queue)
         found = self._connections.get(address)
         if found is None:
-            found = self._connections[address] = BlockingConnection(address)
+            tls = self._cluster.servers.context()
+            found = self._connections[address] = BlockingConnection(address, tls=tls)
         return found
 
 

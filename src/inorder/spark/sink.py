@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from inorder.errors import ConfigError, InorderError
+from inorder.spark.servers import NAMES, Servers, Tls, read_tls, tls_name
 from inorder.wire import properties as names
 
 if TYPE_CHECKING:
@@ -79,16 +80,23 @@ class SinkOptions:
     delivery: str
     sink_id: str
     columns: tuple[str, ...]
+    tls: Tls | None = None
+
+    @property
+    def servers(self) -> Servers:
+        """Return where to write."""
+        return Servers(self.namesrv, self.tls)
 
 
 def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
     """Read the options of `write` or `writeStream`, and check the columns."""
     given: dict[str, str] = {}
     for name, value in options.items():
-        wanted = _KNOWN.get(name.lower())
+        wanted = _KNOWN.get(name.lower(), tls_name(name))
         if wanted is None:
             raise ConfigError(
-                f"the sink has no option {name!r}; it has namesrv, topic, delivery and sinkId"
+                f"the sink has no option {name!r}; it has namesrv, topic, delivery, sinkId, "
+                f"{', '.join(NAMES)}"
             )
         given[wanted] = value
     if not given.get("namesrv"):
@@ -106,7 +114,12 @@ def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
     if delivery == EXACTLY_ONCE:
         _check_identity(columns, given.get("sinkId", ""))
     return SinkOptions(
-        given["namesrv"], given.get("topic"), delivery, given.get("sinkId", ""), tuple(columns)
+        given["namesrv"],
+        given.get("topic"),
+        delivery,
+        given.get("sinkId", ""),
+        tuple(columns),
+        read_tls(given),
     )
 
 
@@ -184,7 +197,8 @@ def _send_packed(options: SinkOptions, batches: Iterator[Any]) -> None:
     from inorder.sync.producer import Producer
 
     for name, topic, rows, numbers in send_packed(options, batches):
-        with Producer(options.namesrv, id=name) as producer:  # it makes the topic
+        tls = options.servers.context()
+        with Producer(options.namesrv, id=name, tls=tls) as producer:  # it makes the topic
             members = list(zip(rows.to_pylist(), numbers.tolist(), strict=True))
             _send_to(producer, options, topic, members, exact=True)
 
@@ -203,8 +217,10 @@ def _send_one_by_one(options: SinkOptions, batches: Iterator[Any]) -> None:
                 for name, chosen in _by_producer(rows[start : start + BATCH_ROWS], numbers, exact):
                     producer = producers.get(name)
                     if producer is None:
-                        producer = Producer(options.namesrv, id=name if exact else None)
-                        producers[name] = producer
+                        producer = producers[name] = Producer(
+                            options.namesrv, id=name if exact else None,
+                            tls=options.servers.context(),
+                        )  # fmt: skip
                     _send(producer, options, chosen, exact)
     finally:
         for producer in producers.values():

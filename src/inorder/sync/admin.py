@@ -199,6 +199,16 @@ class Topics:
         """Return where a topic stands: a resize under way, and the groups that wait."""
         return self._portal.call(self._async.resize_status, name)
 
+    def abort_resize(self, name: str) -> TopicResize:
+        """Take a resize back that stands still because a broker is gone; keyed sends go on.
+
+        Its `away` names the brokers that could not be told: when one is back, call this again.
+
+        Raises ResizeUnderWay if it can only be finished, TransportError if the topic's first
+        broker, which decides, does not answer.
+        """
+        return self._portal.call(self._async.abort_resize, name)
+
     def release_group(self, name: str, group: str) -> int:
         """Let a group read the present version of a topic now; return which that is.
 

@@ -79,6 +79,9 @@ PARK_FENCE: Final = "INORDER_PARK_FENCE"
 PARK_TIME: Final = "INORDER_PARK_TIME"
 """Property of a parked message: when it was parked, in ms."""
 
+PARK_UNTIL: Final = "INORDER_PARK_UNTIL"
+"""Property of a message that a job parked: the group's offset once the batch is done; or absent."""
+
 
 class ExtensionCode(IntEnum):
     """Requests of ours."""
@@ -97,6 +100,8 @@ class ExtensionCode(IntEnum):
     RESIZE_OPEN = 7142
     RESIZE_STATUS = 7143
     RESIZE_RELEASE = 7144
+    RESIZE_GO = 7145
+    RESIZE_WITHDRAW = 7146
     PARK = 7130
     PARKED_KEYS = 7131
     PARKED_LIST = 7132

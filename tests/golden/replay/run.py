@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from inorder.broker.broker import Broker
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, NameServerConfig, StoreConfig
-from inorder.disk import OsFiles
 from inorder.nameserver.server import NameServer
+from inorder.testing.disk import FakeFiles
 from inorder.wire.codes import RequestCode
 from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
@@ -98,40 +96,37 @@ class LocalServers:
 
 @asynccontextmanager
 async def local_servers(*, with_broker: bool = True) -> AsyncIterator[LocalServers]:
-    """Start servers named as in the capture, with small files."""
-    with tempfile.TemporaryDirectory(prefix="replay-") as folder:
-        clock, files = _CapturedClock(), OsFiles()
-        namesrv = NameServer(
-            NameServerConfig(port=0, data=str(Path(folder) / "namesrv")), clock, files
-        )
-        host, port = await namesrv.start()
-        broker = None
-        try:
-            if with_broker:
-                config = BrokerConfig(
-                    name="broker-a",
-                    cluster="DefaultCluster",
-                    port=0,
-                    data=folder,
-                    advertised_host="127.0.0.1",
-                    namesrv=f"{host}:{port}",
-                    store=StoreConfig(
-                        segment_bytes=8 * MIB,
-                        queue_file_bytes=20_000,
-                        index_slots=500,
-                        index_entries=2000,
-                    ),
-                )
-                broker = Broker(config, clock, files, randomness=_CapturedChoice(1))
-            servers = LocalServers(namesrv, broker, clock)
-            servers.addresses[NAMESRV] = host, port
-            if broker is not None:
-                servers.addresses[BROKER] = await broker.start()
-            yield servers
-        finally:
-            if broker is not None:
-                await broker.stop()
-            await namesrv.stop()
+    """Start servers named as in the capture, on a disk in memory: what is played is answers."""
+    clock, files = _CapturedClock(), FakeFiles()
+    namesrv = NameServer(NameServerConfig(port=0, data="/names"), clock, files)
+    host, port = await namesrv.start()
+    broker = None
+    try:
+        if with_broker:
+            config = BrokerConfig(
+                name="broker-a",
+                cluster="DefaultCluster",
+                port=0,
+                data="/data",
+                advertised_host="127.0.0.1",
+                namesrv=f"{host}:{port}",
+                store=StoreConfig(
+                    segment_bytes=8 * MIB,
+                    queue_file_bytes=20_000,
+                    index_slots=500,
+                    index_entries=2000,
+                ),
+            )
+            broker = Broker(config, clock, files, randomness=_CapturedChoice(1))
+        servers = LocalServers(namesrv, broker, clock)
+        servers.addresses[NAMESRV] = host, port
+        if broker is not None:
+            servers.addresses[BROKER] = await broker.start()
+        yield servers
+    finally:
+        if broker is not None:
+            await broker.stop()
+        await namesrv.stop()
 
 
 @dataclass(frozen=True, slots=True)

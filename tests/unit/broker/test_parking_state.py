@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inorder.broker.state import parkingfile
 from inorder.broker.state.parkedkeys import Limits, Place
 from inorder.broker.state.parking import ParkingTable, Verdict
 from inorder.broker.state.parkrecords import (
@@ -91,6 +92,26 @@ def test_a_park_is_judged(events: list[Event], offset: int, joins: bool, verdict
 def test_what_is_committed_was_done() -> None:
     """A late request for a message below the committed offset parks nothing again."""
     assert judge(ParkingTable(), 5, joins=False, floor=6) is Verdict.PARKED
+
+
+def test_a_job_parks_below_the_committed_offset_until_its_batch_is_done() -> None:
+    """What a job held back is stored though it lies below; asked again it is known, also later."""
+    late = FIRST._replace(until=20)
+    assert judge(ParkingTable(), 5, joins=False, floor=10, until=20) is Verdict.STORE
+    assert judge(ParkingTable(), 5, joins=False, floor=20, until=20) is Verdict.PARKED
+    assert judge(ParkingTable(), 15, joins=False, floor=15, until=20) is Verdict.STORE
+    table = table_of(late, Redriven("orders", 0, "k", [5]), Unparked("orders", 0, "k"))
+    table.prune(PLACE, 10)
+    assert judge(table, 5, joins=False, floor=10, until=20) is Verdict.PARKED
+    assert table.done(PLACE, 10) == []
+    restored = ParkingTable()
+    queues = [parkingfile.encode_queue(place, one) for place, one in table.places.items()]
+    parkingfile.decode(parkingfile.encode(queues, replay_from=0, depends_on=0, log_crc=0)).restore(
+        restored
+    )
+    assert judge(restored, 5, joins=False, floor=10, until=20) is Verdict.PARKED
+    restored.prune(PLACE, 20)
+    assert PLACE not in restored.places
 
 
 def test_messages_of_one_request_know_each_other() -> None:

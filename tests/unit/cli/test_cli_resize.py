@@ -38,3 +38,13 @@ def test_groups_that_wait_are_named() -> None:
             "brokers": ["broker-a"],
         }
     ]  # fmt: skip
+
+
+def test_a_broker_that_was_not_told_of_an_abort_is_named() -> None:
+    """And how to tell it."""
+    found = TopicResize(
+        "orders", 1, 4, {"broker-a": 2, "broker-b": 2}, None, (), (), (), 0, ("broker-b",)
+    )
+    text = describe(found)
+    assert text in PAGE.read_text()
+    assert shown(found)["away"] == ["broker-b"]

@@ -12,11 +12,14 @@ from inorder.model import Message
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode
-from inorder.wire.extensions import ExtensionAnswer
+from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
+from inorder.wire.requests.send import SendMessage
 from tests.unit.client.numbering import Numbering, numbered, until
 from tests.unit.client.scripted import QUEUES, refuse, session
 
 SEND = RequestCode.SEND_MESSAGE_V2
+STATE = ExtensionCode.PRODUCER_STATE
+Items = list[tuple[bytes, bytes]]
 FIRST = KeyMap.of(1, [("broker-a", 0)])
 SECOND = KeyMap.of(2, [("broker-a", index) for index in range(QUEUES)])
 MOVED = next(f"k{n}" for n in range(99) if queue_for_key(f"k{n}", QUEUES) == 1)
@@ -116,10 +119,19 @@ def test_a_message_stored_under_the_old_map_is_not_stored_again():
         first = producer.send_nowait("t", b"m0", key=MOVED)
         await until(lambda: server.key_map is SECOND)
         client.take_key_map("t", SECOND)
+        keep, settled = server.keep, []
+
+        def note(request: SendMessage, who: str, items: Items, numbers: list[int]) -> None:
+            if items:  # not of the retry, which is stored already
+                settled.append(STATE in [command.code for command in server.requests])
+            keep(request, who, items, numbers)
+
+        server.keep = note  # type: ignore[method-assign]
         second = producer.send_nowait("t", b"m1", key=MOVED)
         assert ((await first).queue.index, (await first).offset) == (0, 0)
         assert (await second).queue.index == 1
         assert server.bodies() == [[b"m0"], [b"m1"]]
+        assert settled == [True], "m1 was stored when the broker had been asked about m0"
 
     numbered(scenario)
 

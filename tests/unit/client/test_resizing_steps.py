@@ -9,15 +9,19 @@ from msgspec.structs import replace
 
 from inorder.client.state.resizing import (
     Decide,
+    Go,
     Goal,
     Open,
     Publish,
     Step,
     Stop,
+    TooLate,
     UnderWay,
+    Withdraw,
     next_step,
     spread,
     summary,
+    withdrawal,
 )
 from inorder.errors import UsageError
 from inorder.wire.bodies.resizing import GroupProgress, PlanView, ResizeView
@@ -27,6 +31,9 @@ PLAN = PlanView("p", 2, "2/a:0-1/b:0-0")
 IDLE = ResizeView("a", "t", 1, "1/a:0-0/b:0-0", 1)
 PLANNED = replace(IDLE, plan=PLAN)
 STOPPED = replace(PLANNED, ends={0: 7})
+GOING = replace(STOPPED, going=True)
+BACK = replace(IDLE, withdrawn=("o", "p"))
+NEXT = PlanView("q", 2, "2/a:0-1/b:0-0")
 OPEN = ResizeView("a", "t", 2, PLAN.map, 2, opened="p")
 GOAL = Goal("p", WANTED)
 RESUME = Goal("x", None)
@@ -44,8 +51,13 @@ RIVAL = Goal("r", (("a", 0), ("b", 0), ("b", 1)))
         (PLANNED, IDLE, RIVAL, UnderWay(PLAN)),
         (PLANNED, STOPPED, GOAL, Stop(("a",), PLAN)),
         (STOPPED, IDLE, GOAL, Stop(("b",), PLAN)),
-        (STOPPED, STOPPED, RESUME, Open(("b",), PLAN)),
-        (STOPPED, OPEN, GOAL, Open(("a",), PLAN)),
+        (STOPPED, STOPPED, RESUME, Go("a", PLAN)),
+        (GOING, STOPPED, RESUME, Open(("b",), PLAN)),
+        (GOING, OPEN, GOAL, Open(("a",), PLAN)),
+        (BACK, IDLE, Goal("q", WANTED), Decide("a", NEXT)),
+        (BACK, STOPPED, Goal("q", WANTED), Withdraw(("b",), PLAN)),
+        (replace(BACK, plan=NEXT, ends={}), STOPPED, RESUME, Withdraw(("b",), PLAN)),
+        (replace(STOPPED, plan=NEXT), STOPPED, RESUME, Stop(("b",), NEXT)),
         (OPEN, OPEN, GOAL, Publish(PLAN.map)),
         (OPEN, OPEN, RIVAL, Decide("a", PlanView("r", 3, "3/a:0-0/b:0-1"))),
     ],
@@ -53,6 +65,34 @@ RIVAL = Goal("r", (("a", 0), ("b", 0), ("b", 1)))
 def test_the_next_step(a: ResizeView, b: ResizeView, goal: Goal, step: Step) -> None:
     """Decide at the first, stop all, open the others, then the first, publish."""
     assert next_step({"a": a, "b": replace(b, broker="b")}, goal) == step
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "step"),
+    [
+        (IDLE, IDLE, None),
+        (IDLE, STOPPED, None),
+        (PLANNED, IDLE, Withdraw(("a",), PLAN)),
+        (STOPPED, STOPPED, Withdraw(("a",), PLAN)),
+        (STOPPED, None, Withdraw(("a",), PLAN)),
+        (BACK, STOPPED, Withdraw(("b",), PLAN)),
+        (BACK, IDLE, Withdraw(("b",), PlanView("p", 2, ""))),
+        (BACK, BACK, None),
+        (BACK, None, None),
+        (GOING, STOPPED, TooLate(PLAN)),
+        (STOPPED, OPEN, TooLate(PLAN)),
+        (OPEN, OPEN, None),
+    ],
+)
+def test_a_plan_is_taken_back(
+    a: ResizeView, b: ResizeView | None, step: Withdraw | TooLate | None
+) -> None:
+    """By the first broker, then by the others that answer; not once it may be open somewhere.
+
+    What the first broker has not taken back nobody takes back, whatever another one knows.
+    """
+    views = {"a": a} | ({} if b is None else {"b": replace(b, broker="b")})
+    assert withdrawal(views) == step
 
 
 def test_queues_are_shared_out() -> None:

@@ -14,13 +14,13 @@ from inorder.spark.state.lines import (
     Hole,
     Keys,
     Limits,
-    OrderedMessage,
     OutOfOrder,
     TooManyWait,
     Work,
     check_run,
     sequence,
 )
+from inorder.spark.state.messages import OrderedMessage
 from inorder.spark.state.versions import (
     CHAIN_MAX,
     Version,

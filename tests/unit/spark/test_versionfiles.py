@@ -8,7 +8,8 @@ import pytest
 
 from inorder.model import TopicQueue
 from inorder.spark.letters import letter_message
-from inorder.spark.state.lines import Keys, Letter, Line, OrderedMessage
+from inorder.spark.state.lines import Keys
+from inorder.spark.state.messages import Letter, Line, OrderedMessage
 from inorder.spark.state.versions import Version, following
 from inorder.spark.versionfiles import DamagedState, QueueFolder, _cache, folders, of_topic
 

@@ -66,7 +66,7 @@ def test_headers_come_back_as_they_went(request_: Any) -> None:
 
 def test_the_park_request_is_compact() -> None:
     """A message is a short list."""
-    assert BODIES[0].encode() == b'{"items":[[5,"k",6,"no",77],[6,"k",0,null,null]]}'
+    assert BODIES[0].encode() == b'{"items":[[5,"k",6,"no",77,null],[6,"k",0,null,null,null]]}'
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ RECORD = Record(
 
 def test_a_parked_record_says_where_it_comes_from() -> None:
     """Stored and read back it is the same event; the numbers of its send are gone."""
-    event = Parked("orders", 3, 5, "k%\x01\x02", 6, "50% \x02", 123, 0)
+    event = Parked("orders", 3, 5, "k%\x01\x02", 6, "50% \x02", 123, 0, until=30)
     made = parked_record(RECORD, event, fence=42, store_host=RECORD.store_host, now_ms=1000)
     made.topic, made.queue_id = "%PARK%billing", 0
     found = decode(encode(made))

@@ -99,4 +99,6 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ExtensionCode.RESIZE_OPEN: resizing.open_next,
     ExtensionCode.RESIZE_STATUS: resizing.status,
     ExtensionCode.RESIZE_RELEASE: resizing.release,
+    ExtensionCode.RESIZE_GO: resizing.go,
+    ExtensionCode.RESIZE_WITHDRAW: resizing.withdraw,
 }

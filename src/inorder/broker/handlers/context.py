@@ -116,8 +116,16 @@ class ResizingLike(Protocol):
         """Close the present version."""
         ...
 
+    async def go(self, topic: str, plan_id: str, version: int) -> ResizeView:
+        """Let the next version be begun."""
+        ...
+
     async def open(self, topic: str, plan_id: str, version: int) -> ResizeView:
         """Begin the next version."""
+        ...
+
+    async def withdraw(self, topic: str, plan_id: str) -> ResizeView:
+        """Take a plan back."""
         ...
 
     async def release(self, topic: str, group: str, version: int, *, force: bool) -> None:

@@ -12,6 +12,7 @@ from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.leases import LEASE_MS_MAX, LEASE_MS_MIN, NOBODY, LeaseKey, Owner, Terms
 from inorder.errors import GroupNotFound, InvalidParameter
 from inorder.model import TopicQueue
+from inorder.wire.bodies.bounded import NAME_CHARS_MAX
 from inorder.wire.bodies.leases import (
     FINISHED_CHARS_MAX,
     PAGE_MAX,
@@ -112,10 +113,11 @@ def commit(
 
 
 def _owner(client_id: str, instance: str) -> Owner:
-    if not client_id or not 0 < len(instance) <= INSTANCE_CHARS_MAX or not instance.isalnum():
+    if not 0 < len(client_id) <= NAME_CHARS_MAX:
+        raise InvalidParameter(f"an owner has a client id of 1 to {NAME_CHARS_MAX} characters")
+    if not 0 < len(instance) <= INSTANCE_CHARS_MAX or not instance.isalnum():
         raise InvalidParameter(
-            f"an owner has a client id and an instance of 1 to {INSTANCE_CHARS_MAX} letters and "
-            "digits"
+            f"an owner has an instance of 1 to {INSTANCE_CHARS_MAX} letters and digits"
         )
     return Owner(client_id, instance)
 

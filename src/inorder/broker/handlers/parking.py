@@ -16,7 +16,7 @@ from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.leases import Owner
 from inorder.broker.state.parkedkeys import ParkedKey, Place
 from inorder.broker.state.parkrecords import Cancelled, Redriven, Redriving
-from inorder.errors import InvalidParameter
+from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound
 from inorder.wire.bodies.parking import (
     KEY_CHARS_MAX,
     PAGE_MAX,
@@ -49,6 +49,7 @@ async def park(broker: BrokerLike, connection: ServerConnection, command: Comman
     request = decode_fields(requests.Park, command.fields)
     body = ParkBody.decode(command.body)
     place, parking = _place(request), broker.parking
+    _check_group(broker, request.group)
     async with parking.alone(place):
         _check_owner(broker, connection, place, request)
         before = parking.table.version(*place)
@@ -200,6 +201,9 @@ async def move(broker: BrokerLike, connection: ServerConnection, command: Comman
     """Install parked keys that come with a resize of their topic; answered when it is on disk."""
     request = decode_fields(requests.ParkMove, command.fields)
     body = MoveBody.decode(command.body)
+    if request.topic not in broker.topics:
+        raise TopicNotFound(f"topic[{request.topic}] not exist")
+    _check_group(broker, request.group)
     busy = await broker.parking.moves.come(request.group, request.topic, body.coming)
     await broker.keeping.flush_now()
     reply = requests.ParkMoveReply(len(body.coming) - busy, busy)
@@ -216,6 +220,12 @@ def _place(
     if not request.group or not request.topic or request.queue_id < 0:
         raise InvalidParameter("a group, a topic and a queue are needed")
     return Place(request.group, request.topic, request.queue_id)
+
+
+def _check_group(broker: BrokerLike, group: str) -> None:
+    """Refuse a group that is none: what it parks lies in a topic of its name."""
+    if broker.find_group(group) is None:
+        raise GroupNotFound(f"Group {group} does not exist")
 
 
 def _check_owner(

@@ -1,4 +1,4 @@
-"""Resizing topics: decide (7140), stop (7141), open (7142), status (7143), release (7144)."""
+"""Resizing topics: decide, stop, open (7140 to 7142), status, release, go, withdraw (to 7146)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import logging
 from typing import TYPE_CHECKING
 
 from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.state.names import validate_group
 from inorder.broker.state.resizing import Plan
+from inorder.errors import InvalidParameter
 from inorder.wire.bodies.resizing import ResizeView, encode_resize_view
 from inorder.wire.fields import decode_fields
 from inorder.wire.requests.resizing import (
     ResizeDecide,
+    ResizeGo,
     ResizeOpen,
     ResizeRelease,
     ResizeStatus,
     ResizeStop,
+    ResizeWithdraw,
 )
 
 if TYPE_CHECKING:
@@ -28,8 +32,9 @@ async def decide(broker: BrokerLike, connection: ServerConnection, command: Comm
     """Decide the next version of a topic, unless somebody else did."""
     request = decode_fields(ResizeDecide, command.fields)
     plan = Plan(request.plan_id, request.version, request.map)
+    view = await broker.resizing.decide(request.topic, plan)
     logger.info("resize decided topic=%s plan=%s peer=%s", request.topic, plan, connection.peer)
-    return _answer(command, await broker.resizing.decide(request.topic, plan))
+    return _answer(command, view)
 
 
 async def stop(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
@@ -46,6 +51,19 @@ async def open_next(broker: BrokerLike, connection: ServerConnection, command: C
     return _answer(command, view)
 
 
+async def go(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Let the next version of a topic be begun by all its brokers."""
+    request = decode_fields(ResizeGo, command.fields)
+    view = await broker.resizing.go(request.topic, request.plan_id, request.version)
+    return _answer(command, view)
+
+
+async def withdraw(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Take the plan of a resize back."""
+    request = decode_fields(ResizeWithdraw, command.fields)
+    return _answer(command, await broker.resizing.withdraw(request.topic, request.plan_id))
+
+
 async def status(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Answer what is known of a topic's versions, also of one that is not there.
 
@@ -53,6 +71,7 @@ async def status(broker: BrokerLike, connection: ServerConnection, command: Comm
     """
     request = decode_fields(ResizeStatus, command.fields)
     if request.group:
+        _check_name(request.group)
         broker.resizing.heed(request.topic, request.group)
     view = broker.resizing.view(request.topic, request.group)
     if request.group:
@@ -63,10 +82,18 @@ async def status(broker: BrokerLike, connection: ServerConnection, command: Comm
 async def release(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Let a group read a version of a topic."""
     request = decode_fields(ResizeRelease, command.fields)
+    _check_name(request.group)
     await broker.resizing.release(
         request.topic, request.group, request.version, force=request.force
     )
     return command.reply()
+
+
+def _check_name(group: str) -> None:
+    """Refuse what cannot be a group: groups that are asked about are remembered."""
+    wrong = validate_group(group)
+    if wrong is not None:
+        raise InvalidParameter(wrong)
 
 
 def _answer(command: Command, view: ResizeView) -> Command:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from inorder.errors import RemoteProtocolError
 from inorder.ordering.finished import FinishedMap
 
 if TYPE_CHECKING:
@@ -138,10 +139,16 @@ class CommitTable:
 
 
 def cut_map(text: str, offset: int, end: int) -> str:
-    """Return a map without what lies at or beyond an offset; empty if nothing is left."""
+    """Return a map without what lies at or beyond an offset; empty if nothing is left.
+
+    One that cannot be read says nothing: a start must not fail for it.
+    """
     if not text:
         return ""
-    found = FinishedMap.decode(text)
+    try:
+        found = FinishedMap.decode(text)
+    except RemoteProtocolError:
+        return ""
     if found.base > offset or found.base + found.span <= end:
         return text if found.base <= offset else ""
     kept = FinishedMap(found.base)

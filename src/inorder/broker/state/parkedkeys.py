@@ -66,5 +66,7 @@ class ParkedQueue:
     version: int = 0
     keys: dict[str, ParkedKey] = field(default_factory=dict)
     origins: set[int] = field(default_factory=set)
+    late: dict[int, int] = field(default_factory=dict)
+    """Of a job's: the group's offset up to which an origin is to be known, though it lies below."""
     redrive: tuple[int, bool] = (-1, False)
     """A version, and whether some key was to be redriven then."""

@@ -9,7 +9,9 @@ and applied when it is safe by the flush mode; a start applies the same events a
 
 A parked message counts as done in its queue. `origins` holds the offsets of all that were parked,
 as long as the group has not committed past them: a request that comes twice is answered like the
-first time, and the next owner of the queue does not handle them again.
+first time, and the next owner of the queue does not handle them again. A job of batches may park
+what lies below the group's offset, for it had held it back; such a message is known until the group
+has committed the batch that parked it (`until`).
 
 The version of a queue is the position of its last event: it changes with every one, also over
 restarts, and an owner that knows it knows the keys.
@@ -40,6 +42,8 @@ from inorder.broker.state.parkrecords import (
 from inorder.wire.bodies.parking import QueuePlace
 
 _BY_ORIGIN: Final = attrgetter("origin")
+COMING_FACTOR: Final = 16
+"""How many times the bound of parked keys a group may have by resizes: so many brokers in one."""
 
 
 class Verdict(Enum):
@@ -146,12 +150,15 @@ class ParkingTable:
         floor: int,
         now_ms: int,
         before: Iterable[Parked] = (),
+        until: int | None = None,
     ) -> tuple[Verdict, str]:
         """Say what is to be done with a message that shall be parked, and if it is full, of what.
 
         `floor` is the committed offset; `before` are those of the same request that will be stored.
         """
         queue = self.places.get(place)
+        if until is not None:  # a job's message is done with its batch, wherever it lies itself
+            floor = offset + 1 if until <= floor else offset
         if offset < floor or (queue is not None and offset in queue.origins):
             return Verdict.PARKED, ""
         keys = {event.key for event in before}
@@ -232,6 +239,14 @@ class ParkingTable:
             return None
         return one.moved_to is None  # else a list of it lies here that is older still
 
+    def is_crowded(self, group: str) -> bool:
+        """Tell whether no key of a group may come from another queue.
+
+        They come above the bound for parking: else a resize would wait for a group that is full.
+        """
+        known = self._totals.get(group)
+        return known is not None and known.keys >= COMING_FACTOR * self.limits.keys_max
+
     # Changing.
 
     def apply(self, group: str, event: Event, position: int) -> None:
@@ -250,6 +265,7 @@ class ParkingTable:
             queue.origins = {
                 message.origin for one in queue.keys.values() for message in one.messages
             }
+            queue.late.clear()
         else:
             one = queue.keys.get(event.key)
             if one is not None:
@@ -296,6 +312,8 @@ class ParkingTable:
             totals.keys += 1
             totals.oldest_ms = None
         queue.origins.add(event.offset)
+        if event.until:
+            queue.late[event.offset] = event.until
         insort(one.messages, ParkedMessage(event.offset, position, event.size), key=_BY_ORIGIN)
         one.end = max(one.end, event.offset)
         totals.messages += 1
@@ -345,7 +363,10 @@ class ParkingTable:
         queue = self.places.get(place)
         if queue is None:
             return
-        queue.origins = {origin for origin in queue.origins if origin >= floor}
+        queue.late = {origin: until for origin, until in queue.late.items() if until > floor}
+        queue.origins = {
+            origin for origin in queue.origins if origin >= floor or origin in queue.late
+        }
         for one in queue.keys.values():  # they stay known as long as they are parked
             queue.origins.update(message.origin for message in one.messages)
         if not queue.origins and not queue.keys:

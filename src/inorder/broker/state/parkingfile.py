@@ -46,6 +46,8 @@ class SavedQueue(msgspec.Struct, frozen=True):
     version: int
     keys: list[SavedKey]
     origins: list[int]
+    late: list[tuple[int, int]] = []
+    """Origins of a job, and the group's offset up to which they are known."""
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -60,7 +62,7 @@ class Saved(msgspec.Struct, frozen=True):
     def restore(self, table: ParkingTable) -> None:
         """Fill an empty table."""
         for saved in self.queues:
-            queue = ParkedQueue(saved.version, origins=set(saved.origins))
+            queue = ParkedQueue(saved.version, origins=set(saved.origins), late=dict(saved.late))
             for one in saved.keys:
                 messages = [ParkedMessage(*message) for message in one.messages]
                 queue.origins.update(message.origin for message in messages)
@@ -96,7 +98,8 @@ def _saved(place: Place, queue: ParkedQueue) -> SavedQueue:
         )
         for one in queue.keys.values()
     ]  # fmt: skip
-    return SavedQueue(*place, queue.version, keys, sorted(queue.origins - parked))
+    gone, late = sorted(queue.origins - parked), sorted(queue.late.items())
+    return SavedQueue(*place, queue.version, keys, gone, late)
 
 
 def decode(content: bytes) -> Saved:

@@ -25,7 +25,7 @@ QUEUES: Final = 2
 _OF_THE_SEND: Final = (names.PRODUCER_ID, names.SEQUENCE, names.PREDECESSOR, names.SCHEDULED)
 _OURS: Final = (
     names.PARK_TOPIC, names.PARK_QUEUE, names.PARK_OFFSET, names.PARK_KEY, names.PARK_TRIES,
-    names.PARK_ERROR, names.PARK_FENCE, names.PARK_TIME,
+    names.PARK_ERROR, names.PARK_FENCE, names.PARK_TIME, names.PARK_UNTIL,
 )  # fmt: skip
 _BROKER_SUFFIX_BYTES: Final = 256
 _SHARDING_KEY_CHARS_MAX: Final = 4096
@@ -44,6 +44,8 @@ class Parked(NamedTuple):
     at_ms: int
     size: int
     sharding_key: str = ""
+    until: int = 0
+    """Of a job: it is known as parked until the group's offset is there; 0: until it is past it."""
 
 
 class Redriving(msgspec.Struct, frozen=True, tag="redriving"):
@@ -155,6 +157,8 @@ def parked_record(
         found[names.PARK_FENCE] = str(fence)
     if event.error:
         found[names.PARK_ERROR] = escape(event.error)
+    if event.until:
+        found[names.PARK_UNTIL] = str(event.until)
     properties = join(found).encode()
     if len(properties) > PROPERTIES_BYTES_MAX - _BROKER_SUFFIX_BYTES:
         raise MessageIllegal(
@@ -218,6 +222,7 @@ def parked_event(properties: bytes, size: int, stored_at_ms: int = 0) -> Parked:
             int(found.get(names.PARK_TIME, stored_at_ms)),
             size,
             found.get(SHARDING_KEY, "")[:_SHARDING_KEY_CHARS_MAX],
+            int(found.get(names.PARK_UNTIL, 0)),
         )
     except (KeyError, ValueError) as error:
         raise RemoteProtocolError(f"not a parked message: {error!r}") from None

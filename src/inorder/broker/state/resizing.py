@@ -11,8 +11,10 @@ a group has to finish a chapter on all brokers before it gets the next; each bro
 at the ends until then. A group that is not known here begins with the oldest chapter that is left.
 
 The plan of a resize is decided at the topic's first broker, whoever comes first; the others take
-part in a plan only if they know of no other. All values here are replaced, never changed: a shell
-saves the new one before it counts.
+part in a plan only if they know of no other. When all have stopped, the first broker is asked once
+more whether to go on (`go`), and only then any of them opens the next version; until then the plan
+can be taken back there (`withdraw`), also if another broker is gone for good. All values here are
+replaced, never changed: a shell saves the new one before it counts.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from inorder.ordering.keymap import KeyMap
 VERSION_MAX: Final = 2047
 """A fence has eleven bits for the version."""
 GROUPS_MAX: Final = 100_000
-GONE_MAX: Final = 100_000
-"""Deleted names whose last version is remembered one by one."""
+WITHDRAWN_MAX: Final = 64
+"""Plans that were taken back and are remembered: a late request of theirs is refused."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -74,6 +76,10 @@ class Versions(msgspec.Struct, frozen=True):
     """Where this version ended: it is stopped for good."""
     past: tuple[Chapter, ...] = ()
     groups: dict[str, Reading] = {}
+    going: bool = False
+    """At the first broker: some may have opened the plan's version, it cannot be taken back."""
+    withdrawn: tuple[str, ...] = ()
+    """The ids of plans that were taken back, oldest first."""
 
     @property
     def stopped(self) -> bool:
@@ -115,13 +121,7 @@ def open_next(now: Versions, plan_id: str, version: int) -> Versions:
     """Begin the version of a plan; all brokers of the topic have stopped the one before."""
     if now.version == version and now.opened == plan_id:
         return now
-    plan = now.plan
-    if plan is None or plan.version != version:
-        raise _changed(now, version)
-    if plan.id != plan_id:
-        raise _under_way(plan)
-    if now.ends is None:
-        raise InvalidParameter(f"version {now.version} is not stopped here, so {version} must wait")
+    plan, ends = _stopped_for(now, plan_id, version)
     return replace(
         now,
         version=version,
@@ -129,12 +129,61 @@ def open_next(now: Versions, plan_id: str, version: int) -> Versions:
         opened=plan_id,
         plan=None,
         ends=None,
-        past=(*now.past, Chapter(now.version, now.map, now.ends)),
+        going=False,
+        past=(*now.past, Chapter(now.version, now.map, ends)),
     )
 
 
+def go(now: Versions, plan_id: str, version: int) -> Versions:
+    """Let a plan be opened, at the first broker, when all have stopped: it stands from now on."""
+    if now.version == version and now.opened == plan_id:
+        return now
+    _stopped_for(now, plan_id, version)
+    return now if now.going else replace(now, going=True)
+
+
+def _check_not_withdrawn(now: Versions, plan_id: str) -> None:
+    if plan_id in now.withdrawn:
+        raise InvalidParameter(f"the resize {plan_id} was taken back")
+
+
+def _stopped_for(now: Versions, plan_id: str, version: int) -> tuple[Plan, dict[int, int]]:
+    _check_not_withdrawn(now, plan_id)
+    plan = now.plan
+    if plan is None or plan.version != version:
+        raise _changed(now, version)
+    if plan.id != plan_id:
+        raise _under_way(plan)
+    if now.ends is None:
+        raise InvalidParameter(f"version {now.version} is not stopped here, so {version} must wait")
+    return plan, now.ends
+
+
+def withdraw(now: Versions, plan_id: str) -> Versions:
+    """Take a plan back: the present version is open again, and no request of the plan counts.
+
+    To be asked of the first broker before all others: if it agrees nobody has opened the plan's
+    version, and nobody will.
+    """
+    if now.opened == plan_id:
+        raise InvalidParameter(f"version {now.version} is open here; it cannot be taken back")
+    mine = now.plan is not None and now.plan.id == plan_id
+    if mine and now.going:
+        raise InvalidParameter(
+            "it is too late to take the resize back: brokers may use the new queues already; "
+            "finish it with `inorder topic resize --resume`"
+        )
+    if not mine and plan_id in now.withdrawn:
+        return now
+    known = (*(one for one in now.withdrawn if one != plan_id), plan_id)[-WITHDRAWN_MAX:]
+    if not mine:
+        return replace(now, withdrawn=known)
+    return replace(now, plan=None, ends=None, withdrawn=known)
+
+
 def check_next(now: Versions, plan: Plan) -> None:
-    """Refuse a plan that is not for the next version, or not the one that was decided."""
+    """Refuse a plan that is not for the next version, not the one decided, or taken back."""
+    _check_not_withdrawn(now, plan.id)
     if now.plan is not None and now.plan.id != plan.id:
         raise _under_way(now.plan)
     if plan.version != now.version + 1 or now.version < 1:
@@ -147,6 +196,7 @@ def check_next(now: Versions, plan: Plan) -> None:
         raise InvalidParameter(str(error)) from None
     if found.version != plan.version:
         raise InvalidParameter(f"the map has version {found.version}, the plan {plan.version}")
+    counts_of(plan.map)
 
 
 def _is_done(now: Versions, plan: Plan) -> bool:
@@ -242,6 +292,8 @@ def release(now: Versions, group: str, version: int, *, done: int) -> Versions:
         )
     if version <= reading(now, group):
         return now
+    if group not in now.groups and len(now.groups) >= GROUPS_MAX:
+        raise InvalidParameter(f"{GROUPS_MAX} groups of the topic are remembered; no more are")
     before = now.groups.get(group, Reading(0))
     return replace(now, groups={**now.groups, group: Reading(version, before.member)})
 
@@ -317,64 +369,3 @@ def cut(now: Versions, last: Callable[[int], int]) -> Versions:
         ends=None if now.ends is None else shorter(now.ends),
         past=tuple(Chapter(one.version, one.map, shorter(one.ends)) for one in now.past),
     )
-
-
-# All topics.
-
-
-class _File(msgspec.Struct):
-    topics: dict[str, Versions] = {}
-    gone: dict[str, int] = {}
-    floor: int = 0
-
-
-class Resizes:
-    """The topics of which more is known than the map in their attribute."""
-
-    def __init__(self) -> None:
-        self.topics: dict[str, Versions] = {}
-        self._gone: dict[str, int] = {}
-        self._floor = 0
-
-    def __repr__(self) -> str:
-        return f"Resizes({len(self.topics)} topics, {len(self._gone)} deleted)"
-
-    def of(self, topic: str, version: int, text: str) -> Versions:
-        """Return a topic's versions; `version` and `text` are those of its attribute."""
-        found = self.topics.get(topic)
-        if found is None or found.version < version:
-            return Versions(version, text)
-        return found
-
-    def last(self, topic: str) -> int:
-        """Return the highest version that a deleted topic of this name had."""
-        return self._gone.get(topic, self._floor)
-
-    def delete(self, topic: str, version: int) -> None:
-        """Forget a topic, but not its last version: a new topic of this name begins above it.
-
-        Of too many names the oldest are forgotten, and every new name then begins above theirs.
-        """
-        self.topics.pop(topic, None)
-        if version > self.last(topic):
-            self._gone.pop(topic, None)
-            self._gone[topic] = version
-        while len(self._gone) > GONE_MAX:
-            self._floor = max(self._floor, self._gone.pop(next(iter(self._gone))))
-
-    def encode(self) -> bytes:
-        """Return the content of the file."""
-        return msgspec.json.encode(_File(self.topics, self._gone, self._floor))
-
-    def encode_with(self, topic: str, versions: Versions) -> bytes:
-        """Return the content of the file as it will be."""
-        topics = {**self.topics, topic: versions}
-        return msgspec.json.encode(_File(topics, self._gone, self._floor))
-
-    def decode(self, data: bytes) -> None:
-        """Take over the content of the file; RemoteProtocolError if it is not that."""
-        try:
-            found = msgspec.json.decode(data, type=_File)
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            raise RemoteProtocolError(f"not the versions of topics: {error}") from None
-        self.topics, self._gone, self._floor = found.topics, found.gone, found.floor

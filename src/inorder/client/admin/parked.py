@@ -177,16 +177,18 @@ class Parked:
         tries: int = 1,
         error: str | None = None,
         fence: int | None = None,
+        until: int | None = None,
     ) -> str:
         """Park a message of a queue that no consumer of the group has; say what became of it.
 
         With `error` it parks its key; without, it joins a key that is parked. The answer is
         "parked", also if it was before; "live": the key is not parked (any more), handle it;
         "full": there is no room; "gone": the broker does not have the message. Raises LeaseLost if
-        a consumer of the group has the queue.
+        a consumer of the group has the queue. A message below the group's offset counts as done; a
+        job that commits by batches says with `until` what the offset is once its batch is done.
         """
         request = Park(group, *_JOB[:2], queue.topic, queue.index, _JOB[2])
-        item = ParkItem(offset, key, tries, error, fence)
+        item = ParkItem(offset, key, tries, error, fence, until)
         answer = await (await self._at(queue.broker)).park(request, ParkBody([item]))
         return answer.outcomes[0]
 

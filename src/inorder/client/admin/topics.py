@@ -205,6 +205,17 @@ class Topics:
         """Return where a topic stands: a resize under way, and the groups that wait."""
         return await (await self._resizer(name)).status()
 
+    async def abort_resize(self, name: str) -> TopicResize:
+        """Take a resize back that stands still because a broker is gone; keyed sends go on.
+
+        The topic keeps its present queues, those of the broker that is gone among them. Its
+        `away` names the brokers that could not be told: when one of them is back, call this again.
+
+        Raises ResizeUnderWay if all brokers had stopped already and it can only be finished,
+        TransportError if the topic's first broker, which decides, does not answer.
+        """
+        return await (await self._resizer(name)).withdraw()
+
     async def release_group(self, name: str, group: str) -> int:
         """Let a group read the present version of a topic now; return which that is.
 

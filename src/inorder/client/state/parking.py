@@ -23,7 +23,7 @@ UNKNOWN: Final = -1
 _OURS: Final = frozenset(
     (
         names.PARK_TOPIC, names.PARK_QUEUE, names.PARK_OFFSET, names.PARK_KEY, names.PARK_TRIES,
-        names.PARK_ERROR, names.PARK_FENCE, names.PARK_TIME,
+        names.PARK_ERROR, names.PARK_FENCE, names.PARK_TIME, names.PARK_UNTIL,
     )
 )  # fmt: skip
 MILLI: Final = 1000

@@ -1,10 +1,14 @@
 """A resize as seen by whoever drives it: given what each broker says, what to do next.
 
-decide at the first broker -> stop at all -> open at all, the first one last -> publish
+decide at the first broker -> stop at all -> go at the first -> open at all, the first last; publish
 
 Nothing is remembered between the steps but what the brokers say, so anybody can go on where another
 one was killed, and several may drive at once: every step may be repeated. The first broker opens
 last: if it is open at a version, all others are.
+
+Up to `go` a plan can be taken back, at the first broker and then at all that answer: when the first
+has taken it back it never agrees to `go`, so nobody opens it. A broker that was not told is found
+with the next resize, or when the plan is taken back once more.
 """
 
 from __future__ import annotations
@@ -44,6 +48,29 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Go:
+    """Have the plan made final, by the topic's first broker: all have stopped."""
+
+    broker: str
+    plan: PlanView
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Have a plan taken back, by all of these."""
+
+    brokers: tuple[str, ...]
+    plan: PlanView
+
+
+@dataclass(frozen=True, slots=True)
+class TooLate:
+    """The plan cannot be taken back: brokers may use the new queues."""
+
+    plan: PlanView
+
+
+@dataclass(frozen=True, slots=True)
 class Open:
     """Have the next version begun, by all of these."""
 
@@ -65,7 +92,7 @@ class UnderWay:
     plan: PlanView
 
 
-Step = Decide | Stop | Open | Publish | UnderWay
+Step = Decide | Stop | Go | Open | Withdraw | Publish | UnderWay
 
 
 def next_step(views: Mapping[str, ResizeView], goal: Goal) -> Step:
@@ -73,6 +100,9 @@ def next_step(views: Mapping[str, ResizeView], goal: Goal) -> Step:
     name = min(views)
     first = views[name]
     plan = first.plan
+    left = _left_over(views, first)
+    if left is not None:
+        return left
     if plan is None:
         if goal.queues in (None, KeyMap.decode(first.map).queues) or first.opened == goal.id:
             return Publish(first.map)
@@ -82,11 +112,53 @@ def next_step(views: Mapping[str, ResizeView], goal: Goal) -> Step:
     if goal.queues not in (None, KeyMap.decode(plan.map).queues):
         return UnderWay(plan)
     behind = {one: view for one, view in views.items() if view.version < plan.version}
-    running = tuple(sorted(one for one, view in behind.items() if view.ends is None))
+    running = tuple(sorted(one for one, view in behind.items() if not _is_stopped(view, plan)))
     if running:
         return Stop(running, plan)
+    if not first.going:
+        return Go(name, plan)
     others = tuple(sorted(one for one in behind if one != name))
     return Open(others or (name,), plan)
+
+
+def _is_stopped(view: ResizeView, plan: PlanView) -> bool:
+    return view.ends is not None and view.plan is not None and view.plan.id == plan.id
+
+
+def _left_over(views: Mapping[str, ResizeView], first: ResizeView) -> Withdraw | None:
+    """Return what has to be done with brokers that know a plan which was taken back."""
+    for view in views.values():
+        if view.plan is not None and view.plan.id in first.withdrawn:
+            return Withdraw((view.broker,), view.plan)
+    return None
+
+
+def withdrawal(views: Mapping[str, ResizeView]) -> Withdraw | TooLate | None:
+    """Return what to do next to take a resize back; None: nothing is left to be done.
+
+    `views` has the brokers that answer, the topic's first one among them.
+    """
+    name = first_of(views)
+    first = views[name]
+    plan = first.plan
+    if plan is not None:
+        if first.going or any(view.version >= plan.version for view in views.values()):
+            return TooLate(plan)
+        return Withdraw((name,), plan)
+    left = _left_over(views, first)
+    if left is not None or not first.withdrawn:
+        return left
+    last = PlanView(first.withdrawn[-1], first.version + 1, "")
+    # Who was not asked to stop yet has to know, too: the request may still come.
+    behind = [one for one, view in views.items() if view.version == first.version]
+    others = tuple(sorted(one for one in behind if last.id not in views[one].withdrawn))
+    return Withdraw(others, last) if others else None
+
+
+def first_of(views: Mapping[str, ResizeView]) -> str:
+    """Return the broker that decides, by the map of any that answers."""
+    oldest = min(views.values(), key=lambda view: view.version or 1 << 62)
+    return min(broker for broker, _ in KeyMap.decode(oldest.map).queues)
 
 
 def spread(brokers: Iterable[str], queues: int) -> Places:
@@ -133,6 +205,8 @@ class TopicResize:
     waiting: tuple[WaitingGroup, ...]
     closing: int
     """Queues that were taken away and can still be read."""
+    away: tuple[str, ...] = ()
+    """Brokers that did not answer and have to be told that a resize was taken back."""
 
     @property
     def is_done(self) -> bool:

@@ -26,6 +26,7 @@ from inorder.spark.options import SourceOptions, parse
 from inorder.spark.planning import EARLIEST, Range, to_json
 from inorder.spark.reading import Portion, read
 from inorder.spark.schema import arrow_schema
+from inorder.spark.servers import Servers, Tls
 from inorder.spark.source import MessagePartition, StreamReader
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def archive(
     merge: bool = True,
     checkpoint: str | None = None,
     watch: Watch = unwatched,
+    tls: Tls | None = None,
 ) -> Archived:
     """Write what a topic holds, and has not written yet, to Parquet files below `path`.
 
@@ -76,7 +78,8 @@ def archive(
     folder = Folder(path)
     path = folder.path
     options = {
-        "namesrv": namesrv, "topic": topic, "tag": tag, "maxOffsetsPerTrigger": str(batch),
+        **Servers(namesrv, tls).options(),
+        "topic": topic, "tag": tag, "maxOffsetsPerTrigger": str(batch),
         "failOnDataLoss": str(fail_on_data_loss).lower(), "archivePath": path,
         **({} if group is None else {"group": group}),
     }  # fmt: skip

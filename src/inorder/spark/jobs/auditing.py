@@ -24,6 +24,7 @@ from inorder.spark.jobs.archives import read_archive
 from inorder.spark.jobs.files import Folder, save_picture
 from inorder.spark.jobs.steps import Step, Watch, unwatched
 from inorder.spark.picture import Curve, Panel
+from inorder.spark.servers import Servers, Tls
 from inorder.spark.sink import LINEAGE, ROWS_PER_MESSAGE_BITS, SOURCE
 from inorder.wire.extensions import PRODUCER_ID, SEQUENCE
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 PLACE: Final = ["broker", "queue", "offset"]
 BUCKETS: Final = 60
-_NUMBERED: Final = r"^spark:.*:([^:]+):([^:]+):(\d+)(:-)?$"
+_NUMBERED: Final = r"^spark:.*:([^:]+):([^:]+):(\d+)(:-)?(@\d+)?$"
 _SUMS: Final = ("stored", "handled", "lost", "doubled", "inverted", "unknown")
 
 
@@ -91,6 +92,7 @@ def audit(
     worst: int = 20,
     plot: str | None = None,
     watch: Watch = unwatched,
+    tls: Tls | None = None,
 ) -> Audited:
     """Compare what `topic` holds with what was handled.
 
@@ -100,12 +102,13 @@ def audit(
     """
     if (results is None) == (parquet is None):
         raise ConfigError("say what was handled: results (a topic) or parquet (a folder)")
+    servers = None if namesrv is None else Servers(namesrv, tls)
     handled, is_ordered = (
-        _of_topic(spark, topic, namesrv, results)
+        _of_topic(spark, topic, servers, results)
         if results is not None
         else _of_parquet(spark, topic, parquet or "", order_by)
     )
-    stored = _stored(spark, topic, namesrv, archive, group)
+    stored = _stored(spark, topic, servers, archive, group)
     messages = _per_message(stored, handled, is_ordered, several, filtered).persist()
     try:
         per_key = _per_key(messages).persist()
@@ -127,27 +130,31 @@ def audit(
 
 
 def _stored(
-    spark: SparkSession, topic: str, namesrv: str | None, archive: str | None, group: str | None
+    spark: SparkSession,
+    topic: str,
+    servers: Servers | None,
+    archive: str | None,
+    group: str | None,
 ) -> DataFrame:
     """Return broker, queue, offset, key and time of what is stored."""
     columns = ["broker", "queue", "offset", "key", "stored_at"]
     if archive is not None:
         return read_archive(spark, archive, topic).select(*columns)
-    if namesrv is None:
+    if servers is None:
         raise ConfigError("say where the topic is: namesrv, or archive")
-    options = {"namesrv": namesrv, "topic": topic, "columns": ",".join(columns)}
+    options = {**servers.options(), "topic": topic, "columns": ",".join(columns)}
     if group is not None:
         options |= {"group": group, "endingOffsets": "group"}
     return spark.read.format("inorder").options(**options).load()
 
 
 def _of_topic(
-    spark: SparkSession, topic: str, namesrv: str | None, results: str
+    spark: SparkSession, topic: str, servers: Servers | None, results: str
 ) -> tuple[DataFrame, bool]:
     """Return broker, queue, offset, sub, lane and place of what was handled; and if in order."""
-    if namesrv is None:
+    if servers is None:
         raise ConfigError("say where the results are: namesrv")
-    options = {"namesrv": namesrv, "topic": results, "columns": "broker,queue,offset,properties"}
+    options = {**servers.options(), "topic": results, "columns": "broker,queue,offset,properties"}
     return _of_results(spark.read.format("inorder").options(**options).load(), topic), True
 
 

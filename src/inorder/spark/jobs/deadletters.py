@@ -20,6 +20,7 @@ from inorder.errors import ConfigError, TopicNotRouted
 from inorder.spark.cluster import Cluster
 from inorder.spark.failing import as_ours
 from inorder.spark.jobs.steps import Step, Watch, unwatched
+from inorder.spark.servers import Servers, Tls
 from inorder.spark.sink import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE, SOURCE
 from inorder.wire.extensions import DEAD_ERROR
 
@@ -67,6 +68,7 @@ def dead_letters(
     delivery: str = EXACTLY_ONCE,
     causes: int = 50,
     watch: Watch = unwatched,
+    tls: Tls | None = None,
 ) -> DeadLetters:
     """Group the dead letters of a group by cause; with `redrive` send them again, in order.
 
@@ -74,10 +76,10 @@ def dead_letters(
     """
     if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
         raise ConfigError(f"delivery: {delivery!r} is neither {EXACTLY_ONCE} nor {AT_LEAST_ONCE}")
-    where = f"%DLQ%{group}"
-    if not _is_there(namesrv, where):
+    servers = Servers(namesrv, tls)
+    if not _is_there(servers, f"%DLQ%{group}"):
         return DeadLetters(group, 0, 0 if redrive else None, delivery if redrive else None)
-    frame = _chosen(letters(spark, namesrv, group), cause, topic, key).persist()
+    frame = _chosen(letters(spark, servers, group), cause, topic, key).persist()
     try:
         found = _grouped(frame, causes)
         count = frame.count()
@@ -85,7 +87,7 @@ def dead_letters(
         sent = None
         if redrive:
             sink_id = _sink_id(group, (cause, topic, key))
-            sent = _redrive(frame, namesrv, group, sink_id, delivery) if count else 0
+            sent = _redrive(frame, servers, group, sink_id, delivery) if count else 0
         watch(Step(count, count))
     except Exception as error:  # whatever Spark makes of an error of a task
         raise as_ours(error) from error
@@ -94,11 +96,12 @@ def dead_letters(
     return DeadLetters(group, count, sent, delivery if redrive else None, found)
 
 
-def letters(spark: SparkSession, namesrv: str, group: str) -> DataFrame:
+def letters(spark: SparkSession, servers: Servers, group: str) -> DataFrame:
     """Return the dead letters of a group, with the columns `origin` and `cause`."""
     from pyspark.sql import functions as f
 
-    frame = spark.read.format("inorder").options(namesrv=namesrv, topic=f"%DLQ%{group}").load()
+    options = {**servers.options(), "topic": f"%DLQ%{group}"}
+    frame = spark.read.format("inorder").options(**options).load()
     properties = f.col("properties")
     tried = f.concat(f.lit("failed "), f.col("redeliveries"), f.lit(" times"))
     return frame.withColumn(
@@ -138,7 +141,7 @@ def _grouped(frame: DataFrame, count: int) -> list[Cause]:
     ]  # fmt: skip
 
 
-def _redrive(chosen: DataFrame, namesrv: str, group: str, sink_id: str, delivery: str) -> int:
+def _redrive(chosen: DataFrame, servers: Servers, group: str, sink_id: str, delivery: str) -> int:
     """Send letters that were not sent yet to their topics; return how many."""
     from pyspark.sql import functions as f
 
@@ -149,7 +152,7 @@ def _redrive(chosen: DataFrame, namesrv: str, group: str, sink_id: str, delivery
             f"a dead letter of {group} does not say which topic it came from; choose the others "
             "with --topic"
         )
-    places = lineage(_unsent(chosen, namesrv, group))
+    places = lineage(_unsent(chosen, servers, group))
     source = f.create_map(f.lit(SOURCE), f.concat_ws("|", *LINEAGE))
     own = f.map_filter("properties", lambda name, _: name != SOURCE)
     rows = places.withColumn("properties", f.map_concat(own, source)).selectExpr(
@@ -158,12 +161,12 @@ def _redrive(chosen: DataFrame, namesrv: str, group: str, sink_id: str, delivery
     count = int(rows.count())
     if count:
         rows.write.format("inorder").mode("append").options(
-            namesrv=namesrv, sinkId=sink_id, delivery=delivery
+            **servers.options(), sinkId=sink_id, delivery=delivery
         ).save()
     return count
 
 
-def _unsent(chosen: DataFrame, namesrv: str, group: str) -> DataFrame:
+def _unsent(chosen: DataFrame, servers: Servers, group: str) -> DataFrame:
     """Leave out what was sent again before, also by another choice: its topic says so."""
     from pyspark.sql import functions as f
 
@@ -171,13 +174,13 @@ def _unsent(chosen: DataFrame, namesrv: str, group: str) -> DataFrame:
     origins = [
         row.origin
         for row in chosen.select("origin").distinct().collect()
-        if _is_there(namesrv, row.origin)
+        if _is_there(servers, row.origin)
     ]
     if not origins:
         return chosen
     assert first is not None, "an aggregate without groups has one row"
     sent = chosen.sparkSession.read.format("inorder").options(
-        namesrv=namesrv, topic=",".join(origins), columns="properties",
+        **servers.options(), topic=",".join(origins), columns="properties",
         startingTimestamp=first[0].isoformat(),
     ).load()  # fmt: skip
     place = f.split(f.col("properties")[SOURCE], r"\|")
@@ -190,9 +193,9 @@ def _unsent(chosen: DataFrame, namesrv: str, group: str) -> DataFrame:
     return chosen.join(f.broadcast(places), ["broker", "queue", "offset"], "left_anti")
 
 
-def _is_there(namesrv: str, topic: str) -> bool:
+def _is_there(servers: Servers, topic: str) -> bool:
     try:
-        return bool(Cluster(namesrv, group="inorder_spark").queues(topic))
+        return bool(Cluster(servers, group="inorder_spark").queues(topic))
     except TopicNotRouted:
         return False
 

@@ -15,6 +15,7 @@ from inorder.clock import Clock, SystemClock
 from inorder.errors import ConfigError
 from inorder.model import TopicQueue
 from inorder.spark.jobs.steps import Step, Watch, places_of, unwatched
+from inorder.spark.servers import Servers, Tls
 
 QUEUE_LINES_MAX: Final = 4
 
@@ -65,6 +66,7 @@ def lag_over_time(
     until_zero: bool = False,
     watch: Watch = unwatched,
     clock: Clock | None = None,
+    tls: Tls | None = None,
 ) -> LagOverTime:
     """Sample the lag of a group `count` times, and sum it up.
 
@@ -77,7 +79,7 @@ def lag_over_time(
         raise ConfigError("sample at least once, and let some time pass between samples")
     the_clock = SystemClock() if clock is None else clock
     found: list[Sample] = []
-    with Admin(namesrv) as admin:
+    with Admin(namesrv, tls=Servers(namesrv, tls).context()) as admin:
         admin.groups.configs(group)  # says who does not know it
         for number in range(count):
             at_ms = the_clock.now_ms()

@@ -16,6 +16,7 @@ from inorder.client.policies import DeadLetter
 from inorder.spark.jobs.steps import Watch, follow, unwatched
 from inorder.spark.ordered import process_in_order, waiting
 from inorder.spark.rows import MADE
+from inorder.spark.servers import Servers, Tls
 from inorder.spark.state.orderlife import COLUMNS, Account, handle
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def orders(
     batch: int = BATCH_MESSAGES,
     every_s: float | None = None,
     watch: Watch = unwatched,
+    tls: Tls | None = None,
 ) -> Processed:
     """Take the steps of orders to rows below `path`, and to the topic `results` if one is given.
 
@@ -65,11 +67,11 @@ def orders(
     its account waits meanwhile. `every_s` goes on for ever, with a batch every so many seconds. It
     may be killed at any time: started again with the same `path` it goes on, each effect once.
     """
-    where = path.rstrip("/")
+    where, servers = path.rstrip("/"), Servers(namesrv, tls)
     stream = (
         spark.readStream.format("inorder")
         .options(
-            namesrv=namesrv, topic=topic, group=group, startingOffsets="earliest",
+            **servers.options(), topic=topic, group=group, startingOffsets="earliest",
             maxOffsetsPerTrigger=str(batch),
             columns="topic,broker,queue,offset,key,body,tag,properties,message_id",
         )
@@ -78,10 +80,10 @@ def orders(
     rows = process_in_order(
         stream, handle, schema=COLUMNS, state=f"{where}/_state", state_type=Account,
         namesrv=namesrv, group=group, on_failure=DeadLetter(attempts=attempts), pause=0.2,
-        patience=patience_s,
+        patience=patience_s, tls=tls,
     )  # fmt: skip
     writer = (
-        rows.writeStream.foreachBatch(Writing(where, namesrv, results))
+        rows.writeStream.foreachBatch(Writing(where, servers, results))
         .option("checkpointLocation", f"{where}/_checkpoint")
         .queryName(f"orders of {topic}")
     )
@@ -100,9 +102,9 @@ def orders(
 class Writing:
     """Writes a micro-batch to both places."""
 
-    def __init__(self, path: str, namesrv: str, topic: str | None) -> None:
+    def __init__(self, path: str, servers: Servers, topic: str | None) -> None:
         self._path = path
-        self._namesrv = namesrv
+        self._servers = servers
         self._topic = topic
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
@@ -112,7 +114,7 @@ class Writing:
             frame.write.mode("overwrite").parquet(f"{self._path}/results/batch={batch}")
             if self._topic is not None:
                 as_messages(frame).write.format("inorder").mode("append").options(
-                    namesrv=self._namesrv, topic=self._topic
+                    **self._servers.options(), topic=self._topic
                 ).save()
         finally:
             frame.unpersist()

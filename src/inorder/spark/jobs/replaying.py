@@ -29,6 +29,7 @@ from inorder.spark.jobs.files import Folder
 from inorder.spark.jobs.layout import ArchiveFile, ends, sift, starts, within
 from inorder.spark.jobs.steps import Watch, follow, unwatched
 from inorder.spark.planning import Places, Range, from_json, pack_by_queue, ranges, share, to_json
+from inorder.spark.servers import Servers, Tls, read_tls
 from inorder.spark.sink import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE, SinkOptions, send_rows
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class ReplayOptions:
     messages_per_s: float | None = None
     partitions_max: int = 2
     batch: int = BATCH_MESSAGES
+    tls: Tls | None = None
 
 
 def replay(
@@ -84,6 +86,7 @@ def replay(
     batch: int | None = None,
     checkpoint: str | None = None,
     watch: Watch = unwatched,
+    tls: Tls | None = None,
 ) -> Replayed:
     """Send the messages of an archive to a topic, those of a key in their order.
 
@@ -96,7 +99,7 @@ def replay(
     options = _options(
         files, path=path, namesrv=namesrv, topic=topic, source=source, replay_id=replay_id,
         delivery=delivery, messages_per_s=messages_per_s, batch=batch,
-        partitions_max=spark_parallelism(spark),
+        partitions_max=spark_parallelism(spark), tls=tls,
     )  # fmt: skip
     files = [file for file in files if file.queue.topic == options.source]
     spark.dataSource.register(ReplaySource)
@@ -123,7 +126,8 @@ def spark_parallelism(spark: SparkSession) -> int:
 
 
 def _words(options: ReplayOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ReplayOptions.__slots__}
+    words = {name: getattr(options, name) for name in ReplayOptions.__slots__ if name != "tls"}
+    return {**words, **Servers(options.namesrv, options.tls).options()}
 
 
 def _options(files: list[ArchiveFile], **given: Any) -> ReplayOptions:
@@ -167,6 +171,7 @@ class ReplaySource(DataSource):
                 source=given["source"], replay_id=given["replay_id"], delivery=given["delivery"],
                 messages_per_s=None if rate is None else float(rate),
                 partitions_max=int(given["partitions_max"]), batch=int(given["batch"]),
+                tls=read_tls(given),
             )
         )  # fmt: skip
 
@@ -285,7 +290,12 @@ def send_range(options: ReplayOptions, span: Range, pace: Pace) -> int:
             pace.sent(batch.num_rows)
 
     sink = SinkOptions(
-        options.namesrv, options.topic, options.delivery, options.replay_id, tuple(_RENAMED)
+        options.namesrv,
+        options.topic,
+        options.delivery,
+        options.replay_id,
+        tuple(_RENAMED),
+        options.tls,
     )
     send_rows(sink, batches())
     return count[0]

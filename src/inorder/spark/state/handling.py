@@ -3,7 +3,8 @@
     return state, [row, …]     done; the key's state is `state` from now on, None forgets it
     return None                done; the state stays as it is, no rows
     raise Retry(after=30)      again later, before anything else of this key
-    raise anything else        a failed attempt: again later, or a dead letter after too many
+    raise anything else        a failed attempt: again later; after too many a dead letter, or
+                               its key is set aside
 
 States are kept as msgpack: whatever is made of dicts, lists, strings, bytes, numbers, datetimes;
 or a dataclass or a msgspec.Struct if its type is given. A type that gains fields with defaults
@@ -19,7 +20,8 @@ import msgspec
 
 from inorder.client.policies import Retry
 from inorder.errors import UsageError
-from inorder.spark.state.lines import Again, Done, Handle, OrderedMessage
+from inorder.spark.state.lines import Again, Done, Handle
+from inorder.spark.state.messages import OrderedMessage
 
 Handler = Callable[[OrderedMessage, Any], Any]
 
@@ -57,7 +59,7 @@ def adapted(handler: Handler, columns: Sequence[str], state_type: Any = Any) -> 
         try:
             result = handler(message, None if state is None else decode(state))
         except Retry as retry:
-            return Again(retry.after_ms, str(retry))
+            return Again(retry.after_ms, str(retry), failed=False)
         except Exception as error:  # the handler is the user's
             return Again(None, f"{type(error).__name__}: {error}")
         if result is None:

@@ -8,6 +8,7 @@ a barrier: it waits until no key waits, and everything behind it waits for it.
     done                  done: state and rows are taken        goes on
     again (Retry, error)  first of the line, tried again later  waits
     again, too often      a dead letter                         goes on
+    again, with Park      set aside, with what follows it       is parked, until it is redriven
 
 An attempt that failed leaves no trace in the state: the handler gets a copy each time.
 """
@@ -21,9 +22,10 @@ from typing import Final
 import msgspec
 
 from inorder.errors import InorderError
+from inorder.spark.state.messages import CAUSE_CHARS_MAX, Letter, Line, OrderedMessage
+from inorder.spark.state.parking import Asides, Drained, ParkedList
 
 ROWS_BITS: Final = 32
-CAUSE_CHARS_MAX: Final = 500
 
 
 class OutOfOrder(InorderError):
@@ -36,46 +38,6 @@ class Hole(InorderError):
 
 class TooManyWait(InorderError):
     """More messages wait for their key than may; nothing of the batch was kept."""
-
-
-class OrderedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a handler gets. Columns that the stream does not have are empty."""
-
-    topic: str
-    broker: str
-    queue: int
-    offset: int
-    key: str | None = None
-    body: bytes = b""
-    tag: str | None = None
-    keys: str | None = None
-    properties: dict[str, str] = {}
-    message_id: str = ""
-    born_at_ms: int = 0
-    stored_at_ms: int = 0
-    redeliveries: int = 0
-
-    @property
-    def attempt(self) -> int:
-        """Return which time it is handed to the handler, the first being 1."""
-        return self.redeliveries + 1
-
-
-class Line(msgspec.Struct, array_like=True):
-    """The messages of a key that waits; the first one was tried and comes first."""
-
-    messages: list[OrderedMessage]
-    due_ms: int
-    cause: str
-    left_in: int = 0
-    """The version of the key map in which its key left this queue; 0: it is here."""
-
-
-class Letter(msgspec.Struct, array_like=True, frozen=True):
-    """A message that is given up, and why."""
-
-    message: OrderedMessage
-    cause: str
 
 
 @dataclass(slots=True)
@@ -93,6 +55,8 @@ class Again:
 
     after_ms: int | None
     cause: str
+    failed: bool = True
+    """It is a failed attempt; with Park, `Retry` is none."""
 
 
 Handle = Callable[[OrderedMessage, bytes | None], Done | Again]
@@ -123,6 +87,8 @@ class Limits:
     redeliveries_max: int
     pause_ms: int = 1000
     waiting_max: int = 10_000
+    parks: bool = False
+    """A key is set aside whose message failed too often."""
 
 
 class Work:
@@ -134,8 +100,10 @@ class Work:
         handle: Handle,
         limits: Limits,
         clock: Callable[[], int],
+        asides: Asides | None = None,
     ) -> None:
         self.keys = keys
+        self.asides = Asides() if asides is None else asides
         self.rows: list[tuple[object, ...]] = []
         self.origins: list[OrderedMessage] = []
         """For each row the message that it was made of."""
@@ -147,9 +115,9 @@ class Work:
 
     def take(self, messages: Iterable[OrderedMessage]) -> None:
         """Handle messages as they come; those whose key waits join its line."""
-        keys = self.keys
+        keys, parked = self.keys, self.asides.keys
         for message in messages:
-            if keys.held or keys.behind:
+            if keys.held or keys.behind or parked:
                 self._admit(message)
             else:
                 self._attempt(message)
@@ -167,6 +135,32 @@ class Work:
         """Return when the next key is to be tried again, None if none waits."""
         return min((line.due_ms for line in self.keys.held.values()), default=None)
 
+    def redrive(
+        self, key: str, lists: Sequence[ParkedList], end: int, pace: Callable[[], bool]
+    ) -> None:
+        """Handle the lists of a parked key, the oldest first; the key is live if all is done.
+
+        `pace` waits before each message, and says whether there is time for it. A failure ends the
+        redrive; after `Retry`, or when the time is over, it goes on with the next batch.
+        """
+        redone = self.asides.begin_redrive(key, end)
+        for one in lists:
+            drained = Drained(one.home, one.heir, [], stale=one.stale)
+            redone.lists.append(drained)
+            for message in one.messages:
+                if not pace():
+                    return
+                outcome = self._handle(message, self.keys.states.get(key))
+                if isinstance(outcome, Again):
+                    redone.error = outcome.cause[:CAUSE_CHARS_MAX] if outcome.failed else None
+                    return
+                self._done(message, key, outcome)
+                drained.done.append(message.offset)
+            if not one.whole:
+                return
+            drained.closed = True
+        self.asides.go_live(redone)
+
     # Inside.
 
     def _admit(self, message: OrderedMessage) -> None:
@@ -177,7 +171,7 @@ class Work:
         elif line is not None:
             line.messages.append(message)
         else:
-            self._attempt(message)
+            self._begin(message)
             return
         self._waiting += 1
         if self._waiting > self._limits.waiting_max:
@@ -188,31 +182,53 @@ class Work:
                 f"with: {first.cause}"
             )
 
+    def _begin(self, message: OrderedMessage) -> bool:
+        """Handle a message that nothing holds, or let it join its parked key; False: it waits."""
+        if message.key not in self.asides.keys:
+            return self._attempt(message)
+        why = self.asides.why_not(message)
+        if why:
+            self._hold(message, Again(None, f"its key is parked; {why}"))
+            return False
+        self.asides.join(message)
+        return True
+
     def _attempt(self, message: OrderedMessage) -> bool:
         """Handle a message that nothing holds; tell whether its key goes on."""
         # hot: 0.4 us beside the handler.
-        key, states = message.key, self.keys.states
-        name = "" if key is None else key
-        state = states.get(name)
-        outcome = self._handle(message, state)
+        name = message.key or ""
+        outcome = self._handle(message, self.keys.states.get(name))
         if type(outcome) is Done:
-            if outcome.rows:
-                self.rows.extend(outcome.rows)
-                self.origins.extend([message] * len(outcome.rows))
-            if outcome.keep:
-                return True
-            if outcome.state is not None:
-                states[name] = outcome.state
-                self.keys.changed.add(name)
-            elif states.pop(name, None) is not None:
-                self.keys.changed.add(name)
+            self._done(message, name, outcome)
             return True
         assert isinstance(outcome, Again)
+        if self._limits.parks and not outcome.failed:
+            self._hold(message, outcome)
+            return False
         if message.redeliveries >= self._limits.redeliveries_max:
-            self.letters.append(Letter(message, outcome.cause[:CAUSE_CHARS_MAX]))
-            return True
+            if not self._limits.parks:
+                self.letters.append(Letter(message, outcome.cause[:CAUSE_CHARS_MAX]))
+                return True
+            why = self.asides.why_not(message)
+            if not why:
+                self.asides.park(message, outcome.cause)
+                return True
+            outcome.cause = f"{outcome.cause}; {why}"
         self._hold(msgspec.structs.replace(message, redeliveries=message.redeliveries + 1), outcome)
         return False
+
+    def _done(self, message: OrderedMessage, name: str, outcome: Done) -> None:
+        # hot: each message
+        if outcome.rows:
+            self.rows.extend(outcome.rows)
+            self.origins.extend([message] * len(outcome.rows))
+        if outcome.keep:
+            return
+        if outcome.state is not None:
+            self.keys.states[name] = outcome.state
+            self.keys.changed.add(name)
+        elif self.keys.states.pop(name, None) is not None:
+            self.keys.changed.add(name)
 
     def _hold(self, message: OrderedMessage, outcome: Again) -> None:
         pause_ms = self._limits.pause_ms if outcome.after_ms is None else outcome.after_ms
@@ -224,7 +240,7 @@ class Work:
         line = self.keys.held.pop(key)
         self._waiting -= len(line.messages)
         for index, message in enumerate(line.messages):
-            if not self._attempt(message):
+            if not self._begin(message):
                 rest = line.messages[index + 1 :]
                 self.keys.held[key].messages += rest
                 self._waiting += len(rest)
@@ -244,7 +260,7 @@ class Work:
                 line.messages.append(first)
             else:
                 self._waiting -= 1
-                self._attempt(first)
+                self._begin(first)
 
 
 def check_run(

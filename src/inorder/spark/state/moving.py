@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from inorder.errors import InorderError
 from inorder.ordering.keymap import KeyMap
-from inorder.spark.state.lines import Keys, Line
+from inorder.spark.state.lines import Keys
+from inorder.spark.state.messages import Line
 from inorder.spark.state.versions import Version
 
 Home = tuple[str, int]

@@ -24,7 +24,7 @@ import msgspec
 
 from inorder.client.policies import Retry
 from inorder.errors import InorderError
-from inorder.spark.state.lines import OrderedMessage
+from inorder.spark.state.messages import OrderedMessage
 
 DECLINES_MAX: Final = 3
 BUSY_S: Final = 0.2

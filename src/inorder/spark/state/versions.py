@@ -15,7 +15,9 @@ from typing import Final
 
 import msgspec
 
-from inorder.spark.state.lines import Keys, Letter, Line, OrderedMessage
+from inorder.spark.state.lines import Keys
+from inorder.spark.state.messages import Letter, Line, OrderedMessage
+from inorder.spark.state.parking import Aside, Asides, Redone
 
 CHAIN_MAX: Final = 32
 
@@ -47,6 +49,10 @@ class Version(msgspec.Struct, omit_defaults=True):
     """The versions of the map in which this queue had batches."""
     left: list[Line] = []
     """Keys that waited here when a resize moved them: for their new queue to pick up."""
+    asides: list[Aside] = []
+    """Messages that the batch sets aside."""
+    redone: list[Redone] = []
+    """What the batch made of parked keys that are to be handled again."""
 
 
 def restored(parts: Sequence[Version]) -> Keys:
@@ -65,6 +71,7 @@ def following(
     before: Version | None,
     keys: Keys,
     letters: list[Letter],
+    asides: Asides | None = None,
     *,
     batch: int,
     first: int,
@@ -83,6 +90,8 @@ def following(
         ran=sorted({*(before.ran if before is not None else ()), map_version}),
         left=[*(before.left if before is not None else ()), *left],
     )  # fmt: skip
+    if asides is not None:
+        version.asides, version.redone = asides.items, list(asides.redone.values())
     if before is not None and is_part(before, size_bytes):
         version.chain = [*before.chain, batch]
         version.gone = [key for key in keys.changed if key not in keys.states]
@@ -115,8 +124,8 @@ def removable(batches: Iterable[int], kept: Iterable[Sequence[int]], newest: int
 def producer_name(kind: str, query: str, place: str, digest: str) -> str:
     """Return the name of the producer of a source queue: of one query, so of its batch numbers.
 
-    A name has 128 characters at most, of which the sink may add two; a place that is too long is
+    A name has 128 characters at most, of which the sink may add ten; a place that is too long is
     named by its digest.
     """
     name = f"{kind}:{query}:{place}"
-    return name if len(name) <= 126 and name.isascii() else f"{kind}:{query}:{digest}"
+    return name if len(name) <= 118 and name.isascii() else f"{kind}:{query}:{digest}"

@@ -11,6 +11,7 @@ import msgspec
 
 from inorder.wire.bodies.bounded import (
     I64,
+    NAME_CHARS_MAX,
     Body,
     Name,
     Natural,
@@ -27,7 +28,6 @@ CHAPTERS_MAX: Final = 4096
 PAGE_MAX: Final = 2000
 """Leases of one page."""
 WAITING_MAX: Final = 64
-_NAME_CHARS_MAX: Final = 1024
 
 Finished = Annotated[str, msgspec.Meta(max_length=FINISHED_CHARS_MAX)]
 
@@ -169,7 +169,7 @@ class LeasePage(Body, frozen=True):
     """Some leases, in order; `next` says where the next page begins, empty: there is none."""
 
     leases: Annotated[list[HeldLease], msgspec.Meta(max_length=PAGE_MAX)]
-    next: Annotated[str, msgspec.Meta(max_length=4 * _NAME_CHARS_MAX)] = ""
+    next: Annotated[str, msgspec.Meta(max_length=4 * NAME_CHARS_MAX)] = ""
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> LeasePage:

@@ -12,6 +12,8 @@ from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, dumps, load
 
 QUEUES_MAX: Final = 2048
 """Queues of one request."""
+NAME_CHARS_MAX: Final = 1024
+"""Characters of a client id, a group, a topic or a broker: a lock is kept, and told to others."""
 
 _INT32_BITS: Final = 32
 
@@ -46,12 +48,18 @@ class LockBatchBody:
         queues = shapes.objects(value, "mqSet")
         if len(queues) > QUEUES_MAX:
             raise RemoteProtocolError(f"{len(queues)} queues; at most {QUEUES_MAX} in one request")
-        return cls(
+        found = cls(
             shapes.text(value, "clientId"),
             shapes.text(value, "consumerGroup"),
             tuple(map(queue_from_json, queues)),
             shapes.boolean(value, "onlyThisBroker", False),
         )
+        names = [found.client_id, found.group]
+        for queue in found.queues:
+            names += (queue.topic, queue.broker)
+        if max(map(len, names)) > NAME_CHARS_MAX:
+            raise RemoteProtocolError(f"a name has more than {NAME_CHARS_MAX} characters")
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ ITEMS_MAX: Final = 1024
 """Messages or keys of one request."""
 KEYS_MAX: Final = 1_000_000
 """Keys of one answer: more than a broker keeps."""
+MOVES_MAX: Final = 1000
+"""Keys that come in one request; who has more asks again."""
 PAGE_MAX: Final = 1000
 KEY_CHARS_MAX: Final = 1024
 ERROR_CHARS_MAX: Final = 1000
@@ -51,6 +53,11 @@ class ParkItem(msgspec.Struct, frozen=True, array_like=True):
     error: Error | None = None
     """How its last try failed; None: its key is parked, and it joins it."""
     fence: Natural | None = None
+    until: Natural | None = None
+    """Of a job: where the group's offset stands once the batch that parks it is done.
+
+    It is known as parked until then; None: until the group has committed past it.
+    """
 
 
 class ParkBody(Body, frozen=True):
@@ -208,7 +215,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 class MoveBody(Body, frozen=True):
     """Keys that come to queues of this broker."""
 
-    coming: Annotated[list[Move], msgspec.Meta(max_length=KEYS_MAX)]
+    coming: Annotated[list[Move], msgspec.Meta(max_length=MOVES_MAX)]
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> MoveBody:

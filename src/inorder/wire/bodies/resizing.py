@@ -60,6 +60,10 @@ class ResizeView(msgspec.Struct, frozen=True):
     groups: tuple[GroupProgress, ...] = ()
     read_queues: int = 0
     write_queues: int = 0
+    going: bool = False
+    """The plan is not taken back any more; said by the topic's first broker."""
+    withdrawn: tuple[str, ...] = ()
+    """The ids of the last plans that were taken back, oldest first."""
 
 
 def encode_resize_view(view: ResizeView) -> bytes:

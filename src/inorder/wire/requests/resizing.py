@@ -1,4 +1,4 @@
-"""Another number of queues for a mapped topic: decide, stop, open, look, release.
+"""Another number of queues for a mapped topic: decide, stop, go, open, look, release; or withdraw.
 
 `wire/extensions.py` has the codes, `docs/howto/resizing.md` the story. What a broker knows comes as
 a `ResizeView` (`wire/bodies/resizing.py`) in the body of every answer but the last one's.
@@ -54,6 +54,31 @@ class ResizeOpen(msgspec.Struct, frozen=True):
     topic: str
     plan_id: str
     version: int
+
+
+class ResizeGo(msgspec.Struct, frozen=True):
+    """Let the next version be begun, at the topic's first broker, when all brokers have stopped.
+
+    Asked before the first RESIZE_OPEN: from then on the plan cannot be taken back.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_GO
+
+    topic: str
+    plan_id: str
+    version: int
+
+
+class ResizeWithdraw(msgspec.Struct, frozen=True):
+    """Take a plan back: sends of the present version are taken again, late requests refused.
+
+    Asked of the topic's first broker before all others; refused there after RESIZE_GO.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_WITHDRAW
+
+    topic: str
+    plan_id: str
 
 
 class ResizeStatus(msgspec.Struct, frozen=True):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inorder.broker.state import resizing as rules
-from inorder.broker.state.resizing import Chapter, Plan, Reading, Resizes, Versions
+from inorder.broker.state.resizes import GONE_MAX, Resizes
+from inorder.broker.state.resizing import Chapter, Plan, Reading, Versions
 from inorder.errors import (
     BrokerError,
     GroupNotDone,
@@ -84,6 +85,52 @@ def test_what_is_not_stopped_is_not_opened(
     """Nor by another plan, nor another version."""
     with pytest.raises(error):
         rules.open_next(now, plan_id, version)
+
+
+def test_a_plan_that_was_taken_back_never_counts_again() -> None:
+    """The version is open as before; late requests of the plan are refused, another plan is not."""
+    for now in (rules.decide(ONE, PLAN), STOPPED, ONE):
+        back = rules.withdraw(now, "p")
+        assert (back.plan, back.ends, back.stopped) == (None, None, False)
+        assert (back.version, back.map, back.withdrawn) == (1, ONE.map, ("p",))
+        assert rules.withdraw(back, "p") is back
+        with pytest.raises(InvalidParameter, match="taken back"):
+            rules.decide(back, PLAN)
+        with pytest.raises(InvalidParameter, match="taken back"):
+            rules.note(back, PLAN, {}, {})
+        with pytest.raises(InvalidParameter, match="taken back"):
+            rules.open_next(back, "p", 2)
+        with pytest.raises(InvalidParameter, match="taken back"):
+            rules.go(back, "p", 2)
+        assert rules.decide(back, OTHER).plan == OTHER
+
+
+def test_what_may_be_open_somewhere_is_not_taken_back() -> None:
+    """After `go` at the first broker, and where the version is open."""
+    going = rules.go(STOPPED, "p", 2)
+    assert (going.going, rules.go(going, "p", 2)) == (True, going)
+    with pytest.raises(InvalidParameter, match="too late"):
+        rules.withdraw(going, "p")
+    opened = rules.open_next(going, "p", 2)
+    assert not opened.going
+    assert rules.go(opened, "p", 2) is opened
+    with pytest.raises(InvalidParameter, match="is open here"):
+        rules.withdraw(opened, "p")
+    with pytest.raises(InvalidParameter, match="not stopped"):
+        rules.go(rules.decide(ONE, PLAN), "p", 2)
+    with pytest.raises(ResizeUnderWay):
+        rules.go(STOPPED, "q", 2)
+
+
+def test_another_plan_stays_when_one_is_taken_back() -> None:
+    """A broker that comes back late hears of both; so many are remembered."""
+    both = rules.withdraw(STOPPED, "q")
+    assert (both.plan, both.ends, both.withdrawn) == (PLAN, STOPPED.ends, ("q",))
+    many = ONE
+    for number in range(rules.WITHDRAWN_MAX + 3):
+        many = rules.withdraw(many, f"p{number}")
+    assert len(many.withdrawn) == rules.WITHDRAWN_MAX
+    assert many.withdrawn[-1] == f"p{rules.WITHDRAWN_MAX + 2}"
 
 
 def test_a_group_is_held_at_the_end_of_its_version() -> None:
@@ -185,7 +232,7 @@ def test_versions_of_a_name_are_never_used_again() -> None:
     again = Resizes()
     again.decode(table.encode_with("u", TWO))
     assert (again.last("t"), again.topics) == (2, {"u": TWO})
-    for number in range(rules.GONE_MAX):
+    for number in range(GONE_MAX):
         table.delete(f"n{number}", 3)
     assert (table.last("t"), table.last("n0")) == (2, 3)
     assert table.last("never seen") == 2, "the oldest names were forgotten, not their versions"

@@ -1,0 +1,81 @@
+"""Options of TLS: by which names, what they mean together, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trustme
+
+from inorder.cli.onspark import servers_of
+from inorder.cli.target import find_target
+from inorder.errors import ConfigError
+from inorder.spark.servers import Servers, Tls, read_tls, tls_name
+
+
+def test_names_are_taken_as_they_are_written() -> None:
+    """Of the commands, of profiles, and as Spark's options are usually written."""
+    for written in ("tls_ca", "tls-ca", "tlsCa", "TLSCA"):
+        assert tls_name(written) == "tls_ca"
+    assert tls_name("tlsx") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({}, None),
+        ({"tls": "false", "tls_ca": "ca.pem"}, None),
+        ({"tls": "True"}, Tls()),
+        ({"tls_ca": "ca.pem"}, Tls("ca.pem")),
+        ({"tls_insecure": "true"}, Tls(insecure=True)),
+        ({"tls_cert": "c", "tls_key": "k"}, Tls(cert="c", key="k")),
+    ],
+)
+def test_who_names_a_file_means_tls(given: dict[str, str], meant: Tls | None) -> None:
+    """As with the commands; and what is meant gives the options back."""
+    assert read_tls(given) == meant
+    if meant is not None:
+        assert read_tls(meant.options()) == meant
+        servers = Servers("h:1", meant)
+        assert servers.options()["namesrv"] == "h:1"
+        assert pickle.loads(pickle.dumps(servers)) == servers
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"tls": "maybe"}, "tls: 'maybe' is neither true nor false"),
+        ({"tls_insecure": "1"}, "tls_insecure: '1' is neither"),
+        ({"tls_key": "k"}, "of no use without tls_cert"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, str], says: str) -> None:
+    """With the name of the option."""
+    with pytest.raises(ConfigError, match=says):
+        read_tls(given)
+
+
+def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
+    """Also one that is not there."""
+    (tmp_path / "ca.pem").write_text("no")
+    with pytest.raises(ConfigError, match=r"TLS with .*ca\.pem"):
+        Tls(ca=str(tmp_path / "ca.pem")).context()
+    with pytest.raises(ConfigError, match="there is no file"):
+        Tls(ca=str(tmp_path / "none.pem")).context()
+
+
+def test_commands_pass_their_tls_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By absolute paths: executors have another folder."""
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.chdir(tmp_path)
+
+    def target(**options: Any) -> Any:
+        return SimpleNamespace(target=lambda: find_target({"namesrv": "h:1", **options}, {}))
+
+    assert servers_of(target()) == {"namesrv": "h:1"}
+    expected = Tls(ca=str(tmp_path / "ca.pem"))
+    assert servers_of(target(tls_ca="ca.pem")) == {"namesrv": "h:1", "tls": expected}
+    assert servers_of(target(tls_insecure=True))["tls"] == Tls(insecure=True)
