@@ -22,6 +22,8 @@ from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
 from inorder.wire.bodies import LockBatchBody, LockedQueues
 from inorder.wire.bodies.leases import Chapter, LeasePage
+from inorder.wire.fields import encode_fields
+from inorder.wire.requests.progress import ResetOffset
 from tests.integration.brokerkit import SMALL, Rig, running, until
 from tests.integration.leasekit import (
     GRACE_MS,
@@ -529,6 +531,25 @@ def test_p4_under_sync_flush_an_answered_commit_survives_a_power_cut(seed: int) 
             assert rig.broker.offsets.query(GROUP, TOPIC, 1) == 0
             clock.advance(LEASE_MS)
             assert (await b.take()).finished == "5:4"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_under_sync_flush_an_answered_reset_survives_a_power_cut(seed: int) -> None:
+    """An operator who was told that a group begins again at 1 finds it there."""
+
+    async def scenario() -> None:
+        clock, files = FakeClock(), FakeFiles()
+        async with group("a", files=files, store=SYNC, clock=clock, stop=False) as (rig, _, a):
+            await a.lease(0)
+            assert await a.commit(5)
+            order = ResetOffset(TOPIC, GROUP, 0, queue_id=0, offset=1)
+            answer = await a.ask(order.CODE, encode_fields(order))
+            assert answer.code == 0
+            cut = files.crash(Random(seed))
+        async with running(cut, store=SYNC, clock=clock) as rig:
+            assert stored(rig) == 1
 
     play(scenario)
 

@@ -102,3 +102,15 @@ def test_a_commit_of_the_owner_is_lost_only_beyond_the_end(cut: bool):
     assert follow_trace([*began, beyond]) == ""
     within = Happened("commit", "a", epoch, 5, 5, "lost", committed=committed, end=5)
     assert "it is taken" in follow_trace([*began, within])
+
+
+def test_a_power_cut_undoes_a_reset_that_is_not_on_disk_and_no_other():
+    """Sync flush: an order that was answered stays."""
+    reset, kept = Happened("reset", committed=1), Happened("kept", committed=1)
+    undone = Happened("cut", committed=2)
+    assert follow_trace([GRANTED, COMMITTED, reset, undone]) == ""
+    assert "commits nothing" in follow_trace([GRANTED, COMMITTED, reset, kept, undone])
+    assert "commits nothing" in follow_trace(
+        [GRANTED, COMMITTED, reset, Happened("cut", committed=1), undone]
+    )
+    assert "nothing was reset" in follow_trace([GRANTED, COMMITTED, Happened("kept", committed=2)])

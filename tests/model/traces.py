@@ -38,9 +38,10 @@ _STALE = -1
 class Happened:
     """One request, or something that befell the broker, and what stands afterwards.
 
-    `kind` is ask, commit, release, leaving, freed, reset, taken, left, killed or cut; `answer` is
-    granted, refused, taken or lost. Under sync flush a release is two steps: `leaving`, its commit
-    counts; `freed`, it is on disk and the queue is free. Between the two the queue is its owner's.
+    `kind` is ask, commit, release, leaving, freed, reset, kept, taken, left, killed or cut;
+    `answer` is granted, refused, taken or lost. Under sync flush a release is two steps: `leaving`,
+    its commit counts; `freed`, it is on disk and the queue is free. Between the two the queue is
+    its owner's. So is a reset: `reset`, it counts; `kept`, no power cut undoes it.
     `end` is where the queue ends: a broker may call a commit beyond it lost.
     """
 
@@ -71,6 +72,8 @@ class Follower:
     released: set[tuple[str, int, int]] = field(default_factory=set)
     on_their_way: list[tuple[str, int]] = field(default_factory=list)
     """Releases that wait for the disk: who, and under which epoch."""
+    undoable: list[int] = field(default_factory=list)
+    """What was committed before each reset that is not on disk."""
 
     def take(self, one: Happened) -> str:
         """Follow one step; return why the model cannot, empty if it can."""
@@ -163,12 +166,20 @@ class Follower:
 
     def _reset(self, one: Happened) -> str:
         now = self.broker.now
+        self.undoable.append(now.committed)
         counter = self.broker.counter + 1
         epoch = (self.broker.start << START_BITS) + counter
         if one.new_epoch:
             self._epochs[one.new_epoch] = epoch
         owner = now.owner if one.new_epoch else NOBODY
         self._set(Kept(owner, epoch, max(0, one.committed), epoch, 0), counter)
+        return ""
+
+    def _kept(self, one: Happened) -> str:
+        """The oldest reset is on disk."""
+        if not self.undoable:
+            return "nothing was reset"
+        self.undoable.pop(0)
         return ""
 
     def _taken(self, one: Happened) -> str:
@@ -191,8 +202,9 @@ class Follower:
     def _cut(self, one: Happened) -> str:
         """Nobody resumes; how much of the commits is left is the disk's affair, never more."""
         committed = max(0, one.committed)
-        if committed > self.broker.now.committed:
+        if committed > max(self.broker.now.committed, *self.undoable, 0):
             return "a power cut commits nothing"
+        self.undoable.clear()
         self._killed(one)
         self._set(self.broker.now._replace(owner=NOBODY, committed=committed), 0)
         return ""

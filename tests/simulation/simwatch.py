@@ -143,6 +143,8 @@ class Watch:
             epoch = 0 if lease is None else lease.epoch
             self._trace("reset", None, group, (topic, queue_id), new_epoch=epoch)
             self.look(TopicQueue(topic, self._broker.config.name, queue_id), group, reset=True)
+            if self._broker.config.store.sync_flush:
+                self._settle(partial(self._trace, "kept", None, group, (topic, queue_id)))
 
     def take_away(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
         """Note an operator's order."""
@@ -190,6 +192,11 @@ class Watch:
         if offset >= 0 or reset:
             self._world.committed(queue, "broker", max(0, offset), reset=reset)
 
+    def _settle(self, note: Callable[[], None]) -> None:
+        settling = asyncio.ensure_future(self._when_settled(note))
+        self._settling.add(settling)
+        settling.add_done_callback(self._settling.discard)
+
     async def _when_settled(self, note: Callable[[], None]) -> None:
         with contextlib.suppress(InorderError):
             await self._broker.owners_file.settled()
@@ -214,9 +221,7 @@ class Watch:
         )  # fmt: skip
         if self._broker.config.store.sync_flush:
             # Until it is on disk nobody was told of it, and a power cut may take it.
-            settling = asyncio.ensure_future(self._when_settled(note))
-            self._settling.add(settling)
-            settling.add_done_callback(self._settling.discard)
+            self._settle(note)
         else:
             note()
         last = self._broker.commits.get(QueueKey(group, one.topic, one.queue_id))

@@ -104,10 +104,11 @@ def update_consumer_offset(
         return command.reply(fields={})
     broker.owners_file.flush()
     answer = command.reply(fields={})
-    return _answer_settled(broker, answer) if broker.config.store.sync_flush else answer
+    return answer_settled(broker, answer) if broker.config.store.sync_flush else answer
 
 
-async def _answer_settled(broker: BrokerLike, answer: Command) -> Command:
+async def answer_settled(broker: BrokerLike, answer: Command) -> Command:
+    """Answer when what was written of offsets and owners is on disk."""
     await broker.owners_file.settled()
     return answer
 

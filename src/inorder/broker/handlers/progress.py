@@ -8,10 +8,12 @@ not pull just now are told to (220).
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.handlers.clients import tell_reset
 from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.handlers.offsets import answer_settled
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.model import TopicConfig, TopicQueue
 from inorder.wire import bodies
@@ -104,8 +106,13 @@ def get_topics_of_group(
     return command.reply(body=bodies.encode_topic_list(names, broker.address))
 
 
-def reset_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
-    """Set a group's offsets, online or not; answer what they are now."""
+def reset_offset(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
+    """Set a group's offsets, online or not; answer what they are now.
+
+    Under sync flush the answer waits for the disk: a power cut does not take back what was ordered.
+    """
     request = decode_fields(ResetOffset, command.fields)
     topic, group = request.topic, request.group
     config = broker.topics.get(topic)
@@ -132,7 +139,8 @@ def reset_offset(broker: BrokerLike, connection: ServerConnection, command: Comm
         "offsets reset topic=%s group=%s queues=%s peer=%s", topic, group, targets, connection.peer
     )
     decided = {_queue(broker, topic, queue_id): offset for queue_id, offset in targets.items()}
-    return command.reply(body=bodies.encode_queue_offsets(decided))
+    answer = command.reply(body=bodies.encode_queue_offsets(decided))
+    return answer_settled(broker, answer) if broker.config.store.sync_flush else answer
 
 
 def _targets(broker: BrokerLike, request: ResetOffset, config: TopicConfig) -> dict[int, int]:
