@@ -156,5 +156,6 @@ def put_in_page(page: Path, mark: str, text: str) -> None:
         f"Taken {where['time'][:10]}: {where['cores']} cores, kernel {where['kernel']},"
         f" Python {where['python']} ({where['compiler_flags']})."
     )
-    block = f"\n{taken}\n\n```\n{text}\n```\n"
+    shown = text if text.startswith("|") else f"```\n{text}\n```"
+    block = f"\n{taken}\n\n{shown}\n"
     page.write_text(f"{head}{opening}{block}{closing}{tail}")
