@@ -258,10 +258,14 @@ def test_everything_is_known_again_after_a_restart(store: Any, stop: bool) -> No
 def test_what_a_power_cut_took_was_not_parked() -> None:
     """A1: the copy is lost with the log's end, so the message is not done; no file knows better."""
 
+    async def not_yet() -> None:
+        """Let it be answered although it is not on disk."""
+
     async def scene() -> None:
         files = FakeFiles()
         async with running(files, stop=False) as rig:
             client = Client(rig)
+            rig.broker.keeping.log_synced = not_yet  # type: ignore[method-assign]
             await client.send(4)
             await client.park(0, error="no")
             await save(rig)
@@ -286,6 +290,27 @@ def test_what_a_power_cut_took_was_not_parked() -> None:
                     assert await client.park(offset) == "parked"
                 assert (await client.bodies())[: len(expected)] == expected
         assert 0 < lost < len(disks)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.slow
+def test_a_power_cut_takes_nothing_parked_under_async_flush_either() -> None:
+    """Its owner commits past it when it is answered: it is on disk by then."""
+
+    async def scene() -> None:
+        files = FakeFiles()
+        async with running(files, stop=False) as rig:
+            client = Client(rig)
+            await client.send(4)
+            for offset in range(3):
+                await client.park(offset, error=None if offset else "no")
+            disks = [files.crash(Random(seed)) for seed in range(20)]
+        for disk in disks:
+            async with running(disk) as rig:
+                found = rig.broker.parking.table.find(PLACE, "k")
+                assert found is not None
+                assert [message.origin for message in found.messages] == [0, 1, 2]
 
     asyncio.run(scene())
 

@@ -30,9 +30,14 @@ class Scene:
     def __init__(self, root: Path) -> None:
         self.target = Target(root, attack.SETTINGS)
         self.witness = WitnessProcess(self.target.broker, self.target.namesrv)
-        time.sleep(0.3)
+        assert wait_until(self._is_served, 20.0), "the witness is not served"
         self.witness.take()
         self.at_rest = self.target.sockets()
+
+    def _is_served(self) -> bool:
+        """Tell whether all connections of the witness are at work."""
+        seen = self.witness.look()
+        return all(seen[what]["count"] for what in ("send_ms", "delivery_ms", "route_ms"))
 
     def close(self) -> None:
         self.witness.stop()

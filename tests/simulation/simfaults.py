@@ -163,7 +163,7 @@ class Faults:
         elif how == "stopped":
             try:
                 await broker.stop()
-            except OSError as error:  # the disk is full: the process ends all the same
+            except (OSError, InorderError) as error:  # the disk is full: it ends all the same
                 self._world.say(f"{broker.name} could not stop cleanly: {error}")
                 broker.kill()
         else:

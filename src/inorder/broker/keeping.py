@@ -66,6 +66,7 @@ class Keeping:
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
         self._loop = loop
+        self._log_sync: asyncio.Future[None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._waits = _Alarm(broker, loop, self._expire_waits)
         self._locks = _Alarm(broker, loop, self._expire_locks)
@@ -201,6 +202,7 @@ class Keeping:
 
     def _flush(self) -> None:
         store = self._broker.store
+        self._broker.owners_file.sync_soon()
         if self._syncing or store.log.durable_position >= store.log.end_position:
             return
         self._syncing = True
@@ -247,6 +249,36 @@ class Keeping:
         if not self._syncing:
             self._start_flush_all()
         await waiter
+
+    async def log_synced(self) -> None:
+        """Return when the log is on disk up to where it ends now; one sync serves all who wait.
+
+        Raises:
+            StoreFailed: it is not, and nothing more is written.
+        """
+        log = self._broker.store.log
+        wanted = log.end_position
+        while log.durable_position < wanted:
+            if self._log_sync is None:
+                self._log_sync = self._sync_log()
+            await asyncio.shield(self._log_sync)
+
+    def _sync_log(self) -> asyncio.Future[None]:
+        waiting: asyncio.Future[None] = self._loop.create_future()
+
+        def done(_: int) -> None:
+            self._log_sync = None
+            waiting.set_result(None)
+
+        def failed(error: BaseException) -> None:
+            self._log_sync = None
+            failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
+            waiting.set_exception(failure)
+            waiting.exception()  # nobody may be left to hear it
+            self._broker.write_failed(failure)
+
+        self._broker.offload.run(self._broker.store.sync, done, failed, log_sync=True)
+        return waiting
 
     def _flushed(self, _result: object) -> None:
         self._syncing = False

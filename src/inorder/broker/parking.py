@@ -215,6 +215,10 @@ class Parking:
             outcomes.append(outcome)
         if stored:
             await asyncio.shield(self.store(stored).settled)
+        if "parked" in outcomes:
+            # Whatever the flush mode: its owner takes it for done now. A power cut that took the
+            # copy, and not the commit that rests on it, would lose the message.
+            await broker.keeping.log_synced()
         self._say_full(place.group, remark)
         return outcomes, remark
 

@@ -201,6 +201,8 @@ class Resizing:
     def _groups(self, topic: str) -> dict[str, bool]:
         broker = self._broker
         found = dict.fromkeys(broker.offsets.groups_of(topic), False)
+        # A power cut may have taken a group's offsets, and not what it parked.
+        found.update(dict.fromkeys(broker.parking.table.groups_of(topic), False))
         found.update(
             {
                 group: True

@@ -202,10 +202,7 @@ class Topics:
     def abort_resize(self, name: str) -> TopicResize:
         """Take a resize back that stands still because a broker is gone; keyed sends go on.
 
-        Its `away` names the brokers that could not be told: when one is back, call this again.
-
-        Raises ResizeUnderWay if it can only be finished, TransportError if the topic's first
-        broker, which decides, does not answer.
+        Raises ResizeUnderWay if it is too late, TransportError if the first broker is away.
         """
         return self._portal.call(self._async.abort_resize, name)
 

@@ -11,6 +11,7 @@ pytest.importorskip("pyarrow")
 from inorder.errors import ConfigError
 from inorder.model import TopicQueue
 from inorder.spark.options import parse
+from inorder.spark.servers import Servers, Tls
 
 BASE = {"namesrv": "127.0.0.1:9876", "topic": "orders"}
 
@@ -78,3 +79,12 @@ def test_a_bad_option_is_named(options: dict[str, str], says: str) -> None:
     """The error names the option and the way out."""
     with pytest.raises(ConfigError, match=says):
         parse(options)
+
+
+def test_tls_is_an_option_however_it_is_written() -> None:
+    """A word that is nearly one of them is answered with it."""
+    found = parse({"namesrv": "h:1", "topic": "t", "tlsCa": "ca.pem"})
+    assert found.servers == Servers("h:1", Tls(ca="ca.pem"))
+    assert parse({"namesrv": "h:1", "topic": "t"}).tls is None
+    with pytest.raises(ConfigError, match="did you mean tls_insecure"):
+        parse({"namesrv": "h:1", "topic": "t", "tls_insecur": "true"})

@@ -9,9 +9,8 @@ and applied when it is safe by the flush mode; a start applies the same events a
 
 A parked message counts as done in its queue. `origins` holds the offsets of all that were parked,
 as long as the group has not committed past them: a request that comes twice is answered like the
-first time, and the next owner of the queue does not handle them again. A job of batches may park
-what lies below the group's offset, for it had held it back; such a message is known until the group
-has committed the batch that parked it (`until`).
+first time, and the next owner of the queue does not handle them again. What a job parks is known
+until the group has committed its batch (`until`): it may lie below the offset, being held back.
 
 The version of a queue is the position of its last event: it changes with every one, also over
 restarts, and an owner that knows it knows the keys.
@@ -116,6 +115,13 @@ class ParkingTable:
     def groups(self) -> list[str]:
         """Return the groups that have something parked."""
         return sorted(self._totals)
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Return the groups that have keys of a topic parked."""
+        return {
+            place.group for place, queue in self.places.items()
+            if place.topic == topic and queue.keys
+        }  # fmt: skip
 
     def entries(self, group: str) -> Iterator[tuple[Place, ParkedKey]]:
         """Return the parked keys, of one group or ("") of all, in order."""
@@ -363,10 +369,8 @@ class ParkingTable:
         queue = self.places.get(place)
         if queue is None:
             return
-        queue.late = {origin: until for origin, until in queue.late.items() if until > floor}
-        queue.origins = {
-            origin for origin in queue.origins if origin >= floor or origin in queue.late
-        }
+        late = queue.late = {one: until for one, until in queue.late.items() if until > floor}
+        queue.origins = {one for one in queue.origins if one >= floor or one in late}
         for one in queue.keys.values():  # they stay known as long as they are parked
             queue.origins.update(message.origin for message in one.messages)
         if not queue.origins and not queue.keys:
