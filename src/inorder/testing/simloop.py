@@ -237,6 +237,10 @@ class SimLoop(asyncio.BaseEventLoop):
         """Return the tasks that are not done, oldest first."""
         return [task for task in self._tasks if not task.done()]
 
+    def node_of_task(self, task: asyncio.Task[Any]) -> Node:
+        """Return the node that a task belongs to."""
+        return self._tasks[task]
+
     def node(self, host: str) -> Node:
         """Make a node; its host may be that of one that is dead."""
         return Node(host)
@@ -414,9 +418,15 @@ def run(
             loop.close()
 
 
+def _sleeps_for_ever(loop: SimLoop, task: asyncio.Task[Any]) -> bool:
+    """Tell whether a task's wake-up was due when its node died: nothing calls it any more."""
+    awaited: asyncio.Future[Any] | None = getattr(task, "_fut_waiter", None)
+    return not loop.node_of_task(task).alive and awaited is not None and awaited.done()
+
+
 def _cancel_rest(loop: SimLoop) -> None:
     loop.bury()
-    rest = loop.open_tasks()
+    rest = [task for task in loop.open_tasks() if not _sleeps_for_ever(loop, task)]
     for task in rest:
         task.cancel()
     if rest:
