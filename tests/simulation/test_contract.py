@@ -21,7 +21,7 @@ FOUND = (
     206,  # a broker restarted: its queues stood for 30 s
     20_007, 40_129,  # resized twice: a parked key and its older list pointed at each other
     74_906,  # a power cut took a parked key's move, not the release that rests on it
-    213_720, 205_858, 206_008,  # a power cut took parked messages, not the commit that rests on them
+    213_720, 205_858, 206_008,  # a power cut took parked messages, not the commit past them
     202_526, 202_956,  # an operator's reset was answered before it was on disk
     54_868, 209_675,  # a power cut took commits, not the release of the group that rests on them
 )  # fmt: skip
