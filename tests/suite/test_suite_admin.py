@@ -80,7 +80,11 @@ def test_a_topic_from_birth_to_death(cluster: SuiteCluster) -> None:
             await topics.update(topic, queues=3)
             with pytest.raises(UsageError, match="could not be read any more"):
                 await topics.update(topic, queues=1)
-            for refused in (topics.resize(topic, queues=4), topics.resize_status(topic)):
+            for refused in (
+                topics.resize(topic, queues=4),
+                topics.resize_status(topic),
+                topics.abort_resize(topic),
+            ):
                 with pytest.raises(UsageError, match="cannot resize a topic in order"):
                     await refused
         else:
@@ -88,6 +92,7 @@ def test_a_topic_from_birth_to_death(cluster: SuiteCluster) -> None:
                 await topics.update(topic, queues=3)
             await topics.resize(topic, queues=3)
             version = (await topics.resize_status(topic)).version
+            assert (await topics.abort_resize(topic)).version == version  # it is over
             assert await topics.release_group(topic, "nobody") == version
         assert len((await topics.describe(topic)).queues) == 3
         await topics.delete(topic)
