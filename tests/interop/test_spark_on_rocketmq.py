@@ -31,7 +31,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("rocketmq")
     names = real_name_server(folder)
     with ended(names):
-        (port,) = free_ports(1)
+        (port,) = free_ports(1, apart=(-2, 0, 1))
         broker = real_broker(folder, store=folder / "store", port=port, namesrv=names.address)
         with ended(broker):
             address = f"{names.address[0]}:{names.address[1]}"
