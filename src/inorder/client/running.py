@@ -25,7 +25,7 @@ from inorder.tasks.groups import Tasks
 
 log = logging.getLogger(__name__)
 
-SLICE_MS: Final = 50
+SLICE_MS: Final = 100
 """A run that lasts longer ends, so that what it did can be committed."""
 
 HANDLING: Final[ContextVar[bool]] = ContextVar("inorder_handling", default=False)
