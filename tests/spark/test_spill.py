@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 
@@ -56,8 +58,10 @@ def written(frame: Any, folder: Path, *, timers: bool = False) -> list[tuple[str
         query.awaitTermination()
     import pyarrow.parquet as pq
 
+    # Only what was committed: the batch that a stop cuts short takes its own files away again.
+    committed = frame.sparkSession.read.parquet(str(folder / "out")).inputFiles()
     rows = []
-    for path in sorted((folder / "out").glob("*.parquet")):
+    for path in sorted(url2pathname(urlsplit(file).path) for file in committed):
         table = pq.ParquetFile(path).read(["key", "number"])
         rows += zip(table["key"].to_pylist(), table["number"].to_pylist(), strict=True)
     return rows
