@@ -47,6 +47,7 @@ SETTINGS = (
 )
 ROOT = Path(__file__).parents[2]
 ROUNDS_PER_LIFE = 5
+ACKS_A_ROUND_MIN = 101
 LOAD_S_MAX = 2.0
 STOP_RATIO = 0.1
 SENDERS = 3
@@ -182,7 +183,14 @@ class Life:
         self._figures.lives += 1
         self._figures.copies += self._book.copies
 
+    async def _until_acknowledged(self, count: int) -> None:
+        """However slow the machine is: a kill before anything was sent would prove nothing."""
+        ends_s = time.monotonic() + READY_S
+        while self._book.acknowledged < count and time.monotonic() < ends_s:
+            await asyncio.sleep(0.05)
+
     async def _load_and_kill(self, load_s: float) -> None:
+        before = self._book.acknowledged
         process = self._process.start()
         try:
             address = await self._process.ready(process)
@@ -203,6 +211,7 @@ class Life:
             ]  # fmt: skip
             tasks.append(asyncio.create_task(consume(api, places, self._book, suspend_ms=500)))
             await asyncio.sleep(load_s)
+            await self._until_acknowledged(before + ACKS_A_ROUND_MIN)
             how = signal.SIGTERM if self._draw.random() < STOP_RATIO else signal.SIGKILL
             process.send_signal(how)
             if how == signal.SIGKILL:
