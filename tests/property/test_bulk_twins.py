@@ -27,7 +27,9 @@ from inorder.wire.record import pack_host
 
 NOW_MS = 1_794_715_657_300
 NAMED, ANONYMOUS = "spark:sink:orders:b:0", "0123456789abcdef"
-KINDS = ("plain", "named", "anonymous")
+KINDS = ("plain", "named", "aligned", "anonymous")
+ALIGNED = 1 << 40
+"""Numbers from here on have all as many digits, as a sink's have."""
 
 
 class Connection:
@@ -58,7 +60,7 @@ def item(body: bytes, properties: bytes, flag: int = 0) -> bytes:
 def batch(kind: str, count: int, dice: random.Random) -> tuple[bytes, list[int]]:
     """Return the body of a batch and its numbers."""
     items, numbers = [], []
-    last = -1
+    last = ALIGNED if kind == "aligned" else -1
     for index in range(count):
         own = [f"UNIQ_KEY\x01C0000202{index:08X}"]
         if dice.random() < 0.5:
@@ -66,7 +68,7 @@ def batch(kind: str, count: int, dice: random.Random) -> tuple[bytes, list[int]]
         if dice.random() < 0.5:
             own.append(f"KEYS\x01k{dice.randrange(99)} word")
         number = last + 1
-        if kind == "named":
+        if kind in ("named", "aligned"):
             number += dice.choice((0, 0, 1, 1 << 20))
             group = f"INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01{number}\x02INORDER_PREV\x01{last}"
             own.insert(dice.randrange(len(own)) + 1, group)
@@ -104,7 +106,9 @@ def sent(body: bytes, numbers: list[int], *, columns: bool, kind: str = "named")
     connection: Any = Connection()
     table = broker.producers
     for name, named in ((NAMED, True), (ANONYMOUS, False)):
-        table.add_numbers(table.hello(name, 1, connection, named=named), "Bulk", 3)
+        made = table.add_numbers(table.hello(name, 1, connection, named=named), "Bulk", 3)
+        if kind == "aligned" and named:
+            table.stored(made, ALIGNED, 0)
     path = HotPath(broker)
     target = path.target("Bulk", 3)
     answers = Answers(connection, NOW_MS)
@@ -116,7 +120,7 @@ def sent(body: bytes, numbers: list[int], *, columns: bool, kind: str = "named")
     taken = path.send_v2(connection, header(3), body, answers)
     log = bytes(store.log.pending[: store.log._used])
     known = {name: table.numbers(name, "Bulk", 3) for name in (NAMED, ANONYMOUS)}
-    chosen = known[NAMED if kind == "named" else ANONYMOUS]
+    chosen = known[ANONYMOUS if kind == "anonymous" else NAMED]
     assert chosen is not None
     seen = Seen(
         taken_by_columns == [True] if columns else taken,
@@ -215,3 +219,67 @@ def test_numbers_inside_of_a_body_are_no_numbers():
     assert seen.taken
     assert seen.last[NAMED] == 127
     assert seen == sent(b"".join(items), list(range(128)), columns=False)
+
+
+def aligned_members(count: int = 128) -> bytearray:
+    """Return a batch as a sink packs it: numbers of one length, a separator at the end."""
+    found = bytearray()
+    for index in range(count):
+        text = (
+            f"UNIQ_KEY\x01C{index:08X}\x02KEYS\x01k{index}\x02INORDER_PID\x01{NAMED}"
+            f"\x02INORDER_SEQ\x01{500 + index}\x02INORDER_PREV\x01{499 + index}\x02"
+        )
+        found += item(b"x" * 30, text.encode())
+    return found
+
+
+def test_numbers_of_one_length_are_read_at_once():
+    """Whose they are, the numbers, and what the first comes behind."""
+    body = bytes(aligned_members())
+    items = bulk.split(body, 1 << 22)
+    assert items is not None
+    assert bulk.aligned_numbers(body, items) == (NAMED, list(range(500, 628)), 499)
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_numbers_read_at_once_are_those_read_one_by_one(data: st.DataObject):
+    """A batch with a few bytes of one message changed: the same numbers, or none at all."""
+    body = aligned_members()
+    size = len(body) // 128
+    message = data.draw(st.sampled_from((0, 1, 64, 127)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = message * size + data.draw(st.integers(20, size - 1))
+        body[place] = data.draw(
+            st.sampled_from(b"\x01\x020159UNIQ_KEYS\xff:/") | st.integers(0, 255)
+        )
+    whole = bytes(body)
+    items = bulk.split(whole, 1 << 22)
+    if items is not None:
+        at_once = bulk.aligned_numbers(whole, items)
+        assert at_once is None or at_once == bulk.numbers_of(items.properties)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"SEQ\x01564\x02", b"SEQ\x0156:\x02"),
+        (b"SEQ\x01564\x02", b"SEQ\x01574\x02"),
+        (b"PREV\x01563\x02", b"PREV\x01562\x02"),
+        (b"PREV\x01563\x02", b"PREV\x01563\x01"),
+        (b"INORDER_PREV\x01563", b"INORDER_PREW\x01563"),
+        (b"UNIQ_KEY\x01C00000040", b"UNIQ_KEY\x01C0000004\xff"),
+        (b"UNIQ_KEY\x01C00000040", b"UNIQ_KEI\x01C00000040"),
+        (b"KEYS\x01k64\x02INORDER_PID", b"KEYS\x01k64xINORDER_PID"),
+        (b"b:0\x02INORDER_SEQ\x01564", b"b:1\x02INORDER_SEQ\x01564"),
+    ],
+)
+def test_what_is_not_in_line_is_not_read_at_once(old: bytes, new: bytes):
+    """A figure, a predecessor, a name, an id or another producer's: each is looked at."""
+    body = bytes(aligned_members())
+    assert len(old) == len(new)
+    assert body.count(old) == 1
+    body = body.replace(old, new)
+    items = bulk.split(body, 1 << 22)
+    assert items is not None
+    assert bulk.aligned_numbers(body, items) is None

@@ -12,7 +12,7 @@ from inorder.errors import ConnectionLost, InorderError
 from inorder.net.blocking import BlockingConnection
 from inorder.spark import packing
 from inorder.spark.cluster import Cluster
-from inorder.spark.sending import Sender
+from inorder.spark.sending import AHEAD_MAX, Sender
 from inorder.spark.sink import OutOfOrder, parse, send_rows
 from inorder.wire.batch import decode_batch
 from inorder.wire.requests.producers import ProducerState
@@ -131,6 +131,43 @@ def test_a_lost_answer_is_asked_for(results: str, monkeypatch: pytest.MonkeyPatc
     assert bodies(results) == sorted(f"0.{at}" for at in range(200))
 
 
+def test_requests_behind_one_that_failed_are_refused(
+    results: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were sent ahead; none is stored before the rows of the failed one, all of them after."""
+    real, calls = Sender._ask, [0]
+
+    def ask(self: Sender, lane: Any, version: int) -> Any:
+        calls[0] += 1
+        return real(self, lane, version + 7 if calls[0] == 3 else version)
+
+    monkeypatch.setattr(Sender, "_ask", ask)
+    monkeypatch.setattr(packing, "CHUNK_MESSAGES", 10)
+    send(results, *(batch([row(at, key="k") for at in range(at, at + 50)])
+                    for at in range(0, 200, 50)))  # fmt: skip
+    assert calls[0] > 20, "those of the first try and those of the second"
+    assert [message.body for message in stored(results, "results")] == [
+        b"0.%d" % at for at in range(200)
+    ]
+
+
+def test_so_many_requests_go_ahead_and_no_more(
+    results: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task does not wait for each answer, and what it has sent without one is bounded."""
+    real, most = Sender._ask, [0]
+
+    def ask(self: Sender, lane: Any, version: int) -> Any:
+        most[0] = max(most[0], len(self._open) + 1)
+        return real(self, lane, version)
+
+    monkeypatch.setattr(Sender, "_ask", ask)
+    monkeypatch.setattr(packing, "CHUNK_MESSAGES", 3)
+    send(results, *(batch([row(at) for at in range(at, at + 100)]) for at in range(0, 300, 100)))
+    assert most == [AHEAD_MAX]
+    assert bodies(results) == sorted(f"0.{at}" for at in range(300))
+
+
 def test_an_older_attempt_is_shut_out(results: str) -> None:
     """Who said hello later has the name; the attempt before it cannot store anything."""
     from inorder.errors import ProducerStale
@@ -139,9 +176,12 @@ def test_an_older_attempt_is_shut_out(results: str) -> None:
     options = parse({"namesrv": results, "topic": "results", "sinkId": "copy"}, list(SCHEMA.names))
     old, new = PackedSink(options), PackedSink(options)
     assert list(old.send(batch([row(0)]))) == []
+    old.finish()
     assert list(new.send(batch([row(0), row(1)]))) == []
+    new.finish()
     with pytest.raises(ProducerStale):
         list(old.send(batch([row(1), row(2)])))
+        old.finish()
     old.close()
     new.close()
     assert bodies(results) == ["0.0", "0.1"]

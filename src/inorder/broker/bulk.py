@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 import re
+import struct
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,6 +32,9 @@ ENTRY: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 _SEQUENCE: Final = f"\x02{SEQUENCE}\x01".encode()
 _PREDECESSOR: Final = f"\x02{PREDECESSOR}\x01".encode()
 _DIGITS_MAX: Final = 18
+_SIZE: Final = struct.Struct(">i").unpack_from
+_ZERO: Final = 48
+_NINE: Final = 9
 _GROUP: Final = re.compile(
     MARK_BYTES + b"([^\x01\x02]+)" + _SEQUENCE + b"([0-9]{1,18})"
     b"(?:" + _PREDECESSOR + b"(-1|[0-9]{1,18}))?\x02"
@@ -47,6 +51,8 @@ class Items(NamedTuple):
     body_end: Array
     end: Array
     properties: list[bytes]
+    joined: bytes
+    """All properties, one behind the other, for what is searched for in all of them."""
 
 
 def split(body: bytes, size_max: int) -> Items | None:
@@ -55,14 +61,11 @@ def split(body: bytes, size_max: int) -> Items | None:
     end = len(body)
     if end < BULK_MIN * ITEM_BYTES_MIN or end > size_max:
         return None
-    if b"DELAY\x01" in body or b"TIMER_D" in body:
-        return None
     starts: list[int] = []
-    add, number = starts.append, int.from_bytes
-    at = 0
-    while at < end:
+    add, at = starts.append, 0
+    while at + 4 <= end:
         add(at)
-        size = number(body[at : at + 4], "big")
+        (size,) = _SIZE(body, at)
         if size < ITEM_BYTES_MIN:
             return None
         at += size
@@ -84,7 +87,11 @@ def split(body: bytes, size_max: int) -> Items | None:
     if ((properties > 0) & (data[ends - 1] == 0)).any():
         return None
     texts = [body[a:b] for a, b in zip((body_end + 2).tolist(), ends.tolist(), strict=True)]
-    return Items(flags, body_at, body_end, ends, texts)
+    # Words of up to five letters are found twice as fast; whoever has one is not plain.
+    joined = b"\x02".join(texts)
+    if b"DELAY" in joined or b"TIMER" in joined:
+        return None
+    return Items(flags, body_at, body_end, ends, texts, joined)
 
 
 class Numbers(NamedTuple):
@@ -125,6 +132,44 @@ def numbers_of(properties: Sequence[bytes]) -> Numbers | None:
     if not all(map(bytes.startswith, rests, wanted)):
         return None
     return Numbers(name.decode(), numbers, None if before is None else int(before))
+
+
+def aligned_numbers(body: bytes, items: Items) -> Numbers | None:
+    """Return what `numbers_of` does if all numbers of a named producer have as many digits."""
+    # hot: 0.3 µs a message
+    first = _GROUP.search(items.properties[0] + b"\x02")
+    count, starts = len(items.properties), items.body_end + 2
+    if first is None or first[3] is None or not items.joined.isascii():
+        return None
+    if items.joined.count(MARK_BYTES) != count:
+        return None
+    mark = b"\x02" + MARK_BYTES + first[1] + _SEQUENCE
+    places = map(body.find, repeat(mark), starts.tolist(), items.end.tolist())
+    at = np.fromiter(places, np.int64, count)
+    number_at, digits = at + len(mark), len(first[2])
+    before_at = number_at + digits + len(_PREDECESSOR)
+    # The first has its own predecessor; it was read above.
+    if int(at.min()) < 0 or (before_at[1:] + digits + 1 > items.end[1:]).any():
+        return None
+    if _taken(body, starts, len(UNIQUE_BYTES)).tobytes() != UNIQUE_BYTES * count:
+        return None
+    if _taken(body, number_at + digits, len(_PREDECESSOR)).tobytes() != _PREDECESSOR * count:
+        return None
+    texts = _taken(body, number_at, digits + 1)
+    if _taken(body, before_at[1:], digits + 1).tobytes() != texts[:-1].tobytes():
+        return None
+    figures = texts.view(np.uint8).reshape(count, digits + 1)
+    values = figures[:, :digits] - np.uint8(_ZERO)  # what is below wraps around
+    if (values > _NINE).any():
+        return None
+    numbers = values @ (10 ** np.arange(digits - 1, -1, -1, dtype=np.int64))
+    return Numbers(first[1].decode(), numbers.tolist(), int(first[3]))
+
+
+def _taken(body: bytes, at: Array, size: int) -> Array:
+    """Return so many bytes from each place; all of them lie within the body."""
+    windows: Array = np.ndarray((len(body) - size + 1,), f"V{size}", body, strides=(1,))
+    return windows[at]
 
 
 def follow(found: Numbers, last: int) -> bool:

@@ -243,7 +243,7 @@ class HotPath:
         if items is None:
             return False
         numbered: list[tuple[QueueNumbers[ServerConnection], int]] = []
-        if MARK_BYTES in body and target.numbers is not None:
+        if target.numbers is not None and MARK_BYTES in body:
             found = items_in_turn(connection, target.numbers, body, items)
             if found is None:
                 return False
@@ -281,8 +281,8 @@ class HotPath:
         if items is None:
             return False
         turn = None
-        if MARK_BYTES in body and target.numbers is not None:
-            turn = bulk_in_turn(connection, target.numbers, items.properties)
+        if target.numbers is not None and MARK_BYTES in body:
+            turn = bulk_in_turn(connection, target.numbers, body, items)
             if turn is None:
                 return False
         fields, offset = request.extFields, target.queue.next_offset

@@ -42,6 +42,7 @@ from inorder.wire.record import scan
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
+    from inorder.broker.bulk import Items
     from inorder.broker.packing import Target
     from inorder.broker.state.producers import Producer, ProducerTable
     from inorder.broker.state.queuenumbers import QueueNumbers
@@ -332,12 +333,13 @@ def items_in_turn(
 def bulk_in_turn(
     connection: ServerConnection,
     known: dict[str, QueueNumbers[ServerConnection]],
-    properties: list[bytes],
+    body: bytes,
+    items: Items,
 ) -> tuple[QueueNumbers[ServerConnection], list[int]] | None:
     """Return the producer's numbers and those of a large batch if they are plainly the next."""
     from inorder.broker import bulk
 
-    found = bulk.numbers_of(properties)
+    found = bulk.aligned_numbers(body, items) or bulk.numbers_of(items.properties)
     numbers = None if found is None else known.get(found.producer_id)
     if (
         found is None

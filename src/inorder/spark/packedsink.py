@@ -54,12 +54,19 @@ class PackedSink:
         self._places: dict[tuple[str, int], int] = {}
         self._shift = 0
 
+    def finish(self) -> None:
+        """Return when everything sent is stored."""
+        self._sender.finish()
+
     def close(self) -> None:
         """Let go."""
         self._sender.close()
 
     def send(self, batch: pa.RecordBatch) -> Iterator[Unsent]:
-        """Send rows; give those back that are for a topic that nobody knows yet."""
+        """Send rows; give those back that are for a topic that nobody knows yet.
+
+        What was sent is stored when `finish` has returned.
+        """
         if not batch.num_rows:
             return
         if set(OWN) <= set(batch.schema.names):
@@ -71,10 +78,13 @@ class PackedSink:
         own = self._own_properties(batch)
         for name, topic, rows, numbers in list(self._groups(batch)):  # judged before any is sent
             try:
-                self._sender.send(self._rows(batch, own, name, topic, rows, numbers))
+                self._sender.find(topic)
             except TopicNotRouted:
+                self._sender.finish()
                 self._sender.close()  # somebody else speaks for this producer now
                 yield Unsent(name, topic, batch.take(pa.array(rows)), numbers)
+            else:
+                self._sender.send(self._rows(batch, own, name, topic, rows, numbers))
 
     def _own_properties(self, batch: pa.RecordBatch) -> Any | None:
         names = set(batch.schema.names)
@@ -245,5 +255,6 @@ def send_packed(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iter
     try:
         for batch in batches:
             yield from sink.send(batch)
+        sink.finish()
     finally:
         sink.close()

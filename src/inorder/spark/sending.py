@@ -2,7 +2,8 @@
 
 Each producer's name is made known to a broker (hello), which then says how far that name is on a
 queue (state). Rows at or below are stored already and are left out; the others go in their order,
-a request at a time and queue. After whatever went wrong the broker is asked again how far it is, so
+several requests ahead of their answers: each says which number it comes behind, so what follows a
+request that failed is refused. After whatever went wrong the broker is asked again how far it is:
 nothing is sent twice and nothing is passed over. Whoever says hello under a name later has it: an
 attempt that was given up and lives on is refused.
 
@@ -17,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -53,6 +54,8 @@ from inorder.wire.sendframes import SendTemplate, json_text
 
 GROUP: Final = "inorder_spark"
 ATTEMPTS: Final = 8
+AHEAD_MAX: Final = 8
+"""Requests that wait for their answers, of a megabyte each at most."""
 PAUSE_S: Final = 0.1
 _INCARNATION_BITS: Final = 20
 _TEMPLATE_TOPIC: Final = "TBW102"
@@ -89,6 +92,13 @@ class _Lane:
     chunks: deque[Chunk]
 
 
+class _Sent(NamedTuple):
+    rows: Rows
+    indexes: Array
+    connection: BlockingConnection
+    number: int
+
+
 class Sender:
     """Sends rows for one task; made and used by one thread."""
 
@@ -101,27 +111,34 @@ class Sender:
         self._past: dict[str, list[Targets]] = {}
         self._begun: dict[tuple[str, str], Begun] = {}
         self._incarnation = 0
+        self._open: deque[_Sent] = deque()
 
-    def send(self, rows: Rows) -> None:
-        """Store rows in their order, each once; return when all are stored.
+    def find(self, topic: str) -> None:
+        """Learn which queues a topic has.
 
         Raises:
             TopicNotRouted: nobody knows the topic yet.
+        """
+        self._the_targets(topic)
+
+    def send(self, rows: Rows) -> None:
+        """Send rows in their order, each once; they are stored when `finish` has returned.
+
+        Raises:
             ConfigError: the broker knows no named producers.
         """
         rows.stored = np.zeros(len(rows.numbers), bool)
-        targets = self._the_targets(rows.topic)
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                if attempt > 1:
-                    targets = self._the_targets(rows.topic, anew=True)
-                self._send(rows, targets)
-                return
-            except (TransportError, BrokerError) as error:
-                if attempt == ATTEMPTS or not _passes(error):
-                    raise
-            self.close()
-            time.sleep(PAUSE_S * attempt)
+        try:
+            self._send(rows, self._the_targets(rows.topic))
+        except (TransportError, BrokerError) as error:
+            self._send_again(error, rows)
+
+    def finish(self) -> None:
+        """Return when everything sent is stored."""
+        try:
+            self._await(0)
+        except (TransportError, BrokerError) as error:
+            self._send_again(error)
 
     def close(self) -> None:
         """Let go of the connections, and of what is known about producers."""
@@ -130,6 +147,24 @@ class Sender:
         self._connections.clear()
         self._greeted.clear()
         self._last.clear()
+        self._open.clear()
+
+    def _send_again(self, error: TransportError | BrokerError, *more: Rows) -> None:
+        """Store what was sent and has no answer, and `more`, as far as it is not there yet."""
+        waiting = {id(rows): rows for rows in (*(sent.rows for sent in self._open), *more)}
+        for attempt in range(1, ATTEMPTS):
+            if not _passes(error):
+                break
+            self.close()
+            time.sleep(PAUSE_S * attempt)
+            try:
+                for rows in waiting.values():
+                    self._send(rows, self._the_targets(rows.topic, anew=True))
+                self._await(0)
+                return
+            except (TransportError, BrokerError) as again:
+                error = again
+        raise error
 
     def _the_targets(self, topic: str, *, anew: bool = False) -> Targets:
         found = None if anew else self._targets.get(topic)
@@ -195,16 +230,24 @@ class Sender:
         for lane in lanes:
             lane.chunks.extend(rows.pack(name, lane.rows, self._last[name, lane.queue]))
         while lanes:
-            asked = [(lane, *self._ask(lane, targets.version)) for lane in lanes]
-            for lane, connection, number in asked:
-                answer = connection.receive(number)
-                if answer.code != ResponseCode.SUCCESS:
-                    raise broker_error(answer.code, answer.remark)
+            for lane in lanes:
+                self._await(AHEAD_MAX - 1)
+                connection, number = self._ask(lane, targets.version)
                 chunk = lane.chunks.popleft()
                 sent = lane.rows[chunk.start : chunk.end]
-                rows.stored[sent] = True
+                self._open.append(_Sent(rows, sent, connection, number))
                 self._last[name, lane.queue] = int(rows.numbers[sent[-1]])
             lanes = [lane for lane in lanes if lane.chunks]
+
+    def _await(self, open_max: int) -> None:
+        """Take answers, the oldest first, until at most so many requests wait for theirs."""
+        while len(self._open) > open_max:
+            sent = self._open[0]
+            answer = sent.connection.receive(sent.number)
+            if answer.code != ResponseCode.SUCCESS:
+                raise broker_error(answer.code, answer.remark)
+            sent.rows.stored[sent.indexes] = True
+            self._open.popleft()
 
     def _ask(self, lane: _Lane, version: int) -> tuple[BlockingConnection, int]:
         queue, body = lane.queue, lane.chunks[0].body
