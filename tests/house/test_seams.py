@@ -67,6 +67,7 @@ FILES_IN = {
     "cli/failures.py": "output that nobody reads any more goes nowhere",
     "cli/profiles.py": "the profiles of a person, read before anything starts",
     "spark/java.py": "a wrapper in the user's cache, for another program",
+    "spark/workerpython.py": "a wrapper in the user's cache, for another program",
     "spark/sessions.py": "a settings file for the JVM",
     "spark/jobs/files.py": "archives go through Arrow's file systems; local ones are synced",
     "spark/versionfiles.py": "states of a query, in a folder that all executors see",

