@@ -37,6 +37,9 @@ TOPICS = ("orders", "payments", "stock")
 QUEUES = 3
 KEYS = 12
 BATCH_RATIO = 0.15
+LARGE_BATCH_RATIO = 0.05
+LARGE_BATCH_MORE = (130, 300)
+"""So many are taken column by column (`broker/bulk.py`)."""
 TIMEOUT_MS = 30_000
 SLOW_S = 0.005
 LOSS = frozenset((Kind.LOST, Kind.OFFSET_CONFLICT))
@@ -290,7 +293,10 @@ class Sender:
     def batch(self) -> list[Letter]:
         """Return the next messages of one queue."""
         first = self.letter()
-        return [first, *(self.letter(first.place) for _ in range(self._draw.randint(1, 7)))]
+        more = self._draw.randint(1, 7)
+        if self.large and self._draw.random() < LARGE_BATCH_RATIO:
+            more = self._draw.randint(*LARGE_BATCH_MORE)
+        return [first, *(self.letter(first.place) for _ in range(more))]
 
 
 async def consume(api: BrokerApi, places: list[Place], book: Book, *, suspend_ms: int) -> None:

@@ -99,6 +99,7 @@ def all_seeds() -> dict[str, list[bytes]]:
         if text := command.fields.get("subscription"):
             seeds["subscription"].append(text.encode())
     _by_hand(seeds)
+    seeds["large_batch"] += [targets.numbered(number) for number in (0, 63, 64, 65)]
     return {name: _distinct(found) for name, found in seeds.items()}
 
 
@@ -112,6 +113,7 @@ def _request(
     if code == RequestCode.SEND_BATCH_MESSAGE and body:
         seeds["batch"].append(body)
         seeds["batch_short_cut"].append(body)
+        seeds["large_batch"].append(body)
     if code in BODY_OF_REQUEST and body:
         seeds["json_bodies"].append(bytes((BODY_OF_REQUEST[RequestCode(code)],)) + body)
     if code == RequestCode.REGISTER_BROKER and body:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from inorder.broker import hot, pulls, sendrules
+from inorder.broker import bulk, hot, pulls, sendrules
 from inorder.broker.journal import pack as pack_journal
 from inorder.broker.journal import split as split_journal
 from inorder.broker.state import attributes, ownerrecords
@@ -48,7 +48,7 @@ from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
 from inorder.testing.storing import append, contents, write_and_publish
 from inorder.wire import bodies, fastjson, properties, record, recordscan
-from inorder.wire.batch import decode_batch, encode_batch
+from inorder.wire.batch import BatchItem, decode_batch, encode_batch
 from inorder.wire.bodies import leases as lease_bodies
 from inorder.wire.bodies import parking
 from inorder.wire.bodies.resizing import decode_resize_view, encode_resize_view
@@ -279,6 +279,36 @@ def batch_short_cut(data: bytes) -> None:
     """What the short cut accepts, the general way accepts."""
     if sendrules.split_batch(data, 1 << 22) is not None:
         decode_batch(data)
+
+
+def numbered(index: int) -> bytes:
+    """Return a message of a batch with a producer's number."""
+    text = (
+        f"UNIQ_KEY\x01C{index:08X}\x02INORDER_PID\x01fuzz\x02INORDER_SEQ\x01{500 + index}"
+        f"\x02INORDER_PREV\x01{499 + index}\x02"
+    ).encode()
+    return encode_batch([BatchItem(0, b"x", text)])
+
+
+_BEFORE = b"".join(map(numbered, range(64)))
+_AFTER = b"".join(map(numbered, range(65, 129)))
+
+
+@target()
+def large_batch(data: bytes) -> None:
+    """A message among many others: taken column by column it is what it is taken by itself."""
+    whole = _BEFORE + data + _AFTER
+    found = bulk.split(whole, 1 << 22)
+    if found is None:
+        return
+    items = decode_batch(whole)
+    places = zip(found.body_at.tolist(), found.body_end.tolist(), strict=True)
+    same([whole[start:end] for start, end in places], [item.body for item in items])
+    same(found.flags.tolist(), [item.flag for item in items])
+    same(found.properties, [item.properties for item in items])
+    numbers = bulk.aligned_numbers(whole, found)
+    if numbers is not None:
+        same(numbers, bulk.numbers_of(found.properties))
 
 
 @target()
