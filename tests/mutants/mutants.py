@@ -648,6 +648,20 @@ MUTANTS = [
         "        return False\n",
         "tests/spark/test_packed_sink.py::test_a_batch_is_repeated_between_resizes",
     ),
+    Mutant(
+        "requests-ahead-are-forgotten", "A12", "only the rows at hand are sent again, not all open",
+        "inorder.spark.sending",
+        "for rows in (*(sent.rows for sent in self._open), *more)}\n",
+        "for rows in more}\n",
+        "tests/spark/test_packed_sink.py::test_requests_behind_one_that_failed_are_refused",
+    ),
+    Mutant(
+        "answers-are-not-awaited", "A12", "a task ends before its last rows are stored",
+        "inorder.spark.sending",
+        "            self._await(0)\n        except",
+        "            self._await(AHEAD_MAX)\n        except",
+        "tests/spark/test_packed_sink.py::test_a_task_ends_when_its_last_rows_are_stored",
+    ),
 ]  # fmt: skip
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}

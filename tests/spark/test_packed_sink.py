@@ -151,6 +151,22 @@ def test_requests_behind_one_that_failed_are_refused(
     ]
 
 
+def test_a_task_ends_when_its_last_rows_are_stored(
+    results: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to its last request is a refusal: it is noticed, and the rows are sent again."""
+    real, calls = Sender._ask, [0]
+
+    def ask(self: Sender, lane: Any, version: int) -> Any:
+        calls[0] += 1
+        return real(self, lane, version + 7 if calls[0] == 1 else version)
+
+    monkeypatch.setattr(Sender, "_ask", ask)
+    send(results, batch([row(at, key="k") for at in range(5)]))
+    assert calls[0] == 2
+    assert bodies(results) == [f"0.{at}" for at in range(5)]
+
+
 def test_so_many_requests_go_ahead_and_no_more(
     results: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
