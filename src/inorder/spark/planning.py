@@ -220,17 +220,18 @@ def pack(spans: Iterable[Range], partitions_max: int) -> list[tuple[Range, ...]]
 
 
 def pack_by_queue(spans: Iterable[Range], partitions_max: int) -> list[tuple[Range, ...]]:
-    """Put whole queues into partitions by their name: a queue stays with its companions.
+    """Put whole queues into partitions by their number: a queue stays with its companions.
 
-    For streams: caches that a task keeps for its queues stay of use from batch to batch.
+    For streams: caches that a task keeps for its queues stay of use from batch to batch. The queues
+    of a broker go to one partition after the other; with which it begins is drawn from its name.
     """
     found = sorted(spans, key=lambda span: span.queue)
     if len(found) <= partitions_max:
         return [(span,) for span in found]
     bins: dict[int, list[Range]] = {}
     for span in found:
-        name = f"{span.queue.topic}/{span.queue.broker}/{span.queue.index}".encode()
-        bins.setdefault(zlib.crc32(name) % partitions_max, []).append(span)
+        first = zlib.crc32(f"{span.queue.topic}/{span.queue.broker}".encode())
+        bins.setdefault((first + span.queue.index) % partitions_max, []).append(span)
     return [tuple(bins[at]) for at in sorted(bins)]
 
 

@@ -113,6 +113,17 @@ def test_a_queue_keeps_its_partition() -> None:
         assert any({span.queue for span in part} <= group for group in companions)
 
 
+@pytest.mark.parametrize("name", ["bench", "orders", "a", "payments"])
+def test_the_queues_of_a_broker_are_spread_evenly(name: str) -> None:
+    """No task has more than one queue more than another, whatever the topic is called."""
+    for queues in (4, 5, 16):
+        found = [Range(TopicQueue(name, "broker-a", index), 0, 9) for index in range(queues)]
+        for most in range(1, 9):
+            sizes = [len(part) for part in pack_by_queue(found, most)]
+            assert len(sizes) == min(most, queues)
+            assert max(sizes) - min(sizes) <= 1
+
+
 def test_split_covers_all() -> None:
     """Pieces are disjoint and cover the range."""
     assert split([Range(Q[0], 0, 5)], 2) == [
