@@ -157,6 +157,20 @@ def test_columns_and_messages_leave_the_same(kind: str, count: int, seed: int):
     assert by_columns == by_messages
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_laid_out_and_put_together_are_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether parts of one size are copied at once or every record by itself."""
+    body, numbers = batch(kind, 200, random.Random(3))
+    seen = []
+    for most in (0, 10_000):
+        monkeypatch.setattr(bulk, "SIZES_MAX", most)
+        seen.append(sent(body, numbers, columns=True, kind=kind))
+    assert seen[0] == seen[1]
+    assert seen[0].taken
+
+
 def members(count: int = 128, **changed: bytes) -> bytes:
     """Return a batch of a named producer, some properties of it changed."""
     found = []

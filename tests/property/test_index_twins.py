@@ -97,3 +97,27 @@ def test_keys_found_by_arrays_are_those_found_one_by_one(records: list[str]) -> 
         )
     ]
     assert list(zip(rows.owners.tolist(), rows.hashes.tolist(), strict=True)) == expected
+
+
+IN_LINE = st.tuples(
+    st.text(st.sampled_from("ab0 \x01\x02é"), min_size=3, max_size=3),
+    st.sampled_from(
+        ["", "\x02", "\x02KEYS\x01k", "\x02UNIQ_KEY\x01zzz\x02", "\x02WAIT\x01true\x02"]
+    ),
+).map(lambda parts: f"UNIQ_KEY\x01{parts[0]}{parts[1]}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(records=st.lists(IN_LINE, min_size=1, max_size=4), topic=st.sampled_from(["T", "U"]))
+def test_ids_that_stand_in_line_are_those_found_one_by_one(records: list[str], topic: str) -> None:
+    """Every record begins with its id, all of one length, or nearly so."""
+    raw = [text.encode() for text in records]
+    rows = key_rows([topic] * len(raw), raw)
+    expected = [
+        (number, key_hash)
+        for number, text in enumerate(raw)
+        for key_hash in keyhash.hash_pure(
+            [keyhash.prefix_hash(topic)] * len(keys_of(text)), keys_of(text)
+        )
+    ]
+    assert list(zip(rows.owners.tolist(), rows.hashes.tolist(), strict=True)) == expected

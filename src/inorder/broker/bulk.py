@@ -27,6 +27,8 @@ BULK_MIN: Final = 128
 ITEM_HEAD_BYTES: Final = 20
 ITEM_BYTES_MIN: Final = 23
 PROPERTIES_BYTES_MAX: Final = 32_767
+SIZES_MAX: Final = 16
+"""Up to so many different sizes it pays to copy those of one size together."""
 UNIQUE_BYTES: Final = b"UNIQ_KEY\x01"
 ENTRY: Final = np.dtype([("position", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 _SEQUENCE: Final = f"\x02{SEQUENCE}\x01".encode()
@@ -87,9 +89,9 @@ def split(body: bytes, size_max: int) -> Items | None:
     if ((properties > 0) & (data[ends - 1] == 0)).any():
         return None
     texts = [body[a:b] for a, b in zip((body_end + 2).tolist(), ends.tolist(), strict=True)]
-    # Words of up to five letters are found twice as fast; whoever has one is not plain.
     joined = b"\x02".join(texts)
-    if b"DELAY" in joined or b"TIMER" in joined:
+    # One letter is found much faster than a word. Whoever has these words is not plain.
+    if (b"L" in joined and b"DELAY" in joined) or (b"M" in joined and b"TIMER" in joined):
         return None
     return Items(flags, body_at, body_end, ends, texts, joined)
 
@@ -135,8 +137,11 @@ def numbers_of(properties: Sequence[bytes]) -> Numbers | None:
 
 
 def aligned_numbers(body: bytes, items: Items) -> Numbers | None:
-    """Return what `numbers_of` does if all numbers of a named producer have as many digits."""
-    # hot: 0.3 µs a message
+    """Return what `numbers_of` does if the numbers of a named producer are in line.
+
+    That is, all have as many digits, and as much stands behind them.
+    """
+    # hot: 0.15 µs a message
     first = _GROUP.search(items.properties[0] + b"\x02")
     count, starts = len(items.properties), items.body_end + 2
     if first is None or first[3] is None or not items.joined.isascii():
@@ -144,12 +149,16 @@ def aligned_numbers(body: bytes, items: Items) -> Numbers | None:
     if items.joined.count(MARK_BYTES) != count:
         return None
     mark = b"\x02" + MARK_BYTES + first[1] + _SEQUENCE
-    places = map(body.find, repeat(mark), starts.tolist(), items.end.tolist())
-    at = np.fromiter(places, np.int64, count)
+    firsts, places = items.properties[:2], [text.find(mark) for text in items.properties[:2]]
+    at = items.end - (len(firsts[1]) - places[1])
+    at[0] = starts[0] + places[0]  # its predecessor, which was read above, may be of any length
     number_at, digits = at + len(mark), len(first[2])
     before_at = number_at + digits + len(_PREDECESSOR)
-    # The first has its own predecessor; it was read above.
-    if int(at.min()) < 0 or (before_at[1:] + digits + 1 > items.end[1:]).any():
+    if min(places) < 0 or (at < starts).any():
+        return None
+    if (before_at[1:] + digits + 1 > items.end[1:]).any():
+        return None
+    if _taken(body, at, len(mark)).tobytes() != mark * count:
         return None
     if _taken(body, starts, len(UNIQUE_BYTES)).tobytes() != UNIQUE_BYTES * count:
         return None
@@ -168,8 +177,7 @@ def aligned_numbers(body: bytes, items: Items) -> Numbers | None:
 
 def _taken(body: bytes, at: Array, size: int) -> Array:
     """Return so many bytes from each place; all of them lie within the body."""
-    windows: Array = np.ndarray((len(body) - size + 1,), f"V{size}", body, strides=(1,))
-    return windows[at]
+    return _windows(body, size)[at]
 
 
 def follow(found: Numbers, last: int) -> bool:
@@ -195,9 +203,8 @@ class Head(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """The records of a batch and their queue entries."""
+    """The queue entries of a batch, and where its records begin."""
 
-    records: bytes
     entries: bytes
     positions: list[int]
 
@@ -222,12 +229,13 @@ def pack(  # noqa: PLR0917 - called in one place
     offset: int,
     crcs: list[int],
     tag_hashes: list[int] | None,
+    room: memoryview,
 ) -> Packed:
-    """Return the records of a batch that lies at `position` and begins with `offset`.
+    """Put the records of a batch that lies at `position` and begins with `offset` into the room.
 
     `tag_hashes` is None if no message has a tag.
     """
-    # hot: 0.6 µs a message
+    # hot: 0.3 µs a message
     count = len(items.properties)
     layout = _layout(len(head.born_host), len(head.store_host))
     fixed = layout.itemsize + len(head.topic_part) + 4
@@ -241,17 +249,55 @@ def pack(  # noqa: PLR0917 - called in one place
     heads["born_at"], heads["born_host"] = head.born_at_ms, np.void(head.born_host)
     heads["stored_at"], heads["store_host"] = head.stored_at_ms, np.void(head.store_host)
     heads["redeliveries"] = head.redeliveries
-    blob, width = heads.tobytes(), layout.itemsize
-    body_ends = items.body_end.tolist()
-    parts: list[bytes] = [head.topic_part] * (4 * count)
-    parts[0::4] = [blob[at : at + width] for at in range(0, width * count, width)]
-    parts[1::4] = [body[a:b] for a, b in zip((items.body_at - 4).tolist(), body_ends, strict=True)]
-    parts[3::4] = [body[a:b] for a, b in zip(body_ends, items.end.tolist(), strict=True)]
+    assert positions[-1] - position + sizes[-1] == len(room), "it was computed from the same sizes"
+    if not _lay_out(body, items, heads, positions - position, head.topic_part, room):
+        room[:] = _joined(body, items, heads, head.topic_part)
     entries = np.zeros(count, ENTRY)
     entries["position"], entries["size"] = positions, sizes
     if tag_hashes is not None:
         entries["tag"] = tag_hashes
-    return Packed(b"".join(parts), entries.tobytes(), positions.tolist())
+    return Packed(entries.tobytes(), positions.tolist())
+
+
+def _joined(body: bytes, items: Items, heads: Array, topic_part: bytes) -> bytes:
+    """Return the records, put together one by one."""
+    blob, width, count = heads.tobytes(), heads.itemsize, len(heads)
+    body_ends = items.body_end.tolist()
+    parts: list[bytes] = [topic_part] * (4 * count)
+    parts[0::4] = [blob[at : at + width] for at in range(0, width * count, width)]
+    parts[1::4] = [body[a:b] for a, b in zip((items.body_at - 4).tolist(), body_ends, strict=True)]
+    parts[3::4] = [body[a:b] for a, b in zip(body_ends, items.end.tolist(), strict=True)]
+    return b"".join(parts)
+
+
+def _lay_out(  # noqa: PLR0917 - called in one place
+    body: bytes, items: Items, heads: Array, places: Array, topic_part: bytes, room: memoryview
+) -> bool:
+    """Put each part of all records where it belongs in one go; False if their sizes differ much.
+
+    `places` is where each begins. Parts of one size are copied together.
+    """
+    body_sizes, rest_sizes = items.body_end - items.body_at + 4, items.end - items.body_end
+    kinds = [np.unique(sizes) for sizes in (body_sizes, rest_sizes)]
+    if max(map(len, kinds)) > SIZES_MAX:
+        return False
+    _windows(room, heads.itemsize)[places] = heads.view(f"V{heads.itemsize}")
+    behind = places + heads.itemsize
+    topic_at = behind + body_sizes
+    _windows(room, len(topic_part))[topic_at] = np.void(topic_part)
+    for starts, sizes, targets, kind in (
+        (items.body_at - 4, body_sizes, behind, kinds[0]),
+        (items.body_end, rest_sizes, topic_at + len(topic_part), kinds[1]),
+    ):
+        for one in kind.tolist():
+            chosen = slice(None) if len(kind) == 1 else sizes == one
+            _windows(room, one)[targets[chosen]] = _taken(body, starts[chosen], one)
+    return True
+
+
+def _windows(data: Any, size: int) -> Array:
+    """Return all pieces of so many bytes of a buffer, one at each place."""
+    return np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
 
 
 def noted(

@@ -244,15 +244,15 @@ class Packer:
         )  # fmt: skip
         crcs = bulk.sums(body, items, body_crc)
         tag_hashes = None
-        if b"TAGS\x01" in body:
+        if b"TAGS\x01" in items.joined:
             tag_hashes = [self._tag_hash(properties) for properties in items.properties]
         packer = self._heads.get(len(born_host)) or self._head(len(born_host))
         total = bulk.size_of(items, packer.size + len(target.topic_part))
         at = self._log.reserve(total)
         position = self._log.pending_base + at
-        packed = bulk.pack(body, items, head, position, target.queue.next_offset, crcs, tag_hashes)
-        assert len(packed.records) == total, "the room was computed from the same lengths"
-        self._log.pending[at : at + total] = packed.records
+        offset = target.queue.next_offset
+        with memoryview(self._log.pending) as pending, pending[at : at + total] as room:
+            packed = bulk.pack(body, items, head, position, offset, crcs, tag_hashes, room)
         target.queue.append_packed(packed.entries)
         self._note_many(bulk.noted(target.topic, items, packed.positions, now_ms))
         self.messages += len(packed.positions)

@@ -76,11 +76,12 @@ def session(
     if java is not None:
         os.environ["JAVA_HOME"] = str(java)
     is_local = where.startswith("local")
-    if "PYSPARK_PYTHON" not in os.environ:
-        home = Path(pyspark.__file__).parent
-        local = worker_python(sys.executable, home, os.environ) if is_local else sys.executable
-        os.environ["PYSPARK_PYTHON"] = local
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    python = sys.executable
+    if is_local:
+        python = worker_python(python, Path(pyspark.__file__).parent, os.environ)
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    # What plans reads and writes for the driver is started with this one.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "SPARK_CONF_DIR" not in os.environ:
