@@ -93,8 +93,9 @@ class Maps:
             if time.monotonic() > deadline_s:
                 raise NotReleased(
                     f"group {self._cluster.group} cannot go on to version {version} of the key map "
-                    f"of topic {topic} yet: a parked key may have to be redriven or dropped first "
-                    f"(`inorder parked {self._cluster.group}`), or a broker is away"
+                    f"of topic {topic} yet: a broker is away, or a parked key would come back onto "
+                    "its own older list (the broker's log names it). Drop it, or let a consumer of "
+                    "the group redrive it while no query runs"
                 )
             time.sleep(LOOK_S)
             self._views.pop(topic)
