@@ -1,11 +1,13 @@
 """Handlers without order: many at a time, failed messages go back to the broker.
 
 What a handler's outcome means is in `state/concurrent.py`; this file does it. Queues take turns, so
-that one with a long backlog does not hold up the others.
+that one with a long backlog does not hold up the others. Runs that ended together are dealt with
+together, queue by queue.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -35,12 +37,29 @@ class Lane:
     def __init__(self, registration: Registration, workers: Workers) -> None:
         self.registration = registration
         self.workers = workers
-        self.runs: dict[Run, Holding] = {}
+        self.pace = rules.Pace()
+        self.runs: set[LaneRun] = set()
+        self._runs_max = workers.capacity
 
     @property
-    def has_room(self) -> bool:
-        """Tell whether another run would not only wait."""
-        return len(self.runs) < self.workers.capacity
+    def room(self) -> int:
+        """Return how many more runs the workers take."""
+        return self._runs_max - len(self.runs)
+
+    def ended(self, runs: Sequence[LaneRun]) -> None:
+        """Note that runs are over, and how long their calls took."""
+        self.runs.difference_update(runs)
+        self.pace.note(sum([run.calls for run in runs]), sum([run.spent_ms for run in runs]))
+        self._runs_max = rules.runs_in_hand(self.pace, capacity=self.workers.capacity)
+
+
+class LaneRun(Run):
+    """A run of one queue's messages, with the handler of one topic."""
+
+    __slots__ = ("holding", "lane")
+
+    holding: Holding
+    lane: Lane
 
 
 class ConcurrentRunner:
@@ -69,6 +88,8 @@ class ConcurrentRunner:
         self._broadcasting = broadcasting
         self._handler_timeout_ms = handler_timeout_ms
         self._turns: deque[Holding] = deque()
+        self._over: list[Run] = []  # runs that have ended
+        self._look: asyncio.TimerHandle | None = None
 
     def pump(self, holding: Holding) -> None:
         """Start what can be started of a queue, now or when a handler is free."""
@@ -92,60 +113,106 @@ class ConcurrentRunner:
             self._turns.append(holding)
 
     def _start(self, holding: Holding) -> bool:
-        """Start one run of a queue; tell whether there was room for it."""
+        """Start runs of a queue; tell whether there was room for one."""
         now_ms = self._clock.monotonic_ms()
         if holding.queue.topic.startswith(RETRY_PREFIX):
             # One message at a time: its neighbour may be of another topic, with another handler.
-            if not all(lane.has_room for lane in self._lanes.values()):
+            if any(lane.room <= 0 for lane in self._lanes.values()):
                 return False
             taken = holding.cache.take(1, now_ms)
-            lane = self._lane_of(taken[0].topic)
-        else:
-            lane = self._lanes[holding.queue.topic]
-            if not lane.has_room:
-                return False
-            calls = self._calls(lane, holding.cache.waiting)
-            taken = holding.cache.take(lane.registration.batch * calls, now_ms)
-        self._submit(holding, lane, list(rules.batches(taken, lane.registration.batch)))
+            self._submit(holding, self._lane_of(taken[0].topic), ((taken,),))
+            return True
+        lane = self._lanes[holding.queue.topic]
+        room, size = lane.room, lane.registration.batch
+        if room <= 0:
+            return False
+        waiting = holding.cache.waiting // size
+        calls = rules.calls_of_run(lane.pace, waiting=waiting, workers=lane.workers.capacity)
+        count = min(room, rules.TURN_RUNS_MAX)
+        taken = holding.cache.take(size * calls * count, now_ms)
+        self._submit(holding, lane, rules.runs(taken, size, calls))
         return True
-
-    def _calls(self, lane: Lane, waiting: int) -> int:
-        counts = self._counts.of(lane.registration.topic)
-        return rules.calls_of_run(
-            calls=counts.handled + counts.failed,
-            spent_ms=counts.handling_ms,
-            waiting=waiting // lane.registration.batch,
-            workers=lane.workers.capacity,
-        )
 
     def _lane_of(self, topic: str) -> Lane:
         """Return the handler for a message of a topic, however it came here."""
         return self._lanes.get(topic) or self._fallback(topic)
 
-    def _submit(self, holding: Holding, lane: Lane, batches: Sequence[Batch]) -> None:
-        holding.enter()
-        run = Run(batches, may_start=holding.may_start, ended=partial(self._ended, holding, lane))
-        lane.runs[run] = holding
-        lane.workers.submit(run)
+    def _submit(self, holding: Holding, lane: Lane, runs: Sequence[Sequence[Batch]]) -> None:
+        holding.enter(len(runs))
+        for batches in runs:
+            run = LaneRun(
+                batches,
+                may_start=holding.may_start,
+                ended=self._over.append,
+                settle=self._settle,
+                slice_ms=rules.RUN_ENDS_MS,
+            )
+            run.holding, run.lane = holding, lane
+            lane.runs.add(run)
+            lane.workers.submit(run)
+        if self._look is None and len(runs[0]) > 1:
+            self._look_later()
 
-    def _ended(self, holding: Holding, lane: Lane, run: Run) -> None:
-        del lane.runs[run]
-        rest, stopped = run.done, run.stopped_at
-        if run.done:
-            done = [message for batch in run.batches[: run.done] for message in batch]
-            self._counts.ended(lane.registration.topic, len(done), 0, run.spent_ms)
-            self._conclude(holding, lane, done, len(done), None)
-        if stopped is not None:
-            rest += 1
-            count = self._done(run, stopped)
-            failed = len(stopped) - count
-            spent_ms = 0 if run.done else run.spent_ms
-            self._counts.ended(lane.registration.topic, count, failed, spent_ms)
-            self._conclude(holding, lane, stopped, count, run.error)
-        # What the run did not come to goes back.
-        holding.cache.make_again(m for batch in run.batches[rest:] for m in batch)
-        holding.leave()
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(rules.LOOK_MS / 1000, self._recall)
+
+    def _recall(self) -> None:
+        """Take back what waits behind a call that takes long, for workers that are free."""
+        self._look = None
+        now_ms = self._clock.monotonic_ms()
+        several = [
+            run
+            for lane in self._lanes.values()
+            for run in lane.runs
+            if len(run.batches) > 1 and run.holding.live
+        ]
+        for run in several:
+            if rules.is_late(run.started_ms, now_ms):
+                run.holding.cache.make_again(m for batch in run.recall() for m in batch)
+                self.pump(run.holding)
+        if several and self._look is None:
+            self._look_later()
+
+    def _settle(self) -> None:
+        """Do what follows from the runs that have ended, and start others in their place."""
+        ended: dict[tuple[Holding, Lane], list[LaneRun]] = {}
+        for run in self._over:
+            assert isinstance(run, LaneRun)
+            ended.setdefault((run.holding, run.lane), []).append(run)
+        self._over.clear()
+        for (holding, lane), runs in ended.items():
+            lane.ended(runs)
+            try:
+                self._finish(holding, lane, runs)
+            except Exception:
+                # A mistake of ours about one queue must not stop the others.
+                log.exception("what follows handlers failed queue=%s", holding.queue)
         self._go_on()
+
+    def _finish(self, holding: Holding, lane: Lane, runs: Sequence[LaneRun]) -> None:
+        done = [m for run in runs for batch in run.batches[: run.done] for m in batch]
+        if done:
+            spent_ms = sum(run.spent_ms for run in runs if run.done)
+            self._counts.ended(lane.registration.topic, len(done), 0, spent_ms)
+            self._conclude(holding, lane, done, len(done), None)
+        rest: list[ReceivedMessage] = []
+        for run in runs:
+            if run.done < len(run.batches):
+                rest += self._stopped(holding, lane, run)
+        holding.cache.make_again(rest)
+        holding.leave(len(runs))
+
+    def _stopped(self, holding: Holding, lane: Lane, run: Run) -> list[ReceivedMessage]:
+        """Deal with the call that did not simply return; return what the run did not come to."""
+        rest, batch = run.done, run.stopped_at
+        if batch is not None:
+            rest += 1
+            count = self._done(run, batch)
+            spent_ms = 0 if run.done else run.spent_ms
+            self._counts.ended(lane.registration.topic, count, len(batch) - count, spent_ms)
+            self._conclude(holding, lane, batch, count, run.error)
+        return [message for one in run.batches[rest:] for message in one]
 
     def _conclude(
         self, holding: Holding, lane: Lane, batch: Batch, done: int, error: BaseException | None
@@ -218,14 +285,14 @@ class ConcurrentRunner:
 
     def _again(self, holding: Holding, *, lane: Lane, message: ReceivedMessage) -> None:
         if holding.live and message in holding.cache:
-            self._submit(holding, lane, ((message,),))
+            self._submit(holding, lane, (((message,),),))
 
     async def clean(self, holdings: Sequence[Holding]) -> None:
         """Send back what its handler had for too long, so that the offset can go on."""
         for lane in self._lanes.values():
-            for run, holding in lane.runs.items():
+            for run in lane.runs:
                 if run.started_ms is not None and run.done < len(run.batches):
-                    holding.cache.start(run.batches[run.done], run.started_ms)
+                    run.holding.cache.start(run.batches[run.done], run.started_ms)
         for holding in holdings:
             for _ in range(EXPIRED_PER_ROUND_MAX):
                 message = holding.cache.expired(

@@ -152,13 +152,13 @@ class Holding:
             return False
         return not self.needs_lock or self.tenure.lock_valid(now_ms)
 
-    def enter(self) -> None:
+    def enter(self, count: int = 1) -> None:
         """Count something that must end before the queue is released."""
-        self.tenure.enter()
+        self.tenure.enter(count)
 
-    def leave(self) -> None:
+    def leave(self, count: int = 1) -> None:
         """Count the end of it."""
-        self.tenure.leave()
+        self.tenure.leave(count)
         if not self.tenure.running:
             self.idle.set()
             if self._on_idle is not None:

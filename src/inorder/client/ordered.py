@@ -81,7 +81,7 @@ class OrderedRunner:
         holding.enter()
         holding.busy = True
         run = Run(
-            list(batches(taken, size)),
+            batches(taken, size),
             may_start=holding.may_start,
             ended=partial(self._ended, holding),
         )

@@ -107,7 +107,8 @@ class Puller:
         clock = self._session.clock
         asked_ms = clock.monotonic_ms()
         result = await self._ask(holding, offset)
-        waited_ms = clock.monotonic_ms() - asked_ms
+        now_ms = clock.monotonic_ms()
+        waited_ms = now_ms - asked_ms
         if result.messages:
             self._counts.arrived(holding.queue.topic, len(result.messages), waited_ms)
         pulled = rules.after_pull(
@@ -117,6 +118,8 @@ class Puller:
             result.messages,
             result.next_offset,
             interval_ms=self._config.pull_interval_ms,
+            now_ms=now_ms,
+            plenty=holding.limits.messages_max // 2,
         )
         if pulled.commit is not None:
             self._finished_to(holding, pulled.commit)
@@ -172,17 +175,16 @@ class Puller:
         found: tuple[ReceivedMessage, ...] = ()
         if answer.code == ResponseCode.SUCCESS:
             limit = self._session.config.message_bytes_max
-            found = receive_all(queue.broker, answer.body, limit, holding.fencing)
+            found = rules.for_handlers(
+                receive_all(queue.broker, answer.body, limit, holding.fencing),
+                holding.subscription,
+                topic=queue.topic,
+                group=self._group,
+            )
         reply = answer.reply
         return PullResult(
             PullStatus(answer.code),
-            holding.not_done(
-                tuple(
-                    rules.restore_topic(message, self._group)
-                    for message in found
-                    if rules.wanted(message, holding.subscription)
-                )
-            ),
+            holding.not_done(found),
             reply.next_begin_offset,
             reply.min_offset,
             reply.max_offset,

@@ -31,16 +31,17 @@ from inorder.wire.recordlayout import (
 
 _NOT_PLAIN: Final = COMPRESSED | BORN_HOST_V6 | STORE_HOST_V6
 _PLAIN_BODY_MAX: Final = 4096  # each look at a body copies it
-# Of HEAD what is checked at once: size, magic, checksum, queue, flags, size of the body.
-_CHECKED: Final = struct.Struct(">iiii20xi44xi")
+# Of HEAD what is needed at once: size, magic, checksum, queue, offset, flags, size of the body.
+_CHECKED: Final = struct.Struct(">iiii4xq8xi44xi")
 # Places in what HEAD unpacks.
-_OFFSET, _POSITION, _BORN, _STORED, _HOST, _REDELIVERIES = 5, 6, 8, 10, 11, 12
+_POSITION, _BORN, _STORED, _HOST, _REDELIVERIES = 6, 8, 10, 11, 12
 assert _CHECKED.size == HEAD.size == BODY_AT
 
 
 class _Lazy(ReceivedMessage):
     """A message that is still its record: (record, queue, bytes of the body, gap behind, fences).
 
+    Its offset is taken out at once: a consumer asks for it again and again.
     Called like the class that it stands for it makes an ordinary message, as `replace` does.
     """
 
@@ -62,10 +63,6 @@ class _Lazy(ReceivedMessage):
     @property
     def queue(self) -> TopicQueue:
         return self._record[1]
-
-    @property
-    def offset(self) -> int:
-        return int(self._head(_OFFSET))
 
     @property
     def body(self) -> bytes:
@@ -124,6 +121,7 @@ class _Lazy(ReceivedMessage):
 # A frozen class lets nobody assign; its slots do.
 _set_record: Final[Any] = vars(_Lazy)["_record"].__set__
 _set_parsed: Final[Any] = vars(_Lazy)["_parsed"].__set__
+_set_offset: Final[Any] = vars(ReceivedMessage)["offset"].__set__
 
 
 def receive_all(
@@ -137,6 +135,7 @@ def receive_all(
     data = bytes(buffer)
     unpack, short, checksum = _CHECKED.unpack_from, SHORT.unpack_from, crc32
     new, lazy, put, plain, head_bytes = object.__new__, _Lazy, _set_record, MAGIC_V1, BODY_AT
+    put_offset = _set_offset
     found: list[ReceivedMessage] = []
     append, is_at = found.append, data.startswith
     at, stop = 0, len(data)
@@ -145,7 +144,7 @@ def receive_all(
     queue_before, topic, gap = -1, b"", 0  # of the message before: length byte and name
     while at < stop:
         if at <= last:
-            size, magic, crc, queue_id, flags, body_bytes = unpack(data, at)
+            size, magic, crc, queue_id, offset, flags, body_bytes = unpack(data, at)
             end, body_at = at + size, at + head_bytes
             topic_at = body_at + body_bytes
             if (
@@ -166,6 +165,7 @@ def receive_all(
                 ):
                     message: Any = new(lazy)
                     put(message, (data[at:end], queue, body_bytes, gap, fencing))
+                    put_offset(message, offset)
                     append(message)
                     at = end
                     continue

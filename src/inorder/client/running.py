@@ -1,8 +1,8 @@
 """Calling handlers: a run of messages at a time, on the loop or (see `sync/workers.py`) in threads.
 
-A run is a list of calls for one worker, made one after the other: several for an ordered queue, one
-without order. It ends with the first call that does not simply return, when its time is up, or when
-its queue says that no handler may start any more. Then `ended` is called on the loop.
+A run is a list of calls for one worker, made one after the other. It ends with the first call that
+does not simply return, when its time is up, or when its queue says that no handler may start any
+more. Then `ended` is called on the loop, and `settle` once for all runs that ended together.
 
 An async handler that runs when the lease of its queue has ended is cancelled: somebody else may
 have begun with the same message. It is no failed attempt. A plain one cannot be stopped.
@@ -11,6 +11,7 @@ have begun with the same message. It is no failed attempt. A plain one cannot be
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections import deque
@@ -36,11 +37,14 @@ Call = Callable[[Batch], Any]
 
 
 class Run:
-    """Calls for one worker, and what became of them. Whoever has it is alone with it."""
+    """Calls for one worker, and what became of them.
+
+    Whoever has it is alone with it, but for what it has not come to: that can be recalled.
+    """
 
     __slots__ = (
-        "_outlived", "batches", "done", "ended", "error", "may_start", "result", "spent_ms",
-        "started_ms", "task",
+        "_left", "_outlived", "batches", "done", "ended", "error", "may_start", "result",
+        "settle", "slice_ms", "spent_ms", "started_ms", "task",
     )  # fmt: skip
 
     def __init__(
@@ -49,10 +53,15 @@ class Run:
         *,
         may_start: Callable[[int], bool],
         ended: Callable[[Run], None],
+        settle: Callable[[], None] | None = None,
+        slice_ms: int = SLICE_MS,
     ) -> None:
         self.batches = batches
+        self._left = deque(batches)
         self.may_start = may_start
         self.ended = ended
+        self.settle = settle
+        self.slice_ms = slice_ms
         self.done = 0
         """How many calls simply returned; the one behind them said `result` or raised `error`."""
         self.result: Outcome | Handled | None = None
@@ -69,17 +78,39 @@ class Run:
         said_something = self.result is not None or self.error is not None
         return self.batches[self.done] if said_something else None
 
-    def goes_on(self, now_ms: int) -> bool:
-        """Tell whether the next call may be made."""
+    @property
+    def calls(self) -> int:
+        """Return how many calls were made."""
+        return self.done + (self.result is not None or self.error is not None)
+
+    def next(self, now_ms: int) -> Batch | None:
+        """Return what the next call is for; None: the run ends. Called by the worker."""
+        left = self._left
+        if not left:
+            return None
         if self.started_ms is None:
             self.started_ms = now_ms
-        elif now_ms - self.started_ms > SLICE_MS:
-            return False
-        return self.may_start(now_ms)
+        elif now_ms - self.started_ms > self.slice_ms:
+            return None
+        if not self.may_start(now_ms):
+            return None
+        try:
+            return left.popleft()
+        except IndexError:
+            return None  # recalled this moment
+
+    def recall(self) -> Sequence[Batch]:
+        """Take back what the worker has not come to; it is no part of the run any more."""
+        taken: list[Batch] = []
+        with contextlib.suppress(IndexError):  # the worker takes from the other end
+            while self._left:
+                taken.append(self._left.pop())
+        self.batches = self.batches[: len(self.batches) - len(taken)]
+        return taken[::-1]
 
     def returned(self, value: object) -> bool:
         """Note what a handler returned; tell whether the run goes on."""
-        if isinstance(value, Outcome | Handled):
+        if value is not None and isinstance(value, Outcome | Handled):
             self.result = value
             return False
         self.done += 1
@@ -154,7 +185,7 @@ class LoopWorkers:
             while self._runs:
                 run = self._runs.popleft()
                 await self._make(run)
-                end(run)
+                end((run,))
                 count += 1
                 if count % self._YIELD_EVERY == 0:
                     await asyncio.sleep(0)  # a handler that never waits must not hold the loop
@@ -164,9 +195,7 @@ class LoopWorkers:
     async def _make(self, run: Run) -> None:
         clock = self._clock
         run.task = asyncio.current_task()
-        for batch in run.batches:
-            if not run.goes_on(clock.monotonic_ms()):
-                break
+        while (batch := run.next(clock.monotonic_ms())) is not None:
             try:
                 if not run.returned(await self._call(batch)):
                     break
@@ -186,13 +215,23 @@ class LoopWorkers:
         run.close(clock.monotonic_ms())
 
 
-def end(run: Run) -> None:
-    """Tell whoever started a run that it ended."""
-    try:
-        run.ended(run)
-    except Exception:
-        # A task root: a mistake of ours about one queue must not stop the others.
-        log.exception("what follows a handler failed")
+def end(runs: Sequence[Run]) -> None:
+    """Tell whoever started runs that they ended."""
+    settles: dict[Callable[[], None], None] = {}
+    for run in runs:
+        if run.settle is not None:
+            settles[run.settle] = None
+        try:
+            run.ended(run)
+        except Exception:
+            # A task root: a mistake of ours about one queue must not stop the others.
+            log.exception("what follows a handler failed")
+    for settle in settles:
+        try:
+            settle()
+        except Exception:
+            # As above.
+            log.exception("what follows handlers failed")
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

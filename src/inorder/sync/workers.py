@@ -4,7 +4,10 @@
     submit(run) ── inbox ──────────────> its calls, one after the other
     run.ended(run) <── outbox, one wake-up for many ──
 
-A thread starts when a run waits and no worker is idle, up to the limit. The threads are daemons: a
+A thread starts when a run waits and no worker is idle, up to the limit. To start one takes long
+where others want the processor too, so the loop starts only one at a time; that one starts whatever
+is wanted beside it, and then goes to work. While the threads have enough to do the loop is woken
+for many ended runs at once (`tells_loop`), and looks by itself every 50 ms. Threads are daemons: a
 handler that never returns does not keep the process from ending.
 """
 
@@ -14,10 +17,15 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Final
 
 from inorder.client.running import HANDLING, Call, Run, end
+from inorder.client.state.concurrent import tells_loop
 from inorder.clock import Clock
+
+_LOOK_S: Final = 0.05
 
 
 class ThreadWorkers:
@@ -32,44 +40,72 @@ class ThreadWorkers:
         self._inbox: SimpleQueue[Run | None] = SimpleQueue()
         self._outbox: deque[Run] = deque()
         self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()  # for the three below
+        self._wanted = 0
+        self._is_starting = False
+        self._closed = False
         self._pending = 0  # runs that were submitted and have not ended
         self._woken = False
+        self._look: asyncio.TimerHandle | None = None
 
     def submit(self, run: Run) -> None:
         """Make the calls of a run, as soon as a thread is free."""
         self._pending += 1
         self._inbox.put(run)
-        if self._pending > len(self._threads) < self._count:
-            name = f"inorder handler {len(self._threads) + 1}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        if self._pending > self._wanted < self._count:
+            with self._starting:
+                self._wanted += 1
+                to_start, self._is_starting = not self._is_starting, True
+            if to_start:
+                self._start(self._begin)
+        self._watch()
 
     async def close(self) -> None:
         """End the threads; those whose handler still runs end when it does."""
-        for _ in self._threads:
-            self._inbox.put(None)
+        if self._look is not None:
+            self._look.cancel()
+        with self._starting:
+            self._closed = True
+        self._inbox.put(None)
         if self._pending == 0:
             for thread in self._threads:  # each is on its way out: no handler runs
-                thread.join()
+                thread.join()  # who starts others is joined before them
         self._threads.clear()
+
+    def _start(self, work: Callable[[], None]) -> None:
+        name = f"inorder handler {len(self._threads) + 1}"
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _begin(self) -> None:
+        """Start the other threads that are wanted, then work."""
+        while True:
+            with self._starting:
+                if self._closed or len(self._threads) >= self._wanted:
+                    self._is_starting = False
+                    break
+            self._start(self._work)
+        self._work()
 
     def _work(self) -> None:
         HANDLING.set(True)
         while (run := self._inbox.get()) is not None:
             self._make(run)
             self._outbox.append(run)
-            if not self._woken:
+            del run  # its messages need not wait for the next one
+            if not self._woken and tells_loop(
+                len(self._outbox), self._inbox.qsize(), workers=self._count
+            ):
                 self._woken = True
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                     self._loop.call_soon_threadsafe(self._deliver)
-            del run  # its messages need not wait for the next one
+        self._inbox.put(None)  # for the others
 
     def _make(self, run: Run) -> None:
-        clock, call = self._clock, self._call
-        for batch in run.batches:
-            if not run.goes_on(clock.monotonic_ms()):
-                break
+        call, monotonic_ms = self._call, self._clock.monotonic_ms
+        now_ms = monotonic_ms()
+        while (batch := run.next(now_ms)) is not None:
             try:
                 if not run.returned(call(batch)):
                     break
@@ -77,11 +113,24 @@ class ThreadWorkers:
                 # The caller's own code: whatever it raises is a failed attempt, not our end.
                 run.error = error
                 break
-        run.close(clock.monotonic_ms())
+            finally:
+                now_ms = monotonic_ms()
+        run.close(now_ms)
 
     def _deliver(self) -> None:
         self._woken = False
+        ended = []
         while self._outbox:
-            run = self._outbox.popleft()
-            self._pending -= 1
-            end(run)
+            ended.append(self._outbox.popleft())
+        self._pending -= len(ended)
+        end(ended)
+
+    def _watch(self) -> None:
+        """See that what has ended is delivered soon also if no thread tells: all may be busy."""
+        if self._look is None and self._inbox.qsize() > self._count:
+            self._look = self._loop.call_later(_LOOK_S, self._deliver_late)
+
+    def _deliver_late(self) -> None:
+        self._look = None
+        self._deliver()
+        self._watch()

@@ -6,15 +6,21 @@ import pytest
 
 from inorder.client.policies import Handled
 from inorder.client.state.concurrent import (
+    CALLS_KEPT_MAX,
     EXPIRED_SCAN_MS,
     LOCAL_RETRY_MS,
     AfterSendBack,
     Concluded,
+    Pace,
     after_send_back,
     batches,
     calls_of_run,
     conclude,
     done_count,
+    is_late,
+    runs,
+    runs_in_hand,
+    tells_loop,
 )
 from inorder.client.state.processqueue import ProcessQueue
 from inorder.client.state.tenure import DropReason, Tenure
@@ -139,20 +145,102 @@ def test_what_was_pulled_is_cut_into_batches(count: int, size: int, cut: list[in
 
 
 @pytest.mark.parametrize(
+    ("count", "size", "calls", "cut"),
+    [
+        (5, 2, 1, [[2], [2], [1]]),
+        (5, 2, 2, [[2, 2], [1]]),
+        (5, 1, 3, [[1, 1, 1], [1, 1]]),
+        (1, 1, 1, [[1]]),
+        (0, 1, 1, []),
+    ],
+)
+def test_batches_are_cut_into_runs(count: int, size: int, calls: int, cut: list[list[int]]) -> None:
+    """Of at most so many calls each, in order."""
+    messages = [message(offset) for offset in range(count)]
+    found = runs(messages, size, calls)
+    assert [[len(batch) for batch in run] for run in found] == cut
+    assert [one for run in found for batch in run for one in batch] == messages
+
+
+@pytest.mark.parametrize(
     ("calls", "spent_ms", "waiting", "expected"),
     [
         (0, 0, 1000, 1),
         (99, 0, 1000, 1),  # too few to know
         (100, 0, 100_000, 64),
-        (100, 0, 640, 16),  # all forty workers get some
-        (100, 0, 39, 1),
-        (1000, 2000, 100_000, 5),  # 2 ms each
-        (1000, 10_000, 100_000, 1),
+        (100, 0, 39, 64),  # all of them take less time than to wake another worker
+        (1000, 10, 100_000, 64),  # 10 us each
+        (1000, 10, 39, 10),  # no more than it takes to wake another one
+        (1000, 10, 640, 16),  # all forty workers get some
+        (1000, 50, 100_000, 20),  # 50 us each: as many as take 1 ms
+        (1000, 200, 100_000, 5),
+        (1000, 200, 39, 1),
+        (1000, 1000, 100_000, 1),  # 1 ms each: whoever is free takes the next one
+        (1000, 2000, 100_000, 1),
         (1000, 60_000_000, 100_000, 1),
     ],
 )
 def test_short_handlers_are_called_several_times_by_one_worker(
     calls: int, spent_ms: int, waiting: int, expected: int
 ) -> None:
-    """As many as take 10 ms, and never so many that another worker would have nothing to do."""
-    assert calls_of_run(calls=calls, spent_ms=spent_ms, waiting=waiting, workers=40) == expected
+    """As many as take 1 ms, and less if another worker would have nothing to do."""
+    assert calls_of_run(Pace(calls, spent_ms), waiting=waiting, workers=40) == expected
+
+
+@pytest.mark.parametrize(
+    ("calls", "spent_ms", "expected"),
+    [
+        (0, 0, 40),
+        (1000, 60_000_000, 40),
+        (1000, 10_000, 40),
+        (1000, 5000, 80),  # 5 ms each: two of them take 10 ms
+        (1000, 2000, 160),
+        (1000, 1000, 160),
+        (1000, 50, 160),  # runs of 20 calls
+        (1000, 0, 40),
+    ],
+)
+def test_workers_have_something_to_do_for_10_ms(calls: int, spent_ms: int, expected: int) -> None:
+    """Short runs wait there in greater numbers, four times as many as usual at most."""
+    assert runs_in_hand(Pace(calls, spent_ms), capacity=40) == expected
+
+
+def test_what_was_long_ago_counts_less() -> None:
+    """A handler that has become slow is known to be slow before as many slow calls were made."""
+    pace = Pace()
+    for _ in range(100):
+        pace.note(1000, 0)
+    assert calls_of_run(pace, waiting=100_000, workers=40) == 64
+    for _ in range(CALLS_KEPT_MAX // 10):
+        pace.note(1, 100)
+    assert calls_of_run(pace, waiting=100_000, workers=40) == 1
+    for _ in range(20):
+        pace.note(CALLS_KEPT_MAX, 0)
+    assert calls_of_run(pace, waiting=100_000, workers=40) == 64
+
+
+@pytest.mark.parametrize(
+    ("started_ms", "now_ms", "late"),
+    [(None, 1000, False), (1000, 1010, False), (1000, 1011, True)],
+)
+def test_what_waits_behind_a_long_call_is_taken_back(
+    started_ms: int | None, now_ms: int, late: bool
+) -> None:
+    """When the run should have ended; of one that nobody has begun nothing is taken."""
+    assert is_late(started_ms, now_ms) is late
+
+
+@pytest.mark.parametrize(
+    ("ended", "waiting", "expected"),
+    [
+        (1, 0, True),
+        (1, 20, True),  # soon they have nothing to do
+        (1, 21, False),
+        (19, 21, False),
+        (20, 21, True),
+        (20, 1000, True),  # many at once would hold them all up
+    ],
+)
+def test_the_loop_hears_of_many_runs_at_once(ended: int, waiting: int, expected: bool) -> None:
+    """While the workers have enough to do; otherwise of every one."""
+    assert tells_loop(ended, waiting, workers=20) is expected

@@ -8,7 +8,7 @@ import pytest
 
 from inorder.client.handlers import Hooks, fallback, register
 from inorder.client.policies import DeadLetter, Handled, Outcome, Retry
-from inorder.client.running import HANDLING, SLICE_MS, LoopWorkers, Run, is_async
+from inorder.client.running import HANDLING, SLICE_MS, LoopWorkers, Run, end, is_async
 from inorder.errors import UsageError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.clock import FakeClock
@@ -113,6 +113,21 @@ def test_a_mistake_about_one_run_does_not_stop_the_others(caplog: pytest.LogCapt
     assert "what follows a handler failed" in caplog.text
 
 
+def test_a_mistake_about_many_runs_does_not_stop_the_others(caplog: pytest.LogCaptureFixture):
+    """What follows from runs that ended together may fail, for one starter of them."""
+    settled: list[str] = []
+
+    def fail() -> None:
+        raise AssertionError("ours")
+
+    runs = [run_of(1)[0] for _ in range(3)]
+    runs[0].settle = runs[1].settle = fail
+    runs[2].settle = lambda: settled.append("other")
+    end(runs)
+    assert settled == ["other"]
+    assert caplog.text.count("AssertionError: ours") == 1
+
+
 def test_other_values_mean_done():
     """Return is done, whatever is returned."""
     run, _ = run_of(2)
@@ -151,6 +166,53 @@ def test_a_run_ends_with_its_slice_of_time():
     asyncio.run(work(call, run, clock))
     assert run.done == 2
     assert run.spent_ms == 2 * (SLICE_MS - 10)
+
+
+@pytest.mark.parametrize(
+    ("done", "result", "error", "calls"),
+    [
+        (0, None, None, 0),
+        (2, None, None, 2),
+        (2, Outcome.SUSPEND, None, 3),
+        (0, None, ValueError(), 1),
+    ],
+)
+def test_calls_that_were_made_are_counted(done, result, error, calls):
+    """Those that simply returned, and the one that did not."""
+    run, _ = run_of(3)
+    run.done, run.result, run.error = done, result, error
+    assert run.calls == calls
+
+
+def test_what_a_worker_has_not_come_to_can_be_recalled():
+    """Each call is made by the worker or given back, never both; the run ends behind its call."""
+    run, ended = run_of(5)
+    recalled = []
+
+    async def call(batch) -> None:
+        if batch[0].offset == 1:
+            recalled.extend(run.recall())
+
+    asyncio.run(work(call, run))
+    assert [batch[0].offset for batch in recalled] == [2, 3, 4]
+    assert (run.done, len(run.batches), ended) == (2, 2, [run])
+    assert not run.recall()
+
+
+def test_a_call_that_was_recalled_this_moment_is_not_made():
+    """Between the look at the queue and the call somebody else may take it back."""
+
+    def may_start(_: int) -> bool:
+        run.recall()
+        return True
+
+    run, ended = run_of(3, may_start)
+
+    async def call(batch) -> None:
+        raise AssertionError("it was given back")
+
+    asyncio.run(work(call, run))
+    assert (run.done, run.error, run.batches, ended) == (0, None, [], [run])
 
 
 def test_so_many_at_a_time():

@@ -7,6 +7,7 @@ import pytest
 from inorder.client.state.processqueue import FlowControl, Limits, ProcessQueue
 from inorder.client.state.pulldecisions import (
     FORGET,
+    PLENTY_MS,
     FixOffset,
     PullFields,
     PullLater,
@@ -16,8 +17,10 @@ from inorder.client.state.pulldecisions import (
     after_failed_pull,
     after_pull,
     before_pull,
+    for_handlers,
     pull_fields,
     restore_topic,
+    turn_in_ms,
     wanted,
 )
 from inorder.client.state.tenure import DropReason, Tenure
@@ -111,6 +114,44 @@ def test_a_pull_interval_is_kept_after_messages_only() -> None:
     assert found.pull == PullLater(250, "the pull interval")
     found = after_pull(ProcessQueue(0), locked(), FOUND, [], 1, interval_ms=250)
     assert found.pull == PullNow(1)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "taken", "plenty", "found", "pull"),
+    [
+        (9, 0, 10, 1, PullNow(10)),
+        (10, 0, 10, 1, PullLater(3, "plenty waits here")),
+        (10, 0, None, 1, PullNow(11)),
+        (10, 1, 10, 1, PullNow(11)),  # what is with handlers does not wait
+        (10, 0, 10, 0, PullNow(10)),  # nothing came: the broker holds the next one
+    ],
+)
+def test_a_queue_of_which_plenty_waits_is_pulled_at_its_turn(
+    waiting: int, taken: int, plenty: int | None, found: int, pull: PullNow | PullLater
+) -> None:
+    """Handlers have enough to do, and are not kept from it."""
+    cache = ProcessQueue(0)
+    cache.put([message(n) for n in range(waiting)], waiting)
+    cache.take(taken, 0)
+    new = [message(waiting + n) for n in range(found)]
+    answer = after_pull(
+        cache, locked(), FOUND, new, waiting + found, now_ms=3 * QUEUE.index + 2, plenty=plenty
+    )
+    assert answer.pull == pull
+
+
+def test_a_pull_interval_goes_before_a_turn() -> None:
+    """What the user asked for counts."""
+    found = after_pull(ProcessQueue(0), locked(), FOUND, [message(0)], 1, interval_ms=250, plenty=0)
+    assert found.pull == PullLater(250, "the pull interval")
+
+
+@pytest.mark.parametrize("now_ms", [0, 1, 999, 10**9 + 7])
+def test_queues_have_turns_of_their_own(now_ms: int) -> None:
+    """Of every five each in another millisecond of five; never at once, never later."""
+    turns = [turn_in_ms(index, now_ms) for index in range(PLENTY_MS)]
+    assert sorted(turns) == list(range(1, PLENTY_MS + 1))
+    assert turn_in_ms(3, now_ms + turns[3]) == PLENTY_MS
 
 
 @pytest.mark.parametrize("status", [FOUND, NOTHING_NEW, NOTHING_MATCHED])
@@ -238,6 +279,28 @@ def test_a_retried_message_has_its_topic_back(topic: str, origin: str | None, sh
     """Only those of the group's own retry topic, by their RETRY_TOPIC."""
     properties = {} if origin is None else {"RETRY_TOPIC": origin}
     assert restore_topic(message(0, topic=topic, **properties), "billing").topic == shown
+
+
+@pytest.mark.parametrize(
+    ("topic", "expression", "shown"),
+    [
+        ("orders", "*", [("orders", "a"), ("orders", "b")]),
+        ("orders", "b", [("orders", "b")]),
+        ("%RETRY%billing", "*", [("elsewhere", "a"), ("elsewhere", "b")]),
+        ("%RETRY%billing", "a", [("elsewhere", "a")]),
+    ],
+)
+def test_handlers_get_what_they_asked_for_under_its_own_topic(
+    topic: str, expression: str, shown: list[tuple[str, str]]
+) -> None:
+    """The messages of a pull: unwanted tags are gone, retried ones have their topic back."""
+    pulled = tuple(
+        message(n, topic=topic, tag=tag, RETRY_TOPIC="elsewhere") for n, tag in enumerate("ab")
+    )
+    found = for_handlers(
+        pulled, parse_subscription("orders", expression), topic=topic, group="billing"
+    )
+    assert [(one.topic, one.tag) for one in found] == shown
 
 
 def test_a_queue_is_read_where_the_broker_suggests() -> None:

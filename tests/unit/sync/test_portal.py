@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -18,6 +19,15 @@ from inorder.sync.portal import Portal, lease
 
 def portal_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "inorder"]
+
+
+def descriptors() -> int:
+    """Count the descriptors that are no files: a broker of other tests may open some of those."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            count += not os.readlink(f"/proc/self/fd/{name}").startswith("/")
+    return count
 
 
 async def double(value: int) -> int:
@@ -251,13 +261,13 @@ def test_ctrl_c_interrupts_a_call():
 def test_nothing_stays_after_many_portals():
     """No thread, no descriptor."""
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for n in range(50):
         portal = lease()
         assert portal.call(double, n) == 2 * n
         portal.release()
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() <= before
     assert portal_threads() == []
 
 

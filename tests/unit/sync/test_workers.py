@@ -21,6 +21,11 @@ def run_of(offset: int, ended: Callable[[Run], None], count: int = 1) -> Run:
     return Run(batches, may_start=lambda _: True, ended=ended)
 
 
+def handlers() -> set[threading.Thread]:
+    """Return the threads of workers; brokers of other tests may have theirs come and go."""
+    return {one for one in threading.enumerate() if one.name.startswith("inorder handler")}
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - threads make it true
@@ -46,9 +51,9 @@ def test_runs_are_called_in_threads_and_end_on_the_loop():
         assert [run.done for run in runs] == [3, 3, 3, 3]
         await workers.close()
 
-    before = threading.active_count()
+    before = handlers()
     asyncio.run(story())
-    assert threading.active_count() == before
+    assert handlers() <= before
 
 
 def test_threads_start_when_they_are_needed_up_to_the_limit():
@@ -63,18 +68,18 @@ def test_threads_start_when_they_are_needed_up_to_the_limit():
 
         workers = ThreadWorkers(call, 3, SystemClock())
         assert workers.capacity == 6
-        before = threading.active_count()
+        before = handlers()
         workers.submit(run_of(0, ended.append))
         await until(lambda: len(running) == 1)
-        assert threading.active_count() == before + 1
+        assert len(handlers() - before) == 1
         for number in range(1, 8):
             workers.submit(run_of(number, ended.append))
         await until(lambda: len(running) == 3)
-        assert threading.active_count() == before + 3
+        assert len(handlers() - before) == 3
         gate.set()
         await until(lambda: len(ended) == 8)
         await workers.close()
-        assert threading.active_count() == before
+        assert handlers() <= before
 
     asyncio.run(story())
 
@@ -98,6 +103,52 @@ def test_what_a_handler_raises_is_told_and_the_thread_goes_on():
         assert [type(run.error).__name__ for run in ended] == [
             "SystemExit", "ValueError", "NoneType",
         ]  # fmt: skip
+        await workers.close()
+
+    asyncio.run(story())
+
+
+def test_what_ended_is_told_although_all_threads_are_busy():
+    """With enough to do nobody wakes the loop for a single run; it looks by itself."""
+
+    async def story() -> None:
+        gate, ended = threading.Event(), []
+
+        def call(batch) -> None:
+            if batch[0].offset:
+                gate.wait(10)
+
+        workers = ThreadWorkers(call, 2, SystemClock())
+        for number in range(8):
+            workers.submit(run_of(number, ended.append))
+        await until(lambda: len(ended) == 1)
+        assert not gate.is_set()
+        gate.set()
+        await until(lambda: len(ended) == 8)
+        await workers.close()
+
+    asyncio.run(story())
+
+
+def test_runs_that_ended_together_are_settled_once():
+    """Whoever started them deals with all of them at once, after the last was told."""
+
+    async def story() -> None:
+        gate, ended, settled = threading.Event(), [], []
+        workers = ThreadWorkers(lambda batch: gate.wait(10), 2, SystemClock())
+
+        def settle() -> None:
+            settled.append(len(ended))
+
+        for number in range(4):
+            run = run_of(number, ended.append)
+            run.settle = settle
+            workers.submit(run)
+        gate.set()
+        while len(workers._outbox) < 4:
+            pass  # the loop hears of nothing meanwhile
+        await until(lambda: len(ended) == 4)
+        assert settled == [4]
         await workers.close()
 
     asyncio.run(story())

@@ -25,6 +25,8 @@ from inorder.wire.requests.pull import (
 
 FLOW_CONTROL_MS: Final = 50
 BROKER_FLOW_CONTROL_MS: Final = 20
+PLENTY_MS: Final = 5
+"""How often a queue is pulled of which plenty waits here."""
 PAUSED_MS: Final = 1000
 EXCEPTION_MS: Final = 1000  # 4.x: 3000
 RETRY_PREFIX: Final = "%RETRY%"
@@ -120,8 +122,14 @@ def after_pull(
     next_offset: int,
     *,
     interval_ms: int = 0,
+    now_ms: int = 0,
+    plenty: int | None = None,
 ) -> Pulled:
-    """Take an answer in; `messages` are those whose tags were compared (`wanted`)."""
+    """Take an answer in; `messages` are those whose tags were compared (`wanted`).
+
+    If more than `plenty` messages wait here the next pull has time. One after the other without a
+    pause, and of all queues at once, they would keep the interpreter from the handlers.
+    """
     if tenure.dropped is not None:
         return Pulled(FORGET)
     if status is PullStatus.OFFSET_MOVED:
@@ -131,7 +139,15 @@ def after_pull(
     commit = None if cache.count else cache.pulled_to
     if status is PullStatus.FOUND and messages and interval_ms > 0:
         return Pulled(PullLater(interval_ms, "the pull interval"), handle, commit)
+    if handle and plenty is not None and cache.waiting > plenty:
+        wait_ms = turn_in_ms(tenure.queue.index, now_ms)
+        return Pulled(PullLater(wait_ms, "plenty waits here"), handle, commit)
     return Pulled(PullNow(cache.pulled_to), handle, commit)
+
+
+def turn_in_ms(index: int, now_ms: int) -> int:
+    """Return when it is a queue's turn to be pulled: each has its own in every PLENTY_MS."""
+    return 1 + (3 * index - now_ms - 1) % PLENTY_MS
 
 
 def after_failed_pull(*, flow_control: bool, error_delay_ms: int = EXCEPTION_MS) -> PullLater:
@@ -188,6 +204,19 @@ def restore_topic(message: ReceivedMessage, group: str) -> ReceivedMessage:
         return message
     origin = message.properties.get(names.RETRY_TOPIC)
     return message if origin is None else replace(message, topic=origin)
+
+
+def for_handlers(
+    messages: tuple[ReceivedMessage, ...], subscription: Subscription, *, topic: str, group: str
+) -> tuple[ReceivedMessage, ...]:
+    """Return what handlers get of a pull from a queue of a topic: all of it as it is, mostly."""
+    if topic != RETRY_PREFIX + group:
+        if not subscription.tags or subscription.class_filter_mode:
+            return messages
+        return tuple(message for message in messages if wanted(message, subscription))
+    return tuple(
+        restore_topic(message, group) for message in messages if wanted(message, subscription)
+    )
 
 
 class Suggested:

@@ -198,18 +198,18 @@ class Tenure:
             return False
         return not needs_lock or self.epoch > 0 or self.lock_valid(now_ms)
 
-    def enter(self) -> None:
-        """Count a handler that starts.
+    def enter(self, count: int = 1) -> None:
+        """Count handlers that start.
 
         Raises AssertionError: the queue was given up.
         """
         assert self.dropped is None, f"a handler starts on {self!r}"
-        self.running += 1
+        self.running += count
 
-    def leave(self) -> None:
-        """Count a handler that ended."""
-        assert self.running > 0, f"a handler ends that never began on {self!r}"
-        self.running -= 1
+    def leave(self, count: int = 1) -> None:
+        """Count handlers that ended."""
+        assert self.running >= count, f"a handler ends that never began on {self!r}"
+        self.running -= count
 
     def released(self) -> None:
         """Note that the queue was committed and unlocked, or has nothing to commit.
