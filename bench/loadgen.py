@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ def build(name: str = "loadgen") -> Path:
     if cc is None:
         raise StartFailed("no C compiler (cc, gcc, clang): the load generator cannot be built")
     CACHE.mkdir(parents=True, exist_ok=True)
-    part = binary.with_suffix(".part")
+    part = CACHE / f"{binary.name}.{os.getpid()}.part"  # others may be building it as well
     subprocess.run([cc, "-O2", "-std=gnu11", "-o", part, source], check=True)
     part.replace(binary)
     return binary

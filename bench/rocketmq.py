@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from bench.remoting import Connection, RemotingError
 VERSION = "5.3.3"
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "rocketmq" / VERSION
 FETCH_TIMEOUT_S = 900
+FETCH_TRIES = 3
+FETCH_PAUSE_S = 5
 READY_TIMEOUT_S = 90
 GET_MAX_OFFSET = 30
 GET_ROUTE = 105
@@ -52,16 +55,20 @@ def fetch() -> Path:
     def copy_jars() -> None:
         (CACHE / "pom.xml").write_text(POM)
         command = ["mvn", "-q", "-B", COPY_DEPENDENCIES, f"-DoutputDirectory={jars}"]
-        result = subprocess.run(
-            [*command, "-DincludeScope=runtime"],
-            cwd=CACHE,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_TIMEOUT_S,
-            check=False,
-        )
-        if result.returncode != 0:
-            raise StartFailed(f"mvn could not fetch RocketMQ {VERSION}: {result.stdout[-2000:]}")
+        for tries_left in reversed(range(FETCH_TRIES)):  # what came is kept: the next goes on
+            result = subprocess.run(
+                [*command, "-DincludeScope=runtime"],
+                cwd=CACHE,
+                capture_output=True,
+                text=True,
+                timeout=FETCH_TIMEOUT_S,
+                check=False,
+            )
+            if result.returncode == 0:
+                return
+            if tries_left:
+                time.sleep(FETCH_PAUSE_S)
+        raise StartFailed(f"mvn could not fetch RocketMQ {VERSION}: {result.stdout[-2000:]}")
 
     once(CACHE / "complete", copy_jars)
     return jars

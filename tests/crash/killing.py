@@ -186,7 +186,7 @@ class Life:
     async def _until_acknowledged(self, count: int) -> None:
         """However slow the machine is: a kill before anything was sent would prove nothing."""
         ends_s = time.monotonic() + READY_S
-        while self._book.acknowledged < count and time.monotonic() < ends_s:
+        while self._book.acknowledged < count and time.monotonic() < ends_s:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
     async def _load_and_kill(self, load_s: float) -> None:

@@ -48,7 +48,7 @@ class Story:
 
     async def play(self, rig: Rig, start: int) -> None:
         """Ask from a step on, one after the other."""
-        api = ParkingApi(BrokerApi(rig.connection, timeout_ms=500))
+        api = ParkingApi(BrokerApi(rig.connection, timeout_ms=20_000))
         for index, (kind, value) in enumerate(self.steps()):
             if index < start:
                 continue

@@ -25,8 +25,12 @@ def test_the_flush_of_everything_waits_for_the_sync_of_a_send(
     calls = 0
     real = CommitLog.sync
 
+    logs: list[CommitLog] = []
+
     def sync(log: CommitLog) -> int:
         nonlocal calls
+        if log not in logs:  # of a broker that other tests have left running
+            return real(log)
         calls += 1
         running_now.append(threading.current_thread().name)
         if len(running_now) > 1:
@@ -43,6 +47,7 @@ def test_the_flush_of_everything_waits_for_the_sync_of_a_send(
         async with running(store=SYNC) as rig:
             assert (await rig.send(b"warm")).code == 0
             calls_before = calls
+            logs.append(rig.broker.store.log)
             monkeypatch.setattr(CommitLog, "sync", sync)
             send = asyncio.ensure_future(rig.send(b"message"))
             await until(began.is_set)

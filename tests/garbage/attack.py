@@ -204,7 +204,7 @@ def random_frames(run: Run) -> dict[str, object]:
 
 
 def slow_loris(run: Run) -> dict[str, object]:
-    said = assaults.slow_loris(run.target, run.sized(200), 12.0, 0.05)
+    said = assaults.slow_loris(run.target, run.sized(200), 60.0, 0.05)
     run.expect(
         said["closed by the broker"] == said["connections"], f"slow connections stay: {said}"
     )

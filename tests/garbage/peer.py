@@ -11,7 +11,7 @@ from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, encode_frame
 from inorder.wire.header import decode_command
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 30.0
 UNKNOWN_CODE = 31_999
 
 Address = tuple[str, int]

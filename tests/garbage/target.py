@@ -15,9 +15,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 60.0
 SAMPLE_INTERVAL_S = 0.05
 MIB = 1024 * 1024
 HOUSE = Path(__file__).resolve().parents[2]
@@ -122,14 +123,12 @@ class Target:
     def strange_names_inside(self) -> list[str]:
         """Return the names in the data directory that no legal topic or file of ours has."""
         legal = re.compile(r"[%|a-zA-Z0-9_.@-]+").fullmatch
-        return [
-            str(path) for path in self.data.rglob("*") if not legal(path.name) or path.is_symlink()
-        ]
+        return [str(path) for path in below(self.data) if not legal(path.name) or path.is_symlink()]
 
     def _files_outside(self) -> set[str]:
         return {
             str(path)
-            for path in self.root.rglob("*")
+            for path in below(self.root)
             if self.data not in path.parents and path != self.data and path.stem != self._lag.stem
         }
 
@@ -183,6 +182,13 @@ class Memory:
     def _run(self) -> None:
         while not self._stopping.wait(SAMPLE_INTERVAL_S):
             self._peak_bytes = max(self._peak_bytes, self.now_bytes())
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """Return everything below a folder; the process may take some of it away meanwhile."""
+    for where, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            yield Path(where, name)
 
 
 def wait_until(condition: object, timeout_s: float, step_s: float = 0.05) -> bool:

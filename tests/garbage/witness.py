@@ -225,7 +225,7 @@ class WitnessProcess:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            self._process.wait(5)
+            self._process.wait(30)
         finally:
             self._process.kill()
             self._process.wait()

@@ -31,7 +31,7 @@ class Rig:
 
     async def ask(
         self, code: int, fields: dict[str, str] | None = None, body: bytes = b"", *,
-        timeout_ms: int = 5000, serializer: int = 0,
+        timeout_ms: int = 30_000, serializer: int = 0,
     ) -> Command:  # fmt: skip
         """Send a request and return its answer."""
         return await self.connection.request(
@@ -60,7 +60,7 @@ def pull_fields(**changes: str) -> dict[str, str]:
     """Return a pull header."""
     return {
         "consumerGroup": "CG", "topic": "Orders", "queueId": "1", "queueOffset": "0",
-        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "2000",
+        "maxMsgNums": "32", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "20000",
         "subscription": "*", "subVersion": "0", "expressionType": "TAG", **changes,
     }  # fmt: skip
 

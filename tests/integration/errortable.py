@@ -37,8 +37,10 @@ is stored, unless it is a `ConnectFailed` or the text says that it was not sent.
 |---|---|---|---|---|
 """
 
-PATIENCE = 0.3
-CLIENT = ClientConfig(request_timeout_ms=300, retry_first_ms=5, retry_max_ms=20)
+PATIENCE = 1.0
+"""Long enough for one attempt on a busy machine. A second one, under way when the time is up, would
+now and then make it another error: there is none."""
+CLIENT = ClientConfig(request_timeout_ms=10_000, retry_first_ms=60_000, retry_max_ms=60_000)
 
 
 @dataclass(frozen=True)

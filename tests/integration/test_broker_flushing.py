@@ -194,13 +194,15 @@ def test_too_much_waiting_for_the_disk_is_answered_busy() -> None:
         async with running(store=replace(SYNC, pending_bytes_max=200_000)) as rig:
             await rig.send(b"warm")
             gate = await held_sync(rig)
-            waiting = [asyncio.ensure_future(rig.send(bytes(50_000) + b"x")) for _ in range(8)]
-            busy = await asyncio.wait_for(asyncio.shield(waiting[-1]), 5)
-            assert busy.code == ResponseCode.SYSTEM_BUSY
+            waiting = [asyncio.ensure_future(rig.send(bytes(50_000) + b"x")) for _ in range(5)]
+            await until(lambda: rig.broker.ticks.unsettled_bytes > 200_000)
+            assert (await rig.send(b"one more")).code == ResponseCode.SYSTEM_BUSY
             gate.set()
             codes = [(await send).code for send in waiting]
-            assert codes.count(0) >= 3
-            assert set(codes) == {0, ResponseCode.SYSTEM_BUSY}
+            assert codes.count(0) >= 4  # the fifth may come with them, or behind their write
+            assert set(codes) <= {0, ResponseCode.SYSTEM_BUSY}
+            end = await rig.ask(30, {"topic": "Orders", "queueId": "1"})
+            assert end.fields["offset"] == str(1 + codes.count(0))
 
     asyncio.run(scenario())
 

@@ -8,6 +8,7 @@ import pytest
 
 from inorder.net import accepted
 from inorder.net.output import Buffer, write_last
+from inorder.testing.clock import MovableClock
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import BINARY
 from inorder.wire.record import decode_all
@@ -134,14 +135,18 @@ def test_held_pull_ends_at_its_deadline(others: int, code: int, following: str) 
     """With 19, or with 20 and the next offset when only unwanted messages came."""
 
     async def scenario() -> None:
-        async with running() as rig:
+        clock, hold_ms = MovableClock(), 20_000 if others else 120
+        async with running(clock=clock) as rig:
             await fill(rig, 1)
-            pull = asyncio.ensure_future(
-                rig.pull(queueOffset="1", subscription="Late", suspendTimeoutMillis="120", **HOLD)
-            )
+            wait = {"suspendTimeoutMillis": str(hold_ms), **HOLD}
+            pull = asyncio.ensure_future(rig.pull(queueOffset="1", subscription="Late", **wait))
             await until(lambda: bool(len(rig.broker.waits)))
             for _ in range(others):
                 await rig.send(b"other")
+            if others:  # the deadline comes behind them, however long they took
+                assert not pull.done()
+                clock.advance(hold_ms)
+                rig.broker.keeping._expire_waits()
             answer = await pull
             assert (answer.code, answer.fields["nextBeginOffset"]) == (code, following)
 

@@ -240,7 +240,7 @@ def test_bench_ends_at_the_first_error(broker: RunningBroker, verb: str) -> None
     broker.create_topic("read-only", queues=1, perm=4)
     done = run(
         broker, "bench", verb, "--topic", "read-only", "-n", "5000",
-        INORDER_CLIENT__SEND_TIMEOUT_MS="500",
+        INORDER_CLIENT__SEND_TIMEOUT_MS="1500",
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
     assert "read-only has no queue that may be written to" in done.stderr

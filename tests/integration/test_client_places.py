@@ -224,4 +224,5 @@ def test_1000_cycles_grow_nothing(broker: RunningBroker, hide: bool):
     print(f"grew by {kib} KiB in 200 cycles, and by {objects} objects in 1000")
     assert kib < 200
     assert objects < 100
-    assert (threads, descriptors) == (1, 0)
+    assert threads == 1
+    assert descriptors <= 0

@@ -39,6 +39,10 @@ class Scene:
         seen = self.witness.look()
         return all(seen[what]["count"] for what in ("send_ms", "delivery_ms", "route_ms"))
 
+    def sends_are_answered(self) -> bool:
+        """Tell whether the witness was served in this phase, which may be short."""
+        return bool(self.witness.look()["send_ms"]["count"])
+
     def close(self) -> None:
         self.witness.stop()
         self.target.memory.stop()
@@ -64,11 +68,11 @@ def test_an_attack_is_answered_or_closed_and_others_are_served(scene: Scene, nam
     scene.target.take_lag_ms()
     attack.PHASES[name](run)
     time.sleep(0.2)
+    assert wait_until(scene.sends_are_answered, 20.0), "the witness is not served"
     noticed = scene.witness.take()
     work = scene.target.take_lag_ms()["work"]
     assert run.failures == []
     assert noticed["errors"] == []
-    assert noticed["send_ms"]["count"] > 0
     assert noticed["send_ms"]["max"] < LATE_MS_MAX
     assert work["p99"] < attack.LATE_P99_MS_ELSE, "what the loop did in one go, in CPU time"
     assert scene.target.alive
@@ -111,7 +115,7 @@ def test_running_out_of_descriptors_refuses_connections_and_recovers(tmp_path: P
             except OSError:
                 return False
 
-        assert wait_until(accepts, 10.0)
+        assert wait_until(accepts, 30.0)
     finally:
         target.memory.stop()
         target.kill()

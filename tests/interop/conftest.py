@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 
 import pytest
 
 from bench import rocketmq
+from bench.process import StartFailed
 from tests.interop.stock import KINDS
 from tests.interop.toolchains import Lacking
 
@@ -61,5 +63,5 @@ def _build_clients() -> None:
     for kind in KINDS:
         try:
             kind.command()
-        except Lacking:
-            continue
+        except (Lacking, StartFailed, OSError, subprocess.SubprocessError):
+            continue  # whoever needs it asks again, and says what is wrong

@@ -17,6 +17,8 @@ from tests.interop.stock import QUEUES, Client, Kind, as_sent, make_topic, runni
 GET_CONSUMER_CONNECTIONS = 203
 PAUSE_S = 0.02
 WAIT_S = 60.0
+BUSY_S = 10.0
+"""What a machine may add to any time while it runs a dozen virtual machines on two cores."""
 PROBES_FROM = 1_000_000
 
 

@@ -20,7 +20,9 @@ from tests.interop.toolchains import JAVA_4, JAVA_5, Lacking
 QUEUES = 4
 BINARY = "-Drocketmq.serialize.type=ROCKETMQ"
 TLS = "-Dtls.enable=true"
-ROUTE_TIMEOUT_S = 10.0
+ROUTE_TIMEOUT_S = 30.0
+SETTLE_S = 0.5
+"""A client notes a result a moment after its handler returned; a stop in between throws it away."""
 _starts = threading.BoundedSemaphore(4)
 """So many processes and consumers start at the same time. Java gives a server three seconds to
 answer at its start, and a dozen virtual machines that start at once take all of two cores."""

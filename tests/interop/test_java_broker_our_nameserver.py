@@ -78,7 +78,7 @@ def test_a_killed_broker_is_dropped_with_its_connection(tmp_path: Path) -> None:
         wait_for(lambda: is_routed(namesrv.address, TEMPLATE), "route of the template topic")
         broker.child.kill()
         took = wait_for(lambda: not is_routed(namesrv.address, TEMPLATE), "routes are gone")
-        assert took < 2
+        assert took < 10  # what is silent only would be dropped after two minutes
 
 
 @pytest.mark.parametrize("compatible", [True, False])

@@ -14,7 +14,7 @@ import pytest
 from bench.systems import Ours
 from tests.interop.driver import Message, by_queue
 from tests.interop.rawclient import RawClient
-from tests.interop.stock import KINDS, QUEUES, Client, Kind, as_sent, running
+from tests.interop.stock import KINDS, QUEUES, SETTLE_S, Client, Kind, as_sent, running
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -22,8 +22,6 @@ MESSAGES = 1000
 PROBES_FROM = 1_000_000
 # Now and then a Java 5 client's first two heartbeats collide; it then tries again after 20 s.
 BROADCAST_TIMEOUT_S = 45.0
-# A client notes a result a moment after its handler returned; a stop in between throws it away.
-SETTLE_S = 0.5
 
 
 @pytest.fixture(scope="module")

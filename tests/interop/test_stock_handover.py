@@ -2,7 +2,8 @@
 and the broker is started again; each queue has a consumer again in time, in order.
 
 All at the same time: nearly all of it is waiting for timers of the clients. What a kill does is in
-`test_stock_scenarios.py`; `make proof-handover` runs everything beside Apache RocketMQ.
+`test_stock_scenarios.py`; `make proof-handover` runs everything beside Apache RocketMQ, and allows
+nothing for a busy machine.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import pytest
 
 from tests.interop.handover import CASES, KILL, OURS, Case, Outcomes, measure, table
+from tests.interop.stage import BUSY_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -30,5 +32,5 @@ def test_every_queue_has_a_consumer_again_in_time(case: Case, outcomes: Outcomes
     (outcome,) = outcomes[case.name, OURS]
     if isinstance(outcome, BaseException):
         raise outcome
-    assert outcome.idle_s <= case.limit_s
+    assert outcome.idle_s <= case.limit_s + BUSY_S
     assert outcome.doubled <= case.doubled_max

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import venv
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -56,9 +57,12 @@ def cpp() -> list[str]:
     python = home / "bin" / "python"
 
     def install() -> None:
-        venv.create(home, with_pip=True, clear=True)
+        try:
+            venv.create(home, with_pip=True, clear=True)
+        except subprocess.CalledProcessError as error:
+            raise Lacking(f"no virtual environment can be made: {error}") from error
         pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        _run([*pip, "--only-binary=:all:", f"rocketmq=={CPP_VERSION}"], "install the wheel")
+        _fetch([*pip, "--only-binary=:all:", f"rocketmq=={CPP_VERSION}"], "install the wheel")
         _run([str(python), "-c", "import rocketmq.client"], "load its library")
 
     once(home / "complete", install)
@@ -78,7 +82,7 @@ def node() -> list[str]:
         home.mkdir(parents=True, exist_ok=True)
         for path in source.glob("*"):  # modules are looked for beside the script
             shutil.copy(path, home)
-        _run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], "install", folder=home)
+        _fetch(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], "install", folder=home)
 
     once(home / "complete", install)
     return ["node", str(home / "stockclient.js")]
@@ -93,7 +97,7 @@ def golang() -> list[str]:
     def build() -> None:
         home.mkdir(parents=True, exist_ok=True)
         command = ["go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", str(home / "stock")]
-        _run([*command, "."], "build", folder=source)
+        _fetch([*command, "."], "build", folder=source)
 
     once(home / "complete", build)
     return [str(home / "stock")]
@@ -124,7 +128,7 @@ def _fetch_java_client() -> Path:
         home.mkdir(parents=True, exist_ok=True)
         (home / "pom.xml").write_text(CLIENT_POM)
         copy = ["mvn", "-q", "-B", rocketmq.COPY_DEPENDENCIES, f"-DoutputDirectory={jars}"]
-        _run([*copy, "-DincludeScope=runtime"], "fetch jars", folder=home)
+        _fetch([*copy, "-DincludeScope=runtime"], "fetch jars", folder=home)
 
     once(home / "complete", fetch)
     return jars
@@ -143,18 +147,33 @@ def _digest(files: Iterable[Path]) -> str:
     return total.hexdigest()[:12]
 
 
+def _fetch(command: Sequence[str], what: str, *, folder: Path | None = None) -> None:
+    """Run a tool that fetches something; networks fail now and then."""
+    for _ in range(rocketmq.FETCH_TRIES - 1):
+        try:
+            _run(command, what, folder=folder)
+        except Lacking:
+            time.sleep(rocketmq.FETCH_PAUSE_S)
+        else:
+            return
+    _run(command, what, folder=folder)
+
+
 def _run(command: Sequence[str], what: str, *, folder: Path | None = None) -> str:
     """Run a tool to its end; what it cannot do here is a reason to skip, in its own words."""
-    result = subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | {"CI": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=FETCH_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        result = subprocess.run(
+            command,
+            cwd=folder,
+            env=os.environ | {"CI": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Lacking(f"{Path(command[0]).name} could not {what}: {error}") from error
     if result.returncode != 0:
         words = (result.stderr or result.stdout).strip()[-500:]
         raise Lacking(f"{Path(command[0]).name} could not {what}: {words}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyspark
 
+from bench.process import free_ports
 from inorder.spark.java import java_home
 
 HOME = Path(pyspark.__file__).parent
@@ -36,14 +37,6 @@ def environment() -> dict[str, str]:
     if home is not None:
         found["JAVA_HOME"] = str(home)
     return found
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -77,7 +70,7 @@ def wait_for(folder: Path, name: str, text: str) -> None:
 @contextmanager
 def standalone(folder: Path, *, workers: int = 2) -> Iterator[str]:
     """Give the URL of a master with workers of one core each."""
-    port = free_port()
+    (port,) = free_ports(1)
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as held:
         held.enter_context(running(
@@ -99,7 +92,7 @@ def standalone(folder: Path, *, workers: int = 2) -> Iterator[str]:
 @contextmanager
 def connect_server(folder: Path) -> Iterator[str]:
     """Give the URL of a Spark Connect server on `local[2]`."""
-    port = free_port()
+    (port,) = free_ports(1)
     with running(
         folder, "connect", "spark-submit", "--master", "local[2,4]",
         "--class", "org.apache.spark.sql.connect.service.SparkConnectServer",

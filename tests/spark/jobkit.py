@@ -59,6 +59,16 @@ def forget_last_commit(checkpoint: Path) -> None:
     (newest.parent / f".{newest.name}.crc").unlink(missing_ok=True)
 
 
+def files_of(folder: Path, suffix: str) -> list[Path]:
+    """Return the files below a folder that a job may be changing: what goes meanwhile is gone."""
+    return [
+        Path(where, name)
+        for where, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(suffix)
+    ]
+
+
 def command(*words: str) -> list[str]:
     """Return the command line of `inorder pipeline …`."""
     return [sys.executable, "-m", "inorder.cli.main", "pipeline", *words]

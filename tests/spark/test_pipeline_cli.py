@@ -24,6 +24,7 @@ from tests.spark.jobkit import (
     check_in_order,
     command,
     environment,
+    files_of,
     fill,
     kill_when,
     stored,
@@ -107,7 +108,7 @@ def test_an_archive_survives_kill_9(namesrv: str, tmp_path: Path, round_number: 
     words = command("archive", "orders", str(path), "--batch", "1000", "--master", "local[2]",
                     "--namesrv", namesrv, "--no-merge", "-o", "json")  # fmt: skip
     wanted = 8 + 13 * round_number % 60
-    kill_when(words, lambda: len(list(path.rglob("*.parquet"))) > wanted, tmp_path / "log")
+    kill_when(words, lambda: len(files_of(path, ".parquet")) > wanted, tmp_path / "log")
     words[words.index("--no-merge")] = "--merge"
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=120,
                           check=False)  # fmt: skip

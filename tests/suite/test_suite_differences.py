@@ -53,7 +53,7 @@ def test_a_send_whose_answer_was_lost(cluster: SuiteCluster, tmp_path: Path) -> 
         host, _, port = node.address.rpartition(":")
         proxy, door = Proxy((host, int(port))), FrontDoor(tmp_path)
         await door.start(await proxy.start(), TopicConfig(topic, 1, 1))
-        config = ClientConfig(request_timeout_ms=500)
+        config = ClientConfig(request_timeout_ms=1000)
         async with Session(door.namesrv, config=config) as through, Producer(through) as producer:
             await producer.send(topic, b"0", key="k")
             proxy.lose_answers()
@@ -66,7 +66,9 @@ def test_a_send_whose_answer_was_lost(cluster: SuiteCluster, tmp_path: Path) -> 
         (queue,) = await consumer.queues(topic)
         found = [int(one.body) async for one in consumer.pull_all(queue)]
         if cluster.differs("stored-once"):
-            assert found == [0, 1, 1, 2]
+            assert found == sorted(found)
+            assert set(found) == {0, 1, 2}
+            assert found.count(1) > 1, "and others too, if their answers take too long"
         else:
             assert found == [0, 1, 2]
             assert [receipt.offset for receipt in receipts] == [1, 2]
