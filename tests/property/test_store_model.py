@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from inorder.config import StoreConfig
@@ -163,6 +163,11 @@ class Model:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps)
+@example(
+    [("tick", [("A", 0, 0)]), ("drop", "A"), ("tick", [("A", 0, 0)]), ("drop", "B"), ("crash", 0)]
+)
+@example([("tick", [("A", 0, 0)]), ("drop", "A"), ("tick", [("A", 0, 0)]), ("close", None),
+          ("tick", [("A", 0, 0)]), ("crash", 0)])  # fmt: skip
 def test_the_store_is_a_list_per_queue_whatever_happens(plan: list[tuple[str, object]]) -> None:
     """Under sync flush nothing acknowledged is ever lost, moved, doubled or shown too early."""
     model = Model()

@@ -337,6 +337,9 @@ class FakeFiles:
         for directory in [*reversed(path.parents), path]:
             if directory not in self._names:
                 self._count("create", directory)
+                # What became of names in an earlier directory of this name has nothing to do with
+                # it; of those that are not durable none survives a power cut then.
+                self._name_changes = [one for one in self._name_changes if one[0] != directory]
                 self._rename_steps(directory.parent, [(directory, True, None)])
 
     def remove(self, path: Path) -> None:

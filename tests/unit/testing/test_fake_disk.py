@@ -163,3 +163,18 @@ def test_a_directory_made_again_is_empty_whatever_the_crash_keeps(seed: int) -> 
     files.makedirs(Path("/a/b"))
     files.open(Path("/a/b/new"), create=True, size=4)
     assert "old" not in files.crash(Random(seed)).listdir(Path("/a/b"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_directory_made_again_has_nothing_of_the_one_before(seed: int) -> None:
+    """Names that came and went in the old one do not take those away that are synced in the new."""
+    files, home = FakeFiles(), Path("/a/b/c")
+    files.makedirs(home)
+    files.open(home / "file", create=True, size=4)
+    files.remove_tree(Path("/a"))
+    files.fsync_dir(Path("/"))
+    files.makedirs(home)
+    files.open(home / "file", create=True, size=4)
+    for directory in (home, *home.parents):
+        files.fsync_dir(directory)
+    assert files.crash(Random(seed)).listdir(home) == ["file"]
