@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import threading
@@ -20,6 +19,7 @@ from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, ConfigError, RequestTimeout, TransportError, UsageError
 from inorder.testing import RunningBroker, Sent, check, queue_name
 from inorder.wire.codes import RequestCode
+from tests.descriptors import descriptors
 
 QUICK = ClientConfig(request_timeout_ms=300, retry_first_ms=5, retry_max_ms=20)
 
@@ -279,15 +279,6 @@ def test_fork_then_use(broker: RunningBroker):
         os.waitpid(child, 0)
         producer.send("orders", b"parent again", key="k")
     assert bodies(broker) == [b"parent", b"child", b"parent again"]
-
-
-def descriptors() -> int:
-    """Count the descriptors that are no files: sockets, pipes, the insides of loops."""
-    count = 0
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            count += not os.readlink(f"/proc/self/fd/{name}").startswith("/")
-    return count
 
 
 def cycles(broker: RunningBroker, count: int) -> None:

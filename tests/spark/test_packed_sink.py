@@ -131,17 +131,23 @@ def test_a_lost_answer_is_asked_for(results: str, monkeypatch: pytest.MonkeyPatc
     assert bodies(results) == sorted(f"0.{at}" for at in range(200))
 
 
-def test_requests_behind_one_that_failed_are_refused(
-    results: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They were sent ahead; none is stored before the rows of the failed one, all of them after."""
+def refuse_one(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
+    """Let the broker refuse the n-th request; return where requests are counted."""
     real, calls = Sender._ask, [0]
 
     def ask(self: Sender, lane: Any, version: int) -> Any:
         calls[0] += 1
-        return real(self, lane, version + 7 if calls[0] == 3 else version)
+        return real(self, lane, version + 7 if calls[0] == number else version)
 
     monkeypatch.setattr(Sender, "_ask", ask)
+    return calls
+
+
+def test_requests_behind_one_that_failed_are_refused(
+    results: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were sent ahead; none is stored before the rows of the failed one, all of them after."""
+    calls = refuse_one(monkeypatch, 3)
     monkeypatch.setattr(packing, "CHUNK_MESSAGES", 10)
     send(results, *(batch([row(at, key="k") for at in range(at, at + 50)])
                     for at in range(0, 200, 50)))  # fmt: skip
@@ -155,13 +161,7 @@ def test_a_task_ends_when_its_last_rows_are_stored(
     results: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to its last request is a refusal: it is noticed, and the rows are sent again."""
-    real, calls = Sender._ask, [0]
-
-    def ask(self: Sender, lane: Any, version: int) -> Any:
-        calls[0] += 1
-        return real(self, lane, version + 7 if calls[0] == 1 else version)
-
-    monkeypatch.setattr(Sender, "_ask", ask)
+    calls = refuse_one(monkeypatch, 1)
     send(results, batch([row(at, key="k") for at in range(5)]))
     assert calls[0] == 2
     assert bodies(results) == [f"0.{at}" for at in range(5)]

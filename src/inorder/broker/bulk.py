@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from inorder.store.pieces import Array, pieces, rows_of_bytes, windows
 from inorder.wire.extensions import PREDECESSOR, SEQUENCE
 from inorder.wire.numbering import MARK_BYTES, NUMBER_MAX
 
@@ -41,8 +42,6 @@ _GROUP: Final = re.compile(
     MARK_BYTES + b"([^\x01\x02]+)" + _SEQUENCE + b"([0-9]{1,18})"
     b"(?:" + _PREDECESSOR + b"(-1|[0-9]{1,18}))?\x02"
 )  # fmt: skip
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Items(NamedTuple):
@@ -158,26 +157,20 @@ def aligned_numbers(body: bytes, items: Items) -> Numbers | None:
         return None
     if (before_at[1:] + digits + 1 > items.end[1:]).any():
         return None
-    if _taken(body, at, len(mark)).tobytes() != mark * count:
+    if pieces(body, at, len(mark)).tobytes() != mark * count:
         return None
-    if _taken(body, starts, len(UNIQUE_BYTES)).tobytes() != UNIQUE_BYTES * count:
+    if pieces(body, starts, len(UNIQUE_BYTES)).tobytes() != UNIQUE_BYTES * count:
         return None
-    if _taken(body, number_at + digits, len(_PREDECESSOR)).tobytes() != _PREDECESSOR * count:
+    if pieces(body, number_at + digits, len(_PREDECESSOR)).tobytes() != _PREDECESSOR * count:
         return None
-    texts = _taken(body, number_at, digits + 1)
-    if _taken(body, before_at[1:], digits + 1).tobytes() != texts[:-1].tobytes():
+    texts = pieces(body, number_at, digits + 1)
+    if pieces(body, before_at[1:], digits + 1).tobytes() != texts[:-1].tobytes():
         return None
-    figures = texts.view(np.uint8).reshape(count, digits + 1)
-    values = figures[:, :digits] - np.uint8(_ZERO)  # what is below wraps around
+    values = rows_of_bytes(texts)[:, :digits] - np.uint8(_ZERO)  # what is below wraps around
     if (values > _NINE).any():
         return None
     numbers = values @ (10 ** np.arange(digits - 1, -1, -1, dtype=np.int64))
     return Numbers(first[1].decode(), numbers.tolist(), int(first[3]))
-
-
-def _taken(body: bytes, at: Array, size: int) -> Array:
-    """Return so many bytes from each place; all of them lie within the body."""
-    return _windows(body, size)[at]
 
 
 def follow(found: Numbers, last: int) -> bool:
@@ -281,23 +274,18 @@ def _lay_out(  # noqa: PLR0917 - called in one place
     kinds = [np.unique(sizes) for sizes in (body_sizes, rest_sizes)]
     if max(map(len, kinds)) > SIZES_MAX:
         return False
-    _windows(room, heads.itemsize)[places] = heads.view(f"V{heads.itemsize}")
+    windows(room, heads.itemsize)[places] = heads.view(f"V{heads.itemsize}")
     behind = places + heads.itemsize
     topic_at = behind + body_sizes
-    _windows(room, len(topic_part))[topic_at] = np.void(topic_part)
+    windows(room, len(topic_part))[topic_at] = np.void(topic_part)
     for starts, sizes, targets, kind in (
         (items.body_at - 4, body_sizes, behind, kinds[0]),
         (items.body_end, rest_sizes, topic_at + len(topic_part), kinds[1]),
     ):
         for one in kind.tolist():
             chosen = slice(None) if len(kind) == 1 else sizes == one
-            _windows(room, one)[targets[chosen]] = _taken(body, starts[chosen], one)
+            windows(room, one)[targets[chosen]] = pieces(body, starts[chosen], one)
     return True
-
-
-def _windows(data: Any, size: int) -> Array:
-    """Return all pieces of so many bytes of a buffer, one at each place."""
-    return np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
 
 
 def noted(

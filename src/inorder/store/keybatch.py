@@ -15,6 +15,7 @@ import numpy as np
 
 from inorder.store.keyhash import hash_pure, powers, prefix_hash
 from inorder.store.keywords import keys_of
+from inorder.store.pieces import pieces, rows_of_bytes
 
 SEPARATOR: Final = 2
 SPACE: Final = 32
@@ -109,7 +110,8 @@ class _Places:
             if size > KEY_BYTES_MAX:
                 break
             chosen = sizes == size
-            groups.append(_Group(owners[chosen], _cut(self._blob, starts[chosen], size)))
+            units = rows_of_bytes(pieces(self._blob, starts[chosen], size))
+            groups.append(_Group(owners[chosen], units))
             _tell_strange(groups[-1], strange)
         return groups
 
@@ -120,11 +122,11 @@ class _Places:
         size = self._blob.find(JOIN, len(mark)) - len(mark)
         if not 0 < size <= KEY_BYTES_MAX or (starts + size >= self._ends).any():
             return None
-        if _cut(self._blob, starts - len(mark), len(mark)).tobytes() != mark * count:
+        if pieces(self._blob, starts - len(mark), len(mark)).tobytes() != mark * count:
             return None
         if self._blob.count(mark) != count or (self._data[starts + size] != SEPARATOR).any():
             return None
-        units = _cut(self._blob, starts, size)
+        units = rows_of_bytes(pieces(self._blob, starts, size))
         return None if (units == SEPARATOR).any() else _Group(np.arange(count), units)
 
 
@@ -134,12 +136,6 @@ def _tell_strange(group: _Group, strange: Any) -> None:
     if int(units.max()) > ASCII_MAX or (units == SPACE).any():
         odd = ((units == SPACE) | (units > ASCII_MAX)).any(axis=1)
         strange[group.owners[odd]] = True
-
-
-def _cut(blob: bytes, starts: Any, size: int) -> Any:
-    """Return so many bytes from each place, a row each: one copy, no index for every byte."""
-    windows: Any = np.ndarray((len(blob) - size + 1,), f"V{size}", blob, strides=(1,))
-    return windows[starts].view(np.uint8).reshape(-1, size)
 
 
 def _hashed(group: _Group, strange: Any, prefixes: Any) -> tuple[Any, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import signal
@@ -15,19 +14,11 @@ import pytest
 from inorder.errors import AlreadyClosed, RequestTimeout, UsageError
 from inorder.sync import portal as module
 from inorder.sync.portal import Portal, lease
+from tests.descriptors import descriptors
 
 
 def portal_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "inorder"]
-
-
-def descriptors() -> int:
-    """Count the descriptors that are no files: a broker of other tests may open some of those."""
-    count = 0
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            count += not os.readlink(f"/proc/self/fd/{name}").startswith("/")
-    return count
 
 
 async def double(value: int) -> int:
