@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import inorder
-from inorder.errors import ConnectionLost, InorderError
+from inorder.errors import ConnectionLost, InorderError, TopicNotRouted
 from inorder.net.blocking import BlockingConnection
 from inorder.spark import packing
 from inorder.spark.cluster import Cluster
@@ -163,6 +163,25 @@ def test_a_task_ends_when_its_last_rows_are_stored(
     """The answer to its last request is a refusal: it is noticed, and the rows are sent again."""
     calls = refuse_one(monkeypatch, 1)
     send(results, batch([row(at, key="k") for at in range(5)]))
+    assert calls[0] == 2
+    assert bodies(results) == [f"0.{at}" for at in range(5)]
+
+
+def test_a_broker_that_is_not_in_the_routes_yet_is_waited_for(
+    results: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came back a moment ago; the topic is known and its rows are sent again there."""
+    refuse_one(monkeypatch, 1)
+    real, calls = Sender._the_targets, [0]
+
+    def the_targets(self: Sender, topic: str, *, anew: bool = False) -> Any:
+        calls[0] += anew
+        if anew and calls[0] == 1:
+            raise TopicNotRouted("nobody knows it")
+        return real(self, topic, anew=anew)
+
+    monkeypatch.setattr(Sender, "_the_targets", the_targets)
+    send(results, batch([row(at) for at in range(5)]))
     assert calls[0] == 2
     assert bodies(results) == [f"0.{at}" for at in range(5)]
 

@@ -149,7 +149,7 @@ class Sender:
         self._last.clear()
         self._open.clear()
 
-    def _send_again(self, error: TransportError | BrokerError, *more: Rows) -> None:
+    def _send_again(self, error: InorderError, *more: Rows) -> None:
         """Store what was sent and has no answer, and `more`, as far as it is not there yet."""
         waiting = {id(rows): rows for rows in (*(sent.rows for sent in self._open), *more)}
         for attempt in range(1, ATTEMPTS):
@@ -162,7 +162,7 @@ class Sender:
                     self._send(rows, self._the_targets(rows.topic, anew=True))
                 self._await(0)
                 return
-            except (TransportError, BrokerError) as again:
+            except (TransportError, BrokerError, TopicNotRouted) as again:
                 error = again
         raise error
 
@@ -315,6 +315,7 @@ class Sender:
 
 def _passes(error: InorderError) -> bool:
     """Tell whether an error may be over when the broker was asked how far it is."""
-    if isinstance(error, TransportError | ProducerGap | KeyMapChanged):
+    # A broker that comes back is not in the routes for a moment.
+    if isinstance(error, TransportError | ProducerGap | KeyMapChanged | TopicNotRouted):
         return True
     return isinstance(error, BrokerError) and error.retriable
