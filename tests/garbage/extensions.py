@@ -81,6 +81,9 @@ def plain() -> dict[int, Plain]:
             {"topic": TOPIC, "group": GROUP, "version": "1", "force": "false"},
         ),
         Code.RESIZE_GO: Plain(resizing.ResizeGo, {"topic": TOPIC, "planId": "p", "version": "2"}),
+        Code.RESIZE_REWIND: Plain(
+            resizing.ResizeRewind, {"topic": TOPIC, "group": GROUP, "version": "1", "term": "1"}
+        ),
         Code.RESIZE_WITHDRAW: Plain(resizing.ResizeWithdraw, {"topic": TOPIC, "planId": "p"}),
     }  # fmt: skip
 

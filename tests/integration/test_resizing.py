@@ -13,6 +13,8 @@ import pytest
 
 from inorder.broker.places import Places
 from inorder.broker.resizing import Resizing
+from inorder.broker.state import past
+from inorder.client.state.resizing import spread
 from inorder.errors import GroupNotDone, InvalidParameter, KeyMapChanged, ResizeUnderWay
 from inorder.model import Subscription, TopicQueue
 from inorder.ordering.keymap import KeyMap
@@ -25,6 +27,8 @@ from inorder.wire.requests.resizing import ResizeDecide, ResizeOpen, ResizeRelea
 from tests.integration.resizekit import GROUP, KEYS, TOPIC, Town, play
 
 pytestmark = pytest.mark.slow
+
+AFTER = KeyMap.of(2, spread(["broker-a", "broker-b"], 7))
 
 
 async def grow(town: Town) -> None:
@@ -317,6 +321,69 @@ def test_a_reset_into_an_old_version_holds_a_group_again() -> None:
         await town.consume(pause=0.01)
         await town.all_handled()
         assert town.inversions() == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_a_broker_without_older_messages_holds_a_group_after_a_restart(
+    trimmed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has of a key is newer than what another broker holds of it (P9); also without the
+    rule: then the key is overtaken."""
+    if trimmed:
+        monkeypatch.setattr(past, "brokers_of", lambda _: set())
+
+    async def story(town: Town) -> None:
+        key = next(
+            name for name in map("k{}".format, range(1000))
+            if _home(town, name) == "broker-a" and AFTER.queue(name)[0] == "broker-b"
+        )  # fmt: skip
+        await town.send(3, keys=[key])
+        await town.admin.topics.resize(TOPIC, queues=7)
+        await town.send(3, keys=[key])
+        empty = town.cluster.brokers[1]
+        empty.kill()
+        await empty.start()
+        await town.consume(pause=1.0)
+        await town.all_handled()
+        assert bool(town.inversions()) == trimmed
+
+    play(story)
+
+
+def test_a_group_that_comes_after_queues_were_taken_away_reads_them() -> None:
+    """They are opened for it, read in order, and closed again (O2, P9)."""
+
+    async def story(town: Town) -> None:
+        await town.send(4)
+        await town.admin.topics.resize(TOPIC, queues=2)
+        await town.send(2)
+        assert [_read(town, number) for number in (0, 1)] == [1, 1]
+        await town.consume(group="late")
+        await town.all_handled()
+        assert town.inversions() == []
+        await town.until(lambda: [_read(town, number) for number in (0, 1)] == [1, 1])
+
+    play(story)
+
+
+def test_a_reset_reaches_queues_that_were_taken_away() -> None:
+    """To the beginning is to the beginning of all that is stored, in order."""
+
+    async def story(town: Town) -> None:
+        await town.send(4)
+        await town.consume()
+        await town.admin.topics.resize(TOPIC, queues=2)
+        await town.send(2)
+        await town.all_handled()
+        await town.until(lambda: [_read(town, number) for number in (0, 1)] == [1, 1])
+        town.handled.clear()
+        done = await town.admin.offsets.reset(GROUP, TOPIC, to="beginning")
+        assert len(done) == 4
+        await town.all_handled()
+        assert town.inversions() == []
+        await town.released(2)
 
     play(story)
 

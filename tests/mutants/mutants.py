@@ -19,6 +19,7 @@ _CLIENT = "inorder.client.leasing"
 _KEYED = "inorder.client.state.keyed"
 _PARKING = "inorder.broker.state.parking"
 _RESIZING = "inorder.broker.state.resizing"
+_REWINDING = "tests/integration/test_rewinding.py"
 _NUMBERING = "inorder.broker.numbering"
 
 SIM = "sim"
@@ -493,9 +494,75 @@ MUTANTS = [
     Mutant(
         "no-gate", "P9, A6", "a group reads the next version before it is done with this one",
         _RESIZING,
-        "    version = reading(now, group)\n    if version >= now.version:\n        return None\n",
-        "    if reading(now, group) >= 0:\n        return None\n",
+        "    if version >= now.version:\n        return None\n    return next(",
+        "    if version >= 0:\n        return None\n    return next(",
         "tests/integration/test_resizing.py",
+    ),
+    Mutant(
+        "chapters-are-let-go", "P9, A6", "a broker forgets a version that others still hold",
+        "inorder.broker.state.past",
+        "    if brokers_of(now) <= {name}:\n",
+        "    if name:\n",
+        "tests/integration/test_resizing.py::"
+        "test_a_broker_without_older_messages_holds_a_group_after_a_restart",
+    ),
+    Mutant(
+        "closed-to-latecomers", "P9, A6, O2", "queues stay closed to a group that comes late",
+        "inorder.broker.resizing",
+        "        wanted = max(count, past.queues_left(now, first, of=waiting))\n",
+        "        wanted = count\n",
+        "tests/integration/test_resizing.py::"
+        "test_a_group_that_comes_after_queues_were_taken_away_reads_them",
+    ),
+    Mutant(
+        "reset-does-not-rest", "P9, A11", "a replay begins while the key's new queue goes on",
+        "inorder.broker.handlers.progress",
+        "        return _rest_first(broker, {topic: version}, group, reset)\n",
+        "        pass\n",
+        _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
+    ),
+    Mutant(
+        "one-broker-rests", "P9, A11", "the other brokers are not told that a group was set back",
+        "inorder.broker.state.rewinding",
+        "one.term < term or one.version > version",
+        "one.term > term",
+        _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
+    ),
+    Mutant(
+        "rest-without-waiting", "P4, A11", "a replay begins beside what is still handled",
+        "inorder.broker.rewinding",
+        "(one.recalled or one.owner == NOBODY)",
+        "one.owner is None",
+        _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
+    ),
+    Mutant(
+        "rest-is-not-on-disk", "P9, A11", "a killed broker has forgotten that a group rests",
+        "inorder.broker.rewinding",
+        "        await self._resizing.change(topic, rule)\n",
+        "        self._resizing.topics[topic] = rule(self._resizing.versions(topic))\n",
+        _REWINDING + "::test_a_rest_outlives_a_restart",
+    ),
+    Mutant(
+        "release-of-an-older-term", "P9, A11", "what was found done before a reset is let go on",
+        _RESIZING,
+        "(before.rests or term < before.term)",
+        "before.rests",
+        "tests/unit/broker/state/test_rewinding_state.py",
+    ),
+    Mutant(
+        "past-owner-goes-on", "P4, A11", "a lease that ran out before a reset is taken up again",
+        _OWNERSHIP,
+        "        self._file.write([ownerrecords.freed(key)])\n"
+        "        self._table.forget_past(key)\n        return True\n",
+        "        return True\n",
+        _REWINDING + "::test_a_lease_that_had_run_out_before_is_not_taken_up_again",
+    ),
+    Mutant(
+        "newer-keys-are-redriven", "P8, A11", "a parked key is handled before its older messages",
+        "inorder.broker.state.rewinding",
+        "    if end >= held:\n        return False\n",
+        "",
+        "tests/unit/broker/state/test_rewinding_state.py",
     ),
     Mutant(
         "stop-forgets-the-plan", "A6", "a second plan is taken while one is under way",

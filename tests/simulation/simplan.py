@@ -57,16 +57,20 @@ class Plan:
     lease_ms: int
     grace_ms: int
     faults: tuple[Fault, ...] = field(repr=False)
+    only: tuple[str, ...] = ()
+    """The kinds of faults that were drawn from, if not from all."""
 
     @classmethod
-    def of(cls, seed: int) -> Plan:
-        """Draw the plan of a seed."""
+    def of(cls, seed: int, only: tuple[str, ...] = ()) -> Plan:
+        """Draw the plan of a seed, with faults of all kinds or of a few."""
         draw = stream(seed, "plan")
         order: Literal["queue", "key"] = draw.choice(("queue", "key"))
         lease_ms = draw.choice((1000, 2000, 5000))
         sends = draw.randint(15, 40)
         gap_s = draw.choice((0.005, 0.05, 0.15))
         kinds = draw.sample(KINDS, k=draw.randint(1, KINDS_MAX))
+        if only:
+            kinds = list(only)
         span_s = max(1.5, sends * gap_s + 0.5)
         times = sorted(draw.uniform(0.1, span_s) for _ in range(draw.randint(1, 6)))
         return cls(
@@ -87,6 +91,7 @@ class Plan:
             faults=tuple(
                 Fault(number, at_s, draw.choice(kinds)) for number, at_s in enumerate(times)
             ),
+            only=only,
         )
 
     @property

@@ -16,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from inorder.checker import (
     Handled,
@@ -29,7 +30,7 @@ from inorder.testing.simloop import SimLoop, run
 from tests.model.traces import follow_trace
 from tests.simulation.simfaults import Faults
 from tests.simulation.simlosses import without_lost
-from tests.simulation.simplan import Plan
+from tests.simulation.simplan import KINDS, Plan
 from tests.simulation.simworld import PATIENCE_S, World
 
 STEPS_MAX = 400_000
@@ -171,22 +172,26 @@ def story(outcome: Outcome, *, lines_max: int = 400) -> str:
     if len(told) < len(outcome.timeline):
         lines.append(f"  ({len(outcome.timeline) - len(told)} lines before)")
     lines += [f"  {at_s:9.3f}  {text}" for at_s, text in told]
-    lines.append(f"again: make sim SEED={outcome.plan.seed}")
+    only = outcome.plan.only
+    named = f"SEEDS=1 ARGS='--first {outcome.plan.seed} --kinds {','.join(only)}'"
+    lines.append(f"again: make sim {named if only else f'SEED={outcome.plan.seed}'}")
     return "\n".join(lines)
 
 
-def _play_seed(seed: int) -> tuple[int, str, Counter[str]]:
+def _play_seed(seed: int, only: tuple[str, ...] = ()) -> tuple[int, str, Counter[str]]:
     """Play a seed in a process of its own; text is empty if it is ok."""
     logging.disable(logging.CRITICAL)
-    outcome = play(Plan.of(seed))
+    outcome = play(Plan.of(seed, only))
     return seed, "" if outcome.ok else str(outcome), outcome.figures
 
 
-def many(seeds: range, *, processes: int, seconds: float | None) -> int:
+def many(seeds: range, *, processes: int, seconds: float | None, only: tuple[str, ...] = ()) -> int:
     """Play many seeds; print each that fails, its shrunk timeline for the first few."""
     began, figures, failed, played = time.monotonic(), Counter[str](), [], 0
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for seed, problem, counts in pool.imap_unordered(_play_seed, seeds, chunksize=4):
+        for seed, problem, counts in pool.imap_unordered(
+            partial(_play_seed, only=only), seeds, chunksize=4
+        ):
             played += 1
             figures.update(counts)
             if problem:
@@ -204,10 +209,19 @@ def many(seeds: range, *, processes: int, seconds: float | None) -> int:
           f"{played / took_s / processes:.1f} seeds/s a process: {counts}")  # fmt: skip
     for seed in sorted(failed)[:2]:
         logging.disable(logging.CRITICAL)
-        print(story(shrink(play(Plan.of(seed)))), flush=True)
+        print(story(shrink(play(Plan.of(seed, only)))), flush=True)
     if failed:
         print(f"failed: {' '.join(map(str, sorted(failed)))}")
     return 1 if failed else 0
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    """Read kinds of faults."""
+    found = tuple(text.split(","))
+    unknown = sorted(set(found) - set(KINDS))
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such kind: {unknown}; there are {', '.join(KINDS)}")
+    return found
 
 
 def main() -> int:
@@ -218,12 +232,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seconds", type=float, help="stop after so long")
+    parser.add_argument(
+        "--kinds", type=_kinds, default=(), help="only these kinds of faults, as in resize,reset"
+    )
     parser.add_argument("--timeline", action="store_true", help="show it in any case")
     options = parser.parse_args()
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)
-        return many(seeds, processes=options.processes, seconds=options.seconds)
-    outcome = play(Plan.of(options.seed))
+        return many(seeds, processes=options.processes, seconds=options.seconds, only=options.kinds)
+    outcome = play(Plan.of(options.seed, options.kinds))
     if options.timeline or not outcome.ok:
         print(story(outcome if outcome.ok or options.timeline else shrink(outcome)))
     else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inorder.broker.broker import Broker
 from inorder.broker.ownersfile import end_of
 from inorder.broker.state.commits import QueueKey
+from inorder.broker.state.leases import NOBODY
 from inorder.checker import queue_name
 from inorder.errors import InorderError, LeaseLost
 from inorder.model import TopicQueue
@@ -44,6 +45,7 @@ class Watch:
         self._broker = broker
         self._how, self._cut = how, cut
         self._settling: set[asyncio.Future[None]] = set()
+        self._recalled: dict[tuple[str, int], int] = {}
         server: Any = broker.server
         self._listen, server.start = server.start, self.listen
         leasing: Any = broker.leasing
@@ -53,6 +55,7 @@ class Watch:
         ownership: Any = broker.ownership
         self._reset, ownership.reset = ownership.reset, self.reset
         self._take_away, ownership.take_away = ownership.take_away, self.take_away
+        self._recall, ownership.recall = ownership.recall, self.recall
         self._client_left, ownership.client_left = ownership.client_left, self.client_left
         parking: Any = broker.parking
         self._park, parking.park = parking.park, self.park
@@ -60,6 +63,7 @@ class Watch:
 
     def lease(self, group: str, owner: Any, terms: Any, wishes: Any, connection: Any) -> Any:
         """Note who gets what."""
+        self._look_at_recalled()
         wishes = list(wishes)
         answer = self._lease(group, owner, terms, wishes, connection)
         asked = {(wish.topic, wish.queue_id): wish.epoch for wish in wishes}
@@ -94,6 +98,7 @@ class Watch:
 
     def commit(self, group: str, owner: Any, commits: Any, connection: Any) -> Any:
         """Note what a commit changed."""
+        self._look_at_recalled()
         commits = list(commits)
         before = [self._known(group, one) for one in commits]
         answer = self._commit(group, owner, commits, connection)
@@ -107,6 +112,7 @@ class Watch:
 
     def release(self, group: str, owner: Any, one: Any) -> Any:
         """Note what its commit changed."""
+        self._look_at_recalled()
         known = self._known(group, one)
         place = (one.topic, one.queue_id)
         step = self._step(one)
@@ -153,6 +159,25 @@ class Watch:
             self._trace("taken", None, group, (topic, queue_id))
         return holder, epoch
 
+    def recall(self, group: str, topic: str, queue_id: int) -> bool:
+        """Note that a lease is void that has run out; one that stands is void when it does."""
+        lease = self._broker.leases.get(group, self._queue(topic, queue_id))
+        found: bool = self._recall(group, topic, queue_id)
+        if found and lease is None:
+            self._trace("taken", None, group, (topic, queue_id))
+        elif lease is not None and lease.recalled and group == GROUP:
+            self._recalled[topic, queue_id] = lease.epoch
+        return found
+
+    def _look_at_recalled(self) -> None:
+        """Note which leases have run out that were asked back: nobody goes on under them."""
+        for (topic, queue_id), epoch in list(self._recalled.items()):
+            lease = self._broker.leases.get(GROUP, self._queue(topic, queue_id))
+            if lease is None or lease.epoch != epoch:
+                del self._recalled[topic, queue_id]
+                if lease is None:
+                    self._trace("taken", None, GROUP, (topic, queue_id))
+
     def client_left(
         self, group: str, client_id: str, connection: ServerConnection, *, gone: bool
     ) -> bool:
@@ -169,6 +194,9 @@ class Watch:
             config = self._broker.topics.get(TOPIC)
             for queue_id in range(QUEUES_MAX):  # also those that a resize has taken away
                 self._trace(self._how, None, GROUP, (TOPIC, queue_id))
+                lease = self._broker.leases.get(GROUP, self._queue(TOPIC, queue_id))
+                if self._how == "killed" and lease is not None and lease.owner == NOBODY:
+                    self._trace("taken", None, GROUP, (TOPIC, queue_id))
             for queue_id in range(0 if config is None else config.read_queues):
                 self.look(self._queue(TOPIC, queue_id), GROUP, reset=self._cut is not None)
             if self._cut is not None:

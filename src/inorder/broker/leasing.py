@@ -138,6 +138,7 @@ class Leasing:
         return LeaseGrant(
             topic, queue_id, decision.epoch, decision.is_fresh, offset, finished,
             self.chapters(topic, queue_id), parked, redrive, lease.was_reset,
+            lease.recalled,
         )  # fmt: skip
 
     @staticmethod

@@ -101,6 +101,27 @@ class Ownership:
         self._broker.wake(topic, queue_id)  # its pulls that wait are refused
         return holder, epoch
 
+    def recall(self, group: str, topic: str, queue_id: int) -> bool:
+        """Have a queue given back; tell whether somebody has it, or could go on with it.
+
+        Ours finish what they handle first; after a start of this broker they cannot go on. Stock
+        clients cannot be asked: theirs is taken away.
+        """
+        key = self._key(group, topic, queue_id)
+        lease, past = self._table.get(*key), self._table.past(key)
+        if lease is not None and lease.owner.is_stock:
+            return bool(self.take_away(group, topic, queue_id)[0])
+        if lease is not None:
+            if lease.owner != NOBODY and not lease.recalled:
+                self._file.write([ownerrecords.granted(key, NOBODY, lease.epoch, lease.terms)])
+                lease.recalled = True
+            return True
+        if past is None or past.released:
+            return False
+        self._file.write([ownerrecords.freed(key)])
+        self._table.forget_past(key)
+        return True
+
     def reset(self, group: str, topic: str, targets: dict[int, int]) -> None:
         """Set offsets by an operator's order: what was under way does not count any more."""
         records: list[Record] = []

@@ -21,7 +21,7 @@ from inorder.broker.parkmoves import ParkMoves
 from inorder.broker.sendrules import require_writable
 from inorder.broker.state.leases import LeaseKey
 from inorder.broker.state.names import PARK_PREFIX
-from inorder.broker.state.parkedkeys import Limits, Place
+from inorder.broker.state.parkedkeys import Limits, ParkedKey, Place
 from inorder.broker.state.parking import ParkingTable, Verdict
 from inorder.broker.state.parkrecords import (
     MESSAGES,
@@ -85,7 +85,18 @@ class Parking:
         if not self.table.places:
             return 0, False
         place = Place(group, topic, queue_id)
-        return self.table.version(*place), self.table.wants_redrive(place)
+        wanted = self.table.wants_redrive(place) and any(
+            self.redrive_of(place, one) for one in self.table.places[place].keys.values()
+        )
+        return self.table.version(*place), wanted
+
+    def redrive_of(self, place: Place, one: ParkedKey) -> int:
+        """Return which redrive of a key is wanted; 0: none, or its group has yet to come so far."""
+        return one.redrive if one.redrive and self.is_reached(place, one) else 0
+
+    def is_reached(self, place: Place, one: ParkedKey) -> bool:
+        """Tell whether the group has come so far, if it was set back."""
+        return self._broker.resizing.rewinding.has_reached(place, one)
 
     @property
     def settled_position(self) -> int:

@@ -61,7 +61,7 @@ class ParkMoves:
             if not one.sharding_key:
                 continue  # it was not put anywhere by the map
             to = QueuePlace(*key_map.queue(one.sharding_key))
-            if to == (here, place.queue_id):
+            if to == (here, place.queue_id) or not self._parking.is_reached(place, one):
                 continue
             if to not in left and to.broker == here:
                 left[to] = self._parking.table.left(Place(group, topic, to.queue_id))

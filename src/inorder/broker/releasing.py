@@ -5,6 +5,9 @@ broker looks at the offsets of the groups that it holds. If one is done here, it
 if it is done there too, each is told to release it, and this one does. All of it may be repeated,
 and each broker checks for itself. Clients of any kind need to do nothing but to commit.
 
+A group that was set back into a version that is past rests first (`state/rewinding.py`): every
+broker where it does asks the others, and tells those that do not know.
+
 Parked keys that the next map puts elsewhere are installed there first, so that their newer messages
 join them. Until they are, this broker tells the others that the group is not done here.
 """
@@ -18,14 +21,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.peers import Peers
 from inorder.broker.state import resizing as rules
+from inorder.broker.state import rewinding as rewind_rules
+from inorder.broker.state.rewinding import Standing
 from inorder.errors import InorderError
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.bodies.parking import MOVES_MAX, MoveBody, QueueParking, QueuePlace
-from inorder.wire.bodies.resizing import decode_resize_view
+from inorder.wire.bodies.resizing import GroupProgress, decode_resize_view
 from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests.parking import ParkedKeys, ParkMove, ParkMoveReply
-from inorder.wire.requests.resizing import ResizeRelease, ResizeStatus
+from inorder.wire.requests.resizing import ResizeRelease, ResizeRewind, ResizeStatus
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -103,7 +108,7 @@ class Releasing:
     def waiting(self) -> Iterator[tuple[str, str]]:
         """Give the topics and groups of which a version is withheld."""
         for topic, now in list(self._resizing.topics.items()):
-            if now.past and topic in self._broker.topics:
+            if topic in self._broker.topics:
                 for group in rules.waiting(now):
                     yield topic, group
 
@@ -114,9 +119,16 @@ class Releasing:
         """
         version = rules.next_map(now, group)[0]
         moved = self._moved.get((topic, group), 0)
+        if rewind_rules.rests(now, group):
+            return rules.reading(now, group)
         if moved >= version and self._resizing.done(topic, now, group) >= version:
             return version
         return rules.reading(now, group)
+
+    def forget_moves(self, topic: str, group: str) -> None:
+        """Move parked keys again: the group was set back."""
+        self._moved.pop((topic, group), None)
+        self.watch()
 
     async def _move_parked(self, topic: str, now: Versions, group: str) -> bool:
         """Install the group's parked keys where the next map puts them; False: not all can move."""
@@ -186,9 +198,12 @@ class Releasing:
                 log.warning("topic=%s group=%s waits for the next version: %s", topic, group, error)
 
     async def _look_at(self, topic: str, group: str) -> None:
+        await self._resizing.publish(topic)  # it may have to read queues that are closed
         now = self._resizing.versions(topic)
         if self._is_deleted(group, topic):
             await self._resizing.forget_group(topic, group)
+        elif rewind_rules.rests(now, group):
+            await self._agree(topic, now, group)
         elif self._resizing.done(topic, now, group) > rules.reading(
             now, group
         ) and await self._move_parked(topic, now, group):
@@ -206,15 +221,45 @@ class Releasing:
         version = rules.next_map(now, group)[0]
         await self._broker.keeping.save_offsets_now()  # or a power cut would take back what is done
         others = [name for name in rules.counts_of(now.map) if name != self._broker.config.name]
-        status = ResizeStatus(topic, group)
+        term = self._resizing.rewinding.standing(topic, now, group).term
         for name in others:
-            command = Command.request(status.CODE, encode_fields(status))
-            view = decode_resize_view((await self._peers.ask(topic, name, command)).body)
-            there = next((one.done for one in view.groups if one.group == group), 0)
-            if there < version:
+            there = await self._progress(topic, group, name)
+            if there is None or there.done < version:
                 return
-        request = ResizeRelease(topic, group, version)
+            term = max(term, there.term)
+        request = ResizeRelease(topic, group, version, term=term)
         for name in others:
             command = Command.request(request.CODE, encode_fields(request))
             await self._peers.ask(topic, name, command)
-        await self._resizing.release(topic, group, version, force=False)
+        await self._resizing.release(topic, group, version, force=False, term=term)
+
+    async def _progress(self, topic: str, group: str, name: str) -> GroupProgress | None:
+        """Return how far a group is at another broker."""
+        request = ResizeStatus(topic, group)
+        command = Command.request(request.CODE, encode_fields(request))
+        view = decode_resize_view((await self._peers.ask(topic, name, command)).body)
+        return next((one for one in view.groups if one.group == group), None)
+
+    # -- groups that were set back ---------------------------------------------------------------
+
+    async def _agree(self, topic: str, now: Versions, group: str) -> None:
+        """Have a group rest at all brokers; let it read on when nobody handles any more."""
+        mine, rewinding = self._broker.config.name, self._resizing.rewinding
+        rewinding.empty(topic, group)  # after a start, or when the disk was full
+        standings = {mine: rewinding.standing(topic, now, group)}
+        for name in rules.brokers_of(now) - {mine}:
+            there = await self._progress(topic, group, name)
+            if there is None:
+                return
+            standings[name] = Standing(there.term, there.back, there.rests, there.quiet)
+        todo = rewind_rules.agree(standings)
+        names = set(standings) if todo.over else set(todo.behind)
+        request = ResizeRewind(topic, group, todo.version, todo.term, todo.over)
+        for name in names - {mine}:
+            await self._peers.ask(
+                topic, name, Command.request(request.CODE, encode_fields(request))
+            )
+        if mine in names and todo.over:
+            await rewinding.go_on(topic, group, todo.term)
+        elif mine in names:
+            await rewinding.rest(topic, group, todo.version, todo.term)

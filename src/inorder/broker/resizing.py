@@ -3,8 +3,11 @@
 stop     sends are refused at once; the queues' ends of that moment are noted when the log is on
          disk that far, and answered when the note is
 go       that the plan is not taken back any more is on disk before anybody opens it
-open     the new map is on disk before the first send of it is taken; `topics.json` follows it
+open     the new map is on disk before the first send of it is taken; `topics.json` follows it.
+         Queues that it has not are closed when no group has to read them, and open again if one
+         comes that has
 release  a group reads on when that is on disk; who asks for it: `releasing.py`
+rest     a group that is set back gets nothing when that is on disk (`rewinding.py`)
 
 What this broker knows lies in `inorder/resizing.json`. It is above the attribute in `topics.json`,
 which is mended at the start if a crash came between the two.
@@ -18,10 +21,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.bounds import Bounds
 from inorder.broker.places import Places, map_text
 from inorder.broker.releasing import Releasing
 from inorder.broker.resizeview import resize_view
+from inorder.broker.rewinding import Rewinding, check_mapped
 from inorder.broker.snapshots import Snapshot
+from inorder.broker.state import past
 from inorder.broker.state import resizing as rules
 from inorder.broker.state.resizes import Resizes
 from inorder.broker.state.resizing import Plan, Versions
@@ -43,8 +49,6 @@ log = logging.getLogger(__name__)
 SETTLE_MS_MAX: Final = 10_000
 PLAN_ID_CHARS_MAX: Final = 64
 
-Offsets = Callable[[int], int]
-
 
 class Resizing:
     """The versions of this broker's topics."""
@@ -56,7 +60,9 @@ class Resizing:
         self._file = Snapshot(broker.files, path)
         self._changing = asyncio.Lock()
         self._stopping: dict[str, Plan] = {}
+        self.bounds = Bounds(broker)
         self.places = Places(broker, self)
+        self.rewinding = Rewinding(broker, self)
         self.releasing = Releasing(broker, self)
         self.changes = 0
 
@@ -70,7 +76,11 @@ class Resizing:
         self._file.load(self._table.decode)
         changed = False
         for topic, found in list(self._table.topics.items()):
-            kept = rules.trim(rules.cut(found, self._last(topic)), self._first(topic))
+            kept = past.trim(
+                past.cut(found, self.bounds.last(topic)),
+                self.bounds.first(topic),
+                self._broker.config.name,
+            )
             if kept != found:
                 log.warning("noted ends were cut back or let go topic=%s", topic)
                 self._table.topics[topic] = kept
@@ -113,7 +123,7 @@ class Resizing:
     def chapters(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
         """Return from which offset on a queue holds messages of which version of the map."""
         now = self.versions(topic) if topic in self._broker.topics else Versions()
-        return rules.chapters(now, queue_id)
+        return past.chapters(now, queue_id)
 
     def last_version(self, topic: str) -> int:
         """Return the highest version that the name ever had here."""
@@ -126,9 +136,9 @@ class Resizing:
         self.releasing.heed(topic, group)
 
     def is_resized(self, topic: str) -> bool:
-        """Tell whether a topic has chapters."""
+        """Tell whether a topic has chapters, or groups that get nothing of it."""
         known = self._table.topics.get(topic)
-        return known is not None and bool(known.past)
+        return known is not None and bool(known.past or rules.waiting(known))
 
     def held_at(self, topic: str, group: str, queue_id: int, *, leased: bool) -> int | None:
         """Return the offset at which a group's pulls of a queue find nothing more; None: nowhere.
@@ -156,7 +166,7 @@ class Resizing:
     async def decide(self, topic: str, plan: Plan) -> ResizeView:
         """Decide a plan: this is the topic's first broker."""
         async with self._changing:
-            now = self._mapped(topic, plan.id)
+            now = self._planned(topic, plan.id)
             self._check_first(topic, now)
             await self._keep(topic, now, rules.decide(now, plan))
         return self.view(topic)
@@ -164,7 +174,7 @@ class Resizing:
     async def stop(self, topic: str, plan: Plan) -> ResizeView:
         """Take no more sends of the present version; note where it ends."""
         async with self._changing:
-            now = self._mapped(topic, plan.id)
+            now = self._planned(topic, plan.id)
             if now.opened != plan.id and not now.stopped:
                 rules.check_next(now, plan)
                 await self._stop(topic, now, plan)
@@ -192,7 +202,7 @@ class Resizing:
         ends = {queue.queue_id: queue.next_offset for queue in broker.store.queues_of(topic)}
         await broker.keeping.flush_now()
         until_ms = broker.clock.monotonic_ms() + SETTLE_MS_MAX
-        while any(self._last(topic)(queue_id) < end for queue_id, end in ends.items()):
+        while any(self.bounds.last(topic)(queue_id) < end for queue_id, end in ends.items()):
             if broker.clock.monotonic_ms() > until_ms or not broker.writable:
                 raise ServiceNotAvailable(f"the last messages of {topic} cannot be stored")
             await asyncio.sleep(0.001)
@@ -220,7 +230,7 @@ class Resizing:
             if opened is not now:
                 await self._keep(topic, now, opened)
                 log.info("topic=%s version=%d opened map=%s", topic, version, opened.map)
-        await self._publish(topic)
+        await self.publish(topic)
         return self.view(topic)
 
     async def go(self, topic: str, plan_id: str, version: int) -> ResizeView:
@@ -234,7 +244,7 @@ class Resizing:
     async def withdraw(self, topic: str, plan_id: str) -> ResizeView:
         """Take a plan back; the present version is open again, and that is on disk."""
         async with self._changing:
-            now = self._mapped(topic, plan_id)
+            now = self._planned(topic, plan_id)
             await self._keep(topic, now, rules.withdraw(now, plan_id))
             stopping = self._stopping.get(topic)
             if stopping is not None and stopping.id == plan_id:  # what it noted could not be saved
@@ -248,8 +258,17 @@ class Resizing:
         if first != self._broker.config.name:
             raise InvalidParameter(f"resizes of topic[{topic}] are decided at broker {first}")
 
-    async def _publish(self, topic: str) -> None:
-        """Let the topic have the queues of its version; name servers and consumers are told."""
+    def read_queues(self, config: TopicConfig) -> int:
+        """Return how many queues of a topic hold something: also those that are closed by now."""
+        now = self._table.topics.get(config.name)
+        left = 0 if now is None else past.queues_left(now, self.bounds.first(config.name), of=None)
+        return max(config.read_queues, left)
+
+    async def publish(self, topic: str) -> None:
+        """Let the topic have the queues of its version, and those that groups have yet to read.
+
+        Name servers and consumers are told.
+        """
         broker = self._broker
         self.releasing.watch()
         config = broker.topics.get(topic)
@@ -266,18 +285,18 @@ class Resizing:
 
     def _with_map(self, config: TopicConfig, now: Versions) -> TopicConfig:
         count = rules.counts_of(now.map).get(self._broker.config.name, 0)
-        wanted = count if not rules.waiting(now) else max(config.read_queues, count)
+        waiting, first = rules.waiting(now), self.bounds.first(config.name)
+        wanted = max(count, past.queues_left(now, first, of=waiting))
+        if waiting:
+            wanted = max(wanted, config.read_queues)
         if now.plan is not None or now.stopped:  # as it is, until the next version is open
             count, wanted = config.write_queues, config.read_queues
         attributes = {**config.attributes, keymap.ATTRIBUTE: now.map}
         return replace(config, write_queues=count, read_queues=wanted, attributes=attributes)
 
-    def _mapped(self, topic: str, plan_id: str) -> Versions:
+    def _planned(self, topic: str, plan_id: str) -> Versions:
         now = self.versions(topic)
-        if not now.version:
-            raise InvalidParameter(
-                f"topic[{topic}] has no key map; `inorder topic create` gives it one"
-            )
+        check_mapped(topic, now)
         if not 0 < len(plan_id) <= PLAN_ID_CHARS_MAX:
             raise InvalidParameter(f"the id of a plan has 1 to {PLAN_ID_CHARS_MAX} characters")
         return now
@@ -308,7 +327,9 @@ class Resizing:
 
     # -- groups ----------------------------------------------------------------------------------
 
-    async def release(self, topic: str, group: str, version: int, *, force: bool) -> None:
+    async def release(
+        self, topic: str, group: str, version: int, *, force: bool, term: int = 0
+    ) -> None:
         """Let a group read a version, if it is done here with those before it."""
         async with self._changing:
             now = self.versions(topic)
@@ -317,30 +338,15 @@ class Resizing:
                     f"version {version} of {topic} is not open here", version=now.version
                 )
             done = now.version if force else self.done(topic, now, group)
-            new = rules.release(now, group, version, done=done)
+            new = rules.release(now, group, version, done=done, term=None if force else term)
             if new is not now:
                 await self._keep(topic, now, new)
                 log.info(
                     "topic=%s group=%s reads version=%d%s",
                     topic, group, version, " by an operator's order" if force else "",
                 )  # fmt: skip
-        for queue in self._broker.store.queues_of(topic):
-            self._broker.wake(topic, queue.queue_id)
-        await self._publish(topic)
-
-    def was_reset(self, topic: str, group: str) -> None:
-        """Hold a group again whose offsets an operator has set back into a past version."""
-        now = self._table.topics.get(topic)
-        if now is None or not now.past:
-            return
-        back = rules.done_version(
-            rules.rewind(now, group, rules.oldest(now)),
-            group, self._committed(topic, group), self._first(topic),
-        )  # fmt: skip
-        new = rules.rewind(now, group, back)
-        if new is not now:
-            self._table.topics[topic] = new
-            self.releasing.note(topic, group)
+        self.rewinding.over(topic, group)
+        await self.publish(topic)
 
     async def hold(self, topic: str, group: str, *, member: bool) -> None:
         """Save that a group is waited for, at which version, and whether its pulls are held."""
@@ -351,33 +357,20 @@ class Resizing:
 
     async def forget_group(self, topic: str, group: str) -> None:
         """Wait no more for a group that was deleted."""
+        await self.change(topic, lambda now: rules.forget(now, [group]))
+        await self.publish(topic)
+
+    async def change(self, topic: str, rule: Callable[[Versions], Versions]) -> Versions | None:
+        """Let what a rule makes of a topic count, once it is on disk; None: it changes nothing."""
         async with self._changing:
             now = self.versions(topic)
-            new = rules.forget(now, [group])
+            new = rule(now)
             await self._keep(topic, now, new)
-        await self._publish(topic)
+        return None if new is now else new
 
     def done(self, topic: str, now: Versions, group: str) -> int:
         """Return the version that a group could read, as far as this broker knows."""
-        return rules.done_version(now, group, self._committed(topic, group), self._first(topic))
-
-    def _committed(self, topic: str, group: str) -> Offsets:
-        offsets = self._broker.offsets
-        return lambda queue_id: offsets.query(group, topic, queue_id)
-
-    def _first(self, topic: str) -> Offsets:
-        def first(queue_id: int) -> int:
-            queue = self._broker.store.find_queue(topic, queue_id)
-            return 0 if queue is None else queue.min_offset
-
-        return first
-
-    def _last(self, topic: str) -> Offsets:
-        def last(queue_id: int) -> int:
-            queue = self._broker.store.find_queue(topic, queue_id)
-            return 0 if queue is None else queue.visible_offset
-
-        return last
+        return rules.done_version(now, group, *self.bounds.left(topic, group))
 
     # -- showing ---------------------------------------------------------------------------------
 
@@ -387,12 +380,16 @@ class Resizing:
 
     def progress(self, topic: str, now: Versions, group: str) -> GroupProgress:
         """Return how far a group is."""
-        committed, first = self._committed(topic, group), self._first(topic)
         found = self._broker.members.group(group)
+        standing = self.rewinding.standing(topic, now, group)
         return GroupProgress(
             group,
             rules.reading(now, group),
             self.releasing.ready(topic, now, group),
-            rules.behind(now, group, committed, first),
+            rules.behind(now, group, *self.bounds.left(topic, group)),
             found is not None and topic in found.subscriptions,
+            standing.term,
+            standing.rests,
+            standing.quiet,
+            standing.version,
         )

@@ -128,6 +128,12 @@ def describe(found: TopicResize) -> str:
         ]  # fmt: skip
         heads = ("group", "reads version", "messages left", "online", "at")
         lines += ["groups that have yet to handle what is older:", table(heads, rows)]
+    lines += [
+        f"group {one.group} was set back; it gets nothing until every broker of the topic knows "
+        f"and what is handled has ended (by whom: inorder locks {one.group})"
+        for one in found.waiting
+        if one.rests
+    ]
     if found.closing:
         lines.append(f"{found.closing} queues were taken away and can be read until all are done")
     return "\n".join(lines)
@@ -157,6 +163,7 @@ def shown(found: TopicResize) -> dict[str, object]:
                 "messages_left": one.behind,
                 "online": one.online,
                 "brokers": list(one.brokers),
+                "rests": one.rests,
             }
             for one in found.waiting
         ],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from inorder.client.holding import Holding
 from inorder.client.state import leasing as rules
 from inorder.client.state import startoffset
-from inorder.client.state.tenure import LOCK_RENEW_FIRST_MS, LOCK_RENEW_MS
+from inorder.client.state.tenure import LOCK_RENEW_FIRST_MS, LOCK_RENEW_MS, DropReason
 from inorder.errors import CodeNotSupported, InorderError, RequestTimeout
 from inorder.model import TopicQueue
 from inorder.wire.bodies.leases import LeaseGrant
@@ -114,6 +114,9 @@ class Keeper:
 
     def _news(self, holding: Holding, grant: LeaseGrant) -> None:
         """Take what a renewal says beside "still yours"."""
+        if grant.recalled and holding.live:
+            holding.drop(DropReason.RECALLED)
+            return
         if holding.fencing is not None:
             holding.fencing.chapters = tuple(grant.chapters)
         if (grant.parked, grant.redrive) != (holding.parked, holding.redrive):

@@ -116,6 +116,9 @@ def test_a_summary_names_who_waits() -> None:
         "slow", 5, True, ("a",),
     )  # fmt: skip
     assert (found.closing, found.is_done, found.queues, found.planned_queues) == (2, False, 3, 3)
+    assert not waiting.rests
+    back = {"b": replace(OPEN, groups=(replace(done, term=1, rests=True),))}
+    assert [one.rests for one in summary("t", back).waiting] == [True]
     begun = summary("t", {"a": STOPPED, "b": replace(OPEN, broker="b")})
     assert (begun.stopped, begun.opened, begun.planned_queues) == (("a",), ("b",), 3)
     assert _replace(found, waiting=(), closing=0).is_done

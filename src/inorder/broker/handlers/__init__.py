@@ -101,4 +101,5 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     ExtensionCode.RESIZE_RELEASE: resizing.release,
     ExtensionCode.RESIZE_GO: resizing.go,
     ExtensionCode.RESIZE_WITHDRAW: resizing.withdraw,
+    ExtensionCode.RESIZE_REWIND: resizing.rewind,
 }

@@ -8,7 +8,7 @@ so that their tests can do with a small fake.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -89,6 +89,22 @@ class NumbersFileLike(Protocol):
         ...
 
 
+class RewindingLike(Protocol):
+    """The groups that were set back."""
+
+    def goes_back_to(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
+        """Return the version that is past into which new offsets set a group."""
+        ...
+
+    async def rest(self, topic: str, group: str, version: int, term: int | None = None) -> None:
+        """Give a group nothing more: it is set back into a version."""
+        ...
+
+    async def go_on(self, topic: str, group: str, term: int) -> None:
+        """Let a group read again that was set back."""
+        ...
+
+
 class ResizingLike(Protocol):
     """The versions of the key maps of topics."""
 
@@ -104,8 +120,11 @@ class ResizingLike(Protocol):
         """Return the highest version that the name ever had here."""
         ...
 
-    def was_reset(self, topic: str, group: str) -> None:
-        """Hold a group again whose offsets an operator has set back."""
+    @property
+    def rewinding(self) -> RewindingLike: ...
+
+    def read_queues(self, config: TopicConfig) -> int:
+        """Return how many queues of a topic hold something."""
         ...
 
     async def decide(self, topic: str, plan: Plan) -> ResizeView:
@@ -128,7 +147,9 @@ class ResizingLike(Protocol):
         """Take a plan back."""
         ...
 
-    async def release(self, topic: str, group: str, version: int, *, force: bool) -> None:
+    async def release(
+        self, topic: str, group: str, version: int, *, force: bool, term: int = 0
+    ) -> None:
         """Let a group read a version."""
         ...
 

@@ -67,7 +67,7 @@ async def keys(broker: BrokerLike, connection: ServerConnection, command: Comman
         queue = parking.table.places.get(place)
         owned = [
             OwnedKey(
-                one.key, one.end, one.redrive, one.rate, list(one.older),
+                one.key, one.end, parking.redrive_of(place, one), one.rate, list(one.older),
                 one.moved_to is not None,
             )
             for one in (queue.keys.values() if queue is not None else ())

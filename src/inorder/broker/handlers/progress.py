@@ -8,7 +8,7 @@ not pull just now are told to (220).
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.handlers.clients import tell_reset
@@ -112,6 +112,7 @@ def reset_offset(
     """Set a group's offsets, online or not; answer what they are now.
 
     Under sync flush the answer waits for the disk: a power cut does not take back what was ordered.
+    If the topic was resized behind the new offset, the group first rests (`state/rewinding.py`).
     """
     request = decode_fields(ResetOffset, command.fields)
     topic, group = request.topic, request.group
@@ -123,9 +124,39 @@ def reset_offset(
     targets = _targets(broker, request, config)
     if not targets:
         raise SystemError_("No queues to reset.")
+
+    def reset() -> Command:
+        _reset(broker, request, targets)
+        logger.info(
+            "offsets reset topic=%s group=%s queues=%s peer=%s",
+            topic, group, targets, connection.peer,
+        )  # fmt: skip
+        decided = {_queue(broker, topic, queue_id): offset for queue_id, offset in targets.items()}
+        return command.reply(body=bodies.encode_queue_offsets(decided))
+
+    version = broker.resizing.rewinding.goes_back_to(topic, group, targets)
+    if version is not None:
+        return _rest_first(broker, {topic: version}, group, reset)
+    answer = reset()
+    return answer_settled(broker, answer) if broker.config.store.sync_flush else answer
+
+
+async def _rest_first(
+    broker: BrokerLike, versions: dict[str, int], group: str, then: Callable[[], Command]
+) -> Command:
+    """Set offsets back into versions that are past, once the group gets nothing of the topics."""
+    for topic, version in versions.items():
+        await broker.resizing.rewinding.rest(topic, group, version)
+    answer = then()
+    if broker.config.store.sync_flush:
+        await broker.owners_file.settled()
+    return answer
+
+
+def _reset(broker: BrokerLike, request: ResetOffset, targets: dict[int, int]) -> None:
+    topic, group = request.topic, request.group
     broker.ownership.reset(group, topic, targets)
     broker.parking.was_reset(group, topic, targets)
-    broker.resizing.was_reset(topic, group)
     for queue_id in targets:
         broker.wake(topic, queue_id)
     # Pulls that waited have told their clients. Who does not pull just now is told in another way.
@@ -135,22 +166,17 @@ def reset_offset(
         if broker.offsets.has_reset(group, topic, queue_id)
     }
     tell_reset(broker, group, topic, untold, request.timestamp_ms)
-    logger.info(
-        "offsets reset topic=%s group=%s queues=%s peer=%s", topic, group, targets, connection.peer
-    )
-    decided = {_queue(broker, topic, queue_id): offset for queue_id, offset in targets.items()}
-    answer = command.reply(body=bodies.encode_queue_offsets(decided))
-    return answer_settled(broker, answer) if broker.config.store.sync_flush else answer
 
 
 def _targets(broker: BrokerLike, request: ResetOffset, config: TopicConfig) -> dict[int, int]:
     topic, queue_id = request.topic, request.queue_id
+    count = broker.resizing.read_queues(config)
     if queue_id < 0:
-        queues = range(config.read_queues)
+        queues = range(count)
         return {index: _at_time(broker, topic, index, request.timestamp_ms) for index in queues}
-    if queue_id >= config.read_queues:
+    if queue_id >= count:
         raise InvalidParameter(
-            f"queueId {queue_id} is illegal, topic {topic} has {config.read_queues} read queues"
+            f"queueId {queue_id} is illegal, topic {topic} has {count} read queues"
         )
     if request.offset == NOT_GIVEN:
         return {queue_id: _at_time(broker, topic, queue_id, request.timestamp_ms)}
@@ -162,20 +188,35 @@ def _targets(broker: BrokerLike, request: ResetOffset, config: TopicConfig) -> d
     return {queue_id: request.offset}
 
 
-def clone_offsets(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def clone_offsets(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
     """Give a group the offsets of another, on one topic or all; unknown topics are left out."""
     request = decode_fields(CloneOffsets, command.fields)
-    source = request.source_group
+    source, target = request.source_group, request.target_group
     if broker.find_group(request.target_group) is None:
         raise GroupNotFound(f"Group {request.target_group} does not exist")
     online = None if request.offline else broker.members.group(source)
+    topics: list[str] = []
+    versions: dict[str, int] = {}
     for topic in [request.topic] if request.topic.strip() else broker.offsets.topics_of(source):
         unsubscribed = (
             online is not None and bool(online.subscriptions) and topic not in online.subscriptions
         )
-        if topic in broker.topics and not unsubscribed:
-            broker.offsets.clone(source, request.target_group, topic, broker.clock.now_ms())
-    return command.reply()
+        if topic not in broker.topics or unsubscribed:
+            continue
+        topics.append(topic)
+        offsets = broker.offsets.queues(source, topic)
+        version = broker.resizing.rewinding.goes_back_to(topic, target, offsets)
+        if version is not None:
+            versions[topic] = version
+
+    def clone() -> Command:
+        for topic in topics:
+            broker.offsets.clone(source, target, topic, broker.clock.now_ms())
+        return command.reply()
+
+    return _rest_first(broker, versions, target, clone) if versions else clone()
 
 
 def _at_time(broker: BrokerLike, topic: str, queue_id: int, timestamp_ms: int) -> int:

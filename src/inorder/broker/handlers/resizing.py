@@ -1,4 +1,4 @@
-"""Resizing topics: decide, stop, open (7140 to 7142), status, release, go, withdraw (to 7146)."""
+"""Resizing topics: decide, stop, open (7140 to 7142), status, release, go, withdraw, rewind."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.names import validate_group
 from inorder.broker.state.resizing import Plan
+from inorder.broker.state.rewinding import TERM_MAX
 from inorder.errors import InvalidParameter
 from inorder.wire.bodies.resizing import ResizeView, encode_resize_view
 from inorder.wire.fields import decode_fields
@@ -16,6 +17,7 @@ from inorder.wire.requests.resizing import (
     ResizeGo,
     ResizeOpen,
     ResizeRelease,
+    ResizeRewind,
     ResizeStatus,
     ResizeStop,
     ResizeWithdraw,
@@ -84,8 +86,24 @@ async def release(broker: BrokerLike, connection: ServerConnection, command: Com
     request = decode_fields(ResizeRelease, command.fields)
     _check_name(request.group)
     await broker.resizing.release(
-        request.topic, request.group, request.version, force=request.force
+        request.topic, request.group, request.version, force=request.force, term=request.term
     )
+    return command.reply()
+
+
+async def rewind(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Let a group rest that was set back, or read on: another broker asks."""
+    request = decode_fields(ResizeRewind, command.fields)
+    _check_name(request.group)
+    if not 0 < request.term <= TERM_MAX or request.version < 1:
+        raise InvalidParameter(
+            f"a group is not set back to version {request.version} for the {request.term}th time"
+        )
+    rewinding = broker.resizing.rewinding
+    if request.over:
+        await rewinding.go_on(request.topic, request.group, request.term)
+    else:
+        await rewinding.rest(request.topic, request.group, request.version, request.term)
     return command.reply()
 
 

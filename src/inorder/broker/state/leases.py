@@ -200,6 +200,7 @@ class LeaseTable:
             assert decision.epoch >= lease.epoch, "epochs grow"
             lease.epoch, lease.granted_ms = decision.epoch, now_ms
         lease.was_reset &= decision.verdict is Verdict.RESET
+        lease.recalled &= decision.verdict is not Verdict.GRANT
         self._bind(key, lease, connection)
         self._set_expiry(key, lease, expires_ms)
 
@@ -373,13 +374,13 @@ class LeaseTable:
 
     def _remove(self, key: LeaseKey, *, released: bool) -> dict[Owner, int | None]:
         table = self._groups[key.group]
-        lease = table.pop(key.queue)
-        self._bind(key, lease, None)
+        self._bind(key, lease := table.pop(key.queue), None)
         if not table:
             del self._groups[key.group]
         self._count -= 1
         self._compact()
-        if not lease.owner.is_stock and lease.owner is not NOBODY:
+        gone = lease.owner is NOBODY or (lease.recalled and not released)
+        if not lease.owner.is_stock and not gone:
             self._remember(key, Past(lease.owner, lease.epoch, lease.terms, released))
         return self._waiting.pop(key, {})
 

@@ -65,6 +65,8 @@ class Lease:
     connection: int | None = None
     """The connection that renewed it last."""
     was_reset: bool = False
+    recalled: bool = False
+    """Its owner is to finish what it handles, and give the queue back."""
 
     @property
     def client_id(self) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from inorder.wire.bodies.parking import QueuePlace
+
+TOUCHES: Final = 64
+"""What is added to a version stays below it: so short is no record."""
 
 
 class Place(NamedTuple):
@@ -68,5 +71,11 @@ class ParkedQueue:
     origins: set[int] = field(default_factory=set)
     late: dict[int, int] = field(default_factory=dict)
     """Of a job's: the group's offset up to which an origin is to be known, though it lies below."""
+    touched: int = 0
+    """Added to the version, so that owners look again."""
     redrive: tuple[int, bool] = (-1, False)
     """A version, and whether some key was to be redriven then."""
+
+    def touch(self) -> None:
+        """Have the owner look again: keys may be handled that had to wait."""
+        self.touched = (self.touched + 1) % TOUCHES

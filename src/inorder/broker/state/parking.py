@@ -82,7 +82,7 @@ class ParkingTable:
     def version(self, group: str, topic: str, queue_id: int) -> int:
         """Return what changes with every event of a queue; 0: nothing is known of it."""
         queue = self.places.get(Place(group, topic, queue_id))
-        return 0 if queue is None else queue.version
+        return 0 if queue is None else queue.version + queue.touched
 
     def find(self, place: Place, key: str) -> ParkedKey | None:
         """Return a key if it is parked."""

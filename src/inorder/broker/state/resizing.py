@@ -62,6 +62,10 @@ class Reading(msgspec.Struct, frozen=True):
 
     version: int
     member: bool = False
+    term: int = 0
+    """How often it was set back into a version that is past (`rewinding.py`)."""
+    rests: bool = False
+    """It was, and gets nothing until that is known and done at all brokers."""
 
 
 class Versions(msgspec.Struct, frozen=True):
@@ -113,7 +117,7 @@ def note(
     known = dict(now.groups)
     for group, member in list(groups.items())[: GROUPS_MAX - len(known)]:
         before = known.get(group, Reading(oldest(now)))
-        known[group] = Reading(before.version, before.member or member)
+        known[group] = replace(before, member=before.member or member)
     return replace(now, plan=plan, ends=dict(ends), groups=known)
 
 
@@ -230,6 +234,14 @@ def counts_of(text: str) -> dict[str, int]:
     return counts
 
 
+def brokers_of(now: Versions) -> set[str]:
+    """Return the brokers that hold messages of a topic, by any version of its map."""
+    texts = [now.map, *(one.map for one in now.past)]
+    if now.plan is not None:
+        texts.append(now.plan.map)
+    return {name for text in texts if text for name in counts_of(text)}
+
+
 # Groups.
 
 
@@ -246,7 +258,9 @@ def reading(now: Versions, group: str) -> int:
 
 def end_for(now: Versions, group: str, queue_id: int) -> int | None:
     """Return the offset at which a group's pulls of a queue are held; None: nowhere."""
-    version = reading(now, group)
+    version, known = reading(now, group), now.groups.get(group)
+    if known is not None and known.rests:
+        return 0
     if version >= now.version:
         return None
     return next(one.ends.get(queue_id, 0) for one in now.past if one.version >= version)
@@ -283,8 +297,22 @@ def _behind(chapter: Chapter, committed: Callable[[int], int], first: Callable[[
     )
 
 
-def release(now: Versions, group: str, version: int, *, done: int) -> Versions:
-    """Let a group read a version; `done` is what it could read here. Never goes back."""
+def release(
+    now: Versions, group: str, version: int, *, done: int, term: int | None = None
+) -> Versions:
+    """Let a group read a version; `done` is what it could read here. Never goes back.
+
+    By the `term` it was found done everywhere. None: an operator insists, it rests no more.
+    """
+    before = now.groups.get(group, Reading(0))
+    if term is None and before.rests:
+        before = replace(before, rests=False)
+        now = replace(now, groups={**now.groups, group: before})
+    elif term is not None and (before.rests or term < before.term):
+        raise GroupNotDone(
+            f"group {group} was set back into version {reading(now, group)}, so it cannot read "
+            f"version {version} yet"
+        )
     if version > done:
         raise GroupNotDone(
             f"group {group} has yet to finish messages of version {done} here, so it cannot read "
@@ -294,8 +322,8 @@ def release(now: Versions, group: str, version: int, *, done: int) -> Versions:
         return now
     if group not in now.groups and len(now.groups) >= GROUPS_MAX:
         raise InvalidParameter(f"{GROUPS_MAX} groups of the topic are remembered; no more are")
-    before = now.groups.get(group, Reading(0))
-    return replace(now, groups={**now.groups, group: Reading(version, before.member)})
+    known = replace(before, version=version, term=max(before.term, term or 0))
+    return replace(now, groups={**now.groups, group: known})
 
 
 def hold(now: Versions, group: str, *, member: bool) -> Versions:
@@ -303,16 +331,8 @@ def hold(now: Versions, group: str, *, member: bool) -> Versions:
     before = now.groups.get(group, Reading(oldest(now)))
     if group not in now.groups and len(now.groups) >= GROUPS_MAX:
         return now
-    held = Reading(before.version, before.member or member)
+    held = replace(before, member=before.member or member)
     return replace(now, groups={**now.groups, group: held})
-
-
-def rewind(now: Versions, group: str, version: int) -> Versions:
-    """Take a group back to a version: an operator has reset its offsets into it."""
-    before = now.groups.get(group, Reading(0))
-    if version >= reading(now, group):
-        return now
-    return replace(now, groups={**now.groups, group: Reading(version, before.member)})
 
 
 def forget(now: Versions, groups: Iterable[str]) -> Versions:
@@ -331,41 +351,8 @@ def next_map(now: Versions, group: str) -> tuple[int, str]:
 
 
 def waiting(now: Versions) -> list[str]:
-    """Return the groups that have not been released into the present version."""
-    return sorted(group for group in now.groups if reading(now, group) < now.version)
-
-
-# Chapters.
-
-
-def chapters(now: Versions, queue_id: int) -> list[tuple[int, int]]:
-    """Return from which offset on a queue holds messages of which version, in order."""
-    found: list[tuple[int, int]] = []
-    start = 0
-    for version, ends in [(one.version, one.ends) for one in now.past] + [(now.version, {})]:
-        if found and found[-1][0] == start:
-            found.pop()  # nothing came under it
-        found.append((start, version))
-        start = max(start, ends.get(queue_id, start))
-    return found
-
-
-def trim(now: Versions, first: Callable[[int], int]) -> Versions:
-    """Forget the oldest chapters of which no message is left."""
-    kept = list(now.past)
-    while kept and all(end <= first(queue_id) for queue_id, end in kept[0].ends.items()):
-        kept.pop(0)
-    return now if len(kept) == len(now.past) else replace(now, past=tuple(kept))
-
-
-def cut(now: Versions, last: Callable[[int], int]) -> Versions:
-    """Bring noted ends back to what was recovered of the log."""
-
-    def shorter(ends: dict[int, int]) -> dict[int, int]:
-        return {queue_id: min(end, last(queue_id)) for queue_id, end in ends.items()}
-
-    return replace(
-        now,
-        ends=None if now.ends is None else shorter(now.ends),
-        past=tuple(Chapter(one.version, one.map, shorter(one.ends)) for one in now.past),
-    )
+    """Return the groups that have not been released into the present version, or rest."""
+    return sorted(
+        group for group, known in now.groups.items()
+        if known.rests or reading(now, group) < now.version
+    )  # fmt: skip

@@ -186,6 +186,8 @@ class WaitingGroup:
     online: bool
     brokers: tuple[str, ...]
     """The brokers that hold it back: it has messages of that version there."""
+    rests: bool = False
+    """It was set back, and gets nothing until all brokers know and what is handled has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,7 @@ def _waiting(views: Mapping[str, ResizeView]) -> tuple[WaitingGroup, ...]:
     found: dict[str, WaitingGroup] = {}
     for name, view in views.items():
         for one in view.groups:
-            if one.version >= view.version:
+            if one.version >= view.version and not one.rests:
                 continue
             before = found.get(one.group, WaitingGroup(one.group, one.version, 0, False, ()))
             found[one.group] = WaitingGroup(
@@ -258,5 +260,6 @@ def _waiting(views: Mapping[str, ResizeView]) -> tuple[WaitingGroup, ...]:
                 before.behind + one.behind,
                 before.online or one.online,
                 (*before.brokers, name) if one.behind else before.brokers,
+                before.rests or one.rests,
             )
     return tuple(found[group] for group in sorted(found))

@@ -49,6 +49,7 @@ class DropReason(Enum):
     LOCK_EXPIRED = "the lock could not be renewed in time"
     OFFSET_ILLEGAL = "the broker corrected the offset"
     RESET = "the offset was set by an operator or by seek"
+    RECALLED = "the broker asks for it: the group is set back to before a resize"
 
     @property
     def may_commit(self) -> bool:
@@ -57,7 +58,13 @@ class DropReason(Enum):
 
 
 _MAY_COMMIT: Final = frozenset(
-    (DropReason.MOVED, DropReason.UNSUBSCRIBED, DropReason.STOPPED, DropReason.PULL_EXPIRED)
+    (
+        DropReason.MOVED,
+        DropReason.UNSUBSCRIBED,
+        DropReason.STOPPED,
+        DropReason.PULL_EXPIRED,
+        DropReason.RECALLED,
+    )
 )
 
 

@@ -78,6 +78,8 @@ class LeaseGrant(msgspec.Struct, frozen=True):
     """A redrive waits for the owner."""
     reset: bool = False
     """The offset was set by an operator."""
+    recalled: bool = False
+    """Start no more handlers, and give the queue back when those that run have ended."""
 
 
 class LeaseRefusal(msgspec.Struct, frozen=True):

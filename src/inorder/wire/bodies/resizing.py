@@ -39,6 +39,14 @@ class GroupProgress(msgspec.Struct, frozen=True):
     """Messages of its version that it has yet to finish here."""
     online: bool
     """Whether it has members at this broker."""
+    term: int = 0
+    """How often it was set back into a version that is past."""
+    rests: bool = False
+    """It was, and gets nothing until that is known and done everywhere."""
+    quiet: bool = True
+    """Nobody handles what this broker gave before."""
+    back: int = 0
+    """The version that it reads, or was set back into while it rests."""
 
 
 class ResizeView(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Another number of queues for a mapped topic: decide, stop, go, open, look, release; or withdraw.
+"""Another number of queues for a mapped topic: decide, stop, go, open, look, release; or back.
 
 `wire/extensions.py` has the codes, `docs/howto/resizing.md` the story. What a broker knows comes as
 a `ResizeView` (`wire/bodies/resizing.py`) in the body of every answer but the last one's.
@@ -103,3 +103,23 @@ class ResizeRelease(msgspec.Struct, frozen=True):
     group: str
     version: int
     force: bool = False
+    term: int = 0
+    """How often the group was set back, as far as is known: refused if it was since."""
+
+
+class ResizeRewind(msgspec.Struct, frozen=True):
+    """Give a group nothing of a topic: it was set back into a version that is past.
+
+    Asked by one broker of the others, for the `term`-th time. Answered when that is on disk, and
+    all queues of the group are asked back from their owners. With `over` it may read again: it
+    rests at all brokers, and nobody handles what was given before.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_REWIND
+
+    topic: str
+    group: str
+    version: int
+    """The version that it reads then, unless it reads an older one here."""
+    term: int
+    over: bool = False

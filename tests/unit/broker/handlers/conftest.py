@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,15 +115,23 @@ class FakeResizing:
     def __init__(self, topics: TopicTable) -> None:
         self._topics = topics
         self.deleted: dict[str, int] = {}
-        self.resets: list[tuple[str, str]] = []
+        self.rewinding = self
+        self.rested: list[tuple[str, str, int]] = []
+        self.back_to: dict[str, int] = {}
 
     def last_version(self, topic: str) -> int:
         known = self._topics.get(topic)
         text = "" if known is None else known.attributes.get("inorder.keymap", "")
         return max(version_of(text), self.deleted.get(topic, 0))
 
-    def was_reset(self, topic: str, group: str) -> None:
-        self.resets.append((topic, group))
+    def goes_back_to(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
+        return self.back_to.get(topic)
+
+    def read_queues(self, config: TopicConfig) -> int:
+        return config.read_queues
+
+    async def rest(self, topic: str, group: str, version: int) -> None:
+        self.rested.append((topic, group, version))
 
     async def delete(self, topic: str, version: int) -> None:
         self.deleted[topic] = version

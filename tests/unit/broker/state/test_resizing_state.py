@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from inorder.broker.state import past
 from inorder.broker.state import resizing as rules
 from inorder.broker.state.resizes import GONE_MAX, Resizes
 from inorder.broker.state.resizing import Chapter, Plan, Reading, Versions
@@ -172,8 +174,6 @@ def test_a_release_is_checked_and_never_goes_back() -> None:
         rules.release(THREE, "g", 2, done=1)
     third = rules.release(THREE, "g", 3, done=3)
     assert rules.release(third, "g", 2, done=3) is third
-    assert rules.reading(rules.rewind(third, "g", 1), "g") == 1
-    assert rules.rewind(THREE, "g", 3) is THREE
     assert rules.next_map(THREE, "g") == (2, "2/a:0-3")
     assert rules.next_map(third, "g") == (3, "3/a:0-0")
     assert rules.behind(THREE, "g", lambda _: 4, lambda _: 0) == 6 + 16
@@ -205,19 +205,47 @@ def test_groups_are_remembered_and_forgotten() -> None:
 )
 def test_chapters_of_a_queue(now: Versions, queue: int, chapters: list[tuple[int, int]]) -> None:
     """From which offset on which version placed its messages."""
-    assert rules.chapters(now, queue) == chapters
+    assert past.chapters(now, queue) == chapters
 
 
 def test_what_is_gone_is_let_go() -> None:
     """Chapters without a message; ends beyond what was recovered."""
-    assert rules.trim(THREE, lambda _: 0) is THREE
-    trimmed = rules.trim(THREE, lambda _: 20)
+    assert past.trim(THREE, lambda _: 0, "a") is THREE
+    trimmed = past.trim(THREE, lambda _: 20, "a")
     assert trimmed.past == ()
     assert rules.reading(trimmed, "g") == 3
-    assert [one.version for one in rules.trim(TWO, lambda queue: (10, 19)[queue]).past] == [1]
-    cut = rules.cut(STOPPED, lambda _: 15)
+    assert [one.version for one in past.trim(TWO, lambda queue: (10, 19)[queue], "a").past] == [1]
+    cut = past.cut(STOPPED, lambda _: 15)
     assert cut.ends == {0: 10, 1: 15}
-    assert rules.cut(THREE, lambda _: 100) == THREE
+    assert past.cut(THREE, lambda _: 100) == THREE
+
+
+def test_chapters_stay_as_long_as_another_broker_may_hold_messages_of_them() -> None:
+    """A group that has yet to handle those gets nothing newer here; where they ended may go."""
+    both = msgspec.structs.replace(THREE, map="3/a:0-0/b:0-0")
+    assert past.trim(both, lambda _: 0, "a") is both
+    bare = past.trim(both, lambda _: 20, "a")
+    assert [(one.version, one.ends) for one in bare.past] == [(1, {}), (2, {})]
+    assert (rules.reading(bare, "g"), rules.end_for(bare, "g", 0)) == (1, 0)
+    assert rules.done_version(bare, "g", lambda _: 0, lambda _: 20) == 3
+    assert past.trim(bare, lambda _: 20, "a") is bare
+    half = past.trim(both, lambda queue: (10, 20, 0)[queue], "a")
+    assert [one.ends for one in half.past] == [{}, THREE.past[1].ends]
+    planned = Versions(1, "1/a:0-0", plan=Plan("p", 2, "2/a:0-0/c:0-0"))
+    assert rules.brokers_of(planned) == {"a", "c"}
+    assert rules.brokers_of(Versions()) == set()
+
+
+def test_queues_that_groups_have_yet_to_read_are_counted() -> None:
+    """Also those that the present map has not, until nobody needs them or nothing is left."""
+    for of, first, count in [
+        (["g"], 0, 3), (["g"], 6, 2), (["g"], 20, 0), ([], 0, 0), (None, 0, 3), (["new"], 0, 3),
+    ]:  # fmt: skip
+        assert past.queues_left(THREE, lambda _, first=first: first, of=of) == count
+    second = rules.release(THREE, "g", 2, done=2)
+    assert past.queues_left(second, lambda _: 15, of=["g"]) == 2
+    third = rules.release(second, "g", 3, done=3)
+    assert past.queues_left(third, lambda _: 0, of=rules.waiting(third)) == 0
 
 
 def test_versions_of_a_name_are_never_used_again() -> None:

@@ -1,0 +1,151 @@
+"""A group that is set back into a version that is past: first it rests, at all brokers.
+
+    reset at one broker ──> it rests there, the offsets are set ──> it rests at all brokers, its
+    queues are asked back ──> nobody handles what was given before ──> it reads on
+
+A key of the replay may lie in another queue by a newer version of the map, at another broker, and
+be handled there just now. So a group that rests gets nothing, nowhere, until every broker of the
+topic has it rest in the same version and its queues were given back. Every broker where it rests
+asks the others and tells them (`agree`); all of it may be repeated, and is on disk before it
+counts.
+
+The term says how often a group was set back. Whoever wants to let it go on names the term by which
+it found it done: a broker that knows a newer one refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from inorder.broker.state.resizing import (
+    GROUPS_MAX,
+    Reading,
+    Versions,
+    end_for,
+    oldest,
+    reading,
+)
+from inorder.errors import InvalidParameter
+from inorder.ordering.keymap import KeyMap
+
+TERM_MAX: Final = 1 << 53
+
+
+class Standing(NamedTuple):
+    """What one broker says of a group."""
+
+    term: int
+    version: int
+    """The one that it may read, or, while it rests, will."""
+    rests: bool
+    quiet: bool
+
+
+class Agreement(NamedTuple):
+    """What is to be done."""
+
+    term: int
+    version: int
+    behind: tuple[str, ...]
+    """The brokers that have to be told to let it rest in that version."""
+    over: bool
+    """It may read on, everywhere."""
+
+
+def goes_back_to(
+    now: Versions,
+    targets: Mapping[int, int],
+    committed: Callable[[int], int],
+    first: Callable[[int], int],
+) -> int | None:
+    """Return the oldest version of which new offsets leave more to be read than there is now."""
+    for chapter in now.past:
+        for queue_id, offset in targets.items():
+            done = min(max(committed(queue_id), first(queue_id)), chapter.ends.get(queue_id, 0))
+            if max(offset, first(queue_id)) < done:
+                return chapter.version
+    return None
+
+
+def next_term(now: Versions, group: str) -> int:
+    """Return the term of a group that is set back."""
+    return _known(now, group).term + 1
+
+
+def rest(now: Versions, group: str, version: int, term: int) -> Versions:
+    """Let a group rest, and read a version afterwards; what is older, or known, changes nothing."""
+    known, before = _known(now, group), back_to(now, group)
+    if term < known.term or (term == known.term and (not known.rests or version >= before)):
+        return now
+    if group not in now.groups and len(now.groups) >= GROUPS_MAX:
+        raise InvalidParameter(f"{GROUPS_MAX} groups of the topic are remembered; no more are")
+    rested = Reading(min(version, before), known.member, term, rests=True)
+    return replace(now, groups={**now.groups, group: rested})
+
+
+def go_on(now: Versions, group: str, term: int) -> Versions:
+    """Let a group read again that rested, if it was not set back once more."""
+    known = _known(now, group)
+    if not known.rests or known.term != term:
+        return now
+    return replace(now, groups={**now.groups, group: replace(known, rests=False)})
+
+
+def rests(now: Versions, group: str) -> bool:
+    """Tell whether a group gets nothing."""
+    return _known(now, group).rests
+
+
+def back_to(now: Versions, group: str) -> int:
+    """Return the version that a group reads, or was set back into while it rests.
+
+    That may be one of which nothing is left here.
+    """
+    known = _known(now, group)
+    return known.version if known.rests else reading(now, group)
+
+
+def _known(now: Versions, group: str) -> Reading:
+    return now.groups.get(group, Reading(oldest(now)))
+
+
+def agree(standings: Mapping[str, Standing]) -> Agreement:
+    """Return what to do about a group that rests at some broker, given what all say."""
+    term = max(one.term for one in standings.values())
+    version = min(one.version for one in standings.values())
+    goes_on = any(one.term == term and not one.rests for one in standings.values())
+    if goes_on and any(one.rests and one.term < term for one in standings.values()):
+        # It was set back where earlier times are forgotten: so this is the newest.
+        return Agreement(term + 1, version, tuple(sorted(standings)), over=False)
+    if goes_on:  # all were agreed
+        return Agreement(term, version, (), over=True)
+    behind = tuple(
+        sorted(name for name, one in standings.items() if one.term < term or one.version > version)
+    )
+    over = not behind and all(one.quiet for one in standings.values())
+    return Agreement(term, version, behind, over)
+
+
+def has_reached(
+    now: Versions, group: str, place: tuple[str, int], sharding_key: str, end: int
+) -> bool:
+    """Tell whether a group has come as far as a parked key of a queue, whose list ends at `end`.
+
+    Not if the key belongs there by a version that the group, which was set back, has yet to reach:
+    then it is not handled, and stays where it is.
+    """
+    if rests(now, group):
+        return False
+    held = end_for(now, group, place[1])
+    if held is None:
+        return True
+    if end >= held:
+        return False
+    if not sharding_key:
+        return True  # it was not put there by a map
+    version = reading(now, group)
+    chapter = next(one for one in now.past if one.version >= version)
+    return KeyMap.decode(chapter.map).queue(sharding_key) == place

@@ -1,0 +1,170 @@
+"""A group that is set back into a version that is past: when, what brokers agree on, what waits."""
+
+from __future__ import annotations
+
+import pytest
+
+from inorder.broker.state import resizing, rewinding
+from inorder.broker.state.resizing import Chapter, Reading, Versions
+from inorder.broker.state.rewinding import Agreement, Standing, agree
+from inorder.errors import GroupNotDone, InvalidParameter
+from inorder.ordering.keymap import KeyMap
+
+THREE = Versions(
+    3,
+    "3/a:0-0/b:0-0",
+    "r",
+    past=(
+        Chapter(1, "1/a:0-1/b:0-1", {0: 10, 1: 20}),
+        Chapter(2, "2/a:0-3/b:0-0", {0: 15, 1: 20, 2: 5}),
+    ),
+    groups={"g": Reading(3, True)},
+)
+
+
+@pytest.mark.parametrize(
+    ("targets", "version"),
+    [
+        ({0: 15}, None),  # into the present one
+        ({0: 100}, None),
+        ({0: 12}, 2),
+        ({0: 10}, 2),
+        ({0: 9}, 1),
+        ({0: 12, 1: 3}, 1),
+        ({1: 19}, 1),
+        ({2: 0}, 2),
+        ({3: 0}, None),  # nothing came under any that is past
+        ({}, None),
+    ],
+)
+def test_offsets_lead_back_into_the_oldest_version_they_open_again(
+    targets: dict[int, int], version: int | None
+) -> None:
+    """A reset counts if it leaves more of a past version to be read than there is now."""
+    done = {0: 40, 1: 40, 2: 40, 3: 40}
+    assert rewinding.goes_back_to(THREE, targets, done.__getitem__, lambda _: 0) == version
+
+
+def test_what_is_not_read_yet_or_is_gone_is_not_gone_back_to() -> None:
+    """Forward, or to messages that are deleted, or for a group that never came: nothing rests."""
+
+    def back(committed: int, first: int, offset: int) -> int | None:
+        return rewinding.goes_back_to(THREE, {0: offset}, lambda _: committed, lambda _: first)
+
+    assert back(4, 0, 5) is None
+    assert back(4, 0, 4) is None
+    assert back(4, 0, 3) == 1
+    assert back(40, 10, 0) == 2, "of version 1 nothing is left"
+    assert back(40, 15, 0) is None
+    assert back(-1, 0, 0) is None
+
+
+def test_a_group_rests_once_in_a_term() -> None:
+    """It gets nothing of any queue; what is older or known changes nothing; lower counts."""
+    rests = rewinding.rest(THREE, "g", 2, 1)
+    assert rests.groups["g"] == Reading(2, True, 1, rests=True)
+    assert [resizing.end_for(rests, "g", queue) for queue in range(4)] == [0, 0, 0, 0]
+    assert resizing.end_for(rests, "other", 0) == 10
+    assert resizing.waiting(rests) == ["g"]
+    assert rewinding.next_term(rests, "g") == 2
+    assert rewinding.rest(rests, "g", 2, 1) is rests
+    assert rewinding.rest(rests, "g", 3, 1) is rests
+    assert rewinding.rest(rests, "g", 1, 0) is rests
+    assert rewinding.rest(rests, "g", 1, 1).groups["g"] == Reading(1, True, 1, rests=True)
+    again = rewinding.rest(rests, "g", 3, 2)
+    assert again.groups["g"] == Reading(2, True, 2, rests=True), "it never goes forward"
+    assert resizing.reading(rewinding.rest(THREE, "new", 3, 1), "new") == 1
+
+
+def test_a_version_of_which_nothing_is_left_is_agreed_on_too() -> None:
+    """A broker that holds nothing of it rests in it like the others: else they never agree."""
+    bare = Versions(3, THREE.map)
+    rests = rewinding.rest(rewinding.rest(bare, "g", 3, 1), "g", 1, 1)
+    assert (rewinding.back_to(rests, "g"), resizing.reading(rests, "g")) == (1, 3)
+    assert rewinding.rest(rests, "g", 1, 1) is rests
+    assert rewinding.back_to(rewinding.go_on(rests, "g", 1), "g") == 3
+
+
+def test_a_group_reads_on_in_its_term() -> None:
+    """The word that it is over counts for the term it was said of, once."""
+    rests = rewinding.rest(THREE, "g", 1, 2)
+    assert rewinding.go_on(rests, "g", 1) is rests
+    assert rewinding.go_on(rests, "g", 3) is rests
+    reads = rewinding.go_on(rests, "g", 2)
+    assert reads.groups["g"] == Reading(1, True, 2)
+    assert resizing.end_for(reads, "g", 0) == 10
+    assert rewinding.go_on(reads, "g", 2) is reads
+    assert rewinding.rest(reads, "g", 1, 2) is reads, "late"
+    assert rewinding.go_on(THREE, "other", 0) is THREE
+
+
+def test_a_release_of_an_older_term_is_refused() -> None:
+    """It was found done before it was set back; one that rests is not released but by force."""
+    rests = rewinding.rest(THREE, "g", 1, 2)
+    reads = rewinding.go_on(rests, "g", 2)
+    for now, term in ((rests, 2), (reads, 1)):
+        with pytest.raises(GroupNotDone, match="was set back into version 1"):
+            resizing.release(now, "g", 2, done=3, term=term)
+    assert resizing.release(reads, "g", 2, done=3, term=2).groups["g"] == Reading(2, True, 2)
+    newer = resizing.release(reads, "g", 2, done=3, term=5)
+    assert newer.groups["g"].term == 5, "another broker knows of more"
+    assert resizing.release(rests, "g", 3, done=3).groups["g"] == Reading(3, True, 2)
+    assert resizing.release(rests, "g", 1, done=3).groups["g"] == Reading(1, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("standings", "agreed"),
+    [
+        # Nobody but one knows.
+        ({"a": (1, 1, True, True), "b": (0, 2, False, True)}, (1, 1, ("b",), False)),
+        # All know, and somebody may be handling.
+        ({"a": (1, 1, True, True), "b": (1, 1, True, False)}, (1, 1, (), False)),
+        ({"a": (1, 1, True, True), "b": (1, 1, True, True)}, (1, 1, (), True)),
+        # A newer reset at another broker, and an older version there.
+        ({"a": (1, 1, True, True), "b": (2, 2, True, True)}, (2, 1, ("a", "b"), False)),
+        ({"a": (2, 1, True, True), "b": (2, 2, True, True)}, (2, 1, ("b",), False)),
+        # One did not hear that it is over.
+        ({"a": (1, 1, True, True), "b": (1, 2, False, True)}, (1, 1, (), True)),
+        # One that has forgotten earlier terms: there it was set back last.
+        ({"a": (1, 1, True, True), "b": (4, 2, False, True)}, (5, 1, ("a", "b"), False)),
+        # Alone.
+        ({"a": (1, 1, True, False)}, (1, 1, (), False)),
+        ({"a": (1, 1, True, True)}, (1, 1, (), True)),
+    ],
+)
+def test_brokers_agree(
+    standings: dict[str, tuple[int, int, bool, bool]],
+    agreed: tuple[int, int, tuple[str, ...], bool],
+) -> None:
+    """It goes on when it rests everywhere in the newest term and the oldest version, quietly."""
+    assert agree({name: Standing(*one) for name, one in standings.items()}) == Agreement(*agreed)
+
+
+def test_parked_keys_of_a_newer_version_wait_for_their_group() -> None:
+    """Neither handled nor moved, until the group that was set back has come so far."""
+    key = next(f"k{n}" for n in range(99) if _place(1, f"k{n}") == _place(2, f"k{n}") == ("a", 1))
+    moves = next(f"k{n}" for n in range(99) if _place(2, f"k{n}") == ("a", 3))
+    first = rewinding.go_on(rewinding.rest(THREE, "g", 1, 1), "g", 1)
+    second = resizing.release(first, "g", 2, done=2, term=1)
+    for now, name, place, end, reached in [
+        (THREE, key, ("a", 1), 99, True),
+        (first, key, ("a", 1), 19, True),
+        (first, key, ("a", 1), 20, False),  # its list is longer than version 1
+        (first, moves, ("a", 3), -1, False),  # it is there by version 2
+        (second, moves, ("a", 3), -1, True),
+        (first, "", ("a", 1), 19, True),  # no map has put it there
+        (rewinding.rest(first, "g", 1, 2), key, ("a", 1), 19, False),
+    ]:
+        assert rewinding.has_reached(now, "g", place, name, end) == reached, (name, place, end)
+
+
+def _place(version: int, key: str) -> tuple[str, int]:
+    return KeyMap.decode(THREE.past[version - 1].map).queue(key)
+
+
+def test_groups_that_rest_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger cannot have a broker remember groups without end."""
+    monkeypatch.setattr(rewinding, "GROUPS_MAX", 1)
+    assert rewinding.rest(THREE, "g", 1, 1) is not THREE
+    with pytest.raises(InvalidParameter, match="no more are"):
+        rewinding.rest(THREE, "new", 1, 1)
