@@ -373,6 +373,27 @@ def test_a11_a_reset_while_handling_counts():
     play(story)
 
 
+def test_a11_a_reset_waits_for_a_handler_that_runs_longer_than_the_lease():
+    """A11, P4: the queue stays its owner's while it handles, though it has to be begun anew; then
+    it is given back at once, and another member may begin."""
+
+    async def story(kit: Kit) -> None:
+        consumer, got = await handler_of(kit, seconds=60)
+        await kit.send(3)
+        await begin(kit, consumer)
+        other, later = await handler_of(kit, seconds=60)
+        await begin(kit, other)
+        await asyncio.sleep(1)
+        await kit.api.reset_offset(ResetOffset(TOPIC, GROUP, -1, True, 0, 0))
+        epoch = lease(kit).epoch
+        await kit.until(lambda: lease(kit) is None or lease(kit).epoch != epoch)
+        assert len(got) + len(later) == 1, "it is over"
+        await kit.until(lambda: len(got) + len(later) == 2)
+        assert kit.loop.time() < 122, "and the next began at once"
+
+    play(story)
+
+
 def test_o11_a_late_release_of_a_former_owner_changes_nothing():
     """O11, O25: a stale epoch neither commits nor frees."""
 

@@ -255,6 +255,9 @@ def test_a_status_names_a_group_that_rests() -> None:
         await one.town.until(lambda: one.rests() == [True, True])
         (waiting,) = (await one.town.admin.topics.resize_status(TOPIC)).waiting
         assert (waiting.group, waiting.version, waiting.rests) == (GROUP, 1, True)
+        await asyncio.sleep(5)  # the others are given back
+        held = await one.town.admin.locks.list(GROUP, topic=TOPIC)
+        assert [lock.queue for lock in held if lock.recalled] == [one.new], "what is handled"
         await one.finish()
         assert (await one.town.admin.topics.resize_status(TOPIC)).is_done
 

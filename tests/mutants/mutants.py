@@ -260,6 +260,14 @@ MUTANTS = [
         "test_a11_a_reset_makes_the_owners_commits_and_its_map_void",
     ),
     Mutant(
+        "reset-gives-the-queue-up", "A11, P4", "a handler that runs is overtaken by its replay",
+        "inorder.client.state.leasing",
+        "    return bool(tenure.epoch) and not tenure.locked and tenure.phase is Phase.LEAVING\n",
+        "    return False\n",
+        "tests/integration/test_consumer_leases.py::"
+        "test_a11_a_reset_waits_for_a_handler_that_runs_longer_than_the_lease",
+    ),
+    Mutant(
         "map-of-another-offset", "A11", "a finished-map counts above an offset that was set since",
         "inorder.broker.state.commits",
         'return last.finished if last is not None and last.offset == offset else ""',

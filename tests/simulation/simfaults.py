@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from inorder.errors import InorderError, ResizeUnderWay
+from inorder.errors import InorderError, ResizeUnderWay, ServiceNotAvailable
 from inorder.model import TopicQueue
 from inorder.testing.clock import SimClock
 from inorder.testing.seeds import stream
@@ -224,6 +224,30 @@ class Faults:
         await self._world.patiently(go_on)
         self._world.say("the topic is resized")
 
+    async def abort(self, draw: random.Random) -> None:
+        """A resize is begun, given up and taken back; finished if it is too late for that."""
+        queues = draw.randint(len(self._world.cluster.brokers), 6)
+        topics = self._world.admin.topics
+        self._world.say(f"the topic is resized to {queues} queues, and that is given up")
+        resizing = asyncio.ensure_future(topics.resize(TOPIC, queues=queues, wait=0))
+        await asyncio.wait([resizing], timeout=draw.choice((0.0, 0.005, 0.02, 0.2)))
+        resizing.cancel()
+        await asyncio.wait([resizing])
+        if not resizing.cancelled():
+            resizing.exception()  # seen
+
+        async def take_back() -> None:
+            try:
+                found = await topics.abort_resize(TOPIC)
+            except ResizeUnderWay:
+                await topics.resize(TOPIC, wait=5)
+                return
+            if found.away:
+                raise ServiceNotAvailable(f"{found.away} did not hear of it")
+
+        await self._world.patiently(take_back)
+        self._world.say("the resize is taken back, or done")
+
     async def redrive(self, draw: random.Random) -> None:
         """Before anything is cured: what fails again stays parked."""
         await self._world.admin.parked.redrive(GROUP)
@@ -236,4 +260,5 @@ _ACTS = {
     "power cut": Faults.cut_power, "broker restarted": Faults.restart, "clock": Faults.clock,
     "disk full": Faults.disk_full, "reset": Faults.reset,
     "redrive": Faults.redrive, "taken away": Faults.take_away, "resize": Faults.resize,
+    "abort": Faults.abort,
 }  # fmt: skip

@@ -17,6 +17,8 @@ KINDS: Final = (
     "broker killed", "power cut", "broker restarted", "clock", "disk full", "reset", "redrive",
     "taken away", "resize",
 )  # fmt: skip
+MORE_KINDS: Final = ("abort",)
+"""Kinds that are drawn only when they are asked for: so the seeds of before stay what they are."""
 KINDS_MAX: Final = 5
 CALM: Final = frozenset(("join", "close", "clock"))
 """With nothing but these every message is handled once."""

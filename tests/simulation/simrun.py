@@ -30,7 +30,7 @@ from inorder.testing.simloop import SimLoop, run
 from tests.model.traces import follow_trace
 from tests.simulation.simfaults import Faults
 from tests.simulation.simlosses import without_lost
-from tests.simulation.simplan import KINDS, Plan
+from tests.simulation.simplan import KINDS, MORE_KINDS, Plan
 from tests.simulation.simworld import PATIENCE_S, World
 
 STEPS_MAX = 400_000
@@ -117,7 +117,7 @@ def judge(world: World, outcome: Outcome) -> None:
     rules = Rules(
         handled_once=plan.is_calm,
         handling=Handling.KEY if plan.order == "key" else Handling.QUEUE,
-        one_queue_per_key=all(fault.kind != "resize" for fault in plan.faults),
+        one_queue_per_key=all(fault.kind not in ("resize", "abort") for fault in plan.faults),
         acknowledged_min=0 if world.cuts else 1,
     )
     for queue, trace in world.traces.items():
@@ -218,9 +218,10 @@ def many(seeds: range, *, processes: int, seconds: float | None, only: tuple[str
 def _kinds(text: str) -> tuple[str, ...]:
     """Read kinds of faults."""
     found = tuple(text.split(","))
-    unknown = sorted(set(found) - set(KINDS))
+    known = (*KINDS, *MORE_KINDS)
+    unknown = sorted(set(found) - set(known))
     if unknown:
-        raise argparse.ArgumentTypeError(f"no such kind: {unknown}; there are {', '.join(KINDS)}")
+        raise argparse.ArgumentTypeError(f"no such kind: {unknown}; there are {', '.join(known)}")
     return found
 
 

@@ -107,7 +107,7 @@ def _row(one: QueueLock) -> dict[str, object]:
         "queue": one.queue.index, "holder": one.holder, "instance": one.instance,
         "epoch": one.epoch, "ageMs": one.age_ms, "remainingMs": one.remaining_ms,
         "leaseMs": one.lease_ms, "graceMs": one.grace_ms, "stock": one.stock,
-        "connected": one.connected, "waiting": list(one.waiting),
+        "connected": one.connected, "waiting": list(one.waiting), "recalled": one.recalled,
     }  # fmt: skip
 
 
@@ -115,7 +115,8 @@ def _state(one: QueueLock) -> str:
     if not one.holder:
         return "not to be had yet"
     kind = "lock" if one.stock else "lease"
-    return kind if one.connected else f"{kind}, not connected"
+    asked = ", asked back" if one.recalled else ""
+    return f"{kind}{asked}" if one.connected else f"{kind}{asked}, not connected"
 
 
 def _span(span_ms: int) -> str:

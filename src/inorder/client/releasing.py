@@ -72,14 +72,14 @@ class Releaser:
         """Commit and release in one request. A broker that is away is waited for while the lease
         lasts: nobody else begins before its end."""
         tenure, queue = holding.tenure, holding.queue
-        if not tenure.locked:
+        if not tenure.locked and not tenure.kept_epoch:
             return  # lost: the broker knows
-        commit = await self._final(holding)
+        commit = await self._final(holding) if tenure.locked else None
         backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
         began_ms = self._session.clock.monotonic_ms()
         while True:
             try:
-                await self._leases.release(queue, tenure.epoch, commit)
+                await self._leases.release(queue, tenure.kept_epoch or tenure.epoch, commit)
                 return
             except LeaseLost as error:
                 if commit is not None:

@@ -106,6 +106,28 @@ def test_o25_another_epoch_or_a_refusal_ends_the_tenure(answer: LeaseAnswer) -> 
     assert not owned[Q0].may_commit(110, needs_lock=True)
 
 
+def test_a11_a_queue_whose_offset_was_set_is_kept_while_its_handlers_run() -> None:
+    """It is begun anew, by nobody else before they ended; then it is given back. One that is
+    another's is not kept."""
+    owned = {Q0: leased(), Q1: leased(Q1, epoch=8)}
+    for tenure in owned.values():
+        tenure.enter()
+    (wishes,) = leasing.renewal_wishes(owned, "broker-a")
+    leasing.apply_renewal(owned, "broker-a", wishes, granted(epoch=9), sent_ms=100, now_ms=110)
+    assert [owned[queue].dropped for queue in (Q0, Q1)] == [DropReason.LOCK_LOST] * 2
+    assert [owned[queue].kept_epoch for queue in (Q0, Q1)] == [9, 0]
+    (wishes,) = leasing.renewal_wishes(owned, "broker-a")
+    assert wishes == [QueueWish("orders", 0, 9), QueueWish("orders", 1, 8)]
+    renewed = leasing.apply_renewal(
+        owned, "broker-a", wishes, granted(epoch=9), sent_ms=4000, now_ms=4010
+    )
+    assert renewed == leasing.Renewed((), (), ())
+    assert leasing.outlived(owned, 5001) == (Q1,)
+    assert not owned[Q0].may_commit(4010, needs_lock=True)
+    owned[Q0].leave()
+    assert list(leasing.renewal_wishes(owned, "broker-a")) == [[QueueWish("orders", 1, 8)]]
+
+
 def test_an_answer_about_an_earlier_epoch_is_no_news() -> None:
     """The queue was given up and taken again while the renewal was under way."""
     owned = {Q0: leased(epoch=9)}

@@ -179,6 +179,7 @@ def _shown(broker: BrokerLike, key: LeaseKey, open_ids: set[int]) -> HeldLease:
         stock=lease.owner.is_stock,
         connected=lease.connection in open_ids,
         waiting=[owner.client_id for owner in broker.leases.waiting(key)],
+        recalled=lease.recalled,
     )
 
 

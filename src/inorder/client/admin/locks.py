@@ -40,6 +40,8 @@ class QueueLock:
     """The connection that renewed it last is open."""
     waiting: tuple[str, ...]
     """The client ids that were refused it."""
+    recalled: bool = False
+    """The owner finishes what it handles, and gives it back: the group was set back."""
 
 
 class Locks:
@@ -89,5 +91,5 @@ def _lock(held: HeldLease, broker: str) -> QueueLock:
     return QueueLock(
         held.group, TopicQueue(held.topic, broker, held.queue), held.holder, held.instance,
         held.epoch, held.age_ms, held.remaining_ms, held.lease_ms, held.grace_ms, held.stock,
-        held.connected, tuple(held.waiting),
+        held.connected, tuple(held.waiting), held.recalled,
     )  # fmt: skip

@@ -67,15 +67,20 @@ def take_wishes(queues: Iterable[TopicQueue]) -> Iterator[list[QueueWish]]:
 def renewal_wishes(owned: Mapping[TopicQueue, Tenure], broker: str) -> Iterator[list[QueueWish]]:
     """Return the requests that renew what is ours at a broker: at least one, a sign of life.
 
-    A queue that waits for its release is left out: the release itself carries the epoch.
+    A queue that waits for its release is left out: the release itself carries the epoch. One that
+    has to be begun anew is kept while its handlers run: if its offset was set it is still ours.
     """
     return _parts(
         [
-            QueueWish(queue.topic, queue.index, tenure.epoch)
+            QueueWish(queue.topic, queue.index, tenure.kept_epoch or tenure.epoch)
             for queue, tenure in sorted(owned.items())
-            if queue.broker == broker and is_leased(tenure)
+            if queue.broker == broker and (is_leased(tenure) or _is_begun_anew(tenure))
         ]
     )
+
+
+def _is_begun_anew(tenure: Tenure) -> bool:
+    return bool(tenure.epoch) and not tenure.locked and tenure.phase is Phase.LEAVING
 
 
 def is_leased(tenure: Tenure) -> bool:
@@ -120,9 +125,13 @@ def apply_renewal(
     for wish in asked:
         queue = TopicQueue(wish.topic, broker, wish.queue_id)
         tenure = owned.get(queue)
-        if tenure is None or tenure.epoch != wish.epoch or not tenure.locked:
-            continue  # it was given up since, or is another tenure by now
+        if tenure is None or wish.epoch not in (tenure.epoch, tenure.kept_epoch):
+            continue  # it is another tenure by now
         found = by_queue.get((wish.topic, wish.queue_id))
+        if not tenure.locked:
+            if found is not None and tenure.phase is Phase.LEAVING:
+                tenure.kept(found.epoch, sent_ms)
+            continue
         if found is not None and found.epoch == wish.epoch:
             if confirm(tenure, sent_ms, now_ms):
                 revived.append(queue)
@@ -130,6 +139,8 @@ def apply_renewal(
         elif tenure.phase in (Phase.LIVE, Phase.LEAVING):  # else its release will be told
             tenure.lock_lost()
             lost.append(queue)
+            if found is not None and tenure.phase is Phase.LEAVING:
+                tenure.kept(found.epoch, sent_ms)
     return Renewed(tuple(lost), tuple(revived), tuple(granted))
 
 

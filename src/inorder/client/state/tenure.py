@@ -101,8 +101,8 @@ class Tenure:
     """One queue while it is ours."""
 
     __slots__ = (
-        "_gone", "_lease_ms", "_trusted_ms", "dropped", "epoch", "lock_sent_ms", "locked",
-        "pulled_at_ms", "queue", "running",
+        "_gone", "_lease_ms", "_trusted_ms", "dropped", "epoch", "kept_epoch", "lock_sent_ms",
+        "locked", "pulled_at_ms", "queue", "running",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +121,8 @@ class Tenure:
         assert (epoch > 0) == (terms is not None), "a lease has an epoch and terms"
         self.queue = queue
         self.epoch = epoch
+        self.kept_epoch = 0
+        """The offset was set: under this epoch the queue is ours still, to be given back."""
         self._lease_ms = 0 if terms is None else terms.lease_ms
         # Of two times cut to milliseconds the difference may be 1 below the true one.
         self._trusted_ms = LOCK_TRUSTED_MS if terms is None else terms.trusted_ms - 1
@@ -167,6 +169,11 @@ class Tenure:
         """Note that the broker gave the lock to somebody else, or raised the epoch."""
         self.locked = False
         self.drop(DropReason.LOCK_LOST)
+
+    def kept(self, epoch: int, sent_ms: int) -> None:
+        """Note that a queue which has to be begun anew is not another's while its handlers run."""
+        self.kept_epoch = epoch
+        self.lock_sent_ms = max(self.lock_sent_ms, sent_ms)
 
     def check_lock(self, now_ms: int) -> bool:
         """Drop the queue if the lock is not to be trusted any more; tell whether it is.

@@ -165,6 +165,8 @@ class HeldLease(msgspec.Struct, frozen=True):
     """The connection that renewed it last is open."""
     waiting: Annotated[list[Name], msgspec.Meta(max_length=WAITING_MAX)] = []
     """Who asked for it since it was granted."""
+    recalled: bool = False
+    """Its owner was asked to give it back."""
 
 
 class LeasePage(Body, frozen=True):
