@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -56,14 +56,25 @@ class Town:
         self, *, order: Any = "key", pause: float = 0.0, group: str = GROUP, start: bool = True
     ) -> Consumer:
         """Start a consumer that notes what it handles; each message takes a while."""
-        node, session = await self.cluster.client()
-        consumer = Consumer(session, group=group, consume_from="first")
 
-        @consumer.on(TOPIC, order=order)
         async def handle(message: ReceivedMessage) -> None:
             self.handled.append((message.key or "", int(message.body)))
             await asyncio.sleep(pause)
 
+        return await self.handle(handle, order=order, group=group, start=start)
+
+    async def handle(
+        self,
+        handle: Callable[[ReceivedMessage], Awaitable[None]],
+        *,
+        order: Any = "key",
+        group: str = GROUP,
+        start: bool = True,
+    ) -> Consumer:
+        """Start a consumer with a handler."""
+        node, session = await self.cluster.client()
+        consumer = Consumer(session, group=group, consume_from="first")
+        consumer.on(TOPIC, order=order)(handle)
         self.consumers.append((node, consumer))
         if start:
             await node.run(consumer.start())

@@ -10,7 +10,6 @@ import pytest
 
 from inorder.broker.rewinding import Rewinding
 from inorder.broker.state.leases import LeaseKey
-from inorder.client.consumer import Consumer
 from inorder.client.state.resizing import spread
 from inorder.errors import InvalidParameter
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
@@ -35,6 +34,7 @@ class Replay:
         self.gate = asyncio.Event()
         """Opens when the newest message may end, whose handler is the first to get it."""
         self.seen: list[int] = []
+        self.gate_at = 5
 
     async def prepare(self) -> None:
         """Send a key's messages 0 to 2, resize, send 3 to 5; all but the last are handled."""
@@ -51,7 +51,7 @@ class Replay:
         await self.consume()
         await town.admin.topics.resize(TOPIC, queues=9)
         await town.send(3, keys=[self.key])
-        await town.until(lambda: self.running == [(self.new.broker, 5)])
+        await town.until(lambda: [number for _, number in self.running] == [self.gate_at])
 
     async def consume(self) -> None:
         """Handle; the newest message takes until the gate opens."""
@@ -63,16 +63,12 @@ class Replay:
             if len(self.running) > 1:
                 self.overlaps.append(tuple(self.running))
             try:
-                first = one[1] == 5 and self.seen.count(5) == 1
+                first = one[1] == self.gate_at and self.seen.count(self.gate_at) == 1
                 await (self.gate.wait() if first else asyncio.sleep(0.05))
             finally:
                 self.running.remove(one)
 
-        node, session = await self.town.cluster.client()
-        consumer = Consumer(session, group=GROUP, consume_from="first")
-        consumer.on(TOPIC, order="key")(handle)
-        self.town.consumers.append((node, consumer))
-        await node.run(consumer.start())
+        await self.town.handle(handle)
 
     async def reset(self) -> None:
         """Set the group back to the key's first message."""
@@ -127,7 +123,7 @@ def test_without_the_rest_or_the_wait_they_overlap(
     if without == "wait":
         monkeypatch.setattr(Rewinding, "_is_owned", lambda *_: False)
     else:
-        monkeypatch.setattr(Rewinding, "goes_back_to", lambda *_: None)
+        monkeypatch.setattr(Rewinding, "version_touched", lambda *_: None)
 
     async def story(one: Replay) -> None:
         await one.reset()
@@ -245,6 +241,68 @@ def test_a_lease_that_had_run_out_before_is_not_taken_up_again() -> None:
         await one.town.released(2)
 
     replay(story)
+
+
+def test_the_next_version_waits_for_a_handler_of_what_was_skipped() -> None:
+    """An operator skips the rest of a version: what is handled ends, then the next begins."""
+
+    async def story(town: Town) -> None:
+        one = Replay(town)
+        one.gate_at = 1
+        await one.prepare()
+        await town.admin.offsets.reset_queue(GROUP, one.old, 3)
+        await asyncio.sleep(60)
+        assert one.seen == [0, 1]
+        one.gate.set()
+        await town.until(lambda: 5 in one.seen)
+        assert one.overlaps == []
+        assert one.seen == [0, 1, 3, 4, 5]
+
+    play(story)
+
+
+def test_a_release_that_was_under_way_when_a_group_was_set_back_does_not_count() -> None:
+    """One broker had it done, was set back and asks on: the other, done since, must not go on."""
+
+    async def story(town: Town) -> None:
+        before = KeyMap.decode(town.broker(0).resizing.versions(TOPIC).map)
+        homes = {before.queue(text)[0]: text for text in map("k{}".format, range(1000))}
+        slow, seen = False, list[tuple[str, int]]()
+
+        async def handle(message: ReceivedMessage) -> None:
+            seen.append((message.queue.broker, int(message.body)))
+            await asyncio.sleep(100 if slow and message.queue.broker == "broker-a" else 0.01)
+
+        await town.send(3, keys=list(homes.values()))
+        await town.handle(handle)
+        await town.until(lambda: len(seen) == 6)
+        await asyncio.sleep(6)  # it is committed
+        gate, asked = asyncio.Event(), asyncio.Event()
+        first, second = (town.broker(number).resizing.releasing for number in (0, 1))
+        progress = first._progress
+
+        async def slowly(*args: Any) -> Any:
+            asked.set()
+            await gate.wait()
+            return await progress(*args)
+
+        async def not_yet(*_: Any) -> None: ...
+
+        first._progress, second._release = slowly, not_yet  # type: ignore[method-assign]
+        await town.admin.topics.resize(TOPIC, queues=9)
+        await asked.wait()
+        slow = True
+        for key in homes.values():
+            queue = TopicQueue(TOPIC, *before.queue(key))
+            await town.admin.offsets.reset_queue(GROUP, queue, 0)
+        await town.until(lambda: seen.count(("broker-a", 0)) > 1 < seen.count(("broker-b", 2)))
+        await asyncio.sleep(10)
+        gate.set()
+        await asyncio.sleep(2)
+        views = [one.broker.resizing.view(TOPIC, GROUP) for one in town.cluster.brokers]
+        assert [view.groups[0].version for view in views] == [1, 1]
+
+    play(story)
 
 
 def test_a_status_names_a_group_that_rests() -> None:

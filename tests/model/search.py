@@ -7,8 +7,9 @@ crashes, how many messages) it keeps inside its states, so that the number of st
 `Result.complete` means: all of them, within the bounds.
 
 The search is breadth first: a counterexample is a shortest one. `witnesses` are states that must
-be reachable: a model in which nothing can happen keeps every invariant. `follow` is for trace
-checking: is what a real run did, seen from outside, a run of the model?
+be reachable: a model in which nothing can happen keeps every invariant. `stuck` tells whether the
+end stays within reach. `follow` is for trace checking: is what a real run did, seen from outside, a
+run of the model?
 """
 
 from __future__ import annotations
@@ -103,6 +104,35 @@ def search(model: Model[State], *, states_max: int = 2_000_000) -> Result[State]
             if len(came_from) >= states_max:
                 return result(complete=False)
     return result(complete=True)
+
+
+def stuck(
+    model: Model[State], ended: Callable[[State], bool], *, fault: Callable[[str], bool]
+) -> Counterexample[State] | None:
+    """Return the way to a state from which nothing but faults leads to the end; None: to none.
+
+    All reachable states are kept, with their steps: for models that are small.
+    """
+    came_from: dict[State, tuple[State, str] | None] = dict.fromkeys(model.initial())
+    before: dict[State, list[State]] = {}
+    waiting = deque(came_from)
+    while waiting:
+        state = waiting.popleft()
+        for label, after in model.steps(state):
+            if not fault(label):
+                before.setdefault(after, []).append(state)
+            if after not in came_from:
+                came_from[after] = (state, label)
+                waiting.append(after)
+    safe = {state for state in came_from if ended(state)}
+    waiting = deque(safe)
+    while waiting:
+        for state in before.get(waiting.popleft(), ()):
+            if state not in safe:
+                safe.add(state)
+                waiting.append(state)
+    lost = next((state for state in came_from if state not in safe), None)
+    return None if lost is None else _way(came_from, lost, ("the end is out of reach",))
 
 
 def _way(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model.search import Model, follow, search
+from tests.model.search import Model, follow, search, stuck
 
 
 def jugs(full: tuple[int, int] = (3, 5), wanted: int = 4) -> Model[tuple[int, int]]:
@@ -79,3 +79,16 @@ def test_a_run_that_the_model_does_not_have_is_found():
     )
     assert follow(counter, ["ring"]) == 0
     assert follow(counter, ["ring", "ring"], silent=lambda label: label == "tick") == 2
+
+
+def test_a_state_that_cannot_reach_the_end_is_found():
+    """By no step but a fault: the way to the first such state is told."""
+    graph = {0: [("on", 1), ("fall", 2)], 1: [("on", 3), ("back", 0)], 2: [("fall", 3)], 3: []}
+    model = Model[int](
+        initial=lambda: [0], steps=lambda state: graph[state], broken=lambda state: []
+    )
+    assert stuck(model, lambda state: state == 3, fault=lambda label: False) is None
+    found = stuck(model, lambda state: state == 3, fault=lambda label: label == "fall")
+    assert found is not None
+    assert found.labels == ("fall",)
+    assert found.states == (0, 2)

@@ -558,6 +558,21 @@ MUTANTS = [
         "tests/unit/broker/state/test_rewinding_state.py",
     ),
     Mutant(
+        "release-from-before-a-reset", "P9, A11", "one was done, was set back, and lets others go",
+        "inorder.broker.releasing",
+        "            return  # it was set back meanwhile",
+        "            pass  # it was set back meanwhile",
+        _REWINDING
+        + "::test_a_release_that_was_under_way_when_a_group_was_set_back_does_not_count",
+    ),
+    Mutant(
+        "skipped-is-not-waited-for", "P4, A11", "the next version begins beside what was skipped",
+        "inorder.broker.state.rewinding",
+        "            if low < min(high, chapter.ends.get(queue_id, 0)):\n",
+        "            if max(offset, begin) == low < min(high, chapter.ends.get(queue_id, 0)):\n",
+        _REWINDING + "::test_the_next_version_waits_for_a_handler_of_what_was_skipped",
+    ),
+    Mutant(
         "past-owner-goes-on", "P4, A11", "a lease that ran out before a reset is taken up again",
         _OWNERSHIP,
         "        self._file.write([ownerrecords.freed(key)])\n"

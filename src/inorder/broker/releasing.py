@@ -221,12 +221,14 @@ class Releasing:
         version = rules.next_map(now, group)[0]
         await self._broker.keeping.save_offsets_now()  # or a power cut would take back what is done
         others = [name for name in rules.counts_of(now.map) if name != self._broker.config.name]
-        term = self._resizing.rewinding.standing(topic, now, group).term
+        began = term = rewind_rules.term_of(now, group)
         for name in others:
             there = await self._progress(topic, group, name)
             if there is None or there.done < version:
                 return
             term = max(term, there.term)
+        if rewind_rules.term_of(self._resizing.versions(topic), group) != began:
+            return  # it was set back meanwhile: that it is done here was before, the rest since
         request = ResizeRelease(topic, group, version, term=term)
         for name in others:
             command = Command.request(request.CODE, encode_fields(request))
@@ -246,12 +248,13 @@ class Releasing:
         """Have a group rest at all brokers; let it read on when nobody handles any more."""
         mine, rewinding = self._broker.config.name, self._resizing.rewinding
         rewinding.empty(topic, group)  # after a start, or when the disk was full
-        standings = {mine: rewinding.standing(topic, now, group)}
+        standings: dict[str, Standing] = {}
         for name in rules.brokers_of(now) - {mine}:
             there = await self._progress(topic, group, name)
             if there is None:
                 return
             standings[name] = Standing(there.term, there.back, there.rests, there.quiet)
+        standings[mine] = rewinding.standing(topic, self._resizing.versions(topic), group)
         todo = rewind_rules.agree(standings)
         names = set(standings) if todo.over else set(todo.behind)
         request = ResizeRewind(topic, group, todo.version, todo.term, todo.over)

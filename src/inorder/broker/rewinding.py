@@ -37,12 +37,12 @@ class Rewinding:
     def __repr__(self) -> str:
         return f"Rewinding({sorted(self._emptied)})"
 
-    def goes_back_to(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
-        """Return the version that is past into which new offsets set a group; None: into none."""
+    def version_touched(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
+        """Return the version that is past of which new offsets bring back or skip something."""
         now = self._resizing.topics.get(topic)
         if now is None or not now.past:
             return None
-        return rules.goes_back_to(now, targets, *self._resizing.bounds.left(topic, group))
+        return rules.version_touched(now, targets, *self._resizing.bounds.left(topic, group))
 
     async def rest(self, topic: str, group: str, version: int, term: int | None = None) -> None:
         """Give a group nothing more: it is set back into a version; None: here, so once more.
@@ -68,9 +68,7 @@ class Rewinding:
 
     def standing(self, topic: str, now: Versions, group: str) -> Standing:
         """Return what the others have to know of a group."""
-        known = now.groups.get(group)
-        term = 0 if known is None else known.term
-        resting = rules.rests(now, group)
+        term, resting = rules.term_of(now, group), rules.rests(now, group)
         quiet = not resting or (
             self._emptied.get((topic, group)) == term and not self._is_owned(topic, group)
         )

@@ -92,8 +92,8 @@ class NumbersFileLike(Protocol):
 class RewindingLike(Protocol):
     """The groups that were set back."""
 
-    def goes_back_to(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
-        """Return the version that is past into which new offsets set a group."""
+    def version_touched(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
+        """Return the version that is past of which new offsets bring back or skip something."""
         ...
 
     async def rest(self, topic: str, group: str, version: int, term: int | None = None) -> None:

@@ -112,7 +112,8 @@ def reset_offset(
     """Set a group's offsets, online or not; answer what they are now.
 
     Under sync flush the answer waits for the disk: a power cut does not take back what was ordered.
-    If the topic was resized behind the new offset, the group first rests (`state/rewinding.py`).
+    If the topic was resized behind the old or the new offset the group first rests
+    (`state/rewinding.py`).
     """
     request = decode_fields(ResetOffset, command.fields)
     topic, group = request.topic, request.group
@@ -134,7 +135,7 @@ def reset_offset(
         decided = {_queue(broker, topic, queue_id): offset for queue_id, offset in targets.items()}
         return command.reply(body=bodies.encode_queue_offsets(decided))
 
-    version = broker.resizing.rewinding.goes_back_to(topic, group, targets)
+    version = broker.resizing.rewinding.version_touched(topic, group, targets)
     if version is not None:
         return _rest_first(broker, {topic: version}, group, reset)
     answer = reset()
@@ -207,7 +208,7 @@ def clone_offsets(
             continue
         topics.append(topic)
         offsets = broker.offsets.queues(source, topic)
-        version = broker.resizing.rewinding.goes_back_to(topic, target, offsets)
+        version = broker.resizing.rewinding.version_touched(topic, target, offsets)
         if version is not None:
             versions[topic] = version
 

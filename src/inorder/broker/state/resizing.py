@@ -84,6 +84,8 @@ class Versions(msgspec.Struct, frozen=True):
     """At the first broker: some may have opened the plan's version, it cannot be taken back."""
     withdrawn: tuple[str, ...] = ()
     """The ids of plans that were taken back, oldest first."""
+    term: int = 0
+    """The highest of groups that were forgotten: who is made again, and set back, is above it."""
 
     @property
     def stopped(self) -> bool:
@@ -116,7 +118,7 @@ def note(
         return now
     known = dict(now.groups)
     for group, member in list(groups.items())[: GROUPS_MAX - len(known)]:
-        before = known.get(group, Reading(oldest(now)))
+        before = known_of(now, group)
         known[group] = replace(before, member=before.member or member)
     return replace(now, plan=plan, ends=dict(ends), groups=known)
 
@@ -250,10 +252,14 @@ def oldest(now: Versions) -> int:
     return now.past[0].version if now.past else now.version
 
 
+def known_of(now: Versions, group: str) -> Reading:
+    """Return what is known of a group, or is so of one that never came."""
+    return now.groups.get(group) or Reading(oldest(now), term=now.term)
+
+
 def reading(now: Versions, group: str) -> int:
     """Return the version that a group may read."""
-    known = now.groups.get(group)
-    return oldest(now) if known is None else max(known.version, oldest(now))
+    return max(known_of(now, group).version, oldest(now))
 
 
 def end_for(now: Versions, group: str, queue_id: int) -> int | None:
@@ -304,7 +310,7 @@ def release(
 
     By the `term` it was found done everywhere. None: an operator insists, it rests no more.
     """
-    before = now.groups.get(group, Reading(0))
+    before = known_of(now, group)
     if term is None and before.rests:
         before = replace(before, rests=False)
         now = replace(now, groups={**now.groups, group: before})
@@ -328,7 +334,7 @@ def release(
 
 def hold(now: Versions, group: str, *, member: bool) -> Versions:
     """Remember a group that is waited for, also over a restart; `member`: its pulls are held."""
-    before = now.groups.get(group, Reading(oldest(now)))
+    before = known_of(now, group)
     if group not in now.groups and len(now.groups) >= GROUPS_MAX:
         return now
     held = replace(before, member=before.member or member)
@@ -337,8 +343,12 @@ def hold(now: Versions, group: str, *, member: bool) -> Versions:
 
 def forget(now: Versions, groups: Iterable[str]) -> Versions:
     """Wait no more for groups that were deleted."""
-    gone = set(groups)
-    return replace(now, groups={name: one for name, one in now.groups.items() if name not in gone})
+    gone = set(groups) & now.groups.keys()
+    return replace(
+        now,
+        groups={name: one for name, one in now.groups.items() if name not in gone},
+        term=max(now.term, *(now.groups[name].term for name in gone), 0),
+    )
 
 
 def next_map(now: Versions, group: str) -> tuple[int, str]:

@@ -25,7 +25,7 @@ from inorder.broker.state.resizing import (
     Reading,
     Versions,
     end_for,
-    oldest,
+    known_of,
     reading,
 )
 from inorder.errors import InvalidParameter
@@ -55,29 +55,38 @@ class Agreement(NamedTuple):
     """It may read on, everywhere."""
 
 
-def goes_back_to(
+def version_touched(
     now: Versions,
     targets: Mapping[int, int],
     committed: Callable[[int], int],
     first: Callable[[int], int],
 ) -> int | None:
-    """Return the oldest version of which new offsets leave more to be read than there is now."""
+    """Return the oldest version that is past of which new offsets bring back or skip something.
+
+    Who skips the rest of a version lets the next one begin, while the last handler still runs.
+    """
     for chapter in now.past:
         for queue_id, offset in targets.items():
-            done = min(max(committed(queue_id), first(queue_id)), chapter.ends.get(queue_id, 0))
-            if max(offset, first(queue_id)) < done:
+            begin = first(queue_id)
+            low, high = sorted((max(committed(queue_id), begin), max(offset, begin)))
+            if low < min(high, chapter.ends.get(queue_id, 0)):
                 return chapter.version
     return None
 
 
+def term_of(now: Versions, group: str) -> int:
+    """Return how often a group was set back, as far as is known."""
+    return known_of(now, group).term
+
+
 def next_term(now: Versions, group: str) -> int:
     """Return the term of a group that is set back."""
-    return _known(now, group).term + 1
+    return term_of(now, group) + 1
 
 
 def rest(now: Versions, group: str, version: int, term: int) -> Versions:
     """Let a group rest, and read a version afterwards; what is older, or known, changes nothing."""
-    known, before = _known(now, group), back_to(now, group)
+    known, before = known_of(now, group), back_to(now, group)
     if term < known.term or (term == known.term and (not known.rests or version >= before)):
         return now
     if group not in now.groups and len(now.groups) >= GROUPS_MAX:
@@ -88,7 +97,7 @@ def rest(now: Versions, group: str, version: int, term: int) -> Versions:
 
 def go_on(now: Versions, group: str, term: int) -> Versions:
     """Let a group read again that rested, if it was not set back once more."""
-    known = _known(now, group)
+    known = known_of(now, group)
     if not known.rests or known.term != term:
         return now
     return replace(now, groups={**now.groups, group: replace(known, rests=False)})
@@ -96,7 +105,7 @@ def go_on(now: Versions, group: str, term: int) -> Versions:
 
 def rests(now: Versions, group: str) -> bool:
     """Tell whether a group gets nothing."""
-    return _known(now, group).rests
+    return known_of(now, group).rests
 
 
 def back_to(now: Versions, group: str) -> int:
@@ -104,12 +113,8 @@ def back_to(now: Versions, group: str) -> int:
 
     That may be one of which nothing is left here.
     """
-    known = _known(now, group)
+    known = known_of(now, group)
     return known.version if known.rests else reading(now, group)
-
-
-def _known(now: Versions, group: str) -> Reading:
-    return now.groups.get(group, Reading(oldest(now)))
 
 
 def agree(standings: Mapping[str, Standing]) -> Agreement:

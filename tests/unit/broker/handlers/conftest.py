@@ -124,7 +124,7 @@ class FakeResizing:
         text = "" if known is None else known.attributes.get("inorder.keymap", "")
         return max(version_of(text), self.deleted.get(topic, 0))
 
-    def goes_back_to(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
+    def version_touched(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
         return self.back_to.get(topic)
 
     def read_queues(self, config: TopicConfig) -> int:

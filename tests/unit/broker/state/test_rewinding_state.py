@@ -40,23 +40,32 @@ THREE = Versions(
 def test_offsets_lead_back_into_the_oldest_version_they_open_again(
     targets: dict[int, int], version: int | None
 ) -> None:
-    """A reset counts if it leaves more of a past version to be read than there is now."""
+    """A reset counts if it leaves more of a past version to be read than there was."""
     done = {0: 40, 1: 40, 2: 40, 3: 40}
-    assert rewinding.goes_back_to(THREE, targets, done.__getitem__, lambda _: 0) == version
+    assert rewinding.version_touched(THREE, targets, done.__getitem__, lambda _: 0) == version
 
 
-def test_what_is_not_read_yet_or_is_gone_is_not_gone_back_to() -> None:
-    """Forward, or to messages that are deleted, or for a group that never came: nothing rests."""
-
-    def back(committed: int, first: int, offset: int) -> int | None:
-        return rewinding.goes_back_to(THREE, {0: offset}, lambda _: committed, lambda _: first)
-
-    assert back(4, 0, 5) is None
-    assert back(4, 0, 4) is None
-    assert back(4, 0, 3) == 1
-    assert back(40, 10, 0) == 2, "of version 1 nothing is left"
-    assert back(40, 15, 0) is None
-    assert back(-1, 0, 0) is None
+@pytest.mark.parametrize(
+    ("committed", "first", "offset", "version"),
+    [
+        (4, 0, 4, None),
+        (4, 0, 3, 1),
+        (4, 0, 5, 1),  # what is skipped may be handled just now
+        (4, 0, 99, 1),
+        (12, 0, 99, 2),
+        (40, 10, 0, 2),  # of version 1 nothing is left
+        (40, 15, 0, None),
+        (15, 0, 99, None),
+        (-1, 0, 0, None),
+        (-1, 0, 5, 1),
+    ],
+)
+def test_what_is_skipped_counts_too_and_what_is_gone_does_not(
+    committed: int, first: int, offset: int, version: int | None
+) -> None:
+    """The same offset as before, or one among messages that are deleted, touches nothing."""
+    found = rewinding.version_touched(THREE, {0: offset}, lambda _: committed, lambda _: first)
+    assert found == version
 
 
 def test_a_group_rests_once_in_a_term() -> None:
@@ -160,6 +169,15 @@ def test_parked_keys_of_a_newer_version_wait_for_their_group() -> None:
 
 def _place(version: int, key: str) -> tuple[str, int]:
     return KeyMap.decode(THREE.past[version - 1].map).queue(key)
+
+
+def test_a_group_that_is_made_again_is_above_the_terms_of_before() -> None:
+    """Else a reset here would look like one that all have agreed on already."""
+    forgotten = resizing.forget(rewinding.rest(THREE, "g", 1, 4), ["g", "unknown"])
+    assert forgotten.groups == {}
+    assert rewinding.next_term(forgotten, "g") == 5
+    assert resizing.hold(forgotten, "g", member=True).groups["g"] == Reading(1, True, 4)
+    assert rewinding.next_term(resizing.forget(THREE, ["g"]), "g") == 1
 
 
 def test_groups_that_rest_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
