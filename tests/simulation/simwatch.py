@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from inorder.broker.broker import Broker
 from inorder.broker.ownersfile import end_of
 from inorder.broker.state.commits import QueueKey
-from inorder.broker.state.leases import NOBODY
 from inorder.checker import queue_name
 from inorder.errors import InorderError, LeaseLost
 from inorder.model import TopicQueue
@@ -195,8 +194,8 @@ class Watch:
             for queue_id in range(QUEUES_MAX):  # also those that a resize has taken away
                 self._trace(self._how, None, GROUP, (TOPIC, queue_id))
                 lease = self._broker.leases.get(GROUP, self._queue(TOPIC, queue_id))
-                if self._how == "killed" and lease is not None and lease.owner == NOBODY:
-                    self._trace("taken", None, GROUP, (TOPIC, queue_id))
+                if lease is not None and lease.recalled:
+                    self._recalled[TOPIC, queue_id] = lease.epoch
             for queue_id in range(0 if config is None else config.read_queues):
                 self.look(self._queue(TOPIC, queue_id), GROUP, reset=self._cut is not None)
             if self._cut is not None:

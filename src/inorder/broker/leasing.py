@@ -80,23 +80,34 @@ class Leasing:
         """Grant, renew or refuse queues."""
         self._broker.lease_clock.sign(group, connection, terms.lease_ms)
         now_ms = self._broker.clock.monotonic_ms()
-        named = {self._key(group, one.topic, one.queue_id): one.epoch for one in wishes}
+        named = {self._key(group, one.topic, one.queue_id): one for one in wishes}
         decisions: list[Decision] = []
         planned = 0
-        for key, epoch in named.items():
+        for key, wish in named.items():
             decision = Decision(Verdict.REFUSE, key, owner, terms)
-            if self._exists(key):
+            if self._exists(key) and not self._is_late(key, owner, wish):
                 decision = self._table.decide(
-                    key, owner, now_ms, epoch=epoch, terms=terms, planned=planned
+                    key, owner, now_ms, epoch=wish.epoch, terms=terms, planned=planned
                 )
                 planned += decision.verdict in (Verdict.GRANT, Verdict.RESUME)
             decisions.append(decision)
         if decisions and all(one.verdict is Verdict.FULL for one in decisions):
             raise LeasesFull(f"{len(self._table)} queues are leased; no more are")
         self.apply(decisions, now_ms, connection)
+        for key, wish in named.items():
+            lease = self._table.get(*key)
+            if lease is not None and lease.owner == owner:
+                lease.asked = max(lease.asked, wish.number)
         granted = [self._granted(one) for one in decisions if one.is_granted]
         refused = [self._refused(one, now_ms) for one in decisions if not one.is_granted]
         return LeaseAnswer(granted, refused, self._file.start.now.generation)
+
+    def _is_late(self, key: LeaseKey, owner: Owner, wish: QueueWish) -> bool:
+        """Tell whether somebody took a queue by a later request than this one, a copy of before."""
+        lease = self._table.get(*key)
+        if wish.epoch or lease is None or lease.owner != owner:
+            return False
+        return 0 < lease.asked >= wish.number
 
     def apply(self, decisions: list[Decision], now_ms: int, connection: ServerConnection) -> None:
         new = [one for one in decisions if one.is_granted and one.is_new]
@@ -118,7 +129,14 @@ class Leasing:
         except OSError as error:
             raise StoreError(f"leases cannot be granted: {error}") from error
         self._file.write(
-            ownerrecords.granted(one.key, one.owner, one.epoch, one.terms) for one in decisions
+            ownerrecords.granted(
+                one.key,
+                one.owner,
+                one.epoch,
+                one.terms,
+                recalled=one.leaves_recalled(self._table.get(*one.key)),
+            )
+            for one in decisions
         )
 
     def _granted(self, decision: Decision) -> LeaseGrant:

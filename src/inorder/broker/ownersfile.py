@@ -349,7 +349,9 @@ class OwnersFile:
                 lease = leases.get(group, queue)
                 if lease is not None:
                     key = LeaseKey(group, queue)
-                    yield ownerrecords.granted(key, lease.owner, lease.epoch, lease.terms)
+                    yield ownerrecords.granted(
+                        key, lease.owner, lease.epoch, lease.terms, recalled=lease.recalled
+                    )
         for place in commits.keys():  # noqa: SIM118 - no mapping
             last = commits.get(place)
             offset = self._broker.offsets.query(*place)

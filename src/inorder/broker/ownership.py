@@ -104,8 +104,7 @@ class Ownership:
     def recall(self, group: str, topic: str, queue_id: int) -> bool:
         """Have a queue given back; tell whether somebody has it, or could go on with it.
 
-        Ours finish what they handle first; after a start of this broker they cannot go on. Stock
-        clients cannot be asked: theirs is taken away.
+        Ours finish what they handle first. Stock clients cannot be asked: theirs is taken away.
         """
         key = self._key(group, topic, queue_id)
         lease, past = self._table.get(*key), self._table.past(key)
@@ -113,7 +112,13 @@ class Ownership:
             return bool(self.take_away(group, topic, queue_id)[0])
         if lease is not None:
             if lease.owner != NOBODY and not lease.recalled:
-                self._file.write([ownerrecords.granted(key, NOBODY, lease.epoch, lease.terms)])
+                self._file.write(
+                    [
+                        ownerrecords.granted(
+                            key, lease.owner, lease.epoch, lease.terms, recalled=True
+                        )
+                    ]
+                )
                 lease.recalled = True
             return True
         if past is None or past.released:
@@ -134,7 +139,9 @@ class Ownership:
             records.append(
                 ownerrecords.freed(key)
                 if lease is None
-                else ownerrecords.granted(key, lease.owner, epoch, lease.terms)
+                else ownerrecords.granted(
+                    key, lease.owner, epoch, lease.terms, recalled=lease.recalled
+                )
             )
             records.append(ownerrecords.Commit(group, topic, queue_id, offset, end, epoch, 0, ""))
         self._file.write(records)

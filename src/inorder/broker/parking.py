@@ -98,6 +98,10 @@ class Parking:
         """Tell whether the group has come so far, if it was set back."""
         return self._broker.resizing.rewinding.has_reached(place, one)
 
+    def is_mixed(self, place: Place, one: ParkedKey) -> bool:
+        """Tell whether it has come as far as some of a key's messages, not as all."""
+        return self._broker.resizing.rewinding.is_mixed(place, one)
+
     @property
     def settled_position(self) -> int:
         """Return a position before which every event is counted."""
@@ -330,8 +334,11 @@ class Parking:
     def records(
         self, place: Place, key: str, after: int, count: int, bytes_max: int
     ) -> list[bytes]:
-        """Return the records of a key's messages in order, at least one if there is any."""
-        one = self.table.find(place, key)
+        """Return the records of a key's messages in order, at least one if there is any.
+
+        Of a group that was set back, those that it has reached again.
+        """
+        one, held = self.table.find(place, key), self._broker.resizing.rewinding.end_for(place)
         found: list[bytes] = []
         size = 0
         for message in () if one is None else one.messages:
@@ -339,6 +346,8 @@ class Parking:
                 continue
             size += message.size
             if len(found) >= count or (found and size > bytes_max):
+                break
+            if held is not None and message.origin >= held:
                 break
             found.append(self._broker.store.log.bytes_at(message.position, message.size))
         return found

@@ -7,7 +7,8 @@ first when the key is redriven. Every step can be said again.
 
 A key does not come back to a queue where an older list of it lies: its newest messages would lie
 with its oldest. That is asked before it is marked, so it stays where it can be redriven, and the
-release waits until it was.
+release waits until it was. The same if its group was set back, and messages of two versions of the
+map lie in one list: those of the older one are to be redriven first.
 """
 
 from __future__ import annotations
@@ -63,6 +64,10 @@ class ParkMoves:
             to = QueuePlace(*key_map.queue(one.sharding_key))
             if to == (here, place.queue_id) or not self._parking.is_reached(place, one):
                 continue
+            if self._parking.is_mixed(place, one):
+                result.busy += 1
+                returning.add((place, one.key))
+                continue
             if to not in left and to.broker == here:
                 left[to] = self._parking.table.left(Place(group, topic, to.queue_id))
             elif to not in left:
@@ -80,7 +85,7 @@ class ParkMoves:
                 result.coming.setdefault(to.broker, []).append(
                     Move(
                         to.queue_id, one.key, QueuePlace(here, place.queue_id), one.since_ms,
-                        one.tries, one.first_error, one.sharding_key,
+                        one.tries, one.first_error, one.sharding_key, key_map.version,
                     )
                 )  # fmt: skip
         self._say(group, topic, returning)
@@ -118,7 +123,7 @@ class ParkMoves:
                         group,
                         Installed(
                             topic, move.queue_id, move.key, move.other, move.since_ms, move.error,
-                            move.tries, move.sharding_key,
+                            move.tries, move.sharding_key, move.version,
                         ),
                     )  # fmt: skip
         if crowded and group not in self._crowded:

@@ -61,6 +61,7 @@ class Releasing:
         self._task: asyncio.Task[None] | None = None
         self._noted: dict[tuple[str, str], bool] = {}
         self._moved: dict[tuple[str, str], int] = {}  # for which version parked keys are in place
+        self._forgotten = 0
         self._seen = (-1, -1)
         self._changed_ms = 0
         self._asked_ms = 0
@@ -126,7 +127,8 @@ class Releasing:
         return rules.reading(now, group)
 
     def forget_moves(self, topic: str, group: str) -> None:
-        """Move parked keys again: the group was set back."""
+        """Move parked keys again: the group was set back, or is gone."""
+        self._forgotten += 1
         self._moved.pop((topic, group), None)
         self.watch()
 
@@ -135,6 +137,7 @@ class Releasing:
         version, text = rules.next_map(now, group)
         if self._moved.get((topic, group), 0) >= version:
             return True
+        forgotten = self._forgotten
         parking, mine = self._broker.parking, self._broker.config.name
 
         async def left_at(place: QueuePlace) -> frozenset[str]:
@@ -158,6 +161,8 @@ class Releasing:
                 command = Command.request(request.CODE, encode_fields(request), body.encode())
                 answer = await self._peers.ask(topic, name, command)
                 busy += decode_fields(ParkMoveReply, answer.fields).busy
+        if forgotten != self._forgotten:
+            return False  # a group was set back meanwhile: what it parks since has not moved
         if not busy:
             self._moved[topic, group] = version
         return not busy

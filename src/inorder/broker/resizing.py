@@ -290,7 +290,7 @@ class Resizing:
         if waiting:
             wanted = max(wanted, config.read_queues)
         if now.plan is not None or now.stopped:  # as it is, until the next version is open
-            count, wanted = config.write_queues, config.read_queues
+            count, wanted = config.write_queues, max(wanted, config.read_queues)
         attributes = {**config.attributes, keymap.ATTRIBUTE: now.map}
         return replace(config, write_queues=count, read_queues=wanted, attributes=attributes)
 
@@ -322,6 +322,7 @@ class Resizing:
             return
         async with self._changing:
             self._table.delete(topic, version)
+            self.rewinding.forget(topic)
             content = self._table.encode()
             await self._broker.offload.call(lambda: self._file.save(content))
 
@@ -356,8 +357,10 @@ class Resizing:
                 await self._keep(topic, None, held)
 
     async def forget_group(self, topic: str, group: str) -> None:
-        """Wait no more for a group that was deleted."""
+        """Wait no more for a group that was deleted; if it comes again it begins anew."""
         await self.change(topic, lambda now: rules.forget(now, [group]))
+        self.rewinding.forget(topic, group)
+        self.releasing.forget_moves(topic, group)
         await self.publish(topic)
 
     async def change(self, topic: str, rule: Callable[[Versions], Versions]) -> Versions | None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from inorder.broker.state import resizing as versions
 from inorder.broker.state import rewinding as rules
 from inorder.broker.state.leases import NOBODY
 from inorder.broker.state.parkedkeys import ParkedKey, Place
@@ -58,6 +59,11 @@ class Rewinding:
         self.empty(topic, group)
         self._resizing.releasing.forget_moves(topic, group)
 
+    def rests(self, topic: str, group: str) -> bool:
+        """Tell whether a group gets nothing."""
+        now = self._resizing.topics.get(topic)
+        return now is not None and rules.rests(now, group)
+
     async def go_on(self, topic: str, group: str, term: int) -> None:
         """Let a group read again that was set back: it rests everywhere, and nobody handles."""
         new = await self._resizing.change(topic, lambda now: rules.go_on(now, group, term))
@@ -76,9 +82,12 @@ class Rewinding:
 
     def _is_owned(self, topic: str, group: str) -> bool:
         """Tell whether somebody may still handle what was given before."""
+        leases = self._broker.leases
+        if self._broker.clock.monotonic_ms() < leases.closed_until_ms:
+            return True  # who had what before the start is not known
         return any(
             queue.topic == topic and (one.recalled or one.owner == NOBODY)
-            for queue, one in self._broker.leases.held(group).items()
+            for queue, one in leases.held(group).items()
         )
 
     def empty(self, topic: str, group: str) -> None:
@@ -98,6 +107,17 @@ class Rewinding:
             topic, group, known.version, asked,
         )  # fmt: skip
 
+    async def group_deleted(self, group: str) -> None:
+        """Forget how far a group was that was deleted with its offsets."""
+        for topic, now in list(self._resizing.topics.items()):
+            if group in now.groups and topic in self._broker.topics:
+                await self._resizing.forget_group(topic, group)
+
+    def forget(self, topic: str, group: str = "") -> None:
+        """Forget a group, or ("") all of a topic."""
+        for one in [one for one in self._emptied if one[0] == topic and group in ("", one[1])]:
+            del self._emptied[one]
+
     def over(self, topic: str, group: str) -> None:
         """Let a group that rested read again, and its parked keys be handled."""
         self._emptied.pop((topic, group), None)
@@ -110,10 +130,18 @@ class Rewinding:
     def has_reached(self, place: Place, one: ParkedKey) -> bool:
         """Tell whether a group has come as far as one of its parked keys."""
         now = self._resizing.topics.get(place.topic)
-        if now is None:
-            return True
         queue = (self._broker.config.name, place.queue_id)
-        return rules.has_reached(now, place.group, queue, one.sharding_key, one.end)
+        return now is None or rules.has_reached(now, place.group, queue, one)
+
+    def is_mixed(self, place: Place, one: ParkedKey) -> bool:
+        """Tell whether a group has come as far as some messages of a parked key, not as all."""
+        now = self._resizing.topics.get(place.topic)
+        return now is not None and rules.is_mixed(now, place.group, place.queue_id, one)
+
+    def end_for(self, place: Place) -> int | None:
+        """Return the offset of a queue up to which a group has come; None: it may have all."""
+        now = self._resizing.topics.get(place.topic)
+        return None if now is None else versions.end_for(now, place.group, place.queue_id)
 
 
 def check_mapped(topic: str, now: Versions) -> None:

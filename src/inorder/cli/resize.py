@@ -72,7 +72,7 @@ def resize(
     if output is Output.JSON:
         print(as_json(shown(found)))
     else:
-        print(describe(found))
+        print(describe(found, taken_back=abort))
 
 
 def _release(target: Cluster, topic: str, group: str, *, yes: bool, output: Output) -> None:
@@ -104,7 +104,7 @@ def _behind(found: TopicResize) -> int:
     return sum(group.behind for group in found.waiting if group.online)
 
 
-def describe(found: TopicResize) -> str:
+def describe(found: TopicResize, *, taken_back: bool = False) -> str:
     """Return where a topic stands, for people."""
     where = ", ".join(f"{name} {count}" for name, count in found.brokers.items())
     lines = [f"topic {found.topic} has {found.queues} queues ({where}), version {found.version}"]
@@ -119,6 +119,8 @@ def describe(found: TopicResize) -> str:
         lines.append(
             f"no answer from {', '.join(found.away)}: when it is back, take the resize back there, "
             f"too: inorder topic resize {found.topic} --abort"
+            if taken_back
+            else f"no answer from {', '.join(found.away)}: what it knows is not in here"
         )
     if found.waiting:
         rows = [

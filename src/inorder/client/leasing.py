@@ -7,6 +7,7 @@ the broker is refused there.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -43,6 +44,7 @@ class Leases:
         self._session = session
         self._group = group
         self._brokers: dict[str, TopicQueue] = {}
+        self._numbers = itertools.count(1)
         self.met: set[str] = set()
         """Brokers that were asked whether they know leases."""
 
@@ -65,7 +67,7 @@ class Leases:
         """Ask for new queues of one broker; None if it does not know leases after all."""
         found = rules.Acquired({})
         broker = queues[0].broker
-        for wishes in rules.take_wishes(queues):
+        for wishes in rules.take_wishes(queues, next(self._numbers)):
             api = await self._meet(queues[0])
             sent_ms = self._session.clock.monotonic_ms()
             try:

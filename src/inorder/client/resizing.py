@@ -101,8 +101,9 @@ class Resizer:
         return decode_resize_view(answer.body)
 
     async def status(self) -> TopicResize:
-        """Return where the topic stands."""
-        return rules.summary(self._topic, await self.views())
+        """Return where the topic stands, as far as brokers answer; the others are named."""
+        views, _, away = await self._answering()
+        return replace(rules.summary(self._topic, views), away=away)
 
     async def run(
         self, goal: Goal, *, timeout_ms: int, on_progress: OnProgress | None = None
@@ -127,11 +128,10 @@ class Resizer:
                 return rules.summary(self._topic, await self.views())
             views = {**views, **await self._patiently(partial(self._do, step), until_ms)}
 
-    async def withdraw(self) -> TopicResize:
-        """Take a resize back that was not begun everywhere; brokers that do not answer are named.
+    async def _answering(self) -> tuple[dict[str, ResizeView], dict[str, str], tuple[str, ...]]:
+        """Ask the brokers of the topic's map; return what they say, their addresses, who is away.
 
-        Raises ResizeUnderWay if it is too late, TransportError if the topic's first broker, which
-        decides, does not answer.
+        Raises UsageError if the topic has no map.
         """
         addresses = await self._addresses()
         views: dict[str, ResizeView] = {}
@@ -141,9 +141,23 @@ class Resizer:
                 if view.map:
                     views[name] = view
         if not views:
-            raise UsageError(f"no broker that answers has a key map of topic {self._topic}")
+            raise UsageError(
+                f"topic {self._topic} has no key map at any broker that answers, so nothing keeps "
+                "its keys in order; `inorder topic create` gives it one, `inorder topic update` "
+                "other queues"
+            )
         brokers = {name for view in views.values() for name in _brokers(view.map)}
         views = {name: view for name, view in views.items() if name in brokers}
+        return views, addresses, tuple(sorted(brokers - views.keys()))
+
+    async def withdraw(self) -> TopicResize:
+        """Take a resize back that was not begun everywhere; brokers that do not answer are named.
+
+        Raises ResizeUnderWay if it is too late, TransportError if the topic's first broker, which
+        decides, does not answer.
+        """
+        views, addresses, away = await self._answering()
+        brokers = {*views, *away}
         first = rules.first_of(views)
         if first not in views:
             raise TransportError(
@@ -223,9 +237,11 @@ class Resizer:
         self._session.forget_route(topic)
 
     async def release(self, group: str) -> int:
-        """Let a group read the present version whatever it has not finished; return which."""
-        addresses = await self._addresses()
-        views = await self.views()
+        """Let a group read the present version whatever it has not finished; return which.
+
+        At the brokers that answer: one that is gone for good is waited for no more.
+        """
+        views, addresses, _ = await self._answering()
         version = min(view.version for view in views.values())
         for name in sorted(views):
             api = await self._session.broker_at(addresses[name])

@@ -177,7 +177,7 @@ def test_a_member_without_queues_sends_a_sign_of_life() -> None:
 def test_many_queues_are_asked_for_in_parts() -> None:
     """No request is larger than a broker reads."""
     queues = [TopicQueue("orders", "broker-a", index) for index in range(QUEUES_MAX + 1)]
-    assert [len(part) for part in leasing.take_wishes(queues)] == [QUEUES_MAX, 1]
+    assert [len(part) for part in leasing.take_wishes(queues, 1)] == [QUEUES_MAX, 1]
 
 
 @pytest.mark.parametrize(("waits_ms", "again_ms"), [(0, 20), (10, 20), (800, 802), (5000, 5002)])

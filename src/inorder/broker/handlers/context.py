@@ -100,6 +100,14 @@ class RewindingLike(Protocol):
         """Give a group nothing more: it is set back into a version."""
         ...
 
+    def rests(self, topic: str, group: str) -> bool:
+        """Tell whether a group gets nothing."""
+        ...
+
+    async def group_deleted(self, group: str) -> None:
+        """Forget how far a group was that was deleted with its offsets."""
+        ...
+
     async def go_on(self, topic: str, group: str, term: int) -> None:
         """Let a group read again that was set back."""
         ...

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.names import validate_group
@@ -61,15 +62,24 @@ def get_group(broker: BrokerLike, connection: ServerConnection, command: Command
     return command.reply(body=bodies.encode_group_config(config))
 
 
-def delete_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def delete_group(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
     """Forget a group, with its offsets if asked to; an unknown one is no error."""
     request = decode_fields(DeleteGroup, command.fields)
     if broker.groups.delete(request.group, broker.clock.now_ms()) is not None:
         broker.save_groups()
         logger.info("group=%s deleted peer=%s", request.group, connection.peer)
-    if request.clean_offset:
-        broker.ownership.forget(group=request.group)
-    return command.reply()
+    if not request.clean_offset:
+        return command.reply()
+    broker.ownership.forget(group=request.group)
+    return _answer_forgotten(broker, request.group, command.reply())
+
+
+async def _answer_forgotten(broker: BrokerLike, group: str, answer: Command) -> Command:
+    """Answer when it is on disk that a group which comes again begins anew."""
+    await broker.resizing.rewinding.group_deleted(group)
+    return answer
 
 
 def forbid_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
+from inorder.errors import TopicNotFound
+from inorder.model import TopicQueue
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests.offsets import (
@@ -95,16 +97,50 @@ def update_consumer_offset(
         )
     if broker.offsets.has_reset(group, topic, request.queue_id):
         return command.reply(remark="Offset has been previously reset", fields={})
-    if not broker.commit_offset(group, topic, request.queue_id, request.commit_offset, connection):
-        return command.reply(
-            remark="Offset ignored: the queue is locked by another client, or was further already",
-            fields={},
-        )
-    if command.is_oneway:  # nobody hears when it is safe; it is written down within a second
+    queue_id, offset = request.queue_id, request.commit_offset
+
+    def store() -> Command:
+        if not broker.commit_offset(group, topic, queue_id, offset, connection):
+            return command.reply(
+                remark="Offset ignored: the queue is locked by another client, or was further "
+                "already",
+                fields={},
+            )
+        if not command.is_oneway:  # else nobody hears when it is safe; within a second it is
+            broker.owners_file.flush()
         return command.reply(fields={})
-    broker.owners_file.flush()
-    answer = command.reply(fields={})
-    return answer_settled(broker, answer) if broker.config.store.sync_flush else answer
+
+    version = _goes_back_to(broker, group, topic, queue_id, offset)
+    if version is not None:
+        return answer_rested(broker, topic, group, version, store)
+    answer = store()
+    if command.is_oneway or answer.remark or not broker.config.store.sync_flush:
+        return answer
+    return answer_settled(broker, answer)
+
+
+def _goes_back_to(
+    broker: BrokerLike, group: str, topic: str, queue_id: int, offset: int
+) -> int | None:
+    """Return the version that is past into which an offset leads back; None: it is progress."""
+    if not 0 <= offset < broker.offsets.query(group, topic, queue_id):
+        return None
+    if broker.leases.get(group, TopicQueue(topic, broker.config.name, queue_id)) is not None:
+        return None  # its owner's offsets go on, others' do not count
+    return broker.resizing.rewinding.version_touched(topic, group, {queue_id: offset})
+
+
+async def answer_rested(
+    broker: BrokerLike, topic: str, group: str, version: int, then: Callable[[], Command]
+) -> Command:
+    """Set offsets that lead into a version which is past, once the group gets nothing."""
+    await broker.resizing.rewinding.rest(topic, group, version)
+    if not broker.resizing.rewinding.rests(topic, group):
+        raise TopicNotFound(f"topic[{topic}], or group {group}, was deleted meanwhile")
+    answer = then()
+    if broker.config.store.sync_flush:
+        await broker.owners_file.settled()
+    return answer
 
 
 async def answer_settled(broker: BrokerLike, answer: Command) -> Command:

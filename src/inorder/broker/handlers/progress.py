@@ -8,12 +8,12 @@ not pull just now are told to (220).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.handlers.clients import tell_reset
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.handlers.offsets import answer_settled
+from inorder.broker.handlers.offsets import answer_rested, answer_settled
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.model import TopicConfig, TopicQueue
 from inorder.wire import bodies
@@ -137,21 +137,9 @@ def reset_offset(
 
     version = broker.resizing.rewinding.version_touched(topic, group, targets)
     if version is not None:
-        return _rest_first(broker, {topic: version}, group, reset)
+        return answer_rested(broker, topic, group, version, reset)
     answer = reset()
     return answer_settled(broker, answer) if broker.config.store.sync_flush else answer
-
-
-async def _rest_first(
-    broker: BrokerLike, versions: dict[str, int], group: str, then: Callable[[], Command]
-) -> Command:
-    """Set offsets back into versions that are past, once the group gets nothing of the topics."""
-    for topic, version in versions.items():
-        await broker.resizing.rewinding.rest(topic, group, version)
-    answer = then()
-    if broker.config.store.sync_flush:
-        await broker.owners_file.settled()
-    return answer
 
 
 def _reset(broker: BrokerLike, request: ResetOffset, targets: dict[int, int]) -> None:
@@ -198,26 +186,39 @@ def clone_offsets(
     if broker.find_group(request.target_group) is None:
         raise GroupNotFound(f"Group {request.target_group} does not exist")
     online = None if request.offline else broker.members.group(source)
-    topics: list[str] = []
-    versions: dict[str, int] = {}
-    for topic in [request.topic] if request.topic.strip() else broker.offsets.topics_of(source):
-        unsubscribed = (
-            online is not None and bool(online.subscriptions) and topic not in online.subscriptions
+    topics = [
+        topic
+        for topic in (
+            [request.topic] if request.topic.strip() else broker.offsets.topics_of(source)
         )
-        if topic not in broker.topics or unsubscribed:
-            continue
-        topics.append(topic)
-        offsets = broker.offsets.queues(source, topic)
-        version = broker.resizing.rewinding.version_touched(topic, target, offsets)
-        if version is not None:
-            versions[topic] = version
-
-    def clone() -> Command:
-        for topic in topics:
+        if topic in broker.topics
+        and (online is None or not online.subscriptions or topic in online.subscriptions)
+    ]
+    touched = {topic: _touched(broker, source, target, topic) for topic in topics}
+    for topic in topics:
+        if touched[topic] is None:
             broker.offsets.clone(source, target, topic, broker.clock.now_ms())
-        return command.reply()
+    resting = {topic: version for topic, version in touched.items() if version is not None}
+    return _clone_rested(broker, source, target, resting, command) if resting else command.reply()
 
-    return _rest_first(broker, versions, target, clone) if versions else clone()
+
+def _touched(broker: BrokerLike, source: str, target: str, topic: str) -> int | None:
+    offsets = broker.offsets.queues(source, topic)
+    return broker.resizing.rewinding.version_touched(topic, target, offsets)
+
+
+async def _clone_rested(
+    broker: BrokerLike, source: str, target: str, versions: dict[str, int], command: Command
+) -> Command:
+    """Set back one topic after the other: between its rest and its offsets nothing happens."""
+    for topic, version in versions.items():
+
+        def clone(topic: str = topic) -> Command:
+            broker.offsets.clone(source, target, topic, broker.clock.now_ms())
+            return command.reply()
+
+        await answer_rested(broker, topic, target, version, clone)
+    return command.reply()
 
 
 def _at_time(broker: BrokerLike, topic: str, queue_id: int, timestamp_ms: int) -> int:

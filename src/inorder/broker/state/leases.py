@@ -200,7 +200,7 @@ class LeaseTable:
             assert decision.epoch >= lease.epoch, "epochs grow"
             lease.epoch, lease.granted_ms = decision.epoch, now_ms
         lease.was_reset &= decision.verdict is Verdict.RESET
-        lease.recalled &= decision.verdict is not Verdict.GRANT
+        lease.recalled = decision.leaves_recalled(lease)
         self._bind(key, lease, connection)
         self._set_expiry(key, lease, expires_ms)
 
@@ -284,9 +284,8 @@ class LeaseTable:
         expired: list[LeaseKey] = []
         kept: list[tuple[int, LeaseKey]] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms and len(expired) != count_max:
-            _, _, key = heapq.heappop(self._deadlines)
-            lease = self.get(*key)
-            if lease is None:
+            key = heapq.heappop(self._deadlines)[2]
+            if (lease := self.get(*key)) is None:
                 continue
             if lease.expires_ms > now_ms:
                 kept.append((lease.expires_ms, key))
@@ -325,12 +324,13 @@ class LeaseTable:
         self, leases: Iterable[tuple[LeaseKey, Past]], now_ms: int, *, same_boot: bool
     ) -> None:
         """Take over what a journal says."""
-        for key, (owner, epoch, terms, released) in leases:
-            if released:
-                self._remember(key, Past(owner, epoch, terms, released))
+        for key, past in leases:
+            owner, epoch, terms, _, recalled = past
+            if past.released:
+                self._remember(key, past)
                 continue
-            span_ms = STOCK_RESTART_MS if owner.is_stock else terms.lease_ms
-            lease = Lease(owner, epoch, terms, now_ms, now_ms, now_ms + span_ms)
+            until_ms = now_ms + (STOCK_RESTART_MS if owner.is_stock else terms.lease_ms)
+            lease = Lease(owner, epoch, terms, now_ms, now_ms, until_ms, recalled=recalled)
             if not same_boot:  # whoever comes with the old epoch is refused, also with a pull
                 lease.owner, lease.epoch = NOBODY, self.take_epoch()
             self._groups.setdefault(key.group, {})[key.queue] = lease

@@ -67,6 +67,8 @@ class Lease:
     was_reset: bool = False
     recalled: bool = False
     """Its owner is to finish what it handles, and give the queue back."""
+    asked: int = 0
+    """The number of the request by which it was granted; earlier ones of its owner are late."""
 
     @property
     def client_id(self) -> str:
@@ -86,6 +88,7 @@ class Past(NamedTuple):
     epoch: int
     terms: Terms
     released: bool
+    recalled: bool = False
 
 
 class Verdict(Enum):
@@ -121,3 +124,7 @@ class Decision(NamedTuple):
     def is_fresh(self) -> bool:
         """Tell whether the owner has to begin anew."""
         return self.verdict in (Verdict.GRANT, Verdict.RESET)
+
+    def leaves_recalled(self, lease: Lease | None) -> bool:
+        """Tell whether a queue was asked back, and is not begun anew by this."""
+        return lease is not None and lease.recalled and self.verdict is not Verdict.GRANT

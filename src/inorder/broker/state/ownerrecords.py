@@ -36,6 +36,7 @@ class Granted(_Record, frozen=True, tag="g"):
     epoch: int
     lease_ms: int
     grace_ms: int
+    recalled: bool = False
 
 
 class Freed(_Record, frozen=True, tag="f"):
@@ -102,10 +103,12 @@ def decode(payload: bytes) -> Record:
         raise RemoteProtocolError(f"not a record of owners: {error}") from None
 
 
-def granted(key: LeaseKey, owner: Owner, epoch: int, terms: Terms) -> Granted:
+def granted(
+    key: LeaseKey, owner: Owner, epoch: int, terms: Terms, *, recalled: bool = False
+) -> Granted:
     """Return the record of a lease."""
     group, queue = key
-    return Granted(group, queue.topic, queue.broker, queue.index, *owner, epoch, *terms)
+    return Granted(group, queue.topic, queue.broker, queue.index, *owner, epoch, *terms, recalled)
 
 
 def freed(key: LeaseKey) -> Freed:
@@ -133,7 +136,7 @@ def replay(
             if isinstance(record, Granted):
                 owner = Owner(record.client_id, record.instance)
                 terms = Terms(record.lease_ms, record.grace_ms)
-                leases[key] = Past(owner, record.epoch, terms, released=False)
+                leases[key] = Past(owner, record.epoch, terms, False, record.recalled)
             elif key in leases:
                 leases[key] = leases[key]._replace(released=True)
         elif isinstance(record, Forgotten):

@@ -55,6 +55,8 @@ class ParkedKey:
     rate: int = 0
     older: list[QueuePlace] = field(default_factory=list)
     moved_to: QueuePlace | None = None
+    version: int = 0
+    """The version of the key map by which it has come from another queue; 0: it has not."""
 
     @property
     def size_bytes(self) -> int:

@@ -221,9 +221,8 @@ class ParkingTable:
 
     def left(self, place: Place) -> frozenset[str]:
         """Return the keys that live elsewhere by now, whose older list still lies here."""
-        queue = self.places.get(place)
-        found = queue.keys.values() if queue is not None else ()
-        return frozenset(one.key for one in found if one.moved_to is not None)
+        known = self.places.get(place, ParkedQueue()).keys.values()
+        return frozenset(one.key for one in known if one.moved_to is not None)
 
     def may_leave(self, place: Place, key: str, left: Container[str]) -> bool | None:
         """Tell whether a key can move; None: it is not parked here, or has moved already.
@@ -341,6 +340,7 @@ class ParkingTable:
             totals = self._totals.setdefault(place.group, _Totals())
             totals.keys += 1
             totals.oldest_ms = None
+        one.version = max(one.version, event.version)
         if event.older not in one.older:
             one.older.append(event.older)
 

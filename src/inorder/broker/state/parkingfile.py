@@ -35,6 +35,7 @@ class SavedKey(msgspec.Struct, frozen=True):
     rate: int = 0
     older: list[QueuePlace] = []
     moved_to: QueuePlace | None = None
+    version: int = 0
 
 
 class SavedQueue(msgspec.Struct, frozen=True):
@@ -69,6 +70,7 @@ class Saved(msgspec.Struct, frozen=True):
                 queue.keys[one.key] = ParkedKey(
                     one.key, one.since_ms, one.first_error, one.tries, one.sharding_key, messages,
                     one.end, one.last_error, one.redrive, one.rate, list(one.older), one.moved_to,
+                    one.version,
                 )  # fmt: skip
             table.restore(Place(saved.group, saved.topic, saved.queue), queue)
 
@@ -95,6 +97,7 @@ def _saved(place: Place, queue: ParkedQueue) -> SavedQueue:
             one.key, one.since_ms, one.first_error, one.tries, one.sharding_key,
             [(message.origin, message.position, message.size) for message in one.messages],
             one.end, one.last_error, one.redrive, one.rate, list(one.older), one.moved_to,
+            one.version,
         )
         for one in queue.keys.values()
     ]  # fmt: skip

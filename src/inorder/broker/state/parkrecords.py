@@ -116,6 +116,8 @@ class Installed(msgspec.Struct, frozen=True, tag="installed"):
     error: str = ""
     tries: int = 0
     sharding_key: str = ""
+    version: int = 0
+    """The version of the key map by which it has come."""
 
 
 class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):

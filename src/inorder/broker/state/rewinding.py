@@ -16,10 +16,12 @@ it found it done: a broker that knows a newer one refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from inorder.broker.state.parkedkeys import ParkedKey
 from inorder.broker.state.resizing import (
     GROUPS_MAX,
     Reading,
@@ -134,23 +136,31 @@ def agree(standings: Mapping[str, Standing]) -> Agreement:
     return Agreement(term, version, behind, over)
 
 
-def has_reached(
-    now: Versions, group: str, place: tuple[str, int], sharding_key: str, end: int
-) -> bool:
-    """Tell whether a group has come as far as a parked key of a queue, whose list ends at `end`.
+def has_reached(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> bool:
+    """Tell whether a group has come as far as a parked key of a queue.
 
-    Not if the key belongs there by a version that the group, which was set back, has yet to reach:
-    then it is not handled, and stays where it is.
+    Not if the key belongs there by a version that the group, which was set back, has yet to reach,
+    or all of its messages do: then it is not handled, and stays where it is.
     """
     if rests(now, group):
         return False
-    held = end_for(now, group, place[1])
+    held, version = end_for(now, group, queue[1]), reading(now, group)
     if held is None:
         return True
-    if end >= held:
+    if one.version > version or (one.messages and one.messages[0].origin >= held):
         return False
-    if not sharding_key:
+    if not one.sharding_key:
         return True  # it was not put there by a map
-    version = reading(now, group)
-    chapter = next(one for one in now.past if one.version >= version)
-    return KeyMap.decode(chapter.map).queue(sharding_key) == place
+    chapter = next(past for past in now.past if past.version >= version)
+    return _map(chapter.map).queue(one.sharding_key) == queue
+
+
+def is_mixed(now: Versions, group: str, queue_id: int, one: ParkedKey) -> bool:
+    """Tell whether some messages of a parked key are of versions its group has yet to reach."""
+    held = end_for(now, group, queue_id)
+    return held is not None and bool(one.messages) and one.messages[-1].origin >= held
+
+
+@lru_cache(maxsize=64)
+def _map(text: str) -> KeyMap:
+    return KeyMap.decode(text)

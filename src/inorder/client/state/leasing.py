@@ -59,9 +59,9 @@ class Renewed:
     granted: tuple[tuple[TopicQueue, LeaseGrant], ...]
 
 
-def take_wishes(queues: Iterable[TopicQueue]) -> Iterator[list[QueueWish]]:
-    """Return requests for new queues of one broker."""
-    return _parts([QueueWish(queue.topic, queue.index) for queue in sorted(queues)])
+def take_wishes(queues: Iterable[TopicQueue], number: int) -> Iterator[list[QueueWish]]:
+    """Return requests for new queues of one broker; the number grows from call to call."""
+    return _parts([QueueWish(queue.topic, queue.index, 0, number) for queue in sorted(queues)])
 
 
 def renewal_wishes(owned: Mapping[TopicQueue, Tenure], broker: str) -> Iterator[list[QueueWish]]:

@@ -208,12 +208,12 @@ class TopicResize:
     closing: int
     """Queues that were taken away and can still be read."""
     away: tuple[str, ...] = ()
-    """Brokers that did not answer and have to be told that a resize was taken back."""
+    """Brokers that did not answer; if a resize was taken back they have to be told."""
 
     @property
     def is_done(self) -> bool:
         """Tell whether nothing is left of any resize."""
-        return self.plan is None and not self.waiting and not self.closing
+        return self.plan is None and not self.waiting and not self.closing and not self.away
 
     @property
     def planned_queues(self) -> int:

@@ -46,6 +46,8 @@ class QueueWish(msgspec.Struct, frozen=True, array_like=True):
     topic: Name
     queue_id: QueueId
     epoch: Natural = 0
+    number: Natural = 0
+    """Grows with every request of a consumer that takes a queue: an earlier one comes late."""
 
 
 class LeaseBody(Body, frozen=True):

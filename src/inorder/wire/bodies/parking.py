@@ -210,6 +210,8 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     tries: Natural = 0
     error: Error = ""
     sharding_key: Annotated[str, msgspec.Meta(max_length=32_767)] = ""
+    version: Natural = 0
+    """The version of the key map by which it comes."""
 
 
 class MoveBody(Body, frozen=True):

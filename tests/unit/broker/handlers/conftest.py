@@ -117,12 +117,19 @@ class FakeResizing:
         self.deleted: dict[str, int] = {}
         self.rewinding = self
         self.rested: list[tuple[str, str, int]] = []
+        self.forgotten: list[str] = []
         self.back_to: dict[str, int] = {}
 
     def last_version(self, topic: str) -> int:
         known = self._topics.get(topic)
         text = "" if known is None else known.attributes.get("inorder.keymap", "")
         return max(version_of(text), self.deleted.get(topic, 0))
+
+    def rests(self, topic: str, group: str) -> bool:
+        return any(one[:2] == (topic, group) for one in self.rested)
+
+    async def group_deleted(self, group: str) -> None:
+        self.forgotten.append(group)
 
     def version_touched(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
         return self.back_to.get(topic)

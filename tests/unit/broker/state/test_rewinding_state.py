@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.broker.state import resizing, rewinding
+from inorder.broker.state.parkedkeys import ParkedKey, ParkedMessage
 from inorder.broker.state.resizing import Chapter, Reading, Versions
 from inorder.broker.state.rewinding import Agreement, Standing, agree
 from inorder.errors import GroupNotDone, InvalidParameter
@@ -155,16 +156,23 @@ def test_parked_keys_of_a_newer_version_wait_for_their_group() -> None:
     moves = next(f"k{n}" for n in range(99) if _place(2, f"k{n}") == ("a", 3))
     first = rewinding.go_on(rewinding.rest(THREE, "g", 1, 1), "g", 1)
     second = resizing.release(first, "g", 2, done=2, term=1)
-    for now, name, place, end, reached in [
-        (THREE, key, ("a", 1), 99, True),
-        (first, key, ("a", 1), 19, True),
-        (first, key, ("a", 1), 20, False),  # its list is longer than version 1
-        (first, moves, ("a", 3), -1, False),  # it is there by version 2
-        (second, moves, ("a", 3), -1, True),
-        (first, "", ("a", 1), 19, True),  # no map has put it there
-        (rewinding.rest(first, "g", 1, 2), key, ("a", 1), 19, False),
+    for now, name, place, messages, version, reached in [
+        (THREE, key, ("a", 1), [99], 0, True),
+        (first, key, ("a", 1), [19], 0, True),
+        (first, key, ("a", 1), [20], 0, False),  # it is of version 2
+        (first, key, ("a", 1), [19, 20], 0, True),  # as far as its first messages
+        (first, key, ("a", 1), [], 0, True),
+        (first, key, ("a", 1), [], 2, False),  # it has come by version 2
+        (first, moves, ("a", 3), [], 0, False),  # it is there by version 2
+        (second, moves, ("a", 3), [], 2, True),
+        (first, "", ("a", 1), [19], 0, True),  # no map has put it there
+        (rewinding.rest(first, "g", 1, 2), key, ("a", 1), [19], 0, False),
     ]:
-        assert rewinding.has_reached(now, "g", place, name, end) == reached, (name, place, end)
+        parked = [ParkedMessage(origin, 0, 1) for origin in messages]
+        one = ParkedKey("k", 0, "", 1, name, parked, version=version)
+        assert rewinding.has_reached(now, "g", place, one) == reached, (name, place, messages)
+        mixed = reached and messages == [19, 20]
+        assert (reached and rewinding.is_mixed(now, "g", place[1], one)) == mixed
 
 
 def _place(version: int, key: str) -> tuple[str, int]:
