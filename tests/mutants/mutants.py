@@ -525,7 +525,7 @@ MUTANTS = [
     Mutant(
         "reset-does-not-rest", "P9, A11", "a replay begins while the key's new queue goes on",
         "inorder.broker.handlers.progress",
-        "        return _rest_first(broker, {topic: version}, group, reset)\n",
+        "        return answer_rested(broker, topic, group, version, reset)\n",
         "        pass\n",
         _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
     ),

@@ -35,9 +35,18 @@ def test_groups_that_wait_are_named() -> None:
     assert shown(found)["waiting"] == [
         {
             "group": "reports", "version": 2, "messages_left": 1290, "online": False,
-            "brokers": ["broker-a"],
+            "brokers": ["broker-a"], "rests": False,
         }
     ]  # fmt: skip
+
+
+def test_a_group_that_was_set_back_is_named() -> None:
+    """With what it waits for, and where to look."""
+    waiting = WaitingGroup("billing", 1, 4000, True, ("broker-a",), rests=True)
+    found = TopicResize(
+        "orders", 2, 16, {"broker-a": 8, "broker-b": 8}, None, (), (), (waiting,), 0
+    )
+    assert describe(found) in PAGE.read_text()
 
 
 def test_a_broker_that_was_not_told_of_an_abort_is_named() -> None:
@@ -45,6 +54,7 @@ def test_a_broker_that_was_not_told_of_an_abort_is_named() -> None:
     found = TopicResize(
         "orders", 1, 4, {"broker-a": 2, "broker-b": 2}, None, (), (), (), 0, ("broker-b",)
     )
-    text = describe(found)
-    assert text in PAGE.read_text()
+    assert describe(found, taken_back=True) in PAGE.read_text()
     assert shown(found)["away"] == ["broker-b"]
+    assert "no answer from broker-b: what it knows is not in here" in describe(found)
+    assert not found.is_done

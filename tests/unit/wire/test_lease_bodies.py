@@ -34,7 +34,7 @@ def test_bodies_come_back_as_they_went(body: leases.LeaseBody) -> None:
 
 def test_the_requests_are_compact() -> None:
     """A queue is a short list, as the protocol says."""
-    assert BODIES[0].encode() == b'{"queues":[["t",0,0],["t",1,1099511627776]]}'
+    assert BODIES[0].encode() == b'{"queues":[["t",0,0,0],["t",1,1099511627776,0]]}'
     assert BODIES[2].encode() == b'{"commits":[["t",0,9,1,100,"100:2c"]]}'
 
 
