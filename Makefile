@@ -23,7 +23,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with the locked versions and inorder itself (only when they changed)
 
-$(STAMP): requirements/dev.txt pyproject.toml tools/make_venv.sh
+$(STAMP): requirements/dev.txt pyproject.toml tools/make_venv.sh tools/compile_native.py src/inorder/native.pyx
 	@bash tools/make_venv.sh $(VENV) requirements/dev.txt
 	@touch $@
 
@@ -171,3 +171,4 @@ proof-bench: ## one interleaved run against Apache RocketMQ, and the curves
 clean: ## remove everything that was made here, the .venv too
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -f src/inorder/native.*.so

@@ -41,3 +41,5 @@ echo "installing the versions of $lock"
 pip install --prefer-binary -r "$lock"
 # The build backend is in the lock as well: no second, unlocked environment for the build.
 pip install --no-deps --no-build-isolation --editable .
+# One module is compiled where there is a C compiler; without one everything works, some of it slower.
+"$venv/bin/python" -c 'from inorder.accelerated import reason; print("compiled module:", reason)'

@@ -84,7 +84,7 @@ def all_seeds() -> dict[str, list[bytes]]:
         if not command.is_response:
             _request(seeds, code, command, body)
         elif code == RequestCode.PULL_MESSAGE and command.code == 0:
-            for name in ("record_decode", "record_scan", "record_list"):
+            for name in ("record_decode", "record_scan", "record_list", "compiled_answer"):
                 seeds[name].append(body)
         elif code in BODY_OF_ANSWER and command.code == 0 and body:
             seeds["json_bodies"].append(bytes((BODY_OF_ANSWER[RequestCode(code)],)) + body)
@@ -99,7 +99,8 @@ def all_seeds() -> dict[str, list[bytes]]:
         if text := command.fields.get("subscription"):
             seeds["subscription"].append(text.encode())
     _by_hand(seeds)
-    seeds["large_batch"] += [targets.numbered(number) for number in (0, 63, 64, 65)]
+    for name in ("large_batch", "compiled_batch"):
+        seeds[name] += [targets.numbered(number) for number in (0, 63, 64, 65)]
     return {name: _distinct(found) for name, found in seeds.items()}
 
 
@@ -114,6 +115,7 @@ def _request(
         seeds["batch"].append(body)
         seeds["batch_short_cut"].append(body)
         seeds["large_batch"].append(body)
+        seeds["compiled_batch"].append(body)
     if code in BODY_OF_REQUEST and body:
         seeds["json_bodies"].append(bytes((BODY_OF_REQUEST[RequestCode(code)],)) + body)
     if code == RequestCode.REGISTER_BROKER and body:

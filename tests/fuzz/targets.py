@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import zlib
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from inorder.accelerated import native
 from inorder.broker import bulk, hot, pulls, sendrules
 from inorder.broker.journal import pack as pack_journal
 from inorder.broker.journal import split as split_journal
@@ -43,6 +45,8 @@ from inorder.errors import (
 from inorder.nameserver.kv import KvTable
 from inorder.net.tls import ServerTls
 from inorder.ordering.keymap import KeyMap, version_of
+from inorder.store.keyhash import hash_pure
+from inorder.store.keywords import keys_of
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
@@ -309,6 +313,48 @@ def large_batch(data: bytes) -> None:
     numbers = bulk.aligned_numbers(whole, found)
     if numbers is not None:
         same(numbers, bulk.numbers_of(found.properties))
+
+
+@target()
+def compiled_batch(data: bytes) -> None:
+    """A batch that the compiled module takes has the messages that the codec finds in it."""
+    for whole in (data, _BEFORE + data, _BEFORE + data + _AFTER):
+        found = None if native is None else native.split(whole, 1 << 22)
+        if found is None:
+            continue
+        items = decode_batch(whole)
+        same(found.count, len(items))
+        texts = [item.properties.decode("ascii") for item in items]
+        named = [read_numbered(text) for text in texts]
+        if found.producer is None:
+            same(named, [None] * len(items))
+        else:
+            numbers = array("q", found.numbers())
+            wanted = [(found.producer.decode(), number) for number in numbers]
+            same([one[:2] for one in named if one is not None], wanted)
+        room = bytearray(found.size_of(88 + 4))
+        entries = found.pack(room, 0, bytes(88), b"\x03Top", 0, 0, zlib.crc32)
+        same(len(entries), 20 * len(items))
+        same(room.count(b"\x03Top") >= len(items), True)
+        hashes, places = found.key_rows(7)
+        keys = [key for item in items for key in keys_of(item.properties)]
+        same(memoryview(hashes).cast("i").tolist(), hash_pure([7] * len(keys), keys))
+        same(len(places), 2 * len(hashes))
+        found.ids(b"7F000001")
+
+
+@target(CorruptRecord)
+def compiled_answer(data: bytes) -> None:
+    """A pull answer that the compiled module takes holds the records that the codec finds."""
+    found = None if native is None else native.read_records(data, True, zlib.crc32)
+    if found is None:
+        return
+    table = memoryview(found).cast("q")
+    count = len(table) // 17
+    records = record.decode_all(data)
+    same([one.queue_offset for one in records], table[2 * count : 3 * count].tolist())
+    starts, ends = table[12 * count : 13 * count].tolist(), table[13 * count : 14 * count].tolist()
+    same([one.body for one in records], [data[a:b] for a, b in zip(starts, ends, strict=True)])
 
 
 @target()

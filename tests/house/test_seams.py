@@ -77,6 +77,7 @@ FILES_IN = {
 
 ENVIRONMENT_NAMES = re.compile(r"^os\.(environ|getenv)$")
 ENVIRONMENT_IN = {
+    "accelerated.py": "the switch that leaves out the compiled module, before anything is imported",
     "cli/settings.py": "the reader of settings; everything else gets them as arguments",
     "cli/oncluster.py": "which cluster a person means when no option says it",
     "cli/completing.py": "the same, while a person types",

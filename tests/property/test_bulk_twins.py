@@ -1,4 +1,4 @@
-"""A large batch taken column by column and message by message: the same bytes, numbers, answers."""
+"""A batch taken message by message, column by column, and compiled: the same bytes and answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from inorder.accelerated import native, reason
 from inorder.broker import bulk, hot
 from inorder.broker.hot import HotPath
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.ticks import Answers
 from inorder.config import BrokerConfig, StoreConfig
+from inorder.store.keyhash import hash_pure, prefix_hash
+from inorder.store.keywords import keys_of
+from inorder.store.noted import Noted, NotedRows
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
@@ -28,6 +32,8 @@ from inorder.wire.record import pack_host
 NOW_MS = 1_794_715_657_300
 NAMED, ANONYMOUS = "spark:sink:orders:b:0", "0123456789abcdef"
 KINDS = ("plain", "named", "aligned", "anonymous")
+needs_compiled = pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")
+WAYS = ["columns", pytest.param("compiled", marks=needs_compiled)]
 ALIGNED = 1 << 40
 """Numbers from here on have all as many digits, as a sink's have."""
 
@@ -45,7 +51,7 @@ class Seen(NamedTuple):
     taken: bool
     log: bytes
     entries: bytes
-    keys: list[tuple[str, bytes, int, int]]
+    keys: list[tuple[int, int, int]]
     last: dict[str, int]
     places: dict[int, int | None]
     frames: list[bytes]
@@ -94,8 +100,24 @@ def header(queue_id: int) -> bytes:
     ).encode()  # fmt: skip
 
 
-def sent(body: bytes, numbers: list[int], *, columns: bool, kind: str = "named") -> Seen:
-    """Send a batch to a broker of its own; return what it left behind."""
+def key_rows(waiting: list[Noted | NotedRows]) -> list[tuple[int, int, int]]:
+    """Return hash, position and time of the keys that wait to be indexed."""
+    found: list[tuple[int, int, int]] = []
+    for noted in waiting:
+        if isinstance(noted, NotedRows):
+            hashes = memoryview(noted.hashes).cast("i")
+            places = memoryview(noted.positions).cast("q")
+            found += [(one, at, noted.stored_at_ms) for one, at in zip(hashes, places, strict=True)]
+            continue
+        topic, properties, position, stored_at_ms = noted
+        keys = keys_of(properties)
+        hashed = hash_pure([prefix_hash(topic)] * len(keys), keys)
+        found += [(one, position, stored_at_ms) for one in hashed]
+    return found
+
+
+def sent(body: bytes, numbers: list[int], *, way: str = "messages", kind: str = "named") -> Seen:
+    """Send a batch to a broker of its own in a way; return what it left behind."""
     clock = FakeClock()
     store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), clock)
     broker: Any = SimpleNamespace(
@@ -112,21 +134,20 @@ def sent(body: bytes, numbers: list[int], *, columns: bool, kind: str = "named")
     path = HotPath(broker)
     target = path.target("Bulk", 3)
     answers = Answers(connection, NOW_MS)
-    taken_by_columns: list[bool] = []
-    if columns:
-        path._bulk = _watched(path._bulk, taken_by_columns)  # type: ignore[method-assign]
-    else:
-        path._bulk = lambda *_: False  # type: ignore[method-assign]
+    tried: list[bool] = []
+    path._bulk = _watched(path._bulk if way == "columns" else _never, tried)  # type: ignore[method-assign]
+    if way != "compiled":
+        path._plain = None
     taken = path.send_v2(connection, header(3), body, answers)
     log = bytes(store.log.pending[: store.log._used])
     known = {name: table.numbers(name, "Bulk", 3) for name in (NAMED, ANONYMOUS)}
     chosen = known[ANONYMOUS if kind == "anonymous" else NAMED]
     assert chosen is not None
     seen = Seen(
-        taken_by_columns == [True] if columns else taken,
+        taken if way == "messages" else tried == ([True] if way == "columns" else []),
         log,
         bytes(target.queue.tail),
-        list(store.keys.waiting),
+        key_rows(store.keys.waiting),
         {name: numbers.last for name, numbers in known.items() if numbers is not None},
         {number: chosen.find(number) for number in numbers},
         answers.frames,
@@ -134,6 +155,10 @@ def sent(body: bytes, numbers: list[int], *, columns: bool, kind: str = "named")
     )
     store.close()
     return seen
+
+
+def _never(*_: Any) -> bool:
+    return False
 
 
 def _watched(call: Callable[..., bool], said: list[bool]) -> Callable[..., bool]:
@@ -144,17 +169,58 @@ def _watched(call: Callable[..., bool], said: list[bool]) -> Callable[..., bool]
     return watched
 
 
+@pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=25, deadline=None)
 @given(kind=st.sampled_from(KINDS), count=st.integers(bulk.BULK_MIN, 300), seed=st.integers(0, 999))
 @example(kind="named", count=1024, seed=1)
-def test_columns_and_messages_leave_the_same(kind: str, count: int, seed: int):
+def test_all_ways_leave_the_same(way: str, kind: str, count: int, seed: int):
     """Records, queue entries, keys, numbers and the answer, whatever the batch holds."""
     body, numbers = batch(kind, count, random.Random(seed))
     assert len(body) >= hot._BULK_BYTES_MIN
-    by_columns = sent(body, numbers, columns=True, kind=kind)
-    by_messages = sent(body, numbers, columns=False, kind=kind)
-    assert by_columns.taken
-    assert by_columns == by_messages
+    by_way = sent(body, numbers, way=way, kind=kind)
+    by_messages = sent(body, numbers, kind=kind)
+    assert by_way.taken
+    assert by_way == by_messages
+
+
+@needs_compiled
+@settings(max_examples=40, deadline=None)
+@given(kind=st.sampled_from(KINDS), count=st.integers(1, 40), seed=st.integers(0, 999))
+def test_small_batches_compiled_leave_the_same(kind: str, count: int, seed: int):
+    """As many messages as a stock client sends at a time, or one."""
+    body, numbers = batch(kind, count, random.Random(seed))
+    compiled = sent(body, numbers, way="compiled", kind=kind)
+    assert compiled.taken
+    assert compiled == sent(body, numbers, kind=kind)
+
+
+@needs_compiled
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_damaged_batches_compiled_leave_the_same(data: st.DataObject):
+    """Bytes changed, cut off or put in: what is stored is what is stored message by message."""
+    body = bytearray(batch(data.draw(st.sampled_from(KINDS)), 6, random.Random(1))[0])
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(body) - 1))
+        match data.draw(st.integers(0, 3)):
+            case 0:
+                del body[place:]
+                body += b"\0"
+            case 1:
+                body[place:place] = data.draw(st.sampled_from(WORDS))
+            case _:
+                body[place] = data.draw(st.sampled_from(b"\x01\x02\x00\x7f\xff09UKT") | BYTES)
+    whole = bytes(body)
+    compiled, messages = sent(whole, [1], way="compiled"), sent(whole, [1])
+    assert compiled[1:] == messages[1:]
+
+
+WORDS = (
+    b"DELAY\x012\x02", b"TIMER_DELAY_MS\x015\x02", b"\x02\x02", b"\x01", b"\x02UNIQ_KEY\x01Z\x02",
+    b"\x02TAGS\x01T\x02", b"\x02KEYS\x01a  b \x02", b"\x02INORDER_SEQ\x017\x02",
+    b"\x00\x00\x00\x17", b"\xc3\xa9",
+)  # fmt: skip
+BYTES = st.integers(0, 255)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -166,7 +232,7 @@ def test_records_laid_out_and_put_together_are_the_same(
     seen = []
     for most in (0, 10_000):
         monkeypatch.setattr(bulk, "SIZES_MAX", most)
-        seen.append(sent(body, numbers, columns=True, kind=kind))
+        seen.append(sent(body, numbers, way="columns", kind=kind))
     assert seen[0] == seen[1]
     assert seen[0].taken
 
@@ -205,19 +271,45 @@ GROUP = f"INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01".encode()
         ("nothing", b""),
     ],
 )
-def test_batch_that_is_not_plain_is_left_to_the_other_way(name: str, properties: bytes):
+@pytest.mark.parametrize("way", WAYS)
+def test_batch_that_is_not_plain_is_left_to_the_other_way(way: str, name: str, properties: bytes):
     """It changes nothing before it gives up."""
-    seen = sent(members(at50=properties), [1], columns=True)
-    assert not seen.taken, name
-    other = sent(members(at50=properties), [1], columns=False)
+    seen = sent(members(at50=properties), [1], way=way)
+    assert not seen.taken or (way, name) == ("compiled", "numbers first"), name
+    other = sent(members(at50=properties), [1])
     assert (seen.log, seen.last, seen.keys) == (other.log, other.last, other.keys)
+    assert (seen.entries, seen.frames) == (other.entries, other.frames)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("no number", b"\x02INORDER_PREV\x01-1\x02", b"\x02INORDER_PREV\x01-2\x02"),
+        ("a gap", b"PREV\x01-1\x02", b"PREV\x010\x02"),
+        ("a stranger", NAMED.encode(), b"spark:sink:orders:b:9"),
+        ("another kind", NAMED.encode(), ANONYMOUS.encode()),
+    ],
+)  # fmt: skip
+def test_batch_that_is_not_next_is_not_taken(way: str, name: str, old: bytes, new: bytes):
+    """Numbers that go up by themselves say nothing: they begin behind the last one stored."""
+    items = []
+    for index in range(128):
+        group = (
+            f"UNIQ_KEY\x01C{index:08X}\x02INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01{index}"
+            f"\x02INORDER_PREV\x01{index - 1}\x02"
+        ).encode()
+        items.append(item(b"x" * 200, group.replace(old, new)))
+    seen = sent(b"".join(items), [1], way=way)
+    assert not seen.taken, name
+    assert (seen.log, seen.keys, seen.frames) == (b"", [], []), name
 
 
 def test_a_predecessor_is_not_taken_from_the_next_message():
     """The numbers of one message end with it."""
     body = members(at50=b"UNIQ_KEY\x01C\x02" + GROUP + b"50", at51=b"INORDER_PREV\x0149\x02")
     assert bulk.numbers_of([b"a", b"b"]) is None
-    assert not sent(body, [1], columns=True).taken
+    assert not sent(body, [1], way="columns").taken
 
 
 def test_numbers_inside_of_a_body_are_no_numbers():
@@ -229,10 +321,10 @@ def test_numbers_inside_of_a_body_are_no_numbers():
             f"\x02INORDER_PREV\x01{index - 1}\x02"
         ).encode()
         items.append(item(b"\x02" + GROUP + b"7\x02" + b"x" * 100, group))
-    seen = sent(b"".join(items), list(range(128)), columns=True)
+    seen = sent(b"".join(items), list(range(128)), way="columns")
     assert seen.taken
     assert seen.last[NAMED] == 127
-    assert seen == sent(b"".join(items), list(range(128)), columns=False)
+    assert seen == sent(b"".join(items), list(range(128)))
 
 
 def aligned_members(count: int = 128) -> bytearray:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inorder.accelerated import native, reason
 from inorder.store import keyhash
 from inorder.store.keybatch import key_rows
 from inorder.store.keyindex import KeyIndex
 from inorder.store.keywords import keys_of
 from inorder.store.layout import Layout
+from inorder.store.noted import NotedRows
 from inorder.testing.disk import FakeFiles
 
 SLOTS = 37
@@ -121,3 +124,92 @@ def test_ids_that_stand_in_line_are_those_found_one_by_one(records: list[str], t
         )
     ]
     assert list(zip(rows.owners.tolist(), rows.hashes.tolist(), strict=True)) == expected
+
+
+def noted_rows(
+    topic: str, records: list[tuple[list[str], bool]], position: int, time_ms: int
+) -> NotedRows:
+    """Return a batch of records, 100 bytes each, as the compiled module notes it."""
+    hashes, places = array("i"), array("q")
+    for number, (words, unique) in enumerate(records):
+        keys = keys_of(properties(position + number, words, unique))
+        hashes.extend(keyhash.hash_pure([keyhash.prefix_hash(topic)] * len(keys), keys))
+        places.extend([position + 100 * number] * len(keys))
+    return NotedRows(topic, hashes.tobytes(), position, time_ms, places.tobytes(), len(records))
+
+
+def built_of_batches(
+    batches: list[tuple[list[tuple[list[str], bool]], int, bool]],
+    *,
+    hashed: bool,
+    arrays_from: int,
+) -> tuple[dict[str, bytes], int]:
+    """Index batches, hashed before or not; return every file, and up to where keys are in."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(keyhash, "NUMPY_BATCH_MIN", arrays_from)
+        files = FakeFiles()
+        index = KeyIndex(files, Layout(Path("/store")), slots=SLOTS, entries=ENTRIES, enabled=True)
+        position, time_ms = 0, 1_000_000
+        for records, later_ms, settles in batches:
+            time_ms += later_ms
+            if hashed:
+                index.note_rows(noted_rows("T", records, position, time_ms))
+            else:
+                for number, (words, unique) in enumerate(records):
+                    at = position + 100 * number
+                    index.note("T", properties(position + number, words, unique), at, time_ms)
+            position += 100 * len(records)
+            index.note("Other", b"UNIQ_KEY\x01single\x02", position, time_ms)
+            position += 100
+            if settles:
+                index.settle(position)
+                index.build(1 << 30, 1_700_000_000_000)
+                assert index.settled_count == 0
+            else:
+                index.roll_back()
+        index.write_all(1_700_000_000_000)
+        contents = {str(n): files.read(file.path) for n, file in enumerate(index.files)}
+        index.close()
+        return contents, index.added_position
+
+
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.lists(WORDS, max_size=3), st.booleans()), min_size=1, max_size=150),
+        st.integers(0, 5000),
+        st.integers(0, 3).map(bool),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")
+@settings(max_examples=60, deadline=None)
+@given(batches=BATCHES)
+def test_keys_hashed_before_make_the_same_files(
+    batches: list[tuple[list[tuple[list[str], bool]], int, bool]],
+) -> None:
+    """Compiled, row by row, and by arrays: over full files, beside single records, taken back."""
+    expected = built_of_batches(batches, hashed=False, arrays_from=1 << 30)
+    assert built_of_batches(batches, hashed=True, arrays_from=1) == expected
+    assert built_of_batches(batches, hashed=True, arrays_from=1 << 30) == expected
+
+
+def test_batches_that_wait_are_counted_by_their_records() -> None:
+    """How much waits decides how much is worked off at a time."""
+    index = KeyIndex(
+        FakeFiles(), Layout(Path("/store")), slots=SLOTS, entries=ENTRIES, enabled=True
+    )
+    index.note_rows(noted_rows("T", [(["a"], True)] * 50, 0, 1000))
+    index.note("T", b"UNIQ_KEY\x01x\x02", 5000, 1000)
+    assert index.settled_count == 0
+    index.settle(5100)
+    assert index.settled_count == 51
+    index.note_rows(noted_rows("T", [(["a"], True)] * 7, 5100, 1000))
+    index.roll_back()
+    index.build(50, 1_700_000_000_000)
+    assert (index.settled_count, index.added_position) == (1, 5000)
+    index.build(1, 1_700_000_000_000)
+    assert (index.settled_count, index.added_position) == (0, 5100)
+    index.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.errors import LocalProtocolError, RemoteProtocolError
+from inorder.wire import frame as frame_module
 from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
 from inorder.wire.header import decode_command
@@ -45,13 +47,23 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(commands(), min_size=1, max_size=6), st.lists(st.integers(0, 5000), max_size=20))
-def test_commands_survive_any_split(sent: list[Command], cuts: list[int]) -> None:
-    """What is encoded comes back, however the network cuts it."""
+@given(
+    st.lists(commands(), min_size=1, max_size=6),
+    st.lists(st.integers(0, 5000), max_size=20),
+    st.sampled_from([16, 100, 1 << 16]),
+    st.sampled_from([1, 4096]),
+)
+def test_commands_survive_any_split(
+    sent: list[Command], cuts: list[int], large_bytes: int, small_bytes: int
+) -> None:
+    """What is encoded comes back, however the network cuts it, and however it is put together."""
     decoder = FrameDecoder()
     frames: list[RawFrame] = []
-    for piece in split(b"".join(map(encode_frame, sent)), cuts):
-        frames += decoder.receive_data(piece)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frame_module, "_LARGE_BYTES", large_bytes)
+        patch.setattr(frame_module, "_SMALL_BYTES", small_bytes)
+        for piece in split(b"".join(map(encode_frame, sent)), cuts):
+            frames += decoder.receive_data(piece)
     assert [decode_command(frame) for frame in frames] == sent
     assert decoder.idle
 

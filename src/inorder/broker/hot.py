@@ -11,8 +11,8 @@ Three ways lead in, all ending in the packer (`packing.py`):
     anything else                    a decoded Command (`generalsend.py`)           `send_command`
 
 Whatever is not plain (a delay, a transaction, an unknown topic, a strange property) leaves the hot
-path by an exception or through `sendrules.py`, which decides and says why. The accelerator, when it
-comes, sits behind this class: same methods, same effects.
+path by an exception or through `sendrules.py`, which decides and says why. Batches are tried by the
+compiled module first (`plainbatch.py`), where there is one: same effects.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
+from inorder.accelerated import native
 from inorder.broker import sendrules
 from inorder.broker.generalsend import GeneralSends
 from inorder.broker.numbering import bulk_in_turn, in_turn, is_numbered_topic, items_in_turn
 from inorder.broker.packing import Packer, Target
+from inorder.broker.plainbatch import PlainBatches
 from inorder.broker.state.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
@@ -122,6 +124,11 @@ class HotPath:
         suffix += f"CLUSTER\x01{broker.config.cluster}\x02"
         self.packer = Packer(broker.store, broker.store_host, suffix.encode(), self._body_max)
         self._put = self.packer.put
+        self._plain = (
+            None
+            if native is None
+            else PlainBatches(native.split, self.packer, broker.producers, self._body_max)
+        )
         self._general = GeneralSends(broker, self)
         self._region_fields = {"TRACE_ON": trace, "MSG_REGION": region}
         region_json = msgspec.json.encode(region).replace(b"%", b"%%")
@@ -236,6 +243,13 @@ class HotPath:
         body: bytes,
         answers: Answers,
     ) -> bool:
+        if self._plain is not None:
+            first = target.queue.next_offset
+            plain = self._plain.take(connection, request.extFields, target, body, answers.now_ms)
+            if plain is not None:
+                ids = plain.ids(self._id_prefix)
+                self._answer_batch(request, target, ids, plain.count, first, answers)
+                return True
         if len(body) >= _BULK_BYTES_MIN and self._bulk(connection, request, target, body, answers):
             return True
         fields = request.extFields
@@ -261,7 +275,7 @@ class HotPath:
         )
         for index, (numbers, number) in enumerate(numbered):
             self._note_number(numbers, number, offset + index)
-        self._answer_batch(request, target, positions, offset, answers)
+        self._answer_batch(request, target, self._ids(positions), len(positions), offset, answers)
         return True
 
     def _bulk(
@@ -298,25 +312,26 @@ class HotPath:
         )
         if turn is not None:
             self._broker.producers.stored_many(*turn, offset)
-        self._answer_batch(request, target, positions, offset, answers)
+        self._answer_batch(request, target, self._ids(positions), len(positions), offset, answers)
         return True
 
     def _answer_batch(
         self,
         request: _SendHeader | _LongSendHeader,
         target: Target,
-        positions: list[int],
+        ids: bytes,
+        count: int,
         offset: int,
         answers: Answers,
     ) -> None:
         if request.flag & _ONEWAY:
-            answers.add_oneway(len(positions))
+            answers.add_oneway(count)
             return
         unique = sendrules.unique_key(request.extFields.i)
         answers.add(
             request.opaque,
-            self._answer(target.queue_id, unique, self._ids(positions), offset, request.opaque),
-            len(positions),
+            self._answer(target.queue_id, unique, ids, offset, request.opaque),
+            count,
         )
 
     def send_command(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 import inorder
+from inorder.accelerated import native, reason
 from inorder.cli.failures import says_errors
 from inorder.cli.render import Output, as_json, table
 
@@ -34,12 +35,14 @@ def version(
                 {
                     "version": inorder.__version__,
                     "python": platform.python_version(),
+                    "accelerated": native is not None,
                     "extras": extras,
                 }
             )
         )
         return
     rows = [("inorder", inorder.__version__, ""), ("python", platform.python_version(), "")]
+    rows.append(("accelerated", reason, "large batches, Spark: compiled"))
     rows += [(name, "yes" if there else "no", _EXTRAS[name]) for name, there in extras.items()]
     print(table(("name", "version or present", "used for"), rows))
 

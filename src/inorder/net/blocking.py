@@ -87,18 +87,31 @@ class BlockingConnection:
 
         return self.send_frame(frame)
 
-    def send_frame(self, make: Callable[[int], bytes]) -> int:
-        """Ask with a frame that is made for its number; return the number."""
+    def send_frame(self, make: Callable[[int], bytes], body: bytes = b"") -> int:
+        """Ask with a frame that is made for its number, but for its body; return the number."""
         if len(self._wanted) >= _AHEAD_MAX:
             raise TransportError(f"{_AHEAD_MAX} requests to {self.address} have no answer yet")
         number = self._next_id
         self._next_id = number % 0x7FFFFFFF + 1
         try:
-            self._socket.sendall(make(number))
+            self._send_all(make(number), body)
         except OSError as error:
             raise self._lost(error) from error
         self._wanted.add(number)
         return number
+
+    def _send_all(self, head: bytes, body: bytes) -> None:
+        if not body:
+            self._socket.sendall(head)
+        elif isinstance(self._socket, ssl.SSLSocket):  # which takes one buffer at a time
+            self._socket.sendall(head + body)
+        else:
+            sent = self._socket.sendmsg((head, body))
+            if sent < len(head):
+                self._socket.sendall(head[sent:])
+                sent = len(head)
+            with memoryview(body) as whole:
+                self._socket.sendall(whole[sent - len(head) :])
 
     def receive(self, number: int) -> Command:
         """Return the answer to a request."""

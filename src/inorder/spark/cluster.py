@@ -51,8 +51,8 @@ from inorder.wire.routedata import ClusterInfo, TopicRoute
 
 T = TypeVar("T")
 
-BULK_BYTES: Final = 2 * 1024 * 1024
-BULK_MESSAGES: Final = 8192
+BULK_BYTES: Final = 4 * 1024 * 1024
+BULK_MESSAGES: Final = 16_384
 STOCK_MESSAGES: Final = 32
 AHEAD: Final = 8
 ATTEMPTS: Final = 5

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inorder.accelerated import native
 from inorder.errors import CorruptRecord
 from inorder.spark.propertycolumns import Properties, pieces, split_properties
 from inorder.spark.schema import arrow_schema
@@ -41,6 +42,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _SIZE: Final = struct.Struct(">i").unpack_from
 _HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 RUN_MIN: Final = 8
+_NATIVE_COLUMNS: Final = (
+    "_starts", "queues", "offsets", "positions", "sys_flags", "born_at_ms", "stored_at_ms",
+    "redeliveries", "_magics", "_crcs", "_sizes", "_hosts", "_body_starts", "_body_ends",
+    "_topic_starts", "_topic_ends", "_property_starts",
+)  # fmt: skip
+_NARROW: Final = frozenset({"queues", "sys_flags", "redeliveries", "_magics", "_crcs", "_hosts"})
 _OF_THE_ANSWER: Final = frozenset({"_bytes"})
 PROPERTY_OF: Final = {
     "key": "__SHARDINGKEY",
@@ -78,14 +85,27 @@ class Records:
         self._data = data
         self._bytes = np.frombuffer(data, np.uint8)
         self._body_bytes_max = body_bytes_max
+        self._split: Properties | None = None
+        if native is not None and self._read_compiled(native.read_records(data, check_crc, crc32)):
+            return
         self._starts = np.array(_walk(data), np.int64)
         self.count = len(self._starts)
-        self._split: Properties | None = None
         if self.count:
             self._read_heads()
             self._find_parts()
             if check_crc:
                 self.check_crc()
+
+    def _read_compiled(self, found: bytes | None) -> bool:
+        """Take over what the compiled module read; it leaves what is wrong to be told below."""
+        if found is None:
+            return False
+        table = np.frombuffer(found, np.int64).reshape(len(_NATIVE_COLUMNS), -1)
+        self.count = table.shape[1]
+        for name, column in zip(_NATIVE_COLUMNS, table, strict=True):
+            setattr(self, name, column.astype(np.int32) if name in _NARROW else column)
+        self._property_ends = self._starts + self._sizes
+        return True
 
     def with_keys(self, keys: Sequence[str]) -> Records:
         """Return the records of some keys, found in the bytes before anything is decoded."""
@@ -188,6 +208,8 @@ class Records:
         schema = arrow_schema(columns)
         if not self.count:
             return _empty(schema)
+        if "properties" in columns:
+            self._properties()  # all of them are wanted: one sweep finds the single ones, too
         made = {
             "topic": self.topics,
             "broker": lambda: pa.repeat(broker, self.count),
@@ -245,6 +267,13 @@ class Records:
 
     def property_values(self, name: str) -> Any:
         """Return one property of all records; null where it is missing."""
+        if native is not None and self._split is None:
+            starts, ends = self._property_starts, self._property_ends
+            found = native.property_bounds(
+                self._data, np.ascontiguousarray(starts), np.ascontiguousarray(ends), name.encode()
+            )
+            if found is not None:
+                return _values_between(self._data, found)
         return self._properties().values_of(name)
 
     def property_maps(self) -> Any:
@@ -259,6 +288,17 @@ class Records:
 
     def _pieces(self, starts: Array, ends: Array) -> Any:
         return pieces(self._data, starts, ends)
+
+
+def _values_between(data: bytes, bounds: bytes) -> Any:
+    """Return the texts between bounds as `native.property_bounds` gives them."""
+    starts, ends = np.frombuffer(bounds, np.int64).reshape(2, -1)
+    missing = starts < 0
+    if not missing.any():
+        return pieces(data, starts, ends).cast(pa.string())
+    found = pieces(data, np.where(missing, 0, starts), np.where(missing, 0, ends))
+    mask = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(starts), [mask, *found.buffers()[1:]])
 
 
 def _all_places(data: bytes, needle: bytes) -> Iterator[int]:

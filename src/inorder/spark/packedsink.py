@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inorder.accelerated import native
 from inorder.errors import ConfigError, TopicNotRouted
 from inorder.ordering.keymap import queue_for_key
 from inorder.spark import packing
-from inorder.spark.packing import Array, Chunk, join_properties, pack
+from inorder.spark.packing import Array, Chunk, as_column, join_properties, pack_some
 from inorder.spark.sending import Rows, Sender, Targets
 from inorder.spark.sink import (
     KEYLESS,
@@ -106,6 +107,10 @@ class PackedSink:
         names, codes, numbers = self._named(batch)
         has_key = self._has_key(batch)
         topics, topic_codes = self._topics(batch)
+        if len(names) == len(topics) == 1 and bool(has_key.all()):  # as a source gives them
+            name = _checked_name(names[0])
+            yield name, topics[0], np.arange(batch.num_rows), self._ascending(name, numbers)
+            return
         kinds = (codes * 2 + ~has_key) * len(topics) + topic_codes
         numbered = np.empty(batch.num_rows, np.int64)
         for kind in np.unique(codes * 2 + ~has_key):
@@ -131,13 +136,17 @@ class PackedSink:
         codes = np.zeros(batch.num_rows, np.int64)
         words: list[list[str]] = []
         for name in LINEAGE[:3]:
-            encoded = batch[name].cast(pa.string()).dictionary_encode()
+            column = batch[name]
+            if pc.all(pc.equal(column, column[0])).as_py():  # all of one place, as most are
+                words.append(column.slice(0, 1).cast(pa.string()).to_pylist())
+                continue
+            encoded = column.cast(pa.string()).dictionary_encode()
             codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(False)
             words.append(encoded.dictionary.to_pylist())
-        kinds, codes = np.unique(codes, return_inverse=True)
+        kinds, codes = np.unique(codes, return_inverse=True) if codes.any() else ([0], codes)
         sizes = [len(part) for part in words]
         names = []
-        for kind in kinds.tolist():
+        for kind in map(int, kinds):
             rest, queue = divmod(kind, sizes[2])
             topic, broker = divmod(rest, sizes[1])
             place = f"{words[0][topic]}:{words[1][broker]}:{words[2][queue]}"
@@ -190,40 +199,40 @@ class PackedSink:
     def _rows(  # noqa: PLR0917 - made in one place
         self, batch: pa.RecordBatch, own: Any, name: str, topic: str, rows: Array, numbers: Array
     ) -> Rows:
-        index = pa.array(rows)
-        some = batch.take(index)
-        properties = None if own is None else own.take(index)
         is_keyed = not name.endswith(KEYLESS)
 
         def packed(producer: str, wanted: Array, before: int) -> list[Chunk]:
-            chosen = pa.array(wanted)
-            mine = None if properties is None else properties.take(chosen)
             by = packing.Sender(name, producer)
-            return pack(some.take(chosen), mine, by, numbers[wanted], before)
+            return pack_some(batch, own, rows[wanted], by, numbers[wanted], before)
 
         def place(targets: Targets) -> Array:
             if is_keyed:
-                return self._by_key(some["key"], len(targets.queues))
-            queues = (
-                some["source_queue"].cast(pa.int64()).fill_null(0).to_numpy(False)
-                if "source_queue" in some.schema.names
-                else np.zeros(len(numbers), np.int64)
-            )
+                return self._by_key(batch["key"], rows, len(targets.queues))
+            if "source_queue" not in batch.schema.names:
+                return np.zeros(len(numbers), np.int64)
+            values = batch["source_queue"].take(pa.array(rows)).cast(pa.int64())
+            queues: Array = values.fill_null(0).to_numpy(False)
             return queues % len(targets.queues)
 
         return Rows(name, topic, numbers, place, packed)
 
-    def _by_key(self, keys: Any, count: int) -> Array:
-        encoded = keys.cast(pa.string()).dictionary_encode()
+    def _by_key(self, keys: Any, rows: Array, count: int) -> Array:
+        texts = keys.cast(pa.string())
+        if native is not None:
+            wanted = np.ascontiguousarray(rows, np.int64)
+            found = native.queues_of_keys(as_column(b"", texts), wanted, count)
+            if found is not None:
+                return np.frombuffer(found, np.int64)
+        encoded = texts.take(pa.array(rows)).dictionary_encode()
         if len(self._places) > _KEYS_KNOWN_MAX:
             self._places.clear()
         known = self._places
         table = np.empty(len(encoded.dictionary), np.int64)
         for at, key in enumerate(encoded.dictionary.to_pylist()):
-            found = known.get((key, count))
-            if found is None:
-                found = known[key, count] = queue_for_key(key, count)
-            table[at] = found
+            place = known.get((key, count))
+            if place is None:
+                place = known[key, count] = queue_for_key(key, count)
+            table[at] = place
         placed: Array = table[encoded.indices.to_numpy(False)]
         return placed
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inorder.accelerated import native
 from inorder.errors import ConfigError
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
 from inorder.wire.properties import PROPERTIES_BYTES_MAX
@@ -22,12 +23,13 @@ from inorder.wire.properties import PROPERTIES_BYTES_MAX
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ITEM_BYTES: Final = 22
-CHUNK_MESSAGES: Final = 1024
+CHUNK_MESSAGES: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _HEAD: Final = np.dtype(
     [("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body", ">i4")]
 )
+_PROPERTY_OF: Final = (("tag", "TAGS"), ("keys", "KEYS"), ("key", "__SHARDINGKEY"))
 _FORBIDDEN: Final = "[\x01\x02]"
 
 
@@ -46,14 +48,66 @@ class Sender(NamedTuple):
     producer: str
 
 
-def pack(
-    batch: pa.RecordBatch, properties: Any | None, sender: Sender, numbers: Array, before: int
+def pack_some(  # noqa: PLR0917 - called in one place
+    batch: pa.RecordBatch,
+    properties: Any | None,
+    rows: Array,
+    sender: Sender,
+    numbers: Array,
+    before: int,
 ) -> list[Chunk]:
-    """Return rows of one producer and one queue as requests, in their order.
+    """Return some rows, of one producer and for one queue, as requests, in their order.
 
     `properties` are the users' own, joined already (`join_properties`); `numbers` ascend, and
     `before` is the number that the broker knows as the last.
     """
+    if native is not None:
+        found = native.pack_rows(
+            _columns(batch, properties),
+            np.ascontiguousarray(rows, np.int64),
+            np.ascontiguousarray(numbers, np.int64),
+            before,
+            _words(sender),
+            CHUNK_MESSAGES,
+            CHUNK_BYTES,
+        )
+        if found is not None:
+            return [Chunk(*one) for one in found]
+    index = pa.array(rows)
+    own = None if properties is None else properties.take(index)
+    return pack(batch.take(index), own, sender, numbers, before)
+
+
+def _words(sender: Sender) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return what stands around the numbers of all rows of a sender."""
+    return (
+        b"UNIQ_KEY\x01" + _id_head(sender.name),
+        b"\x02WAIT\x01true\x02",
+        f"{PRODUCER_ID}\x01{sender.producer}\x02{SEQUENCE}\x01".encode(),
+        f"\x02{PREDECESSOR}\x01".encode(),
+    )
+
+
+def _columns(batch: pa.RecordBatch, properties: Any | None) -> list[Any]:
+    """Return bodies and properties of all rows as the compiled module takes them."""
+    given = [(b"", batch["body"].cast(pa.binary()))]
+    if properties is not None:
+        given.append((b"", properties))
+    for column, name in _PROPERTY_OF:
+        if column in batch.schema.names:
+            given.append((f"{name}\x01".encode(), batch[column].cast(pa.string())))
+    return [as_column(head, values) for head, values in given]
+
+
+def as_column(head: bytes, values: Any) -> tuple[bytes, int, int, Any, Any, Any]:
+    """Return texts as the compiled module takes them, with what stands before each."""
+    return (head, len(values), values.offset, *values.buffers())
+
+
+def pack(
+    batch: pa.RecordBatch, properties: Any | None, sender: Sender, numbers: Array, before: int
+) -> list[Chunk]:
+    """Return all rows of a batch as `pack_some` does, column by column."""
     bodies = batch["body"].cast(pa.binary())
     if bodies.null_count or (bodies.is_valid() and pc.min(pc.binary_length(bodies)).as_py() == 0):
         raise ConfigError("a row has no body; a message needs at least one byte")
@@ -92,7 +146,7 @@ def _properties(
     parts: list[Any] = [b"UNIQ_KEY\x01", message_ids(sender.name, numbers), b"\x02WAIT\x01true\x02"]
     if own is not None:
         parts.append(own)
-    for column, property_name in (("tag", "TAGS"), ("keys", "KEYS"), ("key", "__SHARDINGKEY")):
+    for column, property_name in _PROPERTY_OF:
         if column in columns:
             parts += _optional(batch[column], property_name, column)
     head = f"{PRODUCER_ID}\x01{sender.producer}\x02{SEQUENCE}\x01".encode()
@@ -148,13 +202,18 @@ def join_properties(maps: Any, unwanted: frozenset[str], prefix: str) -> Any:
 
 def message_ids(name: str, numbers: Array) -> Any:
     """Return ids that a row has whenever it is sent: made of its producer and its number."""
-    producer = hashlib.sha256(name.encode()).hexdigest()[:16].upper().encode()
+    producer = _id_head(name)
     raw = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
     table = np.empty((len(numbers), 32), np.uint8)
     table[:, :16] = np.frombuffer(producer, np.uint8)
     table[:, 16::2] = _HEX[raw >> 4]
     table[:, 17::2] = _HEX[raw & 15]
     return _fixed(table)
+
+
+def _id_head(name: str) -> bytes:
+    """Return what the ids of a producer's rows have in common: 16 bytes."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16].upper().encode()
 
 
 def _decimal(numbers: Array) -> Any:

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inorder.accelerated import native
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _NAMES_MAX: Final = 256
@@ -27,6 +29,10 @@ def pieces(data: Any, starts: Array, ends: Array) -> Any:
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())
+    if native is not None:
+        places = (np.ascontiguousarray(some, np.int64) for some in (starts, ends))
+        taken = map(pa.py_buffer, native.gather(data, *places))
+        return pa.Array.from_buffers(pa.binary(), count, [None, *taken])
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2], bounds[1::2] = starts, ends
     cut = pa.Array.from_buffers(

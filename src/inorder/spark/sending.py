@@ -201,8 +201,8 @@ class Sender:
         where, name = rows.place(targets), name_at(rows.name, targets.version)
         lanes = []
         begun = self._begun[rows.name, rows.topic]
-        for index in np.unique(where[~rows.stored]):
-            queue = targets.queues[int(index)]
+        for index in np.flatnonzero(np.bincount(where[~rows.stored])).tolist():
+            queue = targets.queues[index]
             last = self._known_last(name, queue, greet=not over)
             begun.heard(targets.version, last)
             waiting = np.flatnonzero((where == index) & ~rows.stored)
@@ -258,10 +258,12 @@ class Sender:
         now_ms = int(time.time() * 1000)
         connection = self._connection(queue)
         number = connection.send_frame(
-            lambda request_id: template.frame(
-                request_id, _PROPERTIES, body, born_at_ms=now_ms, batch=True, map_version=version
-            )
-        )
+            lambda request_id: template.head(
+                request_id, _PROPERTIES, len(body), born_at_ms=now_ms, batch=True,
+                map_version=version,
+            ),
+            body,
+        )  # fmt: skip
         return connection, number
 
     # Who we are to a broker, and how far it says that we are.

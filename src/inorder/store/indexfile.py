@@ -32,6 +32,7 @@ REGION_SLOTS: Final = 16 * 1024
 SECONDS_MAX: Final = 0x7FFFFFFF
 REBUILD_ENTRIES: Final = 50_000
 _SLOT: Final = struct.Struct(">i")
+_SECONDS: Final = struct.Struct("=i").pack
 
 
 IndexRow = tuple[int, int, int]
@@ -180,6 +181,30 @@ class IndexFile:
         array.enter(chained)
         used += chained.slots_used
         self.header = Header(begin_ms, end_ms, begin, end, used, count + len(hashes))
+
+    def add_packed(self, hashes: bytes, positions: bytes, times: list[tuple[int, int]]) -> None:
+        """Append entries given as i32 and i64, by the compiled module; otherwise as `add`.
+
+        `times` are store times, and how many entries have each.
+        """
+        array = self._array
+        if array is None:
+            array = self._make_array()
+        begin_ms, _, begin, _, used, count = self.header
+        places = memoryview(positions).cast("q")
+        if count <= 1:
+            begin_ms, begin = times[0][0], places[0]
+        seconds = b"".join(
+            [
+                _SECONDS(min(max(0, time_ms - begin_ms) // 1000, SECONDS_MAX)) * amount
+                for time_ms, amount in times
+            ]
+        )
+        chained = array.chain_packed(hashes, positions, seconds, count)
+        self._file.pwrite(chained.entries, self._entry_at(count))
+        array.enter_packed(chained, count)
+        used += chained.slots_used
+        self.header = Header(begin_ms, times[-1][0], begin, places[-1], used, count + len(places))
 
     def _make_array(self) -> SlotArray:
         from inorder.store.slotarray import SlotArray

@@ -13,6 +13,7 @@ import struct
 from enum import Enum
 from typing import Any, Final
 
+from inorder.accelerated import native
 from inorder.store.commitlog import CommitLog
 from inorder.store.layout import ENTRY_BYTES, FILLER_SIZE
 from inorder.store.queueindex import QueueIndex
@@ -158,30 +159,12 @@ class Reader:
         wanted: frozenset[int] | None,
     ) -> None:
         """Examine entries one by one until a limit is met."""
-        ranges: list[tuple[int, int]] = []
-        count = total = 0
-        start = end = -1
         oldest = self._log.min_position
-        removed = False
-        examined = 0
-        for position, size, tag in _EACH.iter_unpack(data):
-            if count and (count >= max_messages or total + size > max_bytes):
-                break
-            examined += 1
-            if size == FILLER_SIZE or size <= 0 or (wanted is not None and tag not in wanted):
-                continue
-            if position < oldest:
-                removed = True
-                continue
-            if position != end:
-                if end > start:
-                    ranges.append((start, end - start))
-                start = position
-            end = position + size
-            count += 1
-            total += size
-        if end > start:
-            ranges.append((start, end - start))
+        if wanted is None and native is not None:
+            found = native.ranges_of(data, max_messages, max_bytes, oldest)
+        else:
+            found = ranges_of(data, max_messages, max_bytes, oldest, wanted)
+        ranges, count, total, examined, removed = found
         result.next_offset += examined
         if removed and not count:
             result.status = ReadStatus.MESSAGE_WAS_REMOVING
@@ -233,6 +216,45 @@ class Reader:
                 return None
             loaded.append(data)
         return loaded
+
+
+Ranges = tuple[list[tuple[int, int]], int, int, int, bool]
+
+
+def ranges_of(
+    data: bytes | bytearray,
+    count_max: int,
+    bytes_max: int,
+    oldest: int,
+    wanted: frozenset[int] | None,
+) -> Ranges:
+    """Return the ranges of the log that queue entries name, and how far that went.
+
+    That is: ranges, records, their bytes, entries examined, whether some records are gone.
+    """
+    ranges: list[tuple[int, int]] = []
+    count = total = examined = 0
+    start = end = -1
+    removed = False
+    for position, size, tag in _EACH.iter_unpack(data):
+        if count and (count >= count_max or total + size > bytes_max):
+            break
+        examined += 1
+        if size == FILLER_SIZE or size <= 0 or (wanted is not None and tag not in wanted):
+            continue
+        if position < oldest:
+            removed = True
+            continue
+        if position != end:
+            if end > start:
+                ranges.append((start, end - start))
+            start = position
+        end = position + size
+        count += 1
+        total += size
+    if end > start:
+        ranges.append((start, end - start))
+    return ranges, count, total, examined, removed
 
 
 def _outside(offset: int, min_offset: int, max_offset: int) -> ReadResult:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from inorder.accelerated import native
 from inorder.store.layout import INDEX_ENTRY_BYTES
 
 SECONDS_MAX: Final = 0x7FFFFFFF
@@ -100,6 +101,20 @@ class SlotArray:
         """Let the slots point at entries that are in the file."""
         self._values[chained.slots] = chained.numbers
         for region in np.unique(chained.slots // self._region_slots).tolist():
+            self._dirty[region] = None
+
+    def chain_packed(self, hashes: bytes, positions: bytes, seconds: bytes, first: int) -> Chained:
+        """Make entries as `chain` does, by the compiled module."""
+        assert native is not None, "it made the hashes"
+        entries, used, slots = native.chain(self._values, hashes, positions, seconds, first)
+        return Chained(entries, used, slots, None)
+
+    def enter_packed(self, chained: Chained, first: int) -> None:
+        """Let the slots point at entries of `chain_packed` that are in the file."""
+        assert native is not None, "it made the entries"
+        native.enter(self._values, chained.slots, first)
+        regions = np.frombuffer(chained.slots, np.int32) // self._region_slots
+        for region in np.unique(regions).tolist():
             self._dirty[region] = None
 
     def take_regions(self) -> Iterator[tuple[int, bytes]]:

@@ -28,6 +28,8 @@ _LENGTH: Final = struct.Struct(">i")
 _PREFIX_BYTES: Final = 8
 _SERIALIZER_MAX: Final = 1
 _SMALL_BYTES: Final = 4096
+_LARGE_BYTES: Final = 65_536
+"""Frames from here on are put together of what came without joining, and then cutting, all."""
 
 
 class FrameDecoder:
@@ -61,14 +63,14 @@ class FrameDecoder:
             RemoteProtocolError: the length, the serializer or the header length is impossible.
         """
         # hot: 0.5 us per frame when a read holds whole frames.
+        frames: list[RawFrame] = []
         if self._have:
             self._keep(data)
             if self._have < self._need:
-                return []
-            data = b"".join(self._chunks)
+                return frames
+            data = self._together(frames)
             self._chunks.clear()
             self._have = 0
-        frames: list[RawFrame] = []
         take = frames.append
         unpack = _PREFIX.unpack_from
         limit = self._limit
@@ -99,6 +101,24 @@ class FrameDecoder:
                 need = _PREFIX_BYTES
             self._rest(data, at, need)
         return frames
+
+    def _together(self, frames: list[RawFrame]) -> bytes:
+        """Return what was kept, or what is behind the frame if that is large: it is put together.
+
+        Its prefix was found right before it was kept.
+        """
+        first, last = self._chunks[0], self._chunks[-1]
+        if self._need < _LARGE_BYTES or len(self._chunks) == 1:
+            return b"".join(self._chunks)
+        _, word = _PREFIX.unpack_from(first)
+        body_at = _PREFIX_BYTES + (word & 0xFFFFFF)
+        if body_at > len(first):
+            return b"".join(self._chunks)
+        end = len(last) - (self._have - self._need)
+        with memoryview(first) as begin, memoryview(last) as finish:
+            body = b"".join((begin[body_at:], *self._chunks[1:-1], finish[:end]))
+            frames.append((word >> 24, bytes(begin[_PREFIX_BYTES:body_at]), body))
+            return bytes(finish[end:])
 
     def _keep(self, data: bytes) -> None:
         """Add to the unfinished frame; small pieces share one buffer, so none costs an object."""

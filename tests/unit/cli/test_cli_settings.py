@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import inorder
+from inorder import accelerated
 from inorder.cli.contents import app
 from inorder.cli.settings import parse_sets
 from inorder.config import BrokerConfig
@@ -80,9 +81,13 @@ def test_unknown_option_ends_with_code_2() -> None:
 
 
 def test_version_in_both_forms() -> None:
-    """The version is the package's."""
-    assert inorder.__version__ in run("version")[1]
-    assert json.loads(run("version", "-o", "json")[1])["version"] == inorder.__version__
+    """The version is the package's; whether the compiled module is used is told beside it."""
+    table = run("version")[1]
+    assert inorder.__version__ in table
+    assert accelerated.reason in table
+    shown = json.loads(run("version", "-o", "json")[1])
+    assert shown["version"] == inorder.__version__
+    assert shown["accelerated"] is (accelerated.native is not None)
 
 
 def test_sets_are_split_at_the_first_equals_sign() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
+from inorder import accelerated  # noqa: E402
 from inorder.errors import CorruptRecord  # noqa: E402
+from inorder.spark import columns, propertycolumns  # noqa: E402
 from inorder.spark.columns import Records  # noqa: E402
 from inorder.spark.schema import COLUMNS, arrow_schema  # noqa: E402
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body  # noqa: E402
@@ -19,6 +22,19 @@ from inorder.wire.hosts import pack_host  # noqa: E402
 from inorder.wire.ids import offset_message_id  # noqa: E402
 from inorder.wire.properties import parse  # noqa: E402
 from inorder.wire.record import Record, decode_all, encode  # noqa: E402
+
+
+@pytest.fixture(scope="module", params=["compiled", "pure"], autouse=True)
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run everything with the compiled module and without."""
+    if request.param == "compiled" and accelerated.native is None:
+        pytest.skip(f"compiled module: {accelerated.reason}")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "pure":
+            patch.setattr(columns, "native", None)
+            patch.setattr(propertycolumns, "native", None)
+        yield
+
 
 V4, V6 = pack_host("10.0.0.1", 10911), pack_host("fe80::1", 10911)
 

@@ -14,7 +14,7 @@ by the store, as for its queues.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final, Generic, TypeVar
 
 from inorder.broker.state.queuenumbers import RUN, QueueNumbers
@@ -276,7 +276,9 @@ class ProducerTable(Generic[Connection]):
         else:
             self._runs += numbers.note(number, value)
 
-    def stored_many(self, numbers: QueueNumbers[Connection], found: list[int], offset: int) -> None:
+    def stored_many(
+        self, numbers: QueueNumbers[Connection], found: Sequence[int], offset: int
+    ) -> None:
         """Note messages that a tick will write, at offsets that follow one another."""
         if numbers.last == numbers.settled_last:
             self._dirty[numbers] = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from inorder.ordering.sequence import NOTHING
@@ -56,7 +57,7 @@ class QueueNumbers(Generic[Connection]):
         self.end = value + 1 if value >= 0 else NOTHING
         return grown
 
-    def note_many(self, numbers: list[int], value: int) -> int:
+    def note_many(self, numbers: Sequence[int], value: int) -> int:
         """Note messages at `value` and the offsets behind it; return how the closed runs grew."""
         count, first, last = len(numbers), numbers[0], numbers[-1]
         if last - first == count - 1:  # they follow one another
@@ -65,9 +66,10 @@ class QueueNumbers(Generic[Connection]):
             return self._go_on(last, value + count)
         before = len(self.runs)
         self._close_run()
-        runs = array("q", bytes(8 * RUN * (count - 1)))
-        runs[0::RUN] = runs[2::RUN] = array("q", numbers[:-1])
-        runs[1::RUN] = array("q", range(value, value + count - 1))
+        closed = min(count - 1, RUNS_MAX)  # those before them would be forgotten at once
+        runs = array("q", bytes(8 * RUN * closed))
+        runs[0::RUN] = runs[2::RUN] = array("q", numbers[-1 - closed : -1])
+        runs[1::RUN] = array("q", range(value + count - 1 - closed, value + count - 1))
         self.runs += runs
         if len(self.runs) > 2 * RUNS_MAX * RUN:
             del self.runs[: -RUNS_MAX * RUN]

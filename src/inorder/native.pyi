@@ -1,0 +1,51 @@
+"""Types of the compiled module, `native.pyx`."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+INTERFACE: Final[int]
+
+class Batch:
+    count: int
+    producer: bytes | None
+    named: bool
+    before: int
+
+    def numbers(self) -> bytes: ...
+    def size_of(self, head_bytes: int) -> int: ...
+    def pack(
+        self,
+        pending: bytearray,
+        at: int,
+        head: bytes,
+        topic_part: bytes,
+        position: int,
+        offset: int,
+        library: Callable[[bytes], int],
+    ) -> bytes: ...
+    def ids(self, prefix: bytes) -> bytes: ...
+    def key_rows(self, prefix: int) -> tuple[bytes, bytes]: ...
+
+def split(body: bytes, size_max: int) -> Batch | None: ...
+def chain(
+    values: Any, hashes: bytes, places: bytes, seconds: bytes, first: int
+) -> tuple[bytes, int, bytes]: ...
+def enter(values: Any, chosen: bytes, first: int) -> None: ...
+def read_records(data: bytes, check_crc: bool, library: Callable[[bytes], int]) -> bytes | None: ...
+def gather(data: Any, starts: Any, ends: Any) -> tuple[bytes, bytes]: ...
+def property_bounds(data: bytes, starts: Any, ends: Any, name: bytes) -> bytes | None: ...
+def pack_rows(
+    columns: list[tuple[bytes, int, int, Any, Any, Any]],
+    rows: Any,
+    numbers: Any,
+    before: int,
+    words: tuple[bytes, bytes, bytes, bytes],
+    most: int,
+    bytes_max: int,
+) -> list[tuple[bytes, int, int]] | None: ...
+def queues_of_keys(
+    column: tuple[bytes, int, int, Any, Any, Any], rows: Any, queues: int
+) -> bytes | None: ...
+def ranges_of(
+    data: Any, count_max: int, bytes_max: int, oldest: int
+) -> tuple[list[tuple[int, int]], int, int, int, bool]: ...
