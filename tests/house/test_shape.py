@@ -89,7 +89,7 @@ def committed_files() -> list[Path]:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\0")  # fmt: skip
-    suffixes = {".py", ".md", ".toml", ".txt", ".sh", ""}
+    suffixes = {".py", ".pyi", ".pyx", ".md", ".toml", ".txt", ".sh", ""}
     paths = [ROOT / name for name in listed if name]
     return [path for path in paths if path.suffix in suffixes and path.is_file()]
 
