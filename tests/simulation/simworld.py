@@ -134,6 +134,7 @@ class World:
         )
         self.members: list[Member] = []
         self.events: list[Event] = []
+        self._told_ns = 0
         self.runs: list[Run] = []
         self.store = FenceStore()
         self.timeline: list[tuple[float, str]] = []
@@ -155,8 +156,9 @@ class World:
     # Notes.
 
     def now_ns(self) -> int:
-        """Return the time of the loop."""
-        return int(self.loop.time() * 1e9)
+        """Return the time of the loop; later each time, for what comes first came before."""
+        self._told_ns = max(self._told_ns + 1, int(self.loop.time() * 1e9))
+        return self._told_ns
 
     def say(self, text: str) -> None:
         """Note something for the timeline."""
