@@ -146,6 +146,18 @@ class RawClient(Connection):
         answer = self.request(QUERY_CONSUMER_OFFSET, fields | {"setZeroIfNotFound": False})
         return int(answer.fields["offset"]) if answer.code == 0 else None
 
+    def wait_committed(
+        self, group: str, topic: str, wanted: list[int], *, within_s: float = 10.0
+    ) -> None:
+        """Poll until queues 0, 1, … are committed so far: clients do it without an answer."""
+        deadline = time.monotonic() + within_s
+        while True:
+            found = [self.committed(group, topic, queue) for queue in range(len(wanted))]
+            if found == wanted:
+                return
+            assert time.monotonic() < deadline, f"committed {found}, not {wanted}"
+            time.sleep(0.05)
+
     def topic_queues(self) -> dict[str, tuple[int, int, int]]:
         """Return (read queues, write queues, permission) of every topic."""
         table = bean(self.call(GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]

@@ -62,8 +62,7 @@ def backlog(stage: Stage) -> None:
     client.stop(topic)
     assert by_queue(client.driver.messages("got", topic)) == as_sent(0, 1000)
     with RawClient(client.server.address) as raw:
-        committed = [raw.committed(topic, topic, queue) for queue in range(QUEUES)]
-    assert committed == [250] * QUEUES
+        raw.wait_committed(topic, topic, [250] * QUEUES)
 
 
 def kill(stage: Stage) -> None:

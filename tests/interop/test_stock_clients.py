@@ -141,7 +141,7 @@ def test_a_restarted_consumer_goes_on_where_it_committed(client: Client) -> None
     time.sleep(SETTLE_S)
     client.stop("before")
     with RawClient(client.server.address) as raw:
-        assert [raw.committed(group, topic, queue) for queue in range(QUEUES)] == [25] * QUEUES
+        raw.wait_committed(group, topic, [25] * QUEUES)
     client.produce(topic, 100, first=100)
     client.push("after", topic, group=group)
     client.wait_got("after", 100)
