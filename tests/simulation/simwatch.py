@@ -196,6 +196,7 @@ class Watch:
                 lease = self._broker.leases.get(GROUP, self._queue(TOPIC, queue_id))
                 if lease is not None and lease.recalled:
                     self._recalled[TOPIC, queue_id] = lease.epoch
+            self._look_at_parked()
             for queue_id in range(0 if config is None else config.read_queues):
                 self.look(self._queue(TOPIC, queue_id), GROUP, reset=self._cut is not None)
             if self._cut is not None:
@@ -203,6 +204,15 @@ class Watch:
                     name = queue_name(self._queue(TOPIC, queue.queue_id))
                     self._cut.ends[name] = queue.visible_offset
         return await self._listen(host, port)
+
+    def _look_at_parked(self) -> None:
+        """Note what the life before had set aside when it ended, and could tell nobody."""
+        told = {(queue, offset) for queue, offset, _, _ in self._world.aside}
+        for place, one in self._broker.parking.table.entries(GROUP):
+            queue = self._queue(place.topic, place.queue_id)
+            for message in one.messages:
+                if (queue_name(queue), message.origin) not in told:
+                    self._world.parked(queue, message.origin, one.key)
 
     async def park(self, place: Any, items: Any) -> Any:
         """Note what was set aside."""
