@@ -24,6 +24,7 @@ FOUND = (
     213_720, 205_858, 206_008,  # a power cut took parked messages, not the commit past them
     202_526, 202_956,  # an operator's reset was answered before it was on disk
     54_868, 209_675,  # a power cut took commits, not the release of the group that rests on them
+    2_012_482,  # a first send was refused, sent under another id, and a copy of it came late
     2_007_211,  # what was parked, and on disk, when the power went nobody had been told
     2_001_262,  # of two things in one nanosecond the judge took the wrong one for the first
     712_504, 716_307,  # a replay from before a resize began beside a handler in the key's new queue

@@ -164,6 +164,10 @@ class Link:
         elif code == ExtensionAnswer.PRODUCER_UNKNOWN and sending.stored:
             lane.confirm(sending)  # the answer is forgotten, the message is there
             self.owner.stored(sending, lane.queue, _NO_FIELDS)
+        elif code == ExtensionAnswer.PRODUCER_UNKNOWN and not lane.named and lane.confirmed < 0:
+            # Nothing of this id is stored: what comes before was refused. Under another id a late
+            # copy of it would be taken, too.
+            lane.refuse(sending, final=False)
         elif code in (ExtensionAnswer.PRODUCER_UNKNOWN, ExtensionAnswer.PRODUCER_MISMATCH) and (
             not lane.named
         ):
