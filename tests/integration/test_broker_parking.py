@@ -12,6 +12,7 @@ import pytest
 
 from inorder.broker.state.leases import LeaseKey, Owner, Terms
 from inorder.broker.state.parkedkeys import Place
+from inorder.broker.state.parkrecords import Installed, parked_event
 from inorder.client.api import BrokerApi
 from inorder.client.parkingapi import ParkingApi
 from inorder.errors import InvalidParameter, LeaseLost, ServiceNotAvailable
@@ -460,6 +461,58 @@ def test_a_reset_lets_what_was_redriven_be_parked_again() -> None:
             client = Client(rig)
             assert await client.park(0) == "live"
             assert await client.park(2, "still") == "parked"
+
+    asyncio.run(scene())
+
+
+def test_a_reset_counts_for_what_was_parked_after_a_restart_too() -> None:
+    """Nothing of the queue is known any more when it is reset; the log still tells of all."""
+
+    async def scene() -> None:
+        files = FakeFiles()
+        async with running(files, stop=False) as rig:
+            client = Client(rig)
+            await client.send(2)
+            await client.park(0, error="no")
+            await client.redriven(0)
+            await client.unpark(0)
+            rig.broker.parking.table.prune(Place(*PLACE), 2)
+            assert not rig.broker.parking.table.places
+            await asyncio.gather(*rig.broker.parking.was_reset(*PLACE[:2], {PLACE[2]: 2}))
+            assert not rig.broker.parking.table.places
+        async with running(files) as rig:
+            assert not rig.broker.parking.table.places
+            assert await Client(rig).park(0) == "live"
+
+    asyncio.run(scene())
+
+
+def test_a_redrive_reads_nothing_that_waits_for_older_messages() -> None:
+    """Those of an older list, and those that a reset brings again; a person is shown all."""
+
+    async def scene() -> None:
+        async with running(FakeFiles()) as rig:
+            client = Client(rig)
+            await client.send(4)
+            await client.park(2, error="no")
+            await client.park(3)
+            reads = ParkedRead("billing", TOPIC, QUEUE, "k", in_order=True)
+
+            async def read() -> list[int]:
+                return [
+                    parked_event(one.properties, 0).offset for one in await client.api.read(reads)
+                ]
+
+            assert await read() == [2, 3]
+            parking, offsets = rig.broker.parking, rig.broker.offsets
+            await asyncio.gather(*parking.was_reset("billing", TOPIC, {QUEUE: 4}))
+            for committed, found in ((0, []), (2, []), (3, [2]), (4, [2, 3]), (0, [2, 3])):
+                offsets.reset(*PLACE, committed, 0)
+                assert await read() == found, "what is past once is past"
+            there = QueuePlace("broker-b", 0)
+            await parking.note("billing", Installed(TOPIC, QUEUE, "k", there, 0))
+            assert await read() == []
+            assert len(await client.records()) == 2
 
     asyncio.run(scene())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -27,6 +27,8 @@ class Bad:
     def __init__(self, town: Town, keys: Iterable[str] = BAD) -> None:
         self.town = town
         self.keys = set(keys)
+        self.good_until = -1  # numbers up to this do not fail
+        self.pauses: Sequence[float] = (0.0,)
 
     async def consumer(self) -> Consumer:
         """Start a consumer that parks them."""
@@ -35,9 +37,10 @@ class Bad:
 
         @consumer.on(TOPIC, order="key", concurrency=8, on_failure=Park(attempts=0))
         async def handle(message: ReceivedMessage) -> None:
-            if message.key in self.keys:
+            if message.key in self.keys and int(message.body) > self.good_until:
                 raise ValueError("no")
             self.town.handled.append((message.key or "", int(message.body)))
+            await asyncio.sleep(self.pauses[int(message.body) % len(self.pauses)])
 
         self.town.consumers.append((node, consumer))
         await node.run(consumer.start())

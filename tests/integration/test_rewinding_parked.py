@@ -136,3 +136,126 @@ def test_older_messages_that_join_a_parked_key_are_redriven_before_the_group_goe
         await redriven(town, key, 5)
 
     play(story)
+
+
+@pytest.mark.parametrize("newest", [0, 1])
+def test_a_key_parked_in_a_version_between_is_redriven_in_the_order_of_the_versions(
+    newest: int,
+) -> None:
+    """It is back in its first queue, with an older list elsewhere; what is older still joins it."""
+
+    async def story(town: Town) -> None:
+        key = keys_moved(town, 11)[0]
+        bad = Bad(town, [])
+        await bad.consumer()
+        await town.send(2, keys=[key])
+        await town.all_handled()
+        await town.admin.topics.resize(TOPIC, queues=11)
+        await town.released(2)
+        bad.keys = {key}
+        await town.send(2, keys=[key])
+        await town.until(lambda: bad.parked() == 2)
+        await town.admin.topics.resize(TOPIC, queues=4)
+        await town.released(3)
+        await town.send(newest, keys=[key])
+        await town.until(lambda: bad.parked() == 2 + newest)
+        bad.keys.clear()
+        town.handled.clear()
+        await town.admin.offsets.reset(GROUP, TOPIC, "beginning")
+        await asyncio.sleep(10)
+        assert town.handled == []
+        assert await parked_everywhere(town) == {key: 4 + newest}
+        views = [one.broker.resizing.view(TOPIC, GROUP) for one in town.cluster.brokers]
+        assert [view.groups[0].version for view in views] == [1, 1]
+        await redriven(town, key, 4 + newest)
+        await town.released(3)
+
+    play(story)
+
+
+def test_a_key_whose_older_list_is_closed_lets_no_version_between_overtake_the_oldest() -> None:
+    """Its redrive failed in the newest version; what a replay brings first is redriven first."""
+
+    async def story(town: Town) -> None:
+        key = keys_moved(town, 11)[0]
+        bad = Bad(town, [])
+        await bad.consumer()
+        await town.send(2, keys=[key])
+        await town.all_handled()
+        await town.admin.topics.resize(TOPIC, queues=11)
+        await town.released(2)
+        bad.keys = {key}
+        await town.send(2, keys=[key])
+        await town.until(lambda: bad.parked() == 2)
+        await town.admin.topics.resize(TOPIC, queues=4)
+        await town.released(3)
+        await town.send(1, keys=[key])
+        await town.until(lambda: bad.parked() == 3)
+        bad.good_until = 3
+        await town.admin.parked.redrive(GROUP)
+        await town.until(lambda: len(town.handled) == 4)
+        await asyncio.sleep(5)
+        assert [one.last_error for one in await town.admin.parked.list(GROUP)] == ["ValueError: no"]
+        bad.keys.clear()
+        town.handled.clear()
+        await town.admin.offsets.reset(GROUP, TOPIC, "beginning")
+        await asyncio.sleep(10)
+        assert town.handled == [], "version 2 was handled, and version 1 is parked"
+        assert await parked_everywhere(town) == {key: 3}
+        await redriven(town, key, 5)
+
+    play(story)
+
+
+def test_a_redrive_waits_for_what_a_reset_brings_again() -> None:
+    """Messages of the key come again that are older than those that are parked."""
+
+    async def story(town: Town) -> None:
+        bad = Bad(town, ["k"])
+        bad.good_until = 2
+        await bad.consumer()
+        await town.send(5, keys=["k"])
+        await town.until(lambda: bad.parked() == 2)
+        await asyncio.sleep(5)
+        town.loop.kill(town.consumers.pop()[0])
+        await town.admin.offsets.reset(GROUP, TOPIC, "beginning")
+        await town.admin.parked.redrive(GROUP)
+        town.handled.clear()
+        bad.keys.clear()
+        await bad.consumer()
+        await town.all_handled()
+        assert [number for _, number in town.handled] == [0, 1, 2, 3, 4]
+
+    play(story, brokers=1)
+
+
+def test_a_queue_that_was_taken_away_has_an_owner_for_a_redrive() -> None:
+    """A key comes there again in a replay, though no message ever lay there."""
+
+    async def story(town: Town) -> None:
+        wide = KeyMap.of(2, spread(["broker-a"], 11))
+        keys = [text for text in map("k{}".format, range(99)) if wide.queue(text)[1] > 5]
+        key, other = keys[:2]
+        bad = Bad(town, [key])
+        await bad.consumer()
+        await town.send(2, keys=[key, other])
+        await town.until(lambda: bad.parked() == 2)
+        await town.admin.topics.resize(TOPIC, queues=11)
+        await town.released(2)
+        bad.keys.clear()
+        await redriven(town, key, 2)
+        await town.admin.topics.resize(TOPIC, queues=2)
+        await town.released(3)
+        bad.keys = {other}
+        await town.send(1, keys=[key, other])
+        await town.until(lambda: bad.parked() == 3)
+        bad.keys = {key}
+        await town.admin.offsets.reset(GROUP, TOPIC, "beginning")
+        town.handled.clear()
+        await town.until(lambda: bad.parked() == 7)  # the group waits for a redrive of the other
+        await asyncio.sleep(5)
+        bad.keys.clear()
+        await redriven(town, key, 3)
+        assert [number for one, number in town.handled if one == other] == [0, 1, 2]
+
+    play(story, brokers=1)

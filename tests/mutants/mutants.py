@@ -20,6 +20,7 @@ _KEYED = "inorder.client.state.keyed"
 _PARKING = "inorder.broker.state.parking"
 _RESIZING = "inorder.broker.state.resizing"
 _REWINDING = "tests/integration/test_rewinding.py"
+_STORIES = "tests/integration/test_rewinding_stories.py"
 _NUMBERING = "inorder.broker.numbering"
 
 SIM = "sim"
@@ -517,16 +518,16 @@ MUTANTS = [
     Mutant(
         "closed-to-latecomers", "P9, A6, O2", "queues stay closed to a group that comes late",
         "inorder.broker.resizing",
-        "        wanted = max(count, past.queues_left(now, first, of=waiting))\n",
-        "        wanted = count\n",
+        "        wanted = max(count, past.queues_left(now, first, of=waiting), parked)\n",
+        "        wanted = max(count, parked)\n",
         "tests/integration/test_resizing.py::"
         "test_a_group_that_comes_after_queues_were_taken_away_reads_them",
     ),
     Mutant(
         "reset-does-not-rest", "P9, A11", "a replay begins while the key's new queue goes on",
         "inorder.broker.handlers.progress",
-        "        return answer_rested(broker, topic, group, version, reset)\n",
-        "        pass\n",
+        "    if version is not None:\n        return _answer_noted(",
+        "    if version == -1:\n        return _answer_noted(",
         _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
     ),
     Mutant(
@@ -583,9 +584,65 @@ MUTANTS = [
     Mutant(
         "newer-keys-are-redriven", "P8, A11", "a parked key is handled before its older messages",
         "inorder.broker.state.rewinding",
-        "one.version > version or (one.messages and one.messages[0].origin >= held)",
-        "one.version > version",
-        "tests/unit/broker/state/test_rewinding_state.py",
+        "    if later and not begun:\n",
+        "    if False:\n",
+        f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
+    ),
+    Mutant(
+        "newer-lists-do-not-block", "P8, P9, A11", "a group goes on, past what a replay has parked",
+        "inorder.broker.state.rewinding",
+        "    later = any(by > version for by in one.older.values()) or (\n",
+        "    later = (\n",
+        f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
+    ),
+    Mutant(
+        "moved-by-any-version", "P8, P9, A11", "a key that moved later counts as moved before",
+        "inorder.broker.state.rewinding",
+        "(one.moved_to, one.moved_by) != (to, next_version)",
+        "one.moved_by < 0",
+        f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
+    ),
+    Mutant(
+        "newer-lists-come-first", "P8, A11", "a redrive drains a list that is newer than its own",
+        "inorder.broker.state.parkedkeys",
+        "        return [place for place, by in came if version is None or by <= version]\n",
+        "        return [place for place, _ in came]\n",
+        f"{_STORIES}::"
+        "test_after_a_reset_a_key_comes_in_order_whatever_was_parked_and_wherever_it_lies",
+    ),
+    Mutant(
+        "redriven-before-its-replay", "P8, A11", "a redrive does not wait for what comes again",
+        "inorder.broker.parking",
+        "            if floor < self.table.places[place].replay_until:\n",
+        "            if False:\n",
+        "tests/integration/test_rewinding_parked.py::"
+        "test_a_redrive_waits_for_what_a_reset_brings_again "
+        "tests/integration/test_broker_parking.py::"
+        "test_a_redrive_reads_nothing_that_waits_for_older_messages",
+    ),
+    Mutant(
+        "reset-of-what-is-known", "P8, A11", "a restart brings back that messages were parked",
+        "inorder.broker.parking",
+        "            until = 0 if queue is None else queue.replay_until\n",
+        "            if queue is None:\n                return\n"
+        "            until = queue.replay_until\n",
+        "tests/integration/test_broker_parking.py::"
+        "test_a_reset_counts_for_what_was_parked_after_a_restart_too",
+    ),
+    Mutant(
+        "no-owner-for-a-redrive", "P8, A11", "a queue that was taken away keeps its parked keys",
+        "inorder.broker.resizing",
+        "        wanted = max(count, past.queues_left(now, first, of=waiting), parked)\n",
+        "        wanted = max(count, past.queues_left(now, first, of=waiting))\n",
+        "tests/integration/test_rewinding_parked.py::"
+        "test_a_queue_that_was_taken_away_has_an_owner_for_a_redrive",
+    ),
+    Mutant(
+        "redrive-is-not-seen", "P8, A11", "an owner does not see that a redrive may begin",
+        "inorder.client.redriving",
+        "            view.version = UNKNOWN\n\n    async def _run(",
+        "            pass\n\n    async def _run(",
+        f"tests/unit/client/test_redriving_lists.py {_STORIES}",
     ),
     Mutant(
         "stop-forgets-the-plan", "A6", "a second plan is taken while one is under way",

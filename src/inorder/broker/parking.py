@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import Task
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.parkcarrying import ParkCarrier
 from inorder.broker.parkedfile import ParkedFile
 from inorder.broker.parkflights import Alone, Flight
 from inorder.broker.parkmoves import ParkMoves
+from inorder.broker.parkreach import ParkReach
 from inorder.broker.sendrules import require_writable
 from inorder.broker.state.leases import LeaseKey
 from inorder.broker.state.names import PARK_PREFIX
-from inorder.broker.state.parkedkeys import Limits, ParkedKey, Place
+from inorder.broker.state.parkedkeys import Limits, Place
 from inorder.broker.state.parking import ParkingTable, Verdict
 from inorder.broker.state.parkrecords import (
     MESSAGES,
@@ -73,6 +75,7 @@ class Parking:
         self._open: dict[Flight, None] = {}
         self._busy: dict[Place, deque[asyncio.Future[None]]] = {}
         self._said_full: dict[str, str] = {}
+        self.reach = ParkReach(broker, self.table)
         self.moves = ParkMoves(self, config.name)
         self.carrier = ParkCarrier(self, broker)
         self._forgetting: set[asyncio.Task[None]] = set()
@@ -86,21 +89,9 @@ class Parking:
             return 0, False
         place = Place(group, topic, queue_id)
         wanted = self.table.wants_redrive(place) and any(
-            self.redrive_of(place, one) for one in self.table.places[place].keys.values()
+            self.reach.redrive_of(place, one) for one in self.table.places[place].keys.values()
         )
         return self.table.version(*place), wanted
-
-    def redrive_of(self, place: Place, one: ParkedKey) -> int:
-        """Return which redrive of a key is wanted; 0: none, or its group has yet to come so far."""
-        return one.redrive if one.redrive and self.is_reached(place, one) else 0
-
-    def is_reached(self, place: Place, one: ParkedKey) -> bool:
-        """Tell whether the group has come so far, if it was set back."""
-        return self._broker.resizing.rewinding.has_reached(place, one)
-
-    def is_mixed(self, place: Place, one: ParkedKey) -> bool:
-        """Tell whether it has come as far as some of a key's messages, not as all."""
-        return self._broker.resizing.rewinding.is_mixed(place, one)
 
     @property
     def settled_position(self) -> int:
@@ -311,35 +302,54 @@ class Parking:
         if topic.startswith(PARK_PREFIX):
             self.table.forget_group(topic[len(PARK_PREFIX) :])
 
-    def was_reset(self, group: str, topic: str, queues: Iterable[int]) -> None:
-        """Let what was parked once, and is not any more, be handled again: offsets were set."""
-        for queue_id in queues:
-            if Place(group, topic, queue_id) in self.table.places:
-                task = asyncio.get_running_loop().create_task(
-                    self.reset(group, topic, queue_id), name="forget what was parked"
-                )
-                self._forgetting.add(task)
-                task.add_done_callback(self._forgetting.discard)
+    def was_reset(self, group: str, topic: str, before: Mapping[int, int]) -> list[Task[None]]:
+        """Let what was parked once, and is not any more, be handled again: offsets were set.
+
+        `before` are those of before. Returns what is under way: when it has ended that counts.
+        """
+        if park_topic(group) not in self._broker.topics:
+            return []  # nothing ever was
+        tasks = []
+        for queue_id, until in before.items():
+            queue = self.table.places.get(Place(group, topic, queue_id))
+            if queue is not None:
+                queue.replay_until = max(queue.replay_until, until)
+            task = asyncio.get_running_loop().create_task(
+                self.reset(group, topic, queue_id), name="forget what was parked"
+            )
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+            tasks.append(task)
+        return tasks
 
     async def reset(self, group: str, topic: str, queue_id: int) -> None:
         """Do that for one queue; return when it counts."""
         place = Place(group, topic, queue_id)
         async with self.alone(place):
-            if place in self.table.places:
-                try:
-                    await self.note(group, Forgotten(topic, queue_id))
-                except (BrokerError, StoreError) as error:
-                    log.error("what was parked is not forgotten queue=%s: %s", place, error)
+            # Also if nothing is known of it: a start reads the log, and would find what was parked.
+            queue = self.table.places.get(place)
+            until = 0 if queue is None else queue.replay_until
+            try:
+                await self.note(group, Forgotten(topic, queue_id, until))
+            except (BrokerError, StoreError) as error:
+                log.error("what was parked is not forgotten queue=%s: %s", place, error)
 
     def records(
-        self, place: Place, key: str, after: int, count: int, bytes_max: int
+        self, place: Place, key: str, after: int, count: int, bytes_max: int, *, in_order: bool
     ) -> list[bytes]:
         """Return the records of a key's messages in order, at least one if there is any.
 
-        Of a group that was set back, those that it has reached again.
+        Of a group that was set back, those of versions that it has reached again; `in_order`: none
+        that has to wait for an older list, or for what comes again.
         """
         one, held = self.table.find(place, key), self._broker.resizing.rewinding.end_for(place)
         found: list[bytes] = []
+        if one is not None and in_order:
+            if self.reach.older(place, one):
+                return found
+            floor = self.floor(place)
+            if floor < self.table.places[place].replay_until:
+                held = floor if held is None else min(floor, held)
         size = 0
         for message in () if one is None else one.messages:
             if message.origin <= after:

@@ -62,14 +62,16 @@ class ParkMoves:
             if not one.sharding_key:
                 continue  # it was not put anywhere by the map
             to = QueuePlace(*key_map.queue(one.sharding_key))
-            if to == (here, place.queue_id) or not self._parking.is_reached(place, one):
+            reach = self._parking.reach.of(place, one)
+            if to == (here, place.queue_id) or not reach.reached:
                 continue
-            if self._parking.is_mixed(place, one):
+            if reach.blocked:
                 result.busy += 1
                 returning.add((place, one.key))
                 continue
             if to not in left and to.broker == here:
-                left[to] = self._parking.table.left(Place(group, topic, to.queue_id))
+                there = Place(group, topic, to.queue_id)
+                left[to] = self._parking.table.left(there, key_map.version)
             elif to not in left:
                 left[to] = await left_at(to)
             async with self._parking.alone(place):
@@ -80,7 +82,8 @@ class ParkMoves:
                         returning.add((place, one.key))
                     continue
                 if may:
-                    await self._parking.note(group, Moved(topic, place.queue_id, one.key, to))
+                    moved = Moved(topic, place.queue_id, one.key, to, key_map.version)
+                    await self._parking.note(group, moved)
             if one.moved_to == to:  # else it went elsewhere before, and its heir knows
                 result.coming.setdefault(to.broker, []).append(
                     Move(
@@ -108,7 +111,7 @@ class ParkMoves:
         for move in moves:
             place = Place(group, topic, move.queue_id)
             async with self._parking.alone(place):
-                may = self._parking.table.may_come(place, move.key, move.other)
+                may = self._parking.table.may_come(place, move.key, move.other, move.version)
                 if may and self._parking.table.is_crowded(group):
                     busy += 1
                     crowded = True

@@ -144,7 +144,7 @@ class Releasing:
             request = ParkedKeys(group, topic, place.queue_id)
             command = Command.request(request.CODE, encode_fields(request))
             found = QueueParking.decode((await self._peers.ask(topic, place.broker, command)).body)
-            return frozenset(one.key for one in found.keys if one.moved)
+            return frozenset(one.key for one in found.keys if one.moved and one.moved_by <= version)
 
         leaving = await parking.moves.leave(group, topic, KeyMap.decode(text), left_at)
         busy = leaving.busy

@@ -286,7 +286,8 @@ class Resizing:
     def _with_map(self, config: TopicConfig, now: Versions) -> TopicConfig:
         count = rules.counts_of(now.map).get(self._broker.config.name, 0)
         waiting, first = rules.waiting(now), self.bounds.first(config.name)
-        wanted = max(count, past.queues_left(now, first, of=waiting))
+        parked = self._broker.parking.reach.queues_left(config.name, waiting)
+        wanted = max(count, past.queues_left(now, first, of=waiting), parked)
         if waiting:
             wanted = max(wanted, config.read_queues)
         if now.plan is not None or now.stopped:  # as it is, until the next version is open

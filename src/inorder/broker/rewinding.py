@@ -16,8 +16,9 @@ from inorder.broker.state import resizing as versions
 from inorder.broker.state import rewinding as rules
 from inorder.broker.state.leases import NOBODY
 from inorder.broker.state.parkedkeys import ParkedKey, Place
-from inorder.broker.state.rewinding import Standing
+from inorder.broker.state.rewinding import Reach, Standing
 from inorder.errors import InvalidParameter
+from inorder.wire.bodies.parking import QueuePlace
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -127,16 +128,16 @@ class Rewinding:
         for queue in self._broker.store.queues_of(topic):
             self._broker.wake(topic, queue.queue_id)
 
-    def has_reached(self, place: Place, one: ParkedKey) -> bool:
-        """Tell whether a group has come as far as one of its parked keys."""
+    def reach(self, place: Place, one: ParkedKey) -> Reach:
+        """Tell how far a group has come with one of its parked keys."""
         now = self._resizing.topics.get(place.topic)
         queue = (self._broker.config.name, place.queue_id)
-        return now is None or rules.has_reached(now, place.group, queue, one)
+        return Reach(True, False) if now is None else rules.reach(now, place.group, queue, one)
 
-    def is_mixed(self, place: Place, one: ParkedKey) -> bool:
-        """Tell whether a group has come as far as some messages of a parked key, not as all."""
+    def older(self, place: Place, one: ParkedKey) -> list[QueuePlace]:
+        """Return the older lists of a parked key that a group has reached, the oldest first."""
         now = self._resizing.topics.get(place.topic)
-        return now is not None and rules.is_mixed(now, place.group, place.queue_id, one)
+        return one.older_until(None if now is None else versions.reading(now, place.group))
 
     def end_for(self, place: Place) -> int | None:
         """Return the offset of a queue up to which a group has come; None: it may have all."""

@@ -219,6 +219,7 @@ class Consuming:
         )  # fmt: skip
 
     def _parked_changed(self, holding: Holding) -> None:
+        self._redriver.check(holding)
         if self._redriver.parker.is_known(holding):  # else it is asked for, and comes here then
             self._parked_known(holding)
 

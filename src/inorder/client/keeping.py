@@ -119,7 +119,7 @@ class Keeper:
             return
         if holding.fencing is not None:
             holding.fencing.chapters = tuple(grant.chapters)
-        if (grant.parked, grant.redrive) != (holding.parked, holding.redrive):
+        if grant.redrive or (grant.parked, grant.redrive) != (holding.parked, holding.redrive):
             holding.parked, holding.redrive = grant.parked, grant.redrive
             self._member.parked_changed(holding)
 

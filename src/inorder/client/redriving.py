@@ -93,6 +93,16 @@ class Redriver:
                 self._run(holding, runs, one, pace), name=f"redrive of {one.key} in {holding.queue}"
             )
 
+    def check(self, holding: Holding) -> None:
+        """Ask anew for a queue's parked keys if a redrive waits for us of which nothing is known.
+
+        Their version may be one that we had: a broker that was restarted counts anew what changed
+        without a record.
+        """
+        view = self.parker.view(holding)
+        if holding.redrive and not self._active.get(holding) and not view.wanted(()):
+            view.version = UNKNOWN
+
     async def _run(self, holding: Holding, runs: Runs, one: OwnedKey, pace: Pace) -> None:
         redrive = _KeyRedrive(self, holding, runs, one, pace)
         log.info("redrive begins group=%s queue=%s key=%s", self._group, holding.queue, one.key)
@@ -198,8 +208,9 @@ class _KeyRedrive:
         """Return the first messages of a list: what was handled and reported is gone from it."""
         queue, holding = self._queue(place), self._holding
         request = ParkedRead(
-            self._redriver.owner()[0], queue.topic, queue.index, self._key, -1, READ_MESSAGES
-        )
+            self._redriver.owner()[0], queue.topic, queue.index, self._key, -1, READ_MESSAGES,
+            in_order=True,
+        )  # fmt: skip
         try:
             records = await (await self._redriver.api(queue)).read(request)
             limit = self._redriver.session.config.message_bytes_max

@@ -27,6 +27,7 @@ import contextvars
 import functools
 import hashlib
 import heapq
+import inspect
 import itertools
 import random
 import socket
@@ -418,15 +419,38 @@ def run(
             loop.close()
 
 
-def _sleeps_for_ever(loop: SimLoop, task: asyncio.Task[Any]) -> bool:
-    """Tell whether a task's wake-up was due when its node died: nothing calls it any more."""
-    awaited: asyncio.Future[Any] | None = getattr(task, "_fut_waiter", None)
-    return not loop.node_of_task(task).alive and awaited is not None and awaited.done()
+def _sleep_for_ever(loop: SimLoop) -> set[asyncio.Task[Any]]:
+    """Return the tasks of dead nodes that nothing calls any more, and those that wait for them.
+
+    Their wake-up was due when their node died, or their first step.
+    """
+    waiting = {
+        task: getattr(task, "_fut_waiter", None)
+        for task in loop.open_tasks() if not loop.node_of_task(task).alive
+    }  # fmt: skip
+    found = {task for task, awaited in waiting.items() if awaited is None or awaited.done()}
+    more = True
+    while more:
+        more = False
+        for task, awaited in waiting.items():
+            parts = {awaited, *getattr(awaited, "_children", ())}  # of a gather
+            if task not in found and parts & found:
+                found.add(task)
+                more = True
+    return found
 
 
 def _cancel_rest(loop: SimLoop) -> None:
     loop.bury()
-    rest = [task for task in loop.open_tasks() if not _sleeps_for_ever(loop, task)]
+    asleep = _sleep_for_ever(loop)
+    rest = [task for task in loop.open_tasks() if task not in asleep]
+    for task in asleep:
+        coroutine = task.get_coro()
+        if (
+            inspect.iscoroutine(coroutine)
+            and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+        ):
+            coroutine.close()  # else Python complains that it was never awaited
     for task in rest:
         task.cancel()
     if rest:

@@ -55,6 +55,15 @@ FIRST = parked(5, error="ValueError: no")
 JOINED = parked(8)
 
 
+def saved_and_restored(table: ParkingTable) -> ParkingTable:
+    """Return a table as it is after a restart."""
+    restored = ParkingTable()
+    queues = [parkingfile.encode_queue(place, one) for place, one in table.places.items()]
+    saved = parkingfile.encode(queues, replay_from=0, depends_on=0, log_crc=0)
+    parkingfile.decode(saved).restore(restored)
+    return restored
+
+
 def test_a_key_keeps_its_first_error_and_its_order() -> None:
     """What joins a key lies behind what came before it in the queue, whatever came first here."""
     table = table_of(FIRST, parked(9), parked(8))
@@ -104,11 +113,7 @@ def test_a_job_parks_below_the_committed_offset_until_its_batch_is_done() -> Non
     table.prune(PLACE, 10)
     assert judge(table, 5, joins=False, floor=10, until=20) is Verdict.PARKED
     assert table.done(PLACE, 10) == []
-    restored = ParkingTable()
-    queues = [parkingfile.encode_queue(place, one) for place, one in table.places.items()]
-    parkingfile.decode(parkingfile.encode(queues, replay_from=0, depends_on=0, log_crc=0)).restore(
-        restored
-    )
+    restored = saved_and_restored(table)
     assert judge(restored, 5, joins=False, floor=10, until=20) is Verdict.PARKED
     restored.prune(PLACE, 20)
     assert PLACE not in restored.places
@@ -255,14 +260,46 @@ def test_an_installed_key_is_parked_until_its_older_list_is_drained() -> None:
     assert "older" in table.may_unpark(PLACE, "k", -1, heir=False)
     table.apply("billing", Redriven("orders", 0, "k", older=ELSEWHERE), 9000)
     assert table.may_unpark(PLACE, "k", -1, heir=False) == ""
-    assert table_of(coming).may_come(PLACE, "k", ELSEWHERE) is None
-    assert ParkingTable().may_come(PLACE, "k", ELSEWHERE) is True
+    assert table_of(coming).may_come(PLACE, "k", ELSEWHERE, 2) is None
+    assert ParkingTable().may_come(PLACE, "k", ELSEWHERE, 2) is True
+
+
+def test_older_lists_come_in_the_order_of_the_versions_by_which_they_came() -> None:
+    """A replay may bring the older one later; it may bring one again, by an older version."""
+    third, places = QueuePlace("broker-c", 0), [QueuePlace("broker-b", n) for n in (0, 1)]
+    table = table_of(
+        *(Installed("orders", 0, "k", place, 500, version=version)
+          for place, version in ((third, 4), (places[0], 2), (places[1], 2)))
+    )  # fmt: skip
+    found = table.find(PLACE, "k")
+    assert found is not None
+    assert found.older_until(None) == [*places, third]
+    assert (found.older_until(3), found.older_until(1)) == (places, [])
+    assert table.may_come(PLACE, "k", third, 4) is None
+    assert table.may_come(PLACE, "k", third, 1) is True
+    table.apply("billing", Installed("orders", 0, "k", third, 500, version=1), 9000)
+    table.apply("billing", Installed("orders", 0, "k", third, 500, version=4), 9100)
+    assert found.older_until(None) == [third, *places]
+    restored = saved_and_restored(table).find(PLACE, "k")
+    assert restored == found
+
+
+def test_what_came_before_a_reset_has_to_come_again() -> None:
+    """That is known until the group is there once more, also over restarts."""
+    table = table_of(FIRST, Forgotten("orders", 0, 9), Forgotten("orders", 0, 7))
+    for one in (table, saved_and_restored(table)):
+        one.prune(PLACE, 8)
+        assert one.places[PLACE].replay_until == 9
+        one.prune(PLACE, 9)
+        assert one.places[PLACE].replay_until == 0
 
 
 def test_a_key_does_not_come_back_onto_its_own_older_list() -> None:
     """Else its newest messages would lie with its oldest: it has to be redriven first."""
-    table = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE))
-    assert table.may_come(PLACE, "k", ELSEWHERE) is False
+    table = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE, 3))
+    assert table.may_come(PLACE, "k", ELSEWHERE, 4) is False
+    assert table.may_come(PLACE, "k", ELSEWHERE, 3) is False
+    assert table.may_come(PLACE, "k", ELSEWHERE, 2) is True, "it comes before that, in a replay"
 
 
 def test_a_key_that_would_come_back_stays_where_it_can_be_redriven() -> None:
@@ -271,15 +308,16 @@ def test_a_key_that_would_come_back_stays_where_it_can_be_redriven() -> None:
     there = PLACE._replace(queue_id=1)
     table = table_of(
         FIRST,
-        Moved("orders", 0, "k", away),
-        Installed("orders", 1, "k", home, 500, "ValueError: no", 6, "k"),
+        Moved("orders", 0, "k", away, 2),
+        Installed("orders", 1, "k", home, 500, "ValueError: no", 6, "k", 2),
     )
-    assert table.left(PLACE) == {"k"}
-    assert table.left(there) == frozenset()
-    assert table.may_leave(there, "k", table.left(PLACE)) is False
+    assert table.left(PLACE, 1) == frozenset(), "it has not left by then"
+    assert table.left(PLACE, 2) == table.left(PLACE, 3) == {"k"}
+    assert table.left(there, 3) == frozenset()
+    assert table.may_leave(there, "k", table.left(PLACE, 3)) is False
     table.apply("billing", Redriven("orders", 0, "k", [5]), 9000)
-    assert table.may_leave(there, "k", table.left(PLACE)) is False
+    assert table.may_leave(there, "k", table.left(PLACE, 3)) is False
     table.apply("billing", Unparked("orders", 0, "k"), 9100)
-    assert table.left(PLACE) == frozenset()
-    assert table.may_leave(there, "k", table.left(PLACE)) is True
-    assert table.may_come(PLACE, "k", away) is True
+    assert table.left(PLACE, 3) == frozenset()
+    assert table.may_leave(there, "k", table.left(PLACE, 3)) is True
+    assert table.may_come(PLACE, "k", away, 3) is True

@@ -13,8 +13,8 @@ from inorder.broker.state.parkedkeys import Place
 from inorder.broker.state.parking import ParkingTable
 from inorder.broker.state.parkrecords import Installed, Moved, Parked, Redriving, Unparked
 from inorder.broker.state.parkrecords import Redriven as RedrivenNote
-from inorder.client.redriving import _KeyRedrive
-from inorder.client.state.parking import Pace, ParkedView
+from inorder.client.redriving import Redriver, _KeyRedrive
+from inorder.client.state.parking import UNKNOWN, Pace, ParkedView
 from inorder.model import TopicQueue
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.bodies.parking import OwnedKey, QueueParking, QueuePlace, RedrivenBody
@@ -193,3 +193,33 @@ def test_an_older_list_that_comes_meanwhile_is_drained_too(lists: Lists) -> None
     complete(redrive)
     assert lists.handled == [(OWN, 1), (OTHER, 6)]
     assert lists.known(OTHER) == lists.known(OWN) == []
+
+
+@pytest.mark.parametrize(
+    ("waits", "known", "active", "asks"),
+    [
+        (True, 0, set(), True),
+        (True, 9, set(), False),  # it is begun by what is known
+        (True, 0, {"other"}, False),
+        (False, 0, set(), False),
+    ],
+)
+def test_a_redrive_that_waits_and_is_not_known_is_asked_for(
+    waits: bool, known: int, active: set[str], asks: bool
+) -> None:
+    """A broker that was restarted may name a version of the parked keys that we had."""
+    view = ParkedView()
+    view.load(QueueParking(5, [OwnedKey(KEY, 3, known)], []))
+    parker: Any = SimpleNamespace(view=lambda _: view)
+    parts: Any = {"leases": None, "tasks": None}
+    session: Any = None
+    redriver = Redriver(session, "g", parker=parker, suspend_ms=1, **parts)
+    holding: Any = _Queue(waits)
+    redriver._active[holding] = active
+    redriver.check(holding)
+    assert view.version == (UNKNOWN if asks else 5)
+
+
+@dataclass(eq=False)
+class _Queue:
+    redrive: bool

@@ -67,8 +67,9 @@ async def keys(broker: BrokerLike, connection: ServerConnection, command: Comman
         queue = parking.table.places.get(place)
         owned = [
             OwnedKey(
-                one.key, one.end, parking.redrive_of(place, one), one.rate, list(one.older),
-                one.moved_to is not None,
+                one.key, one.end, parking.reach.redrive_of(place, one), one.rate,
+                parking.reach.older(place, one), one.moved_to is not None, one.moved_by,
+                parking.reach.is_home(place, one),
             )
             for one in (queue.keys.values() if queue is not None else ())
         ]  # fmt: skip
@@ -96,7 +97,7 @@ def list_(broker: BrokerLike, connection: ServerConnection, command: Command) ->
         for group, why in broker.parking.full_groups().items()
         if request.group in ("", group)
     }
-    page = ParkedPage([_entry(*one) for one in found[:PAGE_MAX]], full, more)
+    page = ParkedPage([_entry(broker, *one) for one in found[:PAGE_MAX]], full, more)
     return command.reply(fields={}, body=page.encode())
 
 
@@ -109,11 +110,12 @@ def _cursor(text: str) -> tuple[str, str, int, str]:
         raise InvalidParameter(f"after={text[:80]} is not the `next` of a page") from None
 
 
-def _entry(place: Place, one: ParkedKey) -> ParkedEntry:
+def _entry(broker: BrokerLike, place: Place, one: ParkedKey) -> ParkedEntry:
+    moved_to = None if broker.parking.reach.is_home(place, one) else one.moved_to
     return ParkedEntry(
         *place, one.key, len(one.messages), one.size_bytes, one.since_ms,
         one.messages[0].origin if one.messages else -1, one.tries, one.first_error, one.last_error,
-        one.redrive, one.rate, list(one.older), one.moved_to, one.sharding_key,
+        one.redrive, one.rate, one.older_until(None), moved_to, one.sharding_key,
     )  # fmt: skip
 
 
@@ -123,8 +125,9 @@ def read(broker: BrokerLike, connection: ServerConnection, command: Command) -> 
     place = _place(request)
     one = broker.parking.table.find(place, request.key)
     records = broker.parking.records(
-        place, request.key, request.after, max(1, request.max_messages), READ_BYTES_MAX
-    )
+        place, request.key, request.after, max(1, request.max_messages), READ_BYTES_MAX,
+        in_order=request.in_order,
+    )  # fmt: skip
     reply = requests.ParkedReadReply(0 if one is None else len(one.messages))
     return command.reply(fields=encode_fields(reply), body=b"".join(records))
 
@@ -138,7 +141,7 @@ async def redrive(broker: BrokerLike, connection: ServerConnection, command: Com
             notes: list[Redriving | Cancelled] = []
             for name in named:
                 one = broker.parking.table.find(place, name.key)
-                if one is None or one.moved_to is not None:
+                if one is None or not broker.parking.reach.is_home(place, one):
                     continue
                 if request.cancel:
                     notes.append(Cancelled(place.topic, place.queue_id, name.key))

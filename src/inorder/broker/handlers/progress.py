@@ -7,6 +7,7 @@ not pull just now are told to (220).
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,7 @@ from inorder.broker.handlers.offsets import answer_rested, answer_settled
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.model import TopicConfig, TopicQueue
 from inorder.wire import bodies
+from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields
 from inorder.wire.requests.progress import (
     CloneOffsets,
@@ -29,7 +31,6 @@ from inorder.wire.requests.progress import (
 
 if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
 
 logger = logging.getLogger(__name__)
 
@@ -126,8 +127,10 @@ def reset_offset(
     if not targets:
         raise SystemError_("No queues to reset.")
 
+    notes: list[asyncio.Task[None]] = []
+
     def reset() -> Command:
-        _reset(broker, request, targets)
+        notes.extend(_reset(broker, request, targets))
         logger.info(
             "offsets reset topic=%s group=%s queues=%s peer=%s",
             topic, group, targets, connection.peer,
@@ -137,15 +140,28 @@ def reset_offset(
 
     version = broker.resizing.rewinding.version_touched(topic, group, targets)
     if version is not None:
-        return answer_rested(broker, topic, group, version, reset)
+        return _answer_noted(answer_rested(broker, topic, group, version, reset), notes)
     answer = reset()
-    return answer_settled(broker, answer) if broker.config.store.sync_flush else answer
+    settled = answer_settled(broker, answer) if broker.config.store.sync_flush else answer
+    return _answer_noted(settled, notes) if notes else settled
 
 
-def _reset(broker: BrokerLike, request: ResetOffset, targets: dict[int, int]) -> None:
+async def _answer_noted(
+    answer: Command | Coroutine[Any, Any, Command], notes: list[asyncio.Task[None]]
+) -> Command:
+    """Answer when it counts, too, for what is parked."""
+    found = answer if isinstance(answer, Command) else await answer
+    await asyncio.gather(*map(asyncio.shield, notes))
+    return found
+
+
+def _reset(
+    broker: BrokerLike, request: ResetOffset, targets: dict[int, int]
+) -> list[asyncio.Task[None]]:
     topic, group = request.topic, request.group
+    before = {queue_id: broker.offsets.query(group, topic, queue_id) for queue_id in targets}
     broker.ownership.reset(group, topic, targets)
-    broker.parking.was_reset(group, topic, targets)
+    notes = broker.parking.was_reset(group, topic, before)
     for queue_id in targets:
         broker.wake(topic, queue_id)
     # Pulls that waited have told their clients. Who does not pull just now is told in another way.
@@ -155,6 +171,7 @@ def _reset(broker: BrokerLike, request: ResetOffset, targets: dict[int, int]) ->
         if broker.offsets.has_reset(group, topic, queue_id)
     }
     tell_reset(broker, group, topic, untold, request.timestamp_ms)
+    return notes
 
 
 def _targets(broker: BrokerLike, request: ResetOffset, config: TopicConfig) -> dict[int, int]:

@@ -53,10 +53,16 @@ class ParkedKey:
     last_error: str = ""
     redrive: int = 0
     rate: int = 0
-    older: list[QueuePlace] = field(default_factory=list)
+    older: dict[QueuePlace, int] = field(default_factory=dict)
+    """Queues that it has come from, and by which version of the key map."""
     moved_to: QueuePlace | None = None
-    version: int = 0
-    """The version of the key map by which it has come from another queue; 0: it has not."""
+    moved_by: int = 0
+    """The version of the key map by which it lives there."""
+
+    def older_until(self, version: int | None) -> list[QueuePlace]:
+        """Return the queues that it has come from up to a version, the oldest first; None: all."""
+        came = sorted(self.older.items(), key=lambda one: one[1])  # stable: of one version in order
+        return [place for place, by in came if version is None or by <= version]
 
     @property
     def size_bytes(self) -> int:
@@ -73,11 +79,30 @@ class ParkedQueue:
     origins: set[int] = field(default_factory=set)
     late: dict[int, int] = field(default_factory=dict)
     """Of a job's: the group's offset up to which an origin is to be known, though it lies below."""
+    replay_until: int = 0
+    """Where the group was when it was set back: what lies before that has to come again first."""
     touched: int = 0
     """Added to the version, so that owners look again."""
     redrive: tuple[int, bool] = (-1, False)
     """A version, and whether some key was to be redriven then."""
 
+    def was_reset(self, until: int) -> None:
+        """Know nothing but what is parked: the group, which was at an offset, was set elsewhere."""
+        self.origins = {message.origin for one in self.keys.values() for message in one.messages}
+        self.late.clear()
+        self.replay_until = max(self.replay_until, until)
+
     def touch(self) -> None:
         """Have the owner look again: keys may be handled that had to wait."""
         self.touched = (self.touched + 1) % TOUCHES
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a group has parked."""
+
+    keys: int = 0
+    messages: int = 0
+    size_bytes: int = 0
+    oldest_ms: int | None = None
+    """Since when its oldest key is parked; None: that has to be looked for."""

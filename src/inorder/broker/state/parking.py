@@ -20,12 +20,18 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 from typing import Final
 
-from inorder.broker.state.parkedkeys import Limits, ParkedKey, ParkedMessage, ParkedQueue, Place
+from inorder.broker.state.parkedkeys import (
+    Limits,
+    ParkedKey,
+    ParkedMessage,
+    ParkedQueue,
+    Place,
+    Totals,
+)
 from inorder.broker.state.parkrecords import (
     Cancelled,
     Dropped,
@@ -54,15 +60,6 @@ class Verdict(Enum):
     FULL = "full"
 
 
-@dataclass(slots=True)
-class _Totals:
-    keys: int = 0
-    messages: int = 0
-    size_bytes: int = 0
-    oldest_ms: int | None = None
-    """Since when its oldest key is parked; None: that has to be looked for."""
-
-
 class ParkingTable:
     """All parked keys of a broker."""
 
@@ -70,7 +67,7 @@ class ParkingTable:
         self.limits = limits or Limits()
         self.places: dict[Place, ParkedQueue] = {}
         self.revision = 0
-        self._totals: dict[str, _Totals] = {}
+        self._totals: dict[str, Totals] = {}
         self._oldest: tuple[int, int | None] = (-1, None)  # by revision
 
     def __repr__(self) -> str:
@@ -180,7 +177,7 @@ class ParkingTable:
 
     def full(self, group: str, now_ms: int, *, keys: int = 0, size_bytes: int = 0) -> str:
         """Return why a group cannot park so much more; empty if it can."""
-        totals, limits = self._totals.get(group, _Totals()), self.limits
+        totals, limits = self._totals.get(group, Totals()), self.limits
         if totals.keys + keys > limits.keys_max:
             return f"{totals.keys} keys are parked, parked_keys_max is {limits.keys_max}"
         if totals.size_bytes + size_bytes > limits.bytes_max:
@@ -219,10 +216,12 @@ class ParkingTable:
             return f"the list grew: it ends at {one.end}, not at {end}"
         return ""
 
-    def left(self, place: Place) -> frozenset[str]:
-        """Return the keys that live elsewhere by now, whose older list still lies here."""
+    def left(self, place: Place, version: int) -> frozenset[str]:
+        """Return the keys that live elsewhere by a version, whose older list still lies here."""
         known = self.places.get(place, ParkedQueue()).keys.values()
-        return frozenset(one.key for one in known if one.moved_to is not None)
+        return frozenset(
+            one.key for one in known if one.moved_to is not None and one.moved_by <= version
+        )
 
     def may_leave(self, place: Place, key: str, left: Container[str]) -> bool | None:
         """Tell whether a key can move; None: it is not parked here, or has moved already.
@@ -235,14 +234,14 @@ class ParkingTable:
             return None
         return not one.redrive and key not in left
 
-    def may_come(self, place: Place, key: str, older: QueuePlace) -> bool | None:
-        """Tell whether a key can come here; None: it has already."""
+    def may_come(self, place: Place, key: str, older: QueuePlace, version: int) -> bool | None:
+        """Tell whether a key can come here by a version; None: it has already."""
         one = self.find(place, key)
         if one is None:
             return True
-        if older in one.older:
+        if one.older.get(older, version + 1) <= version:
             return None
-        return one.moved_to is None  # else a list of it lies here that is older still
+        return one.moved_to is None or one.moved_by > version  # else what lies here is older still
 
     def is_crowded(self, group: str) -> bool:
         """Tell whether no key of a group may come from another queue.
@@ -267,10 +266,9 @@ class ParkingTable:
         elif isinstance(event, Installed):
             self._install(place, queue, event)
         elif isinstance(event, Forgotten):
-            queue.origins = {
-                message.origin for one in queue.keys.values() for message in one.messages
-            }
-            queue.late.clear()
+            queue.was_reset(event.until)
+            if not queue.keys:
+                del self.places[place]
         else:
             one = queue.keys.get(event.key)
             if one is not None:
@@ -289,8 +287,8 @@ class ParkingTable:
             one.redrive = one.rate = 0
         elif isinstance(event, Redriven):
             self._remove(place, one, event.done)
-            if event.older is not None and event.older in one.older:
-                one.older.remove(event.older)
+            if event.older is not None:
+                one.older.pop(event.older, None)
             if event.error is not None:
                 one.redrive = one.rate = 0
                 one.last_error = event.error
@@ -299,7 +297,7 @@ class ParkingTable:
             if event.whole and one.moved_to is None:
                 one.redrive, one.rate = queue.version, 0  # the owner lets it go live
         elif isinstance(event, Moved):
-            one.moved_to = event.to
+            one.moved_to, one.moved_by = event.to, event.version
         else:
             self._forget_key(place, queue, one)
 
@@ -309,7 +307,7 @@ class ParkingTable:
             if one is not None:
                 self._replace(one, event.offset, position)
             return
-        totals = self._totals.setdefault(place.group, _Totals())
+        totals = self._totals.setdefault(place.group, Totals())
         if one is None:
             one = queue.keys[event.key] = ParkedKey(
                 event.key, event.at_ms, event.error, event.tries, event.sharding_key
@@ -337,12 +335,10 @@ class ParkingTable:
             one = queue.keys[event.key] = ParkedKey(
                 event.key, event.at_ms, event.error, event.tries, event.sharding_key
             )
-            totals = self._totals.setdefault(place.group, _Totals())
+            totals = self._totals.setdefault(place.group, Totals())
             totals.keys += 1
             totals.oldest_ms = None
-        one.version = max(one.version, event.version)
-        if event.older not in one.older:
-            one.older.append(event.older)
+        one.older[event.older] = min(event.version, one.older.get(event.older, event.version))
 
     def _remove(self, place: Place, one: ParkedKey, origins: Iterable[int]) -> None:
         gone = set(origins)
@@ -371,6 +367,7 @@ class ParkingTable:
             return
         late = queue.late = {one: until for one, until in queue.late.items() if until > floor}
         queue.origins = {one for one in queue.origins if one >= floor or one in late}
+        queue.replay_until = 0 if floor >= queue.replay_until else queue.replay_until
         for one in queue.keys.values():  # they stay known as long as they are parked
             queue.origins.update(message.origin for message in one.messages)
         if not queue.origins and not queue.keys:
@@ -389,12 +386,12 @@ class ParkingTable:
         """Put in what a file holds."""
         self.places[place] = queue
         for one in queue.keys.values():
-            totals = self._totals.setdefault(place.group, _Totals())
+            totals = self._totals.setdefault(place.group, Totals())
             totals.keys += 1
             totals.messages += len(one.messages)
             totals.size_bytes += one.size_bytes
 
     def statistics(self, group: str) -> tuple[int, int, int]:
         """Return how many keys, messages and bytes a group has parked."""
-        totals = self._totals.get(group, _Totals())
+        totals = self._totals.get(group, Totals())
         return totals.keys, totals.messages, totals.size_bytes

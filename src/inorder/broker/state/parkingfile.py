@@ -8,6 +8,7 @@ before `depends_on`, by which another log, or one that lost its end, is told fro
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, repeat
 from typing import Final
 
 import msgspec
@@ -35,7 +36,8 @@ class SavedKey(msgspec.Struct, frozen=True):
     rate: int = 0
     older: list[QueuePlace] = []
     moved_to: QueuePlace | None = None
-    version: int = 0
+    older_versions: list[int] = []
+    moved_by: int = 0
 
 
 class SavedQueue(msgspec.Struct, frozen=True):
@@ -49,6 +51,7 @@ class SavedQueue(msgspec.Struct, frozen=True):
     origins: list[int]
     late: list[tuple[int, int]] = []
     """Origins of a job, and the group's offset up to which they are known."""
+    replay_until: int = 0
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -63,14 +66,18 @@ class Saved(msgspec.Struct, frozen=True):
     def restore(self, table: ParkingTable) -> None:
         """Fill an empty table."""
         for saved in self.queues:
-            queue = ParkedQueue(saved.version, origins=set(saved.origins), late=dict(saved.late))
+            queue = ParkedQueue(
+                saved.version, origins=set(saved.origins), late=dict(saved.late),
+                replay_until=saved.replay_until,
+            )  # fmt: skip
             for one in saved.keys:
                 messages = [ParkedMessage(*message) for message in one.messages]
                 queue.origins.update(message.origin for message in messages)
                 queue.keys[one.key] = ParkedKey(
                     one.key, one.since_ms, one.first_error, one.tries, one.sharding_key, messages,
-                    one.end, one.last_error, one.redrive, one.rate, list(one.older), one.moved_to,
-                    one.version,
+                    one.end, one.last_error, one.redrive, one.rate,
+                    dict(zip(one.older, chain(one.older_versions, repeat(0)), strict=False)),
+                    one.moved_to, one.moved_by,
                 )  # fmt: skip
             table.restore(Place(saved.group, saved.topic, saved.queue), queue)
 
@@ -97,12 +104,12 @@ def _saved(place: Place, queue: ParkedQueue) -> SavedQueue:
             one.key, one.since_ms, one.first_error, one.tries, one.sharding_key,
             [(message.origin, message.position, message.size) for message in one.messages],
             one.end, one.last_error, one.redrive, one.rate, list(one.older), one.moved_to,
-            one.version,
+            list(one.older.values()), one.moved_by,
         )
         for one in queue.keys.values()
     ]  # fmt: skip
     gone, late = sorted(queue.origins - parked), sorted(queue.late.items())
-    return SavedQueue(*place, queue.version, keys, gone, late)
+    return SavedQueue(*place, queue.version, keys, gone, late, queue.replay_until)
 
 
 def decode(content: bytes) -> Saved:

@@ -103,6 +103,8 @@ class Moved(msgspec.Struct, frozen=True, tag="moved"):
     queue: int
     key: str
     to: QueuePlace
+    version: int = 0
+    """The version of the key map by which it does."""
 
 
 class Installed(msgspec.Struct, frozen=True, tag="installed"):
@@ -125,6 +127,8 @@ class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):
 
     topic: str
     queue: int
+    until: int = 0
+    """Where it was."""
 
 
 Note = Redriving | Cancelled | Redriven | Unparked | Dropped | Moved | Installed | Forgotten

@@ -28,6 +28,7 @@ from inorder.broker.state.resizing import (
     Versions,
     end_for,
     known_of,
+    next_map,
     reading,
 )
 from inorder.errors import InvalidParameter
@@ -55,6 +56,15 @@ class Agreement(NamedTuple):
     """The brokers that have to be told to let it rest in that version."""
     over: bool
     """It may read on, everywhere."""
+
+
+class Reach(NamedTuple):
+    """How far a group has come with a parked key."""
+
+    reached: bool
+    """What it has reached of it may be handled."""
+    blocked: bool
+    """It does not go on before that was done: newer messages of the key would pass those."""
 
 
 def version_touched(
@@ -136,29 +146,34 @@ def agree(standings: Mapping[str, Standing]) -> Agreement:
     return Agreement(term, version, behind, over)
 
 
-def has_reached(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> bool:
-    """Tell whether a group has come as far as a parked key of a queue.
+def reach(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> Reach:
+    """Tell how far a group has come with a parked key of a queue.
 
-    Not if the key belongs there by a version that the group, which was set back, has yet to reach,
-    or all of its messages do: then it is not handled, and stays where it is.
+    A group that was set back may have reached some of a key's lists and messages and not others, or
+    none: then it is not handled, and stays where it is. The same if the key belongs elsewhere.
     """
     if rests(now, group):
-        return False
+        return Reach(False, False)
     held, version = end_for(now, group, queue[1]), reading(now, group)
     if held is None:
-        return True
-    if one.version > version or (one.messages and one.messages[0].origin >= held):
-        return False
+        return Reach(True, False)
+    begun = any(by <= version for by in one.older.values()) or (
+        bool(one.messages) and one.messages[0].origin < held
+    )
+    later = any(by > version for by in one.older.values()) or (
+        bool(one.messages) and one.messages[-1].origin >= held
+    )
+    if later and not begun:
+        return Reach(False, False)
     if not one.sharding_key:
-        return True  # it was not put there by a map
+        return Reach(True, False)  # it was not put there by a map
     chapter = next(past for past in now.past if past.version >= version)
-    return _map(chapter.map).queue(one.sharding_key) == queue
-
-
-def is_mixed(now: Versions, group: str, queue_id: int, one: ParkedKey) -> bool:
-    """Tell whether some messages of a parked key are of versions its group has yet to reach."""
-    held = end_for(now, group, queue_id)
-    return held is not None and bool(one.messages) and one.messages[-1].origin >= held
+    if _map(chapter.map).queue(one.sharding_key) != queue:
+        return Reach(False, False)
+    next_version, text = next_map(now, group)
+    to = _map(text).queue(one.sharding_key)
+    elsewhere = one.moved_to is not None and (one.moved_to, one.moved_by) != (to, next_version)
+    return Reach(True, begun and to != queue and (later or elsewhere))
 
 
 @lru_cache(maxsize=64)

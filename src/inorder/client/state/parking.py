@@ -15,6 +15,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from inorder.model import Fence, ReceivedMessage, TopicQueue
 from inorder.wire import extensions as names
 from inorder.wire.bodies.parking import ERROR_CHARS_MAX, KEY_CHARS_MAX, OwnedKey, QueueParking
@@ -58,9 +60,7 @@ class ParkedView:
         """Note that a message was parked with a key."""
         known = self.keys.get(key, OwnedKey(key, -1))
         if offset > known.end or key not in self.keys:
-            self.keys[key] = OwnedKey(
-                key, max(offset, known.end), known.redrive, known.rate, known.older, known.moved
-            )
+            self.keys[key] = msgspec.structs.replace(known, end=max(offset, known.end))
 
     def go_live(self, key: str) -> None:
         """Note that a key is not parked any more."""
@@ -73,7 +73,7 @@ class ParkedView:
             one
             for key, one in self.keys.items()
             if one.redrive
-            and not one.moved
+            and one.home
             and key not in running
             and self._over.get(key) != one.redrive
         ]
@@ -81,7 +81,7 @@ class ParkedView:
     def goes_on(self, key: str, redrive: int) -> bool:
         """Tell whether a redrive is still wanted: nobody has taken it back."""
         known = self.keys.get(key)
-        return known is not None and known.redrive == redrive and not known.moved
+        return known is not None and known.redrive == redrive and known.home
 
     def end(self, key: str, redrive: int) -> None:
         """Note that a redrive is over, though its key is still parked: it failed."""

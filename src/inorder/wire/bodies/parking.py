@@ -108,7 +108,11 @@ class OwnedKey(msgspec.Struct, frozen=True):
     older: Annotated[list[QueuePlace], msgspec.Meta(max_length=1024)] = []
     """Queues that it was parked in before the topic was resized; their lists come first."""
     moved: bool = False
-    """It lives in another queue by now, whose owner redrives it."""
+    """It lives in another queue by now."""
+    moved_by: Natural = 0
+    """The version of the key map by which it does."""
+    home: bool = True
+    """The owner of this queue redrives it; not if it has moved and its group has come so far."""
 
 
 class QueueParking(Body, frozen=True):

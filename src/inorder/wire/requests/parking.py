@@ -66,6 +66,8 @@ class ParkedRead(msgspec.Struct, frozen=True):
     after: int = -1
     """Only those parked from behind this offset."""
     max_messages: Int32 = 32
+    in_order: bool = False
+    """Of a redrive: none that has to wait for what is older."""
 
 
 class ParkedReadReply(msgspec.Struct, frozen=True):

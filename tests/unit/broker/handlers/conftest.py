@@ -102,8 +102,11 @@ class FakeServer:
 class FakeParking:
     """No parked keys."""
 
-    def was_reset(self, group: str, topic: str, targets: Iterable[int]) -> None:
+    def was_reset(
+        self, group: str, topic: str, before: Mapping[int, int]
+    ) -> list[asyncio.Task[None]]:
         """Nothing is parked that a reset could bring back."""
+        return []
 
     def topic_gone(self, topic: str) -> None:
         """Nothing is parked in it."""

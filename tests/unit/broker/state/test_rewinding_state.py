@@ -7,9 +7,10 @@ import pytest
 from inorder.broker.state import resizing, rewinding
 from inorder.broker.state.parkedkeys import ParkedKey, ParkedMessage
 from inorder.broker.state.resizing import Chapter, Reading, Versions
-from inorder.broker.state.rewinding import Agreement, Standing, agree
-from inorder.errors import GroupNotDone, InvalidParameter
+from inorder.broker.state.rewinding import Agreement, Reach, Standing, agree
+from inorder.errors import GroupNotDone
 from inorder.ordering.keymap import KeyMap
+from inorder.wire.bodies.parking import QueuePlace
 
 THREE = Versions(
     3,
@@ -150,47 +151,66 @@ def test_brokers_agree(
     assert agree({name: Standing(*one) for name, one in standings.items()}) == Agreement(*agreed)
 
 
-def test_parked_keys_of_a_newer_version_wait_for_their_group() -> None:
-    """Neither handled nor moved, until the group that was set back has come so far."""
-    key = next(f"k{n}" for n in range(99) if _place(1, f"k{n}") == _place(2, f"k{n}") == ("a", 1))
-    moves = next(f"k{n}" for n in range(99) if _place(2, f"k{n}") == ("a", 3))
-    first = rewinding.go_on(rewinding.rest(THREE, "g", 1, 1), "g", 1)
+HERE, THERE = ("a", 1), ("a", 3)
+_PAIRS = {
+    (KeyMap.decode(THREE.past[0].map).queue(key), KeyMap.decode(THREE.past[1].map).queue(key)): key
+    for key in map("k{}".format, range(99))
+}
+STAYS, LEAVES = _PAIRS[HERE, HERE], _PAIRS[HERE, THERE]
+AWAY, TO = QueuePlace("b", 0), QueuePlace(*THERE)
+
+
+def _parked(
+    key: str,
+    messages: list[int],
+    older: dict[QueuePlace, int] | None = None,
+    moved: tuple[QueuePlace, int] | None = None,
+) -> ParkedKey:
+    listed = [ParkedMessage(origin, 0, 1) for origin in messages]
+    to, by = moved or (None, 0)
+    return ParkedKey("k", 0, "", 1, key, listed, older=older or {}, moved_to=to, moved_by=by)
+
+
+@pytest.mark.parametrize(
+    ("reads", "queue", "one", "reach"),
+    [
+        (3, HERE, _parked(STAYS, [99]), "reached"),
+        (1, HERE, _parked(STAYS, [19]), "reached"),
+        (1, HERE, _parked(STAYS, [20]), ""),  # it is of version 2
+        (1, HERE, _parked(STAYS, [19, 20]), "reached"),  # what is of version 2 follows here
+        (1, HERE, _parked(LEAVES, [19, 20]), "blocked"),  # and here it does not
+        (1, HERE, _parked(LEAVES, []), "reached"),
+        (1, HERE, _parked(LEAVES, [19]), "reached"),
+        # It has come by a version, from an older list.
+        (1, HERE, _parked(LEAVES, [], {AWAY: 3}), ""),
+        (1, HERE, _parked(LEAVES, [20], {AWAY: 3}), ""),
+        (1, HERE, _parked(LEAVES, [19], {AWAY: 3}), "blocked"),
+        (1, HERE, _parked(LEAVES, [], {AWAY: 1}), "reached"),
+        (1, HERE, _parked(LEAVES, [], {AWAY: 1, TO: 3}), "blocked"),
+        (1, HERE, _parked(STAYS, [19], {AWAY: 3}), "reached"),
+        # It lives elsewhere by a version: by the next one, or one that comes later.
+        (1, HERE, _parked(LEAVES, [19], {}, (TO, 2)), "reached"),
+        (1, HERE, _parked(LEAVES, [19, 20], {}, (TO, 2)), "blocked"),
+        (1, HERE, _parked(LEAVES, [19], {}, (TO, 3)), "blocked"),
+        (1, HERE, _parked(LEAVES, [19], {}, (AWAY, 3)), "blocked"),
+        (1, HERE, _parked(LEAVES, [], {}, (AWAY, 3)), "reached"),  # nothing of it has to wait
+        (1, HERE, _parked(STAYS, [19], {}, (AWAY, 3)), "reached"),
+        # By the map it belongs elsewhere, or no map has put it there.
+        (1, THERE, _parked(LEAVES, []), ""),
+        (2, THERE, _parked(LEAVES, [], {QueuePlace(*HERE): 2}), "reached"),
+        (1, HERE, _parked("", [19, 20]), "reached"),
+        (0, HERE, _parked(STAYS, [19]), ""),  # its group rests
+    ],
+)
+def test_parked_keys_of_a_newer_version_wait_for_their_group(
+    reads: int, queue: tuple[str, int], one: ParkedKey, reach: str
+) -> None:
+    """Neither handled nor moved until the group that was set back has come so far.
+
+    If it has come as far as some of a key, it goes on when those were handled.
+    """
+    rests = rewinding.rest(THREE, "g", 1, 1)
+    first = rewinding.go_on(rests, "g", 1)
     second = resizing.release(first, "g", 2, done=2, term=1)
-    for now, name, place, messages, version, reached in [
-        (THREE, key, ("a", 1), [99], 0, True),
-        (first, key, ("a", 1), [19], 0, True),
-        (first, key, ("a", 1), [20], 0, False),  # it is of version 2
-        (first, key, ("a", 1), [19, 20], 0, True),  # as far as its first messages
-        (first, key, ("a", 1), [], 0, True),
-        (first, key, ("a", 1), [], 2, False),  # it has come by version 2
-        (first, moves, ("a", 3), [], 0, False),  # it is there by version 2
-        (second, moves, ("a", 3), [], 2, True),
-        (first, "", ("a", 1), [19], 0, True),  # no map has put it there
-        (rewinding.rest(first, "g", 1, 2), key, ("a", 1), [19], 0, False),
-    ]:
-        parked = [ParkedMessage(origin, 0, 1) for origin in messages]
-        one = ParkedKey("k", 0, "", 1, name, parked, version=version)
-        assert rewinding.has_reached(now, "g", place, one) == reached, (name, place, messages)
-        mixed = reached and messages == [19, 20]
-        assert (reached and rewinding.is_mixed(now, "g", place[1], one)) == mixed
-
-
-def _place(version: int, key: str) -> tuple[str, int]:
-    return KeyMap.decode(THREE.past[version - 1].map).queue(key)
-
-
-def test_a_group_that_is_made_again_is_above_the_terms_of_before() -> None:
-    """Else a reset here would look like one that all have agreed on already."""
-    forgotten = resizing.forget(rewinding.rest(THREE, "g", 1, 4), ["g", "unknown"])
-    assert forgotten.groups == {}
-    assert rewinding.next_term(forgotten, "g") == 5
-    assert resizing.hold(forgotten, "g", member=True).groups["g"] == Reading(1, True, 4)
-    assert rewinding.next_term(resizing.forget(THREE, ["g"]), "g") == 1
-
-
-def test_groups_that_rest_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger cannot have a broker remember groups without end."""
-    monkeypatch.setattr(rewinding, "GROUPS_MAX", 1)
-    assert rewinding.rest(THREE, "g", 1, 1) is not THREE
-    with pytest.raises(InvalidParameter, match="no more are"):
-        rewinding.rest(THREE, "new", 1, 1)
+    found = rewinding.reach((rests, first, second, THREE)[reads], "g", queue, one)
+    assert found == Reach(bool(reach), reach == "blocked")
