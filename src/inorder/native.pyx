@@ -224,6 +224,22 @@ cdef struct Item:
     int64_t position
 
 
+cdef Py_ssize_t count_sized(const uint8_t* data, Py_ssize_t end, uint32_t least) noexcept:
+    """Return how many things lie behind each other that begin with their size; -1: they do not."""
+    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t count = 0
+    cdef uint32_t size
+    while at < end:
+        if end - at < least:
+            return -1
+        size = get32(data + at)
+        if size < least or size > <uint64_t>(end - at):
+            return -1
+        at += size
+        count += 1
+    return count
+
+
 cdef class Batch:
     """The messages of a batch that is plain, and what its numbers say."""
 
@@ -243,17 +259,9 @@ cdef class Batch:
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(body)
         cdef Py_ssize_t end = PyBytes_GET_SIZE(body)
         cdef Py_ssize_t at = 0
-        cdef Py_ssize_t index = 0
+        cdef Py_ssize_t index = count_sized(data, end, ITEM_MIN)
         cdef uint32_t size
-        while at < end:
-            if end - at < ITEM_MIN:
-                return False
-            size = get32(data + at)
-            if size < ITEM_MIN or size > <uint64_t>(end - at):
-                return False
-            at += size
-            index += 1
-        if index == 0:
+        if index <= 0:
             return False
         self.items = <Item*>PyMem_Malloc(index * sizeof(Item))
         if self.items == NULL:
@@ -575,16 +583,10 @@ def read_records(bytes data not None, bint check_crc, library):
     cdef const uint8_t* base = <const uint8_t*>PyBytes_AS_STRING(data)
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
     cdef Py_ssize_t at = 0
-    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t count = count_sized(base, end, RECORD_MIN)
     cdef uint32_t size
-    while at < end:
-        if end - at < RECORD_MIN:
-            return None
-        size = get32(base + at)
-        if size < RECORD_MIN or size > <uint64_t>(end - at):
-            return None
-        at += size
-        count += 1
+    if count < 0:
+        return None
     cdef bytes made = PyBytes_FromStringAndSize(NULL, count * COLUMNS * sizeof(int64_t))
     cdef int64_t* out = <int64_t*>PyBytes_AS_STRING(made)
     cdef Py_ssize_t index

@@ -12,8 +12,10 @@ from inorder.client.admin import Admin
 from inorder.client.consumer import Consumer
 from inorder.client.producer import Producer
 from inorder.client.session import Session
+from inorder.client.state.resizing import spread
 from inorder.config import BrokerConfig, ClientConfig, StoreConfig
 from inorder.model import ReceivedMessage
+from inorder.ordering.keymap import KeyMap
 from inorder.testing.simcluster import SimCluster
 from inorder.testing.simloop import Node, SimLoop, run
 
@@ -40,6 +42,18 @@ class Town:
     def broker(self, number: int) -> Broker:
         """Return a broker as it runs now."""
         return self.cluster.brokers[number].broker
+
+    def keys_moved(self, queues: int) -> list[str]:
+        """Return keys of one queue of the first broker, all of which a resize takes to the last."""
+        names = [one.broker.config.name for one in self.cluster.brokers]
+        before = KeyMap.decode(self.broker(0).resizing.versions(TOPIC).map)
+        after = KeyMap.of(2, spread(names, queues))
+        found = [
+            text for text in map("k{}".format, range(1000))
+            if before.queue(text)[0] == names[0] and after.queue(text)[0] == names[-1]
+            and before.queue(text) != after.queue(text)
+        ]  # fmt: skip
+        return [text for text in found if before.queue(text) == before.queue(found[0])]
 
     async def send(self, rounds: int = 1, keys: list[str] = KEYS) -> None:
         """Send the next numbers of keys, each key's in order."""

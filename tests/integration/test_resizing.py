@@ -14,7 +14,6 @@ import pytest
 from inorder.broker.places import Places
 from inorder.broker.resizing import Resizing
 from inorder.broker.state import past
-from inorder.client.state.resizing import spread
 from inorder.errors import GroupNotDone, InvalidParameter, KeyMapChanged, ResizeUnderWay
 from inorder.model import Subscription, TopicQueue
 from inorder.ordering.keymap import KeyMap
@@ -27,8 +26,6 @@ from inorder.wire.requests.resizing import ResizeDecide, ResizeOpen, ResizeRelea
 from tests.integration.resizekit import GROUP, KEYS, TOPIC, Town, play
 
 pytestmark = pytest.mark.slow
-
-AFTER = KeyMap.of(2, spread(["broker-a", "broker-b"], 7))
 
 
 async def grow(town: Town) -> None:
@@ -335,10 +332,7 @@ def test_a_broker_without_older_messages_holds_a_group_after_a_restart(
         monkeypatch.setattr(past, "brokers_of", lambda _: set())
 
     async def story(town: Town) -> None:
-        key = next(
-            name for name in map("k{}".format, range(1000))
-            if _home(town, name) == "broker-a" and AFTER.queue(name)[0] == "broker-b"
-        )  # fmt: skip
+        key = town.keys_moved(7)[0]
         await town.send(3, keys=[key])
         await town.admin.topics.resize(TOPIC, queues=7)
         await town.send(3, keys=[key])

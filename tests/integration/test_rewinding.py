@@ -41,10 +41,7 @@ class Replay:
         town = self.town
         before = KeyMap.decode(town.broker(0).resizing.versions(TOPIC).map)
         after = KeyMap.of(2, spread(["broker-a", "broker-b"], 9))
-        self.key = next(
-            text for n in range(1000)
-            if before.queue(text := f"k{n}")[0] == "broker-a" and after.queue(text)[0] == "broker-b"
-        )  # fmt: skip
+        self.key = town.keys_moved(9)[0]
         self.old = Queue(TOPIC, *before.queue(self.key))
         self.new = Queue(TOPIC, *after.queue(self.key))
         await town.send(3, keys=[self.key])

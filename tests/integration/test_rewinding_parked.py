@@ -18,19 +18,6 @@ from tests.integration.test_resizing_parked import Bad, parked_everywhere, redri
 pytestmark = pytest.mark.slow
 
 
-def keys_moved(town: Town, queues: int) -> list[str]:
-    """Return keys of one queue of the first broker, all of which a resize takes to the last."""
-    names = [one.broker.config.name for one in town.cluster.brokers]
-    before = KeyMap.decode(town.broker(0).resizing.versions(TOPIC).map)
-    after = KeyMap.of(2, spread(names, queues))
-    found = [
-        text for text in map("k{}".format, range(1000))
-        if before.queue(text)[0] == names[0] and after.queue(text)[0] == names[-1]
-        and before.queue(text) != after.queue(text)
-    ]  # fmt: skip
-    return [text for text in found if before.queue(text) == before.queue(found[0])]
-
-
 async def redriven(town: Town, key: str, count: int) -> None:
     """Redrive all: a key's messages are handled once, in order."""
     await redrive_all(town)
@@ -53,7 +40,7 @@ def test_a_move_that_was_under_way_when_a_group_was_set_back_does_not_count(
     monkeypatch.setattr(Peers, "ask", slowly)
 
     async def story(town: Town) -> None:
-        parked, other = keys_moved(town, 11)[:2]
+        parked, other = town.keys_moved(11)[:2]
         old = KeyMap.decode(town.broker(0).resizing.versions(TOPIC).map).queue(parked)
         bad = Bad(town, [parked])
         await bad.consumer()
@@ -81,7 +68,7 @@ def test_a_group_that_was_deleted_moves_again_what_it_parks() -> None:
     """It comes again, and begins with version 1: that keys were moved before means nothing."""
 
     async def story(town: Town) -> None:
-        key = keys_moved(town, 7)[0]
+        key = town.keys_moved(7)[0]
         bad = Bad(town, [])
         await bad.consumer()
         await town.send(2, keys=[key])
@@ -111,7 +98,7 @@ def test_older_messages_that_join_a_parked_key_are_redriven_before_the_group_goe
     """The key is back in its first queue and parked there; version 2 of it lies elsewhere."""
 
     async def story(town: Town) -> None:
-        key = keys_moved(town, 11)[0]
+        key = town.keys_moved(11)[0]
         bad = Bad(town, [])
         await bad.consumer()
         await town.send(2, keys=[key])
@@ -145,7 +132,7 @@ def test_a_key_parked_in_a_version_between_is_redriven_in_the_order_of_the_versi
     """It is back in its first queue, with an older list elsewhere; what is older still joins it."""
 
     async def story(town: Town) -> None:
-        key = keys_moved(town, 11)[0]
+        key = town.keys_moved(11)[0]
         bad = Bad(town, [])
         await bad.consumer()
         await town.send(2, keys=[key])
@@ -177,7 +164,7 @@ def test_a_key_whose_older_list_is_closed_lets_no_version_between_overtake_the_o
     """Its redrive failed in the newest version; what a replay brings first is redriven first."""
 
     async def story(town: Town) -> None:
-        key = keys_moved(town, 11)[0]
+        key = town.keys_moved(11)[0]
         bad = Bad(town, [])
         await bad.consumer()
         await town.send(2, keys=[key])
