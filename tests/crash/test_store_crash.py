@@ -207,6 +207,33 @@ def test_what_a_restart_shows_survives_a_power_cut(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_start_shows_that_follows_one_that_died_survives_a_power_cut(seed: int) -> None:
+    """After a power cut a start dies at any change; what it made need not be durable."""
+    random = Random(seed)
+    run = Workload(sync=True)
+    files = FakeFiles()
+    files.fail(Fault("change", random.randint(15, 45), error=None))  # before the first flush
+    with pytest.raises(Killed):
+        run.run(files)
+    left = files.crash(random)
+    whole = left.kill()
+    open_again(whole, run).abandon()
+    for at in range(1, whole.counts["change"] + 1):
+        broken = left.kill()
+        broken.fail(Fault("change", at, error=None, kept_bytes=13))
+        with pytest.raises(Killed):
+            open_again(broken, run)
+        broken = broken.kill()
+        store = open_again(broken, run)
+        shown = contents(store)
+        store.abandon()
+        again = open_again(broken.crash(random), run)
+        assert contents(again) == shown, f"the start before died at change {at}"
+        again.abandon()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_power_cut_under_async_flush_leaves_a_consistent_prefix(seed: int) -> None:
     """What survives is a prefix of every queue, with matching keys; offsets are used once."""

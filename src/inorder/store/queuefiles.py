@@ -56,9 +56,20 @@ class QueueFiles:
         if not self._files.exists(path.parent):
             self._files.makedirs(path.parent)
             self.queue_count += 1
-        for directory in (path.parent, path.parent.parent, self._layout.consumequeue):
-            self.created[directory] = None
+        self._name_made(path.parent)
         return self._keep(key, self._files.open(path, create=True, size=self.size))
+
+    def doubt_names(self) -> None:
+        """Let the names of files that are not synced count as not durable either.
+
+        A start before this one may have made them, and have died.
+        """
+        for key in self.unsynced:
+            self._name_made(self.path(key).parent)
+
+    def _name_made(self, queue: Path) -> None:
+        for directory in (queue, queue.parent, self._layout.consumequeue):
+            self.created[directory] = None
 
     def _keep(self, key: Key, file: File) -> File:
         while len(self._open) >= self._open_max:

@@ -383,6 +383,8 @@ class Recovery:
         if start.method == "written":
             self.unsynced_from = start.queues_synced
             keys.unsynced.update(dict.fromkeys(file.path for file in keys.files))
+        elif start.method != "closed":
+            queues.queue_files.doubt_names()
         if keys.enabled and keys.end_position >= end:
             self._reindex(end)
         for queue in queues.loaded():
