@@ -598,8 +598,8 @@ MUTANTS = [
     Mutant(
         "moved-by-any-version", "P8, P9, A11", "a key that moved later counts as moved before",
         "inorder.broker.state.rewinding",
-        "(one.moved_to, one.moved_by) != (to, next_version)",
-        "one.moved_by < 0",
+        "        one.moved_to != to or one.moved_by not in (0, next_version)",
+        "        one.moved_by < 0",
         f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
     ),
     Mutant(
@@ -613,21 +613,38 @@ MUTANTS = [
     Mutant(
         "redriven-before-its-replay", "P8, A11", "a redrive does not wait for what comes again",
         "inorder.broker.parking",
-        "            if floor < self.table.places[place].replay_until:\n",
-        "            if False:\n",
+        "        return floor if floor < min(",
+        "        return None if floor < min(",
         "tests/integration/test_rewinding_parked.py::"
         "test_a_redrive_waits_for_what_a_reset_brings_again "
+        "tests/integration/test_parked_resets.py::"
+        "test_also_what_was_finished_above_the_offset_is_waited_for "
         "tests/integration/test_broker_parking.py::"
         "test_a_redrive_reads_nothing_that_waits_for_older_messages",
     ),
     Mutant(
         "reset-of-what-is-known", "P8, A11", "a restart brings back that messages were parked",
         "inorder.broker.parking",
-        "            until = 0 if queue is None else queue.replay_until\n",
-        "            if queue is None:\n                return\n"
-        "            until = queue.replay_until\n",
+        "            # Also if nothing is known of it: a start reads",
+        "            if place not in self.table.places:\n                return\n"
+        "            # And reads",
         "tests/integration/test_broker_parking.py::"
         "test_a_reset_counts_for_what_was_parked_after_a_restart_too",
+    ),
+    Mutant(
+        "heir-done-before-a-reset", "P8, A11", "what another owner handled before a reset is done",
+        "inorder.broker.parking",
+        "            held = self._held(place) if heir else None\n",
+        "            held = None\n",
+        _STORIES,
+    ),
+    Mutant(
+        "full-in-a-replay", "P8, A11", "what a reset brings again waits for room, and room for it",
+        "inorder.broker.state.parking",
+        "self.limits.for_replay if queue and offset < queue.replay_until else self.limits\n",
+        "self.limits\n",
+        "tests/integration/test_parked_resets.py::"
+        "test_a_group_at_a_bound_that_is_set_back_goes_on",
     ),
     Mutant(
         "no-owner-for-a-redrive", "P8, A11", "a queue that was taken away keeps its parked keys",
@@ -640,8 +657,8 @@ MUTANTS = [
     Mutant(
         "redrive-is-not-seen", "P8, A11", "an owner does not see that a redrive may begin",
         "inorder.client.redriving",
-        "            view.version = UNKNOWN\n\n    async def _run(",
-        "            pass\n\n    async def _run(",
+        "not view.wanted(()):\n            view.version = UNKNOWN\n",
+        "not view.wanted(()):\n            pass\n",
         f"tests/unit/client/test_redriving_lists.py {_STORIES}",
     ),
     Mutant(

@@ -12,8 +12,10 @@ import asyncio
 import logging
 from asyncio import Task
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from inorder.broker.parkcarrying import ParkCarrier
 from inorder.broker.parkedfile import ParkedFile
@@ -261,10 +263,26 @@ class Parking:
 
     # -- redriving and letting go ----------------------------------------------------------------
 
-    async def redriven(self, place: Place, note: Redriven) -> None:
-        """Note what became of messages in a redrive, if that is new."""
+    async def redriven(self, place: Place, note: Redriven, *, heir: bool) -> None:
+        """Note what became of messages in a redrive, if that is new.
+
+        The owner of another queue, an heir, is told of no reset by an epoch: what it handled before
+        one, and that comes again, counts as not done.
+        """
         if self.table.find(place, note.key) is not None:
+            held = self._held(place) if heir else None
+            if held is not None:
+                done = [offset for offset in note.done if offset < held]
+                note = msgspec.structs.replace(note, done=done)
             await self.note(place.group, note)
+
+    def _held(self, place: Place) -> int | None:
+        """Return from which offset on what is parked waits for what a reset brings again."""
+        floor, store = self.floor(place), self._broker.store
+        parked, queue = self.table.places.get(place), store.find_queue(place.topic, place.queue_id)
+        if parked is None or queue is None:
+            return None
+        return floor if floor < min(parked.replay_until, queue.visible_offset) else None
 
     async def unpark(self, place: Place, key: str, end: int, *, heir: bool) -> str:
         """Let a key go live; return why not, empty if it is live."""
@@ -302,18 +320,18 @@ class Parking:
         if topic.startswith(PARK_PREFIX):
             self.table.forget_group(topic[len(PARK_PREFIX) :])
 
-    def was_reset(self, group: str, topic: str, before: Mapping[int, int]) -> list[Task[None]]:
+    def was_reset(self, group: str, topic: str, queues: Iterable[int]) -> list[Task[None]]:
         """Let what was parked once, and is not any more, be handled again: offsets were set.
 
-        `before` are those of before. Returns what is under way: when it has ended that counts.
+        Returns what is under way: when it has ended that counts.
         """
         if park_topic(group) not in self._broker.topics:
             return []  # nothing ever was
         tasks = []
-        for queue_id, until in before.items():
+        for queue_id in queues:
             queue = self.table.places.get(Place(group, topic, queue_id))
             if queue is not None:
-                queue.replay_until = max(queue.replay_until, until)
+                queue.hold_back()
             task = asyncio.get_running_loop().create_task(
                 self.reset(group, topic, queue_id), name="forget what was parked"
             )
@@ -322,17 +340,25 @@ class Parking:
             tasks.append(task)
         return tasks
 
+    def went_back(self, group: str, topic: str, queue_id: int) -> None:
+        """Do the same if an offset was committed that is lower; not for a job's, which knows."""
+        queue = self.table.places.get(Place(group, topic, queue_id))
+        if queue is not None and not queue.late:
+            self.was_reset(group, topic, [queue_id])
+
     async def reset(self, group: str, topic: str, queue_id: int) -> None:
         """Do that for one queue; return when it counts."""
         place = Place(group, topic, queue_id)
         async with self.alone(place):
             # Also if nothing is known of it: a start reads the log, and would find what was parked.
-            queue = self.table.places.get(place)
-            until = 0 if queue is None else queue.replay_until
             try:
-                await self.note(group, Forgotten(topic, queue_id, until))
+                await self.note(group, Forgotten(topic, queue_id))
             except (BrokerError, StoreError) as error:
-                log.error("what was parked is not forgotten queue=%s: %s", place, error)
+                log.error(
+                    "set the offset once more: what was parked before does not come again, for "
+                    "that could not be written down queue=%s: %s", place, error,
+                )  # fmt: skip
+                raise
 
     def records(
         self, place: Place, key: str, after: int, count: int, bytes_max: int, *, in_order: bool
@@ -347,9 +373,9 @@ class Parking:
         if one is not None and in_order:
             if self.reach.older(place, one):
                 return found
-            floor = self.floor(place)
-            if floor < self.table.places[place].replay_until:
-                held = floor if held is None else min(floor, held)
+            waits = self._held(place)
+            if waits is not None:
+                held = waits if held is None else min(waits, held)
         size = 0
         for message in () if one is None else one.messages:
             if message.origin <= after:

@@ -7,8 +7,8 @@ first when the key is redriven. Every step can be said again.
 
 A key does not come back to a queue where an older list of it lies: its newest messages would lie
 with its oldest. That is asked before it is marked, so it stays where it can be redriven, and the
-release waits until it was. The same if its group was set back, and messages of two versions of the
-map lie in one list: those of the older one are to be redriven first.
+release waits until it was. The same if its group was set back and has reached some of a key's lists
+and messages, not all (`state/rewinding.py`, `reach`): those are to be redriven first.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class ParkMoves:
             self._said[group, topic] = waiting
         for place, key in sorted(waiting - said):
             log.error(
-                "a parked key cannot come back onto its own older list: redrive or drop it "
-                "group=%s topic=%s queue=%d key=%s", *place, key,
+                "the group waits for a parked key, of which newer messages would pass older ones: "
+                "redrive or drop it group=%s topic=%s queue=%d key=%s", *place, key,
             )  # fmt: skip
 
     async def come(self, group: str, topic: str, moves: Iterable[Move]) -> int:

@@ -50,7 +50,13 @@ class ParkingApi:
 
     async def read(self, request: requests.ParkedRead) -> list[Record]:
         """Return the next messages of a parked key, as they lie in %PARK%group."""
-        return decode_all((await self._api.ask(request)).body)
+        return (await self.read_counted(request))[0]
+
+    async def read_counted(self, request: requests.ParkedRead) -> tuple[list[Record], int]:
+        """Return them, and how many there are of the key."""
+        answer = await self._api.ask(request)
+        reply = decode_fields(requests.ParkedReadReply, answer.fields)
+        return decode_all(answer.body), reply.messages
 
     async def redrive(
         self, group: str, keys: list[bodies.NamedKey], *, cancel: bool = False

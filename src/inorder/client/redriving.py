@@ -14,7 +14,9 @@ it wait. What is under way when the queue is given up is finished and reported b
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from collections.abc import Iterable
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -40,6 +42,8 @@ AT_ONCE: Final = 8
 """Keys of one queue that are redriven side by side."""
 READ_MESSAGES: Final = 32
 AGAIN_MS: Final = 500
+DOUBT_MS: Final = 5000
+"""How often a queue's parked keys are asked for if a redrive cannot go on."""
 OLDER_MAX: Final = 64
 """Resizes that a key may stay parked over."""
 
@@ -54,6 +58,10 @@ class Runs(Protocol):
 
 class _Over(Exception):
     """A redrive cannot go on here; its key stays parked."""
+
+
+class _Waits(_Over):
+    """Its messages have to wait for older ones, which come again after a reset."""
 
 
 class Redriver:
@@ -77,6 +85,9 @@ class Redriver:
         self._tasks = tasks
         self._active: WeakKeyDictionary[Holding, set[str]] = WeakKeyDictionary()
         self._paces: WeakKeyDictionary[Holding, Pace] = WeakKeyDictionary()
+        self._turns = itertools.count(1)
+        self._begun: WeakKeyDictionary[Holding, dict[str, int]] = WeakKeyDictionary()
+        self._doubted: WeakKeyDictionary[Holding, int] = WeakKeyDictionary()
 
     def look(self, holding: Holding, runs: Runs) -> None:
         """Begin what is wanted of a queue whose parked keys are known."""
@@ -87,8 +98,15 @@ class Redriver:
             return
         active = self._active.setdefault(holding, set())
         pace = self._paces.setdefault(holding, Pace())
+        begun = self._begun.setdefault(holding, {})
+        wanted.sort(key=lambda one: begun.get(one.key, 0))  # what cannot go on lets others begin
         for one in wanted[: max(0, AT_ONCE - len(active))]:
             active.add(one.key)
+            if one.key not in begun:
+                log.info(
+                    "redrive begins group=%s queue=%s key=%s", self._group, holding.queue, one.key
+                )
+            begun[one.key] = next(self._turns)
             self._tasks.start(
                 self._run(holding, runs, one, pace), name=f"redrive of {one.key} in {holding.queue}"
             )
@@ -103,18 +121,27 @@ class Redriver:
         if holding.redrive and not self._active.get(holding) and not view.wanted(()):
             view.version = UNKNOWN
 
+    def doubt(self, holding: Holding) -> None:
+        """Ask anew for a queue's parked keys, now and then: what is known may be of before."""
+        now_ms = self.session.clock.monotonic_ms()
+        if now_ms - self._doubted.get(holding, -DOUBT_MS) >= DOUBT_MS:
+            self._doubted[holding] = now_ms
+            self.parker.view(holding).version = UNKNOWN
+
     async def _run(self, holding: Holding, runs: Runs, one: OwnedKey, pace: Pace) -> None:
         redrive = _KeyRedrive(self, holding, runs, one, pace)
-        log.info("redrive begins group=%s queue=%s key=%s", self._group, holding.queue, one.key)
         try:
             await redrive.run()
         except _Over as why:
-            log.warning(
+            level = logging.DEBUG if isinstance(why, _Waits) else logging.WARNING
+            log.log(
+                level,
                 "redrive ended, the key stays parked group=%s queue=%s key=%s handled=%d: %s",
                 self._group, holding.queue, one.key, redrive.handled, why,
             )  # fmt: skip
             await asyncio.sleep(AGAIN_MS / 1000)  # it may still be wanted, and begin anew
         else:
+            self._begun[holding].pop(one.key, None)
             log.info(
                 "redrive is complete, the key is live group=%s queue=%s key=%s handled=%d",
                 self._group, holding.queue, one.key, redrive.handled,
@@ -163,22 +190,25 @@ class _KeyRedrive:
         await self._drain_older(place, older, depth)
         end = -1
         while True:
-            found = await self._read(place)
+            found, count = await self._read(place)
             for message in found:
                 end = max(end, message.offset)
                 await self._handle(place, message)
             if not found:
+                if count:
+                    self._redriver.doubt(self._holding)
+                    raise _Waits(f"{count} messages in {self._queue(place)} wait for older ones")
                 if await self._let_go(place, end):
                     return
                 if place != self._own:
                     raise _Over(f"the older list in {self._queue(place)} is not closed yet")
                 await asyncio.sleep(AGAIN_MS / 1000)
                 known = self._parker.view(self._holding).keys.get(self._key)
-                came = [] if known is None else [one for one in known.older if one not in older]
-                await self._drain_older(place, came, depth)
-                older = [*older, *came]
+                await self._drain_older(place, [] if known is None else known.older, depth)
 
-    async def _drain_older(self, place: QueuePlace, older: list[QueuePlace], depth: int) -> None:
+    async def _drain_older(
+        self, place: QueuePlace, older: Iterable[QueuePlace], depth: int
+    ) -> None:
         """Handle the lists before a list, which then forgets them."""
         if depth > OLDER_MAX:
             raise _Over("its older lists point at each other")
@@ -204,18 +234,21 @@ class _KeyRedrive:
                 return list(one.older) if one.moved else None
         return None
 
-    async def _read(self, place: QueuePlace) -> list[ReceivedMessage]:
-        """Return the first messages of a list: what was handled and reported is gone from it."""
+    async def _read(self, place: QueuePlace) -> tuple[list[ReceivedMessage], int]:
+        """Return the first messages of a list, and how many it has.
+
+        What was handled and reported is gone from it; what has to wait is not given.
+        """
         queue, holding = self._queue(place), self._holding
         request = ParkedRead(
             self._redriver.owner()[0], queue.topic, queue.index, self._key, -1, READ_MESSAGES,
             in_order=True,
         )  # fmt: skip
         try:
-            records = await (await self._redriver.api(queue)).read(request)
+            records, count = await (await self._redriver.api(queue)).read_counted(request)
             limit = self._redriver.session.config.message_bytes_max
             found = [receive(queue.broker, record, limit) for record in records]
-            return [restore(message, holding.tenure.epoch) for message in found]
+            return [restore(message, holding.tenure.epoch) for message in found], count
         except (InorderError, KeyError, ValueError) as error:
             raise _Over(f"its list in {queue} cannot be read: {error}") from error
 

@@ -180,7 +180,7 @@ class Parker:
                 found.append(self._message(received, key))
             count = decode_fields(requests.ParkedReadReply, answer.fields).messages
             if not records or len(found) >= count:
-                return found, True
+                return found, len(found) >= count  # some may wait for what comes again
         return found, False
 
     def _message(self, one: ReceivedMessage, key: str) -> OrderedMessage:

@@ -284,14 +284,34 @@ def test_older_lists_come_in_the_order_of_the_versions_by_which_they_came() -> N
     assert restored == found
 
 
-def test_what_came_before_a_reset_has_to_come_again() -> None:
-    """That is known until the group is there once more, also over restarts."""
-    table = table_of(FIRST, Forgotten("orders", 0, 9), Forgotten("orders", 0, 7))
+def test_what_is_parked_waits_for_what_a_reset_brings_again() -> None:
+    """That is known until the group is past it once more, also over restarts."""
+    drained = Redriven("orders", 0, "k", [8])
+    table = table_of(FIRST, JOINED, Forgotten("orders", 0), drained, Forgotten("orders", 0))
     for one in (table, saved_and_restored(table)):
         one.prune(PLACE, 8)
         assert one.places[PLACE].replay_until == 9
         one.prune(PLACE, 9)
         assert one.places[PLACE].replay_until == 0
+
+
+def test_what_a_reset_brings_again_is_parked_though_the_group_is_full() -> None:
+    """Redrives wait for it, so it does not wait for them to make room; up to another bound."""
+    for limits in (Limits(keys_max=1), Limits(bytes_max=100), Limits(age_max_ms=1)):
+        table = ParkingTable(limits)
+        table.apply("billing", FIRST, 1000)
+        table.apply("billing", Forgotten("orders", 0), 2000)
+        for key, offset, size, verdict in [
+            ("k", 4, 50, Verdict.STORE),
+            ("other", 3, 50, Verdict.STORE),
+            ("other", 5, 50, Verdict.PARKED),
+            ("other", 6, 50, Verdict.FULL),
+            ("k", 4, 1600, Verdict.FULL if limits.bytes_max == 100 else Verdict.STORE),
+        ]:
+            found, _ = table.judge(
+                PLACE, offset, key, joins=False, size=size, floor=0, now_ms=10_000
+            )
+            assert found is verdict, (limits, key, offset)
 
 
 def test_a_key_does_not_come_back_onto_its_own_older_list() -> None:

@@ -36,6 +36,7 @@ class Lists:
     view: ParkedView = field(default_factory=ParkedView)
     handled: list[tuple[int, int]] = field(default_factory=list)
     position: int = 0
+    gives: int = 2
 
     def happens(self, event: Any) -> None:
         self.position += 1
@@ -106,12 +107,13 @@ class Lists:
 def lists(monkeypatch: pytest.MonkeyPatch) -> Lists:
     made = Lists()
 
-    async def read(_self: object, place: QueuePlace) -> list[Any]:
+    async def read(_self: object, place: QueuePlace) -> tuple[list[Any], int]:
         one = made.table.find(Place("g", "t", place.queue_id), KEY)
-        return [
-            SimpleNamespace(offset=message.origin, queue_id=place.queue_id)
-            for message in (one.messages[:2] if one is not None else ())
+        given = one.messages[: made.gives] if one is not None else []
+        found = [
+            SimpleNamespace(offset=message.origin, queue_id=place.queue_id) for message in given
         ]
+        return found, 0 if one is None else len(one.messages)
 
     monkeypatch.setattr(_KeyRedrive, "_read", read)
     return made

@@ -100,12 +100,15 @@ def update_consumer_offset(
     queue_id, offset = request.queue_id, request.commit_offset
 
     def store() -> Command:
+        before = broker.offsets.query(group, topic, queue_id)
         if not broker.commit_offset(group, topic, queue_id, offset, connection):
             return command.reply(
                 remark="Offset ignored: the queue is locked by another client, or was further "
                 "already",
                 fields={},
             )
+        if 0 <= offset < before:
+            broker.parking.went_back(group, topic, queue_id)
         if not command.is_oneway:  # else nobody hears when it is safe; within a second it is
             broker.owners_file.flush()
         return command.reply(fields={})

@@ -141,7 +141,7 @@ async def redrive(broker: BrokerLike, connection: ServerConnection, command: Com
             notes: list[Redriving | Cancelled] = []
             for name in named:
                 one = broker.parking.table.find(place, name.key)
-                if one is None or not broker.parking.reach.is_home(place, one):
+                if one is None or not (request.cancel or broker.parking.reach.is_home(place, one)):
                     continue
                 if request.cancel:
                     notes.append(Cancelled(place.topic, place.queue_id, name.key))
@@ -167,6 +167,7 @@ async def redriven(broker: BrokerLike, connection: ServerConnection, command: Co
             Redriven(
                 place.topic, place.queue_id, _key(request.key), body.done, body.error, body.older
             ),
+            heir=request.heir,
         )
         reply = requests.RedrivenReply(before, parking.table.version(*place))
     return command.reply(fields=encode_fields(reply))

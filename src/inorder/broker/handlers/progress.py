@@ -159,9 +159,8 @@ def _reset(
     broker: BrokerLike, request: ResetOffset, targets: dict[int, int]
 ) -> list[asyncio.Task[None]]:
     topic, group = request.topic, request.group
-    before = {queue_id: broker.offsets.query(group, topic, queue_id) for queue_id in targets}
     broker.ownership.reset(group, topic, targets)
-    notes = broker.parking.was_reset(group, topic, before)
+    notes = broker.parking.was_reset(group, topic, targets)
     for queue_id in targets:
         broker.wake(topic, queue_id)
     # Pulls that waited have told their clients. Who does not pull just now is told in another way.
@@ -214,9 +213,14 @@ def clone_offsets(
     touched = {topic: _touched(broker, source, target, topic) for topic in topics}
     for topic in topics:
         if touched[topic] is None:
-            broker.offsets.clone(source, target, topic, broker.clock.now_ms())
+            _clone(broker, source, target, topic)
     resting = {topic: version for topic, version in touched.items() if version is not None}
     return _clone_rested(broker, source, target, resting, command) if resting else command.reply()
+
+
+def _clone(broker: BrokerLike, source: str, target: str, topic: str) -> None:
+    broker.offsets.clone(source, target, topic, broker.clock.now_ms())
+    broker.parking.was_reset(target, topic, broker.offsets.queues(source, topic))
 
 
 def _touched(broker: BrokerLike, source: str, target: str, topic: str) -> int | None:
@@ -231,7 +235,7 @@ async def _clone_rested(
     for topic, version in versions.items():
 
         def clone(topic: str = topic) -> Command:
-            broker.offsets.clone(source, target, topic, broker.clock.now_ms())
+            _clone(broker, source, target, topic)
             return command.reply()
 
         await answer_rested(broker, topic, target, version, clone)

@@ -47,8 +47,6 @@ from inorder.broker.state.parkrecords import (
 from inorder.wire.bodies.parking import QueuePlace
 
 _BY_ORIGIN: Final = attrgetter("origin")
-COMING_FACTOR: Final = 16
-"""How many times the bound of parked keys a group may have by resizes: so many brokers in one."""
 
 
 class Verdict(Enum):
@@ -172,21 +170,26 @@ class ParkingTable:
         if not parked:
             keys.add(key)
         new_keys = sum(1 for one in keys if queue is None or one not in queue.keys)
-        why = self.full(place.group, now_ms, keys=new_keys, size_bytes=size)
+        # Redrives wait for what a reset brings again: it must not wait for them to make room.
+        limits = self.limits.for_replay if queue and offset < queue.replay_until else self.limits
+        why = self.full(place.group, now_ms, keys=new_keys, size_bytes=size, limits=limits)
         return (Verdict.FULL, why) if why else (Verdict.STORE, "")
 
-    def full(self, group: str, now_ms: int, *, keys: int = 0, size_bytes: int = 0) -> str:
+    def full(
+        self,
+        group: str,
+        now_ms: int,
+        *,
+        keys: int = 0,
+        size_bytes: int = 0,
+        limits: Limits | None = None,
+    ) -> str:
         """Return why a group cannot park so much more; empty if it can."""
-        totals, limits = self._totals.get(group, Totals()), self.limits
-        if totals.keys + keys > limits.keys_max:
-            return f"{totals.keys} keys are parked, parked_keys_max is {limits.keys_max}"
-        if totals.size_bytes + size_bytes > limits.bytes_max:
-            return f"{totals.size_bytes} bytes are parked, parked_bytes_max is {limits.bytes_max}"
         since_ms = self._oldest_ms(group)
-        if since_ms is not None and now_ms - since_ms > limits.age_max_ms:
-            hours = (now_ms - since_ms) // 3_600_000
-            return f"a key is parked for {hours} h, parked_age_max_ms is {limits.age_max_ms}"
-        return ""
+        return (limits or self.limits).exceeded(
+            self._totals.get(group, Totals()), keys, size_bytes,
+            age_ms=0 if since_ms is None else now_ms - since_ms,
+        )  # fmt: skip
 
     def _oldest_ms(self, group: str) -> int | None:
         totals = self._totals.get(group)
@@ -249,7 +252,7 @@ class ParkingTable:
         They come above the bound for parking: else a resize would wait for a group that is full.
         """
         known = self._totals.get(group)
-        return known is not None and known.keys >= COMING_FACTOR * self.limits.keys_max
+        return known is not None and known.keys >= self.limits.for_replay.keys_max
 
     # Changing.
 
@@ -266,7 +269,7 @@ class ParkingTable:
         elif isinstance(event, Installed):
             self._install(place, queue, event)
         elif isinstance(event, Forgotten):
-            queue.was_reset(event.until)
+            queue.was_reset()
             if not queue.keys:
                 del self.places[place]
         else:

@@ -127,8 +127,6 @@ class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):
 
     topic: str
     queue: int
-    until: int = 0
-    """Where it was."""
 
 
 Note = Redriving | Cancelled | Redriven | Unparked | Dropped | Moved | Installed | Forgotten

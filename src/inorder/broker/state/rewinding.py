@@ -62,7 +62,7 @@ class Reach(NamedTuple):
     """How far a group has come with a parked key."""
 
     reached: bool
-    """What it has reached of it may be handled."""
+    """What it has come to of it may be handled, if there is any yet."""
     blocked: bool
     """It does not go on before that was done: newer messages of the key would pass those."""
 
@@ -172,7 +172,9 @@ def reach(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> 
         return Reach(False, False)
     next_version, text = next_map(now, group)
     to = _map(text).queue(one.sharding_key)
-    elsewhere = one.moved_to is not None and (one.moved_to, one.moved_by) != (to, next_version)
+    elsewhere = one.moved_to is not None and (
+        one.moved_to != to or one.moved_by not in (0, next_version)  # 0: nobody noted it
+    )
     return Reach(True, begun and to != queue and (later or elsewhere))
 
 

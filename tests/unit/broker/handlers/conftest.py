@@ -102,11 +102,12 @@ class FakeServer:
 class FakeParking:
     """No parked keys."""
 
-    def was_reset(
-        self, group: str, topic: str, before: Mapping[int, int]
-    ) -> list[asyncio.Task[None]]:
+    def was_reset(self, group: str, topic: str, queues: Iterable[int]) -> list[asyncio.Task[None]]:
         """Nothing is parked that a reset could bring back."""
         return []
+
+    def went_back(self, group: str, topic: str, queue_id: int) -> None:
+        """Nothing is parked that would have to wait."""
 
     def topic_gone(self, topic: str) -> None:
         """Nothing is parked in it."""
