@@ -11,8 +11,10 @@ from inorder.broker.handlers import progress
 from inorder.broker.parking import Parking
 from inorder.broker.state.parkedkeys import Limits
 from inorder.client.parkingapi import ParkingApi
+from inorder.client.state.resizing import spread
 from inorder.errors import InorderError
 from inorder.model import TopicQueue
+from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.progress import CloneOffsets, ResetOffset
 from tests.integration.resizekit import GROUP, TOPIC, Town, play
 from tests.integration.test_resizing_parked import Bad
@@ -239,3 +241,43 @@ def test_a_topic_that_is_made_anew_does_not_hold_what_was_parked_before() -> Non
         await redriven(town, bad, [3, 4])
 
     play(story, brokers=1, queues=1)
+
+
+@pytest.mark.parametrize("moved", ["no", "older list", "own list"])
+def test_what_a_redrive_handles_during_a_reset_comes_again(moved: str) -> None:
+    """0 was handled, 1 is redriven when the group is set back, 2 waits: then 0, 1, 2 come."""
+
+    async def story(town: Town) -> None:
+        old = KeyMap.decode(town.broker(0).resizing.versions(TOPIC).map)
+        new = KeyMap.of(2, spread(["broker-a"], 11))
+        key = next(n for n in map("k{}".format, range(99)) if old.queue(n) != new.queue(n))
+        bad = Bad(town, [])
+        await bad.consumer()
+        await town.send(1, keys=[key])
+        await town.all_handled()
+        if moved == "own list":
+            await town.admin.topics.resize(TOPIC, queues=11)
+            await town.released(2)
+        bad.keys = {key}
+        await town.send(2, keys=[key])
+        await town.until(lambda: bad.parked() == 2)
+        await asyncio.sleep(3)
+        if moved == "older list":
+            await town.admin.topics.resize(TOPIC, queues=11)
+            await town.released(2)
+            await asyncio.sleep(3)
+        bad.keys.clear()
+        bad.pauses = (0.0, 8.0, 0.0)
+        await town.admin.parked.redrive(GROUP)
+        await town.until(lambda: (key, 1) in town.handled)
+        await asyncio.sleep(1)
+        await town.admin.offsets.reset(GROUP, TOPIC, "beginning")
+        town.handled.clear()
+        await asyncio.sleep(30)
+        for _ in range(10):
+            await town.admin.parked.redrive(GROUP)
+            await asyncio.sleep(10)
+        assert await town.admin.parked.list(GROUP) == []
+        assert town.handled == [(key, 0), (key, 1), (key, 2)]
+
+    play(story, brokers=1)

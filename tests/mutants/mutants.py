@@ -612,7 +612,7 @@ MUTANTS = [
     ),
     Mutant(
         "redriven-before-its-replay", "P8, A11", "a redrive does not wait for what comes again",
-        "inorder.broker.parking",
+        "inorder.broker.parkreach",
         "        return floor if floor < min(",
         "        return None if floor < min(",
         "tests/integration/test_rewinding_parked.py::"
@@ -634,7 +634,7 @@ MUTANTS = [
     Mutant(
         "heir-done-before-a-reset", "P8, A11", "what another owner handled before a reset is done",
         "inorder.broker.parking",
-        "            held = self._held(place) if heir else None\n",
+        "            held = self.reach.held(place, self.floor(place)) if heir else None\n",
         "            held = None\n",
         _STORIES,
     ),
@@ -645,6 +645,14 @@ MUTANTS = [
         "self.limits\n",
         "tests/integration/test_parked_resets.py::"
         "test_a_group_at_a_bound_that_is_set_back_goes_on",
+    ),
+    Mutant(
+        "reset-that-others-do-not-know", "P9, A11", "a reset is answered before all brokers know",
+        "inorder.broker.handlers.offsets",
+        "    await broker.resizing.rewinding.tell(topic, group)\n",
+        "",
+        "tests/integration/test_resets_elsewhere.py::"
+        "test_nothing_newer_is_given_once_a_reset_is_answered",
     ),
     Mutant(
         "no-owner-for-a-redrive", "P8, A11", "a queue that was taken away keeps its parked keys",

@@ -34,6 +34,7 @@ from inorder.broker.state.parkrecords import (
     Dropped,
     Event,
     Forgotten,
+    Moved,
     Note,
     Parked,
     Redriven,
@@ -270,26 +271,24 @@ class Parking:
         one, and that comes again, counts as not done.
         """
         if self.table.find(place, note.key) is not None:
-            held = self._held(place) if heir else None
+            held = self.reach.held(place, self.floor(place)) if heir else None
             if held is not None:
                 done = [offset for offset in note.done if offset < held]
                 note = msgspec.structs.replace(note, done=done)
             await self.note(place.group, note)
 
-    def _held(self, place: Place) -> int | None:
-        """Return from which offset on what is parked waits for what a reset brings again."""
-        floor, store = self.floor(place), self._broker.store
-        parked, queue = self.table.places.get(place), store.find_queue(place.topic, place.queue_id)
-        if parked is None or queue is None:
-            return None
-        return floor if floor < min(parked.replay_until, queue.visible_offset) else None
-
     async def unpark(self, place: Place, key: str, end: int, *, heir: bool) -> str:
         """Let a key go live; return why not, empty if it is live."""
+        one = self.table.find(place, key)
+        if heir and one is not None and self.reach.came_back(place, one):
+            await self.note(place.group, Moved(place.topic, place.queue_id, key, None))
+            return ""
         why = self.table.may_unpark(place, key, end, heir=heir)
-        if not why and self.table.find(place, key) is not None:
+        if not why and one is not None:
             await self.note(place.group, Unparked(place.topic, place.queue_id, key))
             log.info("key is live again group=%s topic=%s queue=%d key=%s", *place, key)
+            if place.topic in self._broker.resizing.topics:
+                await self._broker.resizing.publish(place.topic)  # its queue was open for it alone
         return why
 
     async def drop(self, place: Place, key: str, *, reason: str, by: str, first: bool) -> int:
@@ -373,7 +372,7 @@ class Parking:
         if one is not None and in_order:
             if self.reach.older(place, one):
                 return found
-            waits = self._held(place)
+            waits = self.reach.held(place, self.floor(place))
             if waits is not None:
                 held = waits if held is None else min(waits, held)
         size = 0

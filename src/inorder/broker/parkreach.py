@@ -51,10 +51,38 @@ class ParkReach:
         """Return the older lists of a key that are to be handled, the oldest first."""
         return self._rewinding.older(place, one)
 
+    def held(self, place: Place, floor: int) -> int | None:
+        """Return from which offset on what is parked waits for what a reset brings again.
+
+        `floor` is the committed offset.
+        """
+        parked = self._table.places.get(place)
+        queue = self._broker.store.find_queue(place.topic, place.queue_id)
+        if parked is None or queue is None:
+            return None
+        return floor if floor < min(parked.replay_until, queue.visible_offset) else None
+
+    def came_back(self, place: Place, one: ParkedKey) -> bool:
+        """Tell whether what is left of a list is of a version by which the key lives here again.
+
+        That is so if an operator let the group go on before it had moved back.
+        """
+        held = self._rewinding.end_for(place)
+        return (
+            one.moved_to is not None and held is not None and bool(one.messages)
+            and one.messages[0].origin >= held and not self.older(place, one)
+            and not self._rewinding.rests(place.topic, place.group)
+        )  # fmt: skip
+
     def queues_left(self, topic: str, groups: Collection[str]) -> int:
-        """Return how many queues of a topic hold parked keys of groups, from 0 to the last."""
+        """Return how many queues of a topic hold parked keys of groups, from 0 to the last.
+
+        Of other groups, those with keys that live there: an operator released them.
+        """
         left = (
             place.queue_id + 1 for place, queue in self._table.places.items()
-            if queue.keys and place.topic == topic and place.group in groups
+            if place.topic == topic and any(
+                place.group in groups or one.moved_to is None for one in queue.keys.values()
+            )
         )  # fmt: skip
         return max(left, default=0)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.peers import Peers
@@ -47,6 +48,8 @@ HEED_MS: Final = 10_000
 """For how long a group counts as alive that another broker asked about."""
 HEEDED_MAX: Final = 1000
 """Groups that are looked after for that at a time; further ones have to be asked about again."""
+TELL_MS: Final = 1000
+"""How long the answer to a reset waits for other brokers that are told of it."""
 BUSY_MS: Final = 5000
 """For how long after a change to look often."""
 
@@ -248,6 +251,25 @@ class Releasing:
         return next((one for one in view.groups if one.group == group), None)
 
     # -- groups that were set back ---------------------------------------------------------------
+
+    async def tell(self, topic: str, group: str) -> None:
+        """Have a group rest at the other brokers, if they can be asked, before a reset is answered.
+
+        Else whoever comes right after the answer gets newer messages from one that does not know.
+        """
+        now, mine = self._resizing.versions(topic), self._broker.config.name
+        if not rewind_rules.rests(now, group):
+            return
+        term, version = rewind_rules.term_of(now, group), rewind_rules.back_to(now, group)
+        request = ResizeRewind(topic, group, version, term)
+
+        async def tell(name: str) -> None:
+            command = Command.request(request.CODE, encode_fields(request))
+            with suppress(InorderError, OSError):  # TimeoutError is one: `_agree` tells it later
+                async with asyncio.timeout(TELL_MS / 1000):
+                    await self._peers.ask(topic, name, command)
+
+        await asyncio.gather(*(tell(name) for name in rules.brokers_of(now) - {mine}))
 
     async def _agree(self, topic: str, now: Versions, group: str) -> None:
         """Have a group rest at all brokers; let it read on when nobody handles any more."""

@@ -60,6 +60,10 @@ class Rewinding:
         self.empty(topic, group)
         self._resizing.releasing.forget_moves(topic, group)
 
+    async def tell(self, topic: str, group: str) -> None:
+        """Have the other brokers know, if they can be asked, that a group rests."""
+        await self._resizing.releasing.tell(topic, group)
+
     def rests(self, topic: str, group: str) -> bool:
         """Tell whether a group gets nothing."""
         now = self._resizing.topics.get(topic)

@@ -195,12 +195,13 @@ class _KeyRedrive:
                 end = max(end, message.offset)
                 await self._handle(place, message)
             if not found:
+                heir = place != self._own  # it may be closed though messages of a later time stay
+                if (heir or not count) and await self._let_go(place, end):
+                    return
                 if count:
                     self._redriver.doubt(self._holding)
                     raise _Waits(f"{count} messages in {self._queue(place)} wait for older ones")
-                if await self._let_go(place, end):
-                    return
-                if place != self._own:
+                if heir:
                     raise _Over(f"the older list in {self._queue(place)} is not closed yet")
                 await asyncio.sleep(AGAIN_MS / 1000)
                 known = self._parker.view(self._holding).keys.get(self._key)

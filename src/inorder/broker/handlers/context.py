@@ -100,6 +100,10 @@ class RewindingLike(Protocol):
         """Give a group nothing more: it is set back into a version."""
         ...
 
+    async def tell(self, topic: str, group: str) -> None:
+        """Have the other brokers know that a group rests."""
+        ...
+
     def rests(self, topic: str, group: str) -> bool:
         """Tell whether a group gets nothing."""
         ...

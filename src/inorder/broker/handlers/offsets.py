@@ -143,6 +143,7 @@ async def answer_rested(
     answer = then()
     if broker.config.store.sync_flush:
         await broker.owners_file.settled()
+    await broker.resizing.rewinding.tell(topic, group)
     return answer
 
 

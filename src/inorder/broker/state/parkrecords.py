@@ -97,12 +97,12 @@ class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
 
 
 class Moved(msgspec.Struct, frozen=True, tag="moved"):
-    """A key lives in another queue from now on."""
+    """A key lives in another queue from now on; None: here, as before it left."""
 
     topic: str
     queue: int
     key: str
-    to: QueuePlace
+    to: QueuePlace | None
     version: int = 0
     """The version of the key map by which it does."""
 

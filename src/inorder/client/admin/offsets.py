@@ -11,7 +11,7 @@ from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
 from inorder.client.durations import moment_ms
 from inorder.client.state.routes import broker_masters, subscribe_queues
-from inorder.errors import ConsumerNotOnline, NotFound, UsageError
+from inorder.errors import ConsumerNotOnline, NotFound, TransportError, UsageError
 from inorder.model import TopicQueue
 from inorder.wire.requests.progress import ResetOffset
 
@@ -90,7 +90,7 @@ class Offsets:
         """Set a group to a time on all queues of a topic, online or not; return the offsets.
 
         `to` is a time, "beginning" or "end". Consumers that are online learn it with their next
-        pull.
+        pull. Raises TransportError if a broker of the topic's key map is not registered.
         """
         timestamp_ms = _target_ms(to)
         masters = broker_masters(await self._cluster.route(topic))
@@ -98,6 +98,13 @@ class Offsets:
         for _, address in sorted(masters.items()):
             api = await self._cluster.api(address)
             found.update(await api.reset_offset(ResetOffset(topic, group, timestamp_ms)))
+        key_map = (await self._access.open()).key_map(topic)
+        away = sorted({name for name, _ in key_map.queues} - set(masters)) if key_map else []
+        if away:
+            raise TransportError(
+                f"broker {', '.join(away)} of topic {topic} is not registered: group {group} was "
+                "set elsewhere on the others only; start it, then reset again"
+            )
         return dict(sorted(found.items()))
 
     async def reset_queue(self, group: str, queue: TopicQueue, offset: int) -> int:

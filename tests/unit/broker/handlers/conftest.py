@@ -129,6 +129,9 @@ class FakeResizing:
         text = "" if known is None else known.attributes.get("inorder.keymap", "")
         return max(version_of(text), self.deleted.get(topic, 0))
 
+    async def tell(self, topic: str, group: str) -> None:
+        assert self.rests(topic, group)
+
     def rests(self, topic: str, group: str) -> bool:
         return any(one[:2] == (topic, group) for one in self.rested)
 
