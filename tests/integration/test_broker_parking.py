@@ -517,6 +517,26 @@ def test_a_redrive_reads_nothing_that_waits_for_older_messages() -> None:
     asyncio.run(scene())
 
 
+@pytest.mark.parametrize(("instance", "left"), [("instance", [0, 1]), ("", [1])])
+def test_what_an_heir_handled_before_a_reset_comes_again(instance: str, left: list[int]) -> None:
+    """No epoch of the older list's queue tells it of the reset; a job, which has none, knows."""
+
+    async def scene() -> None:
+        async with running(FakeFiles()) as rig:
+            client = Client(rig)
+            await client.send(2)
+            await client.park(0, error="no")
+            await client.park(1)
+            await asyncio.gather(*rig.broker.parking.was_reset("billing", TOPIC, [QUEUE]))
+            request = Redriven("billing", "client", instance, TOPIC, QUEUE, 0, "k", heir=True)
+            await client.api.redriven(request, RedrivenBody([0]))
+            one = rig.broker.parking.table.find(PLACE, "k")
+            assert one is not None
+            assert [message.origin for message in one.messages] == left
+
+    asyncio.run(scene())
+
+
 async def nothing_left(_: QueuePlace) -> frozenset[str]:
     """Say that no key has left a queue of another broker."""
     return frozenset()

@@ -167,7 +167,7 @@ async def redriven(broker: BrokerLike, connection: ServerConnection, command: Co
             Redriven(
                 place.topic, place.queue_id, _key(request.key), body.done, body.error, body.older
             ),
-            heir=request.heir,
+            heir=request.heir and bool(request.instance),  # a job has none, and no epochs
         )
         reply = requests.RedrivenReply(before, parking.table.version(*place))
     return command.reply(fields=encode_fields(reply))
