@@ -136,6 +136,12 @@ def describe(found: TopicResize, *, taken_back: bool = False) -> str:
         for one in found.waiting
         if one.rests
     ]
+    lines += [
+        f"group {one.group} has handled all of its version: if it does not go on at once, a broker "
+        f"does not answer, or parked keys have to be redriven first (inorder parked {one.group})"
+        for one in found.waiting
+        if not one.behind and not one.rests
+    ]
     if found.closing:
         lines.append(f"{found.closing} queues were taken away and can be read until all are done")
     return "\n".join(lines)

@@ -58,3 +58,12 @@ def test_a_broker_that_was_not_told_of_an_abort_is_named() -> None:
     assert shown(found)["away"] == ["broker-b"]
     assert "no answer from broker-b: what it knows is not in here" in describe(found)
     assert not found.is_done
+
+
+def test_a_group_that_could_go_on_and_does_not_is_told_of() -> None:
+    """Nothing is left to handle: keys may be parked that have to be redriven first."""
+    hint = "inorder parked billing"
+    for behind, rests, told in ((0, False, True), (7, False, False), (0, True, False)):
+        waiting = WaitingGroup("billing", 1, behind, True, (), rests=rests)
+        found = TopicResize("orders", 2, 4, {"broker-a": 4}, None, (), (), (waiting,), 0)
+        assert (hint in describe(found)) == told
