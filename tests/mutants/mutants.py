@@ -535,7 +535,7 @@ MUTANTS = [
         "inorder.broker.state.rewinding",
         "one.term < term or one.version > version",
         "one.term > term",
-        _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
+        "tests/unit/broker/state/test_rewinding_state.py::test_brokers_agree",
     ),
     Mutant(
         "rest-without-waiting", "P4, A11", "a replay begins beside what is still handled",
@@ -607,8 +607,7 @@ MUTANTS = [
         "inorder.broker.state.parkedkeys",
         "        return [place for place, by in came if version is None or by <= version]\n",
         "        return [place for place, _ in came]\n",
-        f"{_STORIES}::"
-        "test_after_a_reset_a_key_comes_in_order_whatever_was_parked_and_wherever_it_lies",
+        "tests/unit/broker/test_parking_state.py",
     ),
     Mutant(
         "redriven-before-its-replay", "P8, A11", "a redrive does not wait for what comes again",
@@ -636,7 +635,8 @@ MUTANTS = [
         "inorder.broker.parking",
         "            held = self.reach.held(place, self.floor(place)) if heir else None\n",
         "            held = None\n",
-        _STORIES,
+        f"{_STORIES}::"
+        "test_after_a_reset_a_key_comes_in_order_whatever_was_parked_and_wherever_it_lies",
     ),
     Mutant(
         "full-in-a-replay", "P8, A11", "what a reset brings again waits for room, and room for it",
