@@ -66,6 +66,15 @@ class Town:
                 waits.append(self.producer.send_nowait(TOPIC, b"%d" % number, key=key))
         await asyncio.gather(*waits)
 
+    async def two_versions(self, key: str, queues: int) -> None:
+        """Let the group handle two messages of a key, then, after a resize, two more."""
+        for _ in range(2):
+            await self.send(2, keys=[key])
+            await self.all_handled()
+            if self.sent[key] == 1:
+                await self.admin.topics.resize(TOPIC, queues=queues)
+                await self.released(2)
+
     async def consume(
         self, *, order: Any = "key", pause: float = 0.0, group: str = GROUP, start: bool = True
     ) -> Consumer:

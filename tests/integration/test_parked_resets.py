@@ -51,6 +51,18 @@ async def redriven(town: Town, bad: Bad, numbers: Sequence[int] = range(5)) -> N
     assert await town.admin.parked.list(GROUP) == []
 
 
+def test_a_redrive_waits_for_what_a_reset_brings_again() -> None:
+    """Messages of the key come again that are older than those that are parked."""
+
+    async def story(town: Town) -> None:
+        bad = await parked_at_its_end(town)
+        leave(town)
+        await town.admin.offsets.reset(GROUP, TOPIC, "beginning")
+        await redriven(town, bad)
+
+    play(story, brokers=1)
+
+
 def test_also_what_was_finished_above_the_offset_is_waited_for() -> None:
     """A slow key holds the offset; a reset makes the map of what is finished void."""
 

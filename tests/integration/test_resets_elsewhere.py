@@ -24,12 +24,7 @@ def test_nothing_newer_is_given_once_a_reset_is_answered(whole: bool) -> None:
         key = town.keys_moved(7)[0]
         bad = Bad(town, [])
         await bad.consumer()
-        await town.send(2, keys=[key])
-        await town.all_handled()
-        await town.admin.topics.resize(TOPIC, queues=7)
-        await town.send(2, keys=[key])
-        await town.all_handled()
-        await town.released(2)
+        await town.two_versions(key, 7)
         await asyncio.sleep(3)
         node, consumer = town.consumers.pop()
         await node.run(consumer.close())

@@ -18,6 +18,23 @@ from tests.integration.test_resizing_parked import Bad, parked_everywhere, redri
 pytestmark = pytest.mark.slow
 
 
+async def parked_between(town: Town) -> tuple[str, Bad]:
+    """Let a key be handled, be parked in version 2, and be back in its first queue in version 3."""
+    key = town.keys_moved(11)[0]
+    bad = Bad(town, [])
+    await bad.consumer()
+    await town.send(2, keys=[key])
+    await town.all_handled()
+    await town.admin.topics.resize(TOPIC, queues=11)
+    await town.released(2)
+    bad.keys = {key}
+    await town.send(2, keys=[key])
+    await town.until(lambda: bad.parked() == 2)
+    await town.admin.topics.resize(TOPIC, queues=4)
+    await town.released(3)
+    return key, bad
+
+
 async def redriven(town: Town, key: str, count: int) -> None:
     """Redrive all: a key's messages are handled once, in order."""
     await redrive_all(town)
@@ -101,12 +118,7 @@ def test_older_messages_that_join_a_parked_key_are_redriven_before_the_group_goe
         key = town.keys_moved(11)[0]
         bad = Bad(town, [])
         await bad.consumer()
-        await town.send(2, keys=[key])
-        await town.all_handled()
-        await town.admin.topics.resize(TOPIC, queues=11)
-        await town.send(2, keys=[key])
-        await town.all_handled()
-        await town.released(2)
+        await town.two_versions(key, 11)
         await town.admin.topics.resize(TOPIC, queues=4)
         await town.released(3)
         bad.keys = {key}
@@ -132,18 +144,7 @@ def test_a_key_parked_in_a_version_between_is_redriven_in_the_order_of_the_versi
     """It is back in its first queue, with an older list elsewhere; what is older still joins it."""
 
     async def story(town: Town) -> None:
-        key = town.keys_moved(11)[0]
-        bad = Bad(town, [])
-        await bad.consumer()
-        await town.send(2, keys=[key])
-        await town.all_handled()
-        await town.admin.topics.resize(TOPIC, queues=11)
-        await town.released(2)
-        bad.keys = {key}
-        await town.send(2, keys=[key])
-        await town.until(lambda: bad.parked() == 2)
-        await town.admin.topics.resize(TOPIC, queues=4)
-        await town.released(3)
+        key, bad = await parked_between(town)
         await town.send(newest, keys=[key])
         await town.until(lambda: bad.parked() == 2 + newest)
         bad.keys.clear()
@@ -164,18 +165,7 @@ def test_a_key_whose_older_list_is_closed_lets_no_version_between_overtake_the_o
     """Its redrive failed in the newest version; what a replay brings first is redriven first."""
 
     async def story(town: Town) -> None:
-        key = town.keys_moved(11)[0]
-        bad = Bad(town, [])
-        await bad.consumer()
-        await town.send(2, keys=[key])
-        await town.all_handled()
-        await town.admin.topics.resize(TOPIC, queues=11)
-        await town.released(2)
-        bad.keys = {key}
-        await town.send(2, keys=[key])
-        await town.until(lambda: bad.parked() == 2)
-        await town.admin.topics.resize(TOPIC, queues=4)
-        await town.released(3)
+        key, bad = await parked_between(town)
         await town.send(1, keys=[key])
         await town.until(lambda: bad.parked() == 3)
         bad.good_until = 3
@@ -192,28 +182,6 @@ def test_a_key_whose_older_list_is_closed_lets_no_version_between_overtake_the_o
         await redriven(town, key, 5)
 
     play(story)
-
-
-def test_a_redrive_waits_for_what_a_reset_brings_again() -> None:
-    """Messages of the key come again that are older than those that are parked."""
-
-    async def story(town: Town) -> None:
-        bad = Bad(town, ["k"])
-        bad.good_until = 2
-        await bad.consumer()
-        await town.send(5, keys=["k"])
-        await town.until(lambda: bad.parked() == 2)
-        await asyncio.sleep(5)
-        town.loop.kill(town.consumers.pop()[0])
-        await town.admin.offsets.reset(GROUP, TOPIC, "beginning")
-        await town.admin.parked.redrive(GROUP)
-        town.handled.clear()
-        bad.keys.clear()
-        await bad.consumer()
-        await town.all_handled()
-        assert [number for _, number in town.handled] == [0, 1, 2, 3, 4]
-
-    play(story, brokers=1)
 
 
 def test_a_queue_that_was_taken_away_has_an_owner_for_a_redrive() -> None:

@@ -614,7 +614,7 @@ MUTANTS = [
         "inorder.broker.parkreach",
         "        return floor if floor < min(",
         "        return None if floor < min(",
-        "tests/integration/test_rewinding_parked.py::"
+        "tests/integration/test_parked_resets.py::"
         "test_a_redrive_waits_for_what_a_reset_brings_again "
         "tests/integration/test_parked_resets.py::"
         "test_also_what_was_finished_above_the_offset_is_waited_for "

@@ -285,11 +285,14 @@ class Parking:
             return ""
         why = self.table.may_unpark(place, key, end, heir=heir)
         if not why and one is not None:
-            await self.note(place.group, Unparked(place.topic, place.queue_id, key))
+            await self._let_live(place, key)
             log.info("key is live again group=%s topic=%s queue=%d key=%s", *place, key)
-            if place.topic in self._broker.resizing.topics:
-                await self._broker.resizing.publish(place.topic)  # its queue was open for it alone
         return why
+
+    async def _let_live(self, place: Place, key: str) -> None:
+        await self.note(place.group, Unparked(place.topic, place.queue_id, key))
+        if place.topic in self._broker.resizing.topics:
+            await self._broker.resizing.publish(place.topic)  # its queue may be open for it alone
 
     async def drop(self, place: Place, key: str, *, reason: str, by: str, first: bool) -> int:
         """Throw the messages of a key away, or the first one; return how many that were."""
@@ -306,7 +309,7 @@ class Parking:
             *place, key, gone, by, reason,
         )  # fmt: skip
         if not first and not one.older and one.moved_to is None and not self._is_owned(place):
-            await self.note(place.group, Unparked(place.topic, place.queue_id, key))
+            await self._let_live(place, key)
         return len(gone)
 
     def _is_owned(self, place: Place) -> bool:
@@ -335,9 +338,14 @@ class Parking:
                 self.reset(group, topic, queue_id), name="forget what was parked"
             )
             self._forgetting.add(task)
-            task.add_done_callback(self._forgetting.discard)
+            task.add_done_callback(self._forgot)
             tasks.append(task)
         return tasks
+
+    def _forgot(self, task: Task[None]) -> None:
+        self._forgetting.discard(task)
+        if not task.cancelled():
+            task.exception()  # it was logged; who waits for it hears it, too
 
     def went_back(self, group: str, topic: str, queue_id: int) -> None:
         """Do the same if an offset was committed that is lower; not for a job's, which knows."""
@@ -353,10 +361,7 @@ class Parking:
             try:
                 await self.note(group, Forgotten(topic, queue_id))
             except (BrokerError, StoreError) as error:
-                log.error(
-                    "set the offset once more: what was parked before does not come again, for "
-                    "that could not be written down queue=%s: %s", place, error,
-                )  # fmt: skip
+                log.error("what was parked is not forgotten: reset again %s: %s", place, error)
                 raise
 
     def records(

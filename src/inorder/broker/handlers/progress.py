@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.handlers.clients import tell_reset
@@ -211,16 +211,19 @@ def clone_offsets(
         and (online is None or not online.subscriptions or topic in online.subscriptions)
     ]
     touched = {topic: _touched(broker, source, target, topic) for topic in topics}
+    notes: list[asyncio.Task[None]] = []
+
+    def clone(topic: str) -> None:
+        broker.offsets.clone(source, target, topic, broker.clock.now_ms())
+        notes.extend(broker.parking.was_reset(target, topic, broker.offsets.queues(source, topic)))
+
     for topic in topics:
         if touched[topic] is None:
-            _clone(broker, source, target, topic)
+            clone(topic)
     resting = {topic: version for topic, version in touched.items() if version is not None}
-    return _clone_rested(broker, source, target, resting, command) if resting else command.reply()
-
-
-def _clone(broker: BrokerLike, source: str, target: str, topic: str) -> None:
-    broker.offsets.clone(source, target, topic, broker.clock.now_ms())
-    broker.parking.was_reset(target, topic, broker.offsets.queues(source, topic))
+    if resting:
+        return _answer_noted(_clone_rested(broker, target, resting, clone, command), notes)
+    return _answer_noted(command.reply(), notes) if notes else command.reply()
 
 
 def _touched(broker: BrokerLike, source: str, target: str, topic: str) -> int | None:
@@ -229,16 +232,20 @@ def _touched(broker: BrokerLike, source: str, target: str, topic: str) -> int | 
 
 
 async def _clone_rested(
-    broker: BrokerLike, source: str, target: str, versions: dict[str, int], command: Command
+    broker: BrokerLike,
+    target: str,
+    versions: dict[str, int],
+    clone: Callable[[str], None],
+    command: Command,
 ) -> Command:
     """Set back one topic after the other: between its rest and its offsets nothing happens."""
     for topic, version in versions.items():
 
-        def clone(topic: str = topic) -> Command:
-            _clone(broker, source, target, topic)
+        def then(topic: str = topic) -> Command:
+            clone(topic)
             return command.reply()
 
-        await answer_rested(broker, topic, target, version, clone)
+        await answer_rested(broker, topic, target, version, then)
     return command.reply()
 
 
