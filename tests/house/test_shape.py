@@ -10,10 +10,8 @@ from pathlib import Path
 
 from tests.house.sources import ROOT, SOURCE, modules
 
-# Norm: modules of about 150 lines, rarely above 400; functions fit a screen. Ceilings:
-MODULE_LINES_MAX = 550
-LARGE_MODULE_LINES = 400
-LARGE_MODULES_MAX = 12
+# A module is one subject that a reader understands alone; past this size it has a second one.
+MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 80
 HOT_FUNCTION_LINES_MAX = 120
 
@@ -47,7 +45,6 @@ def test_modules_stay_small() -> None:
         print(f"{lines:5d} {path}")
     print(f"{sum(sizes.values()):5d} lines in {len(sizes)} modules")
     assert {path: lines for path, lines in sizes.items() if lines > MODULE_LINES_MAX} == {}
-    assert sum(lines > LARGE_MODULE_LINES for lines in sizes.values()) <= LARGE_MODULES_MAX
 
 
 def test_functions_fit_a_screen() -> None:
