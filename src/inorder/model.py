@@ -20,6 +20,9 @@ class TopicQueue:
     broker: str
     index: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker}/{self.index}"
+
 
 @dataclass(slots=True)
 class DataVersion:

@@ -66,6 +66,48 @@ def test_wrong_utf8_in_a_pull_closes_its_connection_without_a_traceback(
     assert not [entry for entry in caplog.records if entry.exc_info]
 
 
+def test_a_name_of_70_000_characters_is_one_short_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever a peer calls a topic or group, no line is long, or looks like two."""
+    name = "orders\n12:00:00 ERROR forged \x1b[31m" + "x" * 70_000
+
+    async def story() -> None:
+        async with running() as rig:
+            for code, fields in (
+                (215, {"topic": name}),
+                (207, {"groupName": name, "cleanOffset": "true"}),
+                (222, {"topic": name, "group": name, "timestamp": "0", "isForce": "true"}),
+                (310, send_fields(b=name)),
+                (11, pull_fields(topic=name, consumerGroup=name)),
+                (31_999, {}),
+            ):
+                await rig.ask(code, fields)
+
+    with caplog.at_level("DEBUG"):
+        asyncio.run(story())
+    assert any("deleted" in line for line in caplog.messages)
+    assert [line for line in caplog.messages if len(line) > 1500 or not line.isprintable()] == []
+
+
+def test_refused_requests_are_logged_once_for_each_client_and_code(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A code that is not served, and a message that is not taken, are in the broker's log."""
+
+    async def story() -> None:
+        async with running() as rig:
+            for _ in range(20):
+                assert (await rig.ask(31_999)).code == 3
+                assert (await rig.send(b"x", i="DELAY\x01soon\x02")).code == 13
+
+    asyncio.run(story())
+    lines = [line for line in caplog.messages if "refused" in line]
+    assert len(lines) == 2
+    assert "code=31999 answered=3" in lines[0]
+    assert "code=310 answered=13: DELAY=soon" in lines[1]
+
+
 @pytest.mark.slow
 def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     """Pulls beyond what fits wait; when the peer reads again, all of them are answered in order."""

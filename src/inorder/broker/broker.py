@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import random
 from functools import partial
@@ -50,6 +49,7 @@ from inorder.broker.state.topics import TopicTable
 from inorder.broker.state.waits import PullWaits
 from inorder.broker.ticks import Answers, Ticks
 from inorder.errors import StoreError, StoreFailed
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.net.server import Server, ServerConnection
 from inorder.store.store import Store
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from inorder.wire.frame import RawFrame
     from inorder.wire.record import Record
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Broker:
@@ -183,11 +183,7 @@ class Broker:
         self.forwarding.start()
         await self.registration.start()
         log.info(
-            "broker started name=%s address=%s data=%s recovery=%s",
-            config.name,
-            self.address,
-            config.data,
-            self.store.recovery,
+            "broker started name=%s address=%s data=%s", config.name, self.address, config.data
         )
         return host, port
 

@@ -11,7 +11,6 @@ Turns are at least `TURN_GAP_MS` apart unless work is left: many messages share 
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker import sendrules
@@ -25,6 +24,7 @@ from inorder.broker.state.delays import (
 )
 from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.errors import BrokerError, CorruptRecord, StoreError
+from inorder.logs import get_logger
 from inorder.wire.properties import join, parse
 from inorder.wire.record import Record, decode
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.store.queueindex import QueueIndex
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 TURN_RECORDS: Final = 256
 TURN_BYTES: Final = 4 * 1024 * 1024

@@ -7,19 +7,19 @@ such a property, so a mark counts only on the very message that waited.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.state.delays import Delays, destination, is_delivery, mark
 from inorder.broker.state.names import HALF_TOPIC, SCHEDULE_TOPIC
 from inorder.errors import CorruptRecord
+from inorder.logs import get_logger
 from inorder.store.logscan import LogScan, is_boundary
 from inorder.wire.record import Record, decode
 
 if TYPE_CHECKING:
     from inorder.store.store import Store
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NOT_DELIVERED_TO: Final = (HALF_TOPIC, SCHEDULE_TOPIC)
 """Nobody can have meant these."""

@@ -16,13 +16,13 @@ given anew, and numbers begin anew.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.peers import Peers
 from inorder.broker.state.delays import without
 from inorder.broker.state.names import SYSTEM_TOPIC_PREFIX
 from inorder.errors import InorderError, ServiceNotAvailable
+from inorder.logs import get_logger
 from inorder.ordering.keymap import KeyMap
 from inorder.tasks.backoff import Backoff
 from inorder.wire.codes import RequestCode
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from inorder.broker.packing import Target
     from inorder.net.connection import Connection
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 OUTBOX: Final = f"{SYSTEM_TOPIC_PREFIX}INORDER_FORWARD_"
 GROUP: Final = "INORDER_FORWARD"

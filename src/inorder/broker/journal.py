@@ -16,7 +16,6 @@ start reads what files there are, in order.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import struct
 import zlib
@@ -25,11 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from inorder.errors import StoreError, StoreFailed
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.disk import File, Files
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _HEAD: Final = struct.Struct(">II")
 PAYLOAD_BYTES_MAX: Final = 1 << 20

@@ -6,7 +6,6 @@ Timers that have nothing to do are not armed: an idle broker wakes up about once
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.pulls import Pull
 from inorder.broker.state.waits import Wait
 from inorder.errors import StoreError, StoreFailed
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.state.waits import Key
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MEMBERS_SCAN_MS: Final = 10_000
 FLUSH_ALL_MS: Final = 10_000
@@ -307,7 +307,10 @@ class Keeping:
             broker.clock.now_ms(), hour, broker.files.usage(broker.config.data_path)
         )
         if report.segments:
-            log.info("removed commit-log files report=%s", report)
+            log.info(
+                "removed files commit_log=%d consume_queues=%d index=%d",
+                report.segments, report.queue_files, report.index_files,
+            )  # fmt: skip
         self._look_at_disk()
 
     def disk_was_full(self) -> None:

@@ -7,11 +7,11 @@ turns of the loop have passed after its time, and nothing of a connection that i
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.state.signs import SignsOfLife
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from inorder.model import TopicQueue
     from inorder.net.server import Server, ServerConnection
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 EXPIRED_AT_ONCE: Final = 1000
 """Leases that expire in one turn of the loop."""

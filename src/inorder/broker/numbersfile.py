@@ -12,7 +12,6 @@ if neither fits, the whole log is read. What was dropped is gone for good before
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.fingerprints import check_fits, fingerprint
@@ -21,6 +20,7 @@ from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.broker.state.producerfile import Encoder, Saved, decode
 from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, StoreError
+from inorder.logs import get_logger
 from inorder.store.marked import marked_records
 from inorder.wire.extensions import PRODUCER_ID
 from inorder.wire.numbering import read_numbered
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.wire.record import ScannedRecord
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NAME: Final = "inorderProducers.bin"
 SAVE_INTERVAL_MS: Final = 30_000

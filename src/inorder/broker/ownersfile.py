@@ -19,7 +19,6 @@ Progress of stock clients is written down within a second, or when it is answere
 from __future__ import annotations
 
 import asyncio
-import logging
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -34,13 +33,14 @@ from inorder.broker.state import ownerrecords
 from inorder.broker.state.leases import STOCK_RESTART_MS, LeaseKey
 from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.state.ownerrecords import Record
     from inorder.store.store import Store
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FOLDER: Final = "inorder"
 NAME: Final = "owners"

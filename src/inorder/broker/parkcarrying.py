@@ -7,11 +7,11 @@ is the same record at another place, and the table learns the place when the cop
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.state.parkrecords import Event, read_event
 from inorder.errors import BrokerError, CorruptRecord, RemoteProtocolError, StoreError
+from inorder.logs import get_logger
 from inorder.wire.record import Record, decode
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from inorder.broker.parking import Parking
     from inorder.broker.state.parkedkeys import Place
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CARRIED_AT_ONCE: Final = 256
 HOUR_MS: Final = 3_600_000

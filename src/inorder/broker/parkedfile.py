@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +18,7 @@ from inorder.broker.state.names import PARK_PREFIX
 from inorder.broker.state.parkingfile import Saved, decode, encode, encode_queue
 from inorder.broker.state.parkrecords import park_topic, read_event
 from inorder.errors import CorruptRecord, RemoteProtocolError, StoreError
+from inorder.logs import get_logger
 from inorder.wire.record import decode as decode_record
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from inorder.broker.state.parking import ParkingTable
     from inorder.store.queueindex import QueueIndex
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NAME: Final = "inorderParked.json"
 SAVE_INTERVAL_MS: Final = 30_000
@@ -78,7 +78,7 @@ class ParkedFile:
             if park_topic(group) not in self._broker.topics:
                 table.forget_group(group)  # it was deleted after the file was written
         if table.places:
-            log.info("parked keys: %s replayed=%d from=%d", table, count, start)
+            log.info("parked: %s replayed=%d from=%d", table, count, start)
 
     def _find(self) -> Saved | None:
         for path, content in self._file.contents():

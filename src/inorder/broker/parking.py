@@ -9,7 +9,6 @@ judged and stored (`alone`): nobody is answered from a table that is about to ch
 from __future__ import annotations
 
 import asyncio
-import logging
 from asyncio import Task
 from collections import deque
 from collections.abc import Iterable
@@ -50,6 +49,7 @@ from inorder.errors import (
     MessageIllegal,
     StoreError,
 )
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.wire.bodies.parking import Outcome, ParkItem
 from inorder.wire.record import Record, decode
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from inorder.broker.state.leases import Owner
     from inorder.net.server import ServerConnection
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 OUR_PROPERTIES_BYTES: Final = 300
 """About what parking adds to a record, for judging whether there is room."""

@@ -13,20 +13,20 @@ and messages, not all (`state/rewinding.py`, `reach`): those are to be redriven 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inorder.broker.state.parkedkeys import Place
 from inorder.broker.state.parkrecords import Installed, Moved
+from inorder.logs import get_logger
 from inorder.wire.bodies.parking import Move, QueuePlace
 
 if TYPE_CHECKING:
     from inorder.broker.parking import Parking
     from inorder.ordering.keymap import KeyMap
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LeftAt = Callable[[QueuePlace], Awaitable[frozenset[str]]]
 """Says which keys have left a queue of another broker while a list of theirs lies there."""

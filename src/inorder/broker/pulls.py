@@ -8,7 +8,6 @@ of the mapped log; nothing is copied here, and no body is ever looked into.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ import msgspec
 from inorder.broker.gates import I32, Gate, Gates, PullFields
 from inorder.broker.pullanswers import answer, answer_code
 from inorder.errors import BrokerError, SystemError_
+from inorder.logs import get_logger
 from inorder.net.output import JOIN_BYTES_MAX
 from inorder.store.reader import ReadResult, ReadStatus
 from inorder.wire.codes import VERSION, ResponseCode
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.store.queueindex import QueueIndex
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from inorder.errors import BrokerError, ConnectFailed, InorderError, broker_error
+from inorder.logs import get_logger
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig
 from inorder.net.connection import Connection
 from inorder.net.tls import client_context
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 START_WAIT_MS: Final = 1000
 REGISTER_WAIT_MS: Final = 1000

@@ -15,7 +15,6 @@ join them. Until they are, this broker tells the others that the group is not do
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ from inorder.broker.state import resizing as rules
 from inorder.broker.state import rewinding as rewind_rules
 from inorder.broker.state.rewinding import Standing
 from inorder.errors import InorderError
+from inorder.logs import get_logger
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.bodies.parking import MOVES_MAX, MoveBody, QueueParking, QueuePlace
 from inorder.wire.bodies.resizing import GroupProgress, decode_resize_view
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from inorder.broker.resizing import Resizing
     from inorder.broker.state.resizing import Versions
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LOOK_MS: Final = 50
 """How often the progress of groups that wait is looked at, while it changes."""

@@ -16,7 +16,6 @@ which is mended at the start if a crash came between the two.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -37,6 +36,7 @@ from inorder.errors import (
     ServiceNotAvailable,
     TopicNotFound,
 )
+from inorder.logs import get_logger
 from inorder.ordering import keymap
 from inorder.wire.bodies.resizing import GroupProgress, ResizeView
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.model import TopicConfig
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SETTLE_MS_MAX: Final = 10_000
 PLAN_ID_CHARS_MAX: Final = 64
@@ -229,7 +229,7 @@ class Resizing:
             opened = rules.open_next(now, plan_id, version)
             if opened is not now:
                 await self._keep(topic, now, opened)
-                log.info("topic=%s version=%d opened map=%s", topic, version, opened.map)
+                log.info("topic=%s version=%d opened map: %s", topic, version, opened.map)
         await self.publish(topic)
         return self.view(topic)
 

@@ -8,7 +8,6 @@ on. It is quiet here when all are given back, or have run out. Who asks the othe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from inorder.broker.state.leases import NOBODY
 from inorder.broker.state.parkedkeys import ParkedKey, Place
 from inorder.broker.state.rewinding import Reach, Standing
 from inorder.errors import InvalidParameter
+from inorder.logs import get_logger
 from inorder.wire.bodies.parking import QueuePlace
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from inorder.broker.resizing import Resizing
     from inorder.broker.state.resizing import Versions
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Rewinding:

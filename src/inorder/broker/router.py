@@ -9,7 +9,6 @@ into a response code.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +23,8 @@ from inorder.errors import (
     StoreBusy,
     StoreError,
 )
-from inorder.net.quiet import printable
+from inorder.logs import get_logger
+from inorder.net.quiet import Refusals
 from inorder.net.turns import SHARE_MS
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.frame import RawFrame
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PULL_CODES: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
 
@@ -47,6 +47,9 @@ _DELETING: Final = frozenset(
     (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_SUBSCRIPTIONGROUP)
 )
 _NEVER: Final = 1 << 62
+_SAID: Final = frozenset(
+    (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.MESSAGE_ILLEGAL)
+)  # refusals that an operator should know of: the client is no match, and may not say so
 _REFUSALS_WITH_REGION: Final = frozenset((2, 13, 14, 16, 17, 29))
 
 
@@ -64,6 +67,7 @@ class Router:
             "MSG_REGION": broker.config.region,
         }
         self.unknown_codes: dict[int, int] = {}
+        self._refusals = Refusals(log)
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
         """Serve all frames of one read, in order; their appends become one tick."""
@@ -212,15 +216,17 @@ class Router:
                 "request failed code=%d id=%d peer=%s",
                 command.code,
                 command.request_id,
-                printable(connection.peer),
+                connection.peer,
                 exc_info=error,
             )
         if fields is None and command.code in SEND_CODES and code in _REFUSALS_WITH_REGION:
             fields = self._region
         self._reply(connection, command, command.reply(code, remark, fields=fields))
 
-    @staticmethod
-    def _reply(connection: ServerConnection, command: Command, reply: Command) -> None:
+    def _reply(self, connection: ServerConnection, command: Command, reply: Command) -> None:
+        if reply.code in _SAID:
+            now_ms = self._broker.clock.monotonic_ms()
+            self._refusals.refused(now_ms, connection.peer, command.code, reply.code, reply.remark)
         if command.is_oneway or connection.closed:
             return
         try:

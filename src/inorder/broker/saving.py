@@ -15,7 +15,6 @@ the flush mode, and done again at the next start if `topics.json` does not have 
 from __future__ import annotations
 
 import asyncio
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -23,6 +22,7 @@ import msgspec
 
 from inorder.disk import File, Files
 from inorder.errors import RemoteProtocolError
+from inorder.logs import get_logger
 from inorder.wire.bodies.topics import decode_topic_config, encode_topic_config
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.net.turns import Turns
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 TEXTS_AT_ONCE: Final = 400
 SLOW_SAVE_MS: Final = 10

@@ -15,15 +15,15 @@ unreadable, the load fails: to start with an empty table would forget topics or 
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from inorder.disk import Files
 from inorder.errors import RemoteProtocolError, StoreError
+from inorder.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CONFIG_BYTES_MAX = 1 << 30
 

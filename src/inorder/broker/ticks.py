@@ -12,11 +12,11 @@ back, is final: its requests are told that their outcome is unknown, and no furt
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from inorder.errors import DiskFull, StoreError, StoreFailed, WriteInDoubt
+from inorder.logs import get_logger
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, encode_frame
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.store.store import WrittenTick
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _RESPONSE_FLAG: Final = 1
 

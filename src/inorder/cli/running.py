@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import logging
 import os
 import resource
 import signal
@@ -20,9 +19,10 @@ from typing import Protocol
 
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.render import Output
+from inorder.logs import get_logger
 from inorder.wire.hosts import show_address
 
-log = logging.getLogger("inorder.serve")
+log = get_logger("inorder.serve")
 
 GC_THRESHOLDS = (20_000, 50, 100)
 

@@ -7,7 +7,6 @@ defaults stand in `inorder.config`. How a server runs and stops is in `running.p
 from __future__ import annotations
 
 import dataclasses
-import logging
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,11 +18,12 @@ from inorder.cli.logs import LogLevel, setup_logging
 from inorder.cli.render import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
 from inorder.config import BrokerConfig, NameServerConfig, NetConfig
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.settings import Loaded
 
-log = logging.getLogger("inorder.serve")
+log = get_logger("inorder.serve")
 
 HostOption = Annotated[
     str | None, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from inorder.client.receiving import receive
 from inorder.client.running import Run
 from inorder.client.state.pulldecisions import restore_topic
 from inorder.errors import InorderError
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.net.connection import Connection
 from inorder.wire import shapes
@@ -38,7 +38,7 @@ from inorder.wire.fields import decode_fields
 from inorder.wire.record import decode
 from inorder.wire.requests.consumers import ConsumeDirectly, GetConsumerStatus, ResetClientOffset
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MIB = 1024 * 1024
 Direct = Callable[[ReceivedMessage], Awaitable[Run]]

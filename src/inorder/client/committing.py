@@ -8,7 +8,6 @@ few requests. See `state/commits.py`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -21,10 +20,11 @@ from inorder.client.state.commits import Numbered
 from inorder.client.state.offsets import OffsetTable
 from inorder.client.state.rebalance import by_broker
 from inorder.errors import InorderError, LeasesFull
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.tasks.groups import Tasks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PART_COUNT_MAX: Final = 1024
 PART_CHARS_MAX: Final = 1024 * 1024

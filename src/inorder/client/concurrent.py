@@ -8,7 +8,6 @@ together, queue by queue.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -22,10 +21,11 @@ from inorder.client.state import concurrent as rules
 from inorder.client.state.processqueue import EXPIRED_PER_ROUND_MAX
 from inorder.client.state.pulldecisions import RETRY_PREFIX
 from inorder.clock import Clock
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.tasks.groups import Tasks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NoteOffset = Callable[[TopicQueue, int, bool], None]
 SendBack = Callable[[Registration, ReceivedMessage, int | None], Awaitable[bool]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -38,13 +37,14 @@ from inorder.client.state.sendback import retry_topic
 from inorder.client.state.tenure import Terms
 from inorder.disk import Files
 from inorder.errors import InorderError, UsageError
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.ordering.finished import FinishedMap
 from inorder.tasks.periodic import periodic
 from inorder.wire.bodies import ConsumerData
 from inorder.wire.subscription import parse_subscription
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _ROUND_MS = 5000
 """How long a stop waits for a round of the rebalance to end by itself."""

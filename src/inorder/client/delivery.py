@@ -12,7 +12,6 @@ the new queues, and behind it what was called meanwhile.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from inorder.client.state.lane import DONE, UNSENT
 from inorder.client.state.selection import FailedBrokers, RoundRobin
 from inorder.client.topiclines import BatchCall, TopicLine
 from inorder.errors import ProducerStale, RemoteProtocolError, RequestTimeout
+from inorder.logs import get_logger
 from inorder.model import SendReceipt, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.tasks.backoff import Backoff
@@ -36,7 +36,7 @@ from inorder.tasks.groups import Tasks
 from inorder.wire.routedata import TopicRoute
 from inorder.wire.sendframes import SendFields, SendTemplate
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 OnOutcome = Callable[[Sending, Any, BaseException | None], None]
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from inorder.client.pulling import PullStatus, pull
 from inorder.client.session import Session
 from inorder.client.state.prefetch import Prefetched
 from inorder.errors import ConnectFailed, InorderError, RequestTimeout
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.tasks.backoff import Backoff
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _HELD_MS = 100
 """An answer that took this long was held by the broker."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
@@ -17,10 +16,11 @@ from inorder.client.policies import (
 from inorder.client.running import Batch, Call, is_async
 from inorder.client.state.keyed import Keyless, KeyOf
 from inorder.errors import UsageError
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription
 from inorder.wire.subscription import parse_subscription
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Order = Literal["queue", "key"] | None

@@ -8,7 +8,6 @@ of its queues starts until the broker has confirmed their epochs over another on
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from inorder.client.holding import Holding
@@ -16,13 +15,14 @@ from inorder.client.state import leasing as rules
 from inorder.client.state import startoffset
 from inorder.client.state.tenure import LOCK_RENEW_FIRST_MS, LOCK_RENEW_MS, DropReason
 from inorder.errors import CodeNotSupported, InorderError, RequestTimeout
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.wire.bodies.leases import LeaseGrant
 
 if TYPE_CHECKING:
     from inorder.client.member import Member
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 UNANSWERED_MAX: Final = 2
 """Renewals in a row that a connection may leave without an answer."""

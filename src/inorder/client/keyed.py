@@ -9,7 +9,6 @@ RocketMQ's rules it is, after a crash.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,10 +24,11 @@ from inorder.client.running import Run, Workers
 from inorder.client.state import ordered as rules
 from inorder.client.state.keyed import KeyedQueue, Work
 from inorder.clock import Clock
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage
 from inorder.tasks.groups import Tasks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class KeyedRunner:

@@ -8,7 +8,6 @@ the broker is refused there.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -19,11 +18,12 @@ from inorder.client.state import leasing as rules
 from inorder.client.state.commits import NOTHING, Numbered
 from inorder.client.state.tenure import Tenure, Terms
 from inorder.errors import CodeNotSupported
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.wire.bodies.leases import CommitBody, LeaseBody, QueueCommit
 from inorder.wire.requests.leases import Commit, Lease, Release
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LEASES_SINCE: Final = 1
 """The protocol of ours that has leases."""

@@ -9,7 +9,6 @@ far it is. A broker that does not know hello gets one send per queue at a time, 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Final
 
 from inorder.client.api import BrokerApi
@@ -28,6 +27,7 @@ from inorder.errors import (
     UsageError,
     broker_error,
 )
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.tasks.backoff import Backoff
 from inorder.wire.codes import ResponseCode
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from inorder.client.delivery import Delivery
     from inorder.net.connection import Connection
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # Stored, but not as safely as the broker would like: the number is taken.
 _STORED_CODES: Final = frozenset(

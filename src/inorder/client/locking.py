@@ -7,7 +7,6 @@ broker would lock the queue again, for nobody.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -15,9 +14,10 @@ from inorder.client.session import Session
 from inorder.client.state.rebalance import apply_renewal, by_broker, to_renew
 from inorder.client.state.tenure import Tenure
 from inorder.errors import InorderError
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Locks:

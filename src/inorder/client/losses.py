@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from inorder.client.givingup import fail_waiting, predecessor_failed
@@ -10,12 +9,13 @@ from inorder.client.queuelane import QueueLane
 from inorder.client.sending import Sending
 from inorder.client.state.lane import Resolution
 from inorder.errors import MessagesLost, OutcomeUnknown
+from inorder.logs import get_logger
 from inorder.wire.sendframes import SendFields
 
 if TYPE_CHECKING:
     from inorder.client.link import Link
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def begin_again(link: Link, lane: QueueLane, lost: tuple[int, int] | None, new_id: str) -> None:

@@ -10,7 +10,6 @@ else by RocketMQ's lock; a Holding keeps the kind that it began with.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from inorder.client.committing import Committer
@@ -31,12 +30,13 @@ from inorder.client.state.processqueue import Limits, ProcessQueue
 from inorder.client.state.rebalance import LOCK_REFUSED_RETRY_MS, by_broker
 from inorder.client.state.tenure import DropReason, Tenure, Terms
 from inorder.errors import InorderError, LeasesFull, RemoteProtocolError
+from inorder.logs import get_logger
 from inorder.model import Subscription, TopicQueue
 from inorder.ordering.fence import QueueFence
 from inorder.ordering.finished import FinishedMap
 from inorder.tasks.groups import Tasks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 MakeKeys = Callable[[str, FinishedMap], KeyedQueue | None]
 
@@ -269,7 +269,8 @@ class Member:
             begin = startoffset.NotNow(str(error))
         if isinstance(begin, startoffset.BeginAt):
             return begin.offset
-        log.info("queue=%s is not begun: %s", queue, begin)
+        reason = begin.reason if isinstance(begin, startoffset.NotNow) else "not asked"
+        log.info("queue=%s is not begun: %s", queue, reason)
         return None
 
     # Queues go.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -19,10 +18,11 @@ from inorder.client.state.localoffsets import (
 from inorder.client.state.startoffset import NOT_READ, NOT_STORED
 from inorder.disk import Files
 from inorder.errors import InorderError, NotFound
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.wire.requests.progress import ResetOffset
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class OffsetStore(Protocol):

@@ -5,7 +5,6 @@ What a handler's outcome means is in `state/ordered.py`; this file does it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
@@ -18,10 +17,11 @@ from inorder.client.running import Run, Workers
 from inorder.client.state import ordered as rules
 from inorder.client.state.concurrent import batches
 from inorder.clock import Clock
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.tasks.groups import Tasks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 RUN_CALLS_MAX: Final = 256
 """Calls that one run may make: what it has done is committed when it ends."""

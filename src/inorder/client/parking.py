@@ -12,7 +12,6 @@ made again: the broker knows a message by its offset.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
@@ -24,12 +23,13 @@ from inorder.client.session import Session
 from inorder.client.state.keyed import Work
 from inorder.client.state.parking import ParkedView, error_text, key_to_park
 from inorder.errors import InorderError, LeaseLost, RouteError
+from inorder.logs import get_logger
 from inorder.model import MASTER_ID, ReceivedMessage, TopicQueue
 from inorder.tasks.groups import Tasks
 from inorder.wire.bodies.parking import Outcome, ParkBody, ParkItem
 from inorder.wire.requests.parking import Park
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 LOAD_AGAIN_MS: Final = 200
 

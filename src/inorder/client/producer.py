@@ -12,7 +12,6 @@ A *named* producer (`id=`) is for pipelines that run again: its caller numbers t
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -41,10 +40,11 @@ from inorder.errors import (
     InorderError,
     TooManyOutstanding,
 )
+from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue
 from inorder.tasks.groups import Tasks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 GROUP: Final = "DEFAULT_PRODUCER"
 

@@ -6,7 +6,6 @@ When to pull and what an answer means is in `state/pulldecisions.py`; this file 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -17,12 +16,13 @@ from inorder.client.receiving import receive_all
 from inorder.client.session import Session
 from inorder.client.state import pulldecisions as rules
 from inorder.errors import BrokerError, ConnectFailed, InorderError, LeaseLost, RequestTimeout
+from inorder.logs import get_logger
 from inorder.model import MASTER_ID, ReceivedMessage
 from inorder.ordering.finished import SPAN_MAX
 from inorder.wire.codes import ResponseCode
 from inorder.wire.requests.pull import PullMessage
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 _HELD_MS: Final = 100
 """A broker that has nothing holds the pull at least so long, or is not asked again at once."""

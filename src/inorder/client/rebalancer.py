@@ -9,7 +9,6 @@ says that the members changed, when a route changed, when a queue was released, 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,10 +20,11 @@ from inorder.client.state.pulldecisions import RETRY_PREFIX
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.client.state.tenure import DropReason
 from inorder.errors import InorderError, TopicNotRouted
+from inorder.logs import get_logger
 from inorder.model import Subscription, TopicQueue
 from inorder.wire.routedata import TopicRoute
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 GATHER_MS: Final = 10
 """Notices that come so close together share a round."""

@@ -31,12 +31,13 @@ from inorder.client.session import Session
 from inorder.client.state.ordered import SUSPEND_MIN_MS
 from inorder.client.state.parking import UNKNOWN, Pace, error_text, restore
 from inorder.errors import InorderError
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.tasks.groups import Tasks
 from inorder.wire.bodies.parking import OwnedKey, QueuePlace, RedrivenBody
 from inorder.wire.requests.parking import ParkedRead, Redriven, Unpark
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 AT_ONCE: Final = 8
 """Keys of one queue that are redriven side by side."""

@@ -7,7 +7,6 @@ answer. By RocketMQ's rules they are two. Nothing is forced: a handler that runs
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Final
 
 from inorder.client.committing import Committer
@@ -19,10 +18,11 @@ from inorder.client.state.commits import Numbered, Progress
 from inorder.client.state.offsets import OffsetTable
 from inorder.client.state.rebalance import Release, release_steps
 from inorder.errors import InorderError, LeaseLost, LeasesFull
+from inorder.logs import get_logger
 from inorder.tasks.backoff import Backoff
 from inorder.wire.requests.progress import ResetOffset
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 COMMIT_TRIES: Final = 5
 """How often the last commit of a queue without a lock is tried."""

@@ -7,7 +7,6 @@ ordered queues, for then a broker takes every such copy for a dead letter.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -22,12 +21,13 @@ from inorder.client.state.sendback import (
     retry_copy,
 )
 from inorder.errors import BrokerError, InorderError
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage
 from inorder.wire.properties import format_properties
 from inorder.wire.requests.consumers import SendBack
 from inorder.wire.requests.send import SendMessage
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
@@ -21,10 +20,11 @@ from typing import Any, Final, Protocol
 
 from inorder.client.policies import Handled, Outcome
 from inorder.clock import Clock
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage
 from inorder.tasks.groups import Tasks
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SLICE_MS: Final = 100
 """A run that lasts longer ends, so that what it did can be committed."""

@@ -10,7 +10,6 @@ does not take a known route away: a send then waits for its broker and never goe
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from inorder.errors import (
     TopicNotRouted,
     TransportError,
 )
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.net.connection import Connection, parse_address, refuse_request
 from inorder.net.pool import Pool
@@ -46,7 +46,7 @@ from inorder.wire.command import Command
 from inorder.wire.extensions import ROUTE_TOPIC
 from inorder.wire.routedata import TopicRoute
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 T = TypeVar("T")
 OnRequest = Callable[[Connection, Command], None]

@@ -7,17 +7,17 @@ kvConfig.json.tmp   becomes kvConfig.json
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inorder.errors import RemoteProtocolError
+from inorder.logs import get_logger
 from inorder.nameserver.kv import KvTable
 
 if TYPE_CHECKING:
     from inorder.disk import Files
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 FILE_BYTES_MAX = 256 * 1024 * 1024
 

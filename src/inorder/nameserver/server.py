@@ -5,16 +5,16 @@ Everything it decides is decided in `routes.py`, `kv.py` and `handlers.py`.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inorder.errors import AlreadyClosed, LocalProtocolError
+from inorder.logs import get_logger
 from inorder.nameserver import handlers
 from inorder.nameserver.kvfile import KvFile
 from inorder.nameserver.routes import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
-from inorder.net.quiet import QuietLog, printable
+from inorder.net.quiet import QuietLog, Refusals
 from inorder.net.server import Server, ServerConnection, ServerStatistics
 from inorder.net.turns import SHARE_MS
 from inorder.tasks.groups import Tasks
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from inorder.wire.frame import RawFrame
     from inorder.wire.steps import Steps
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 DRAIN_MS = 1000
 
@@ -56,6 +56,7 @@ class NameServer:
         self._server = Server(_Frames(self), config.net, clock, name="namesrv")
         self._tasks = Tasks("namesrv")
         self._quiet = QuietLog(logger)
+        self._refusals = Refusals(logger)
         self._desk: handlers.Desk | None = None
         self._requests_total = 0
         self._cleaning = False
@@ -149,7 +150,10 @@ class NameServer:
         return True
 
     def _reply(self, connection: ServerConnection, request: Command, reply: Command) -> None:
-        if reply.code not in _ORDINARY:
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            now_ms = self.clock.monotonic_ms()
+            self._refusals.refused(now_ms, connection.peer, request.code, reply.code, reply.remark)
+        elif reply.code not in _ORDINARY:
             self._quiet.warning(
                 self.clock.monotonic_ms(),
                 "peer=%s code=%d answered=%d remark=%s",
@@ -200,7 +204,6 @@ _ORDINARY = frozenset({
     ResponseCode.SUCCESS,
     ResponseCode.TOPIC_NOT_EXIST,
     ResponseCode.QUERY_NOT_FOUND,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
 })  # fmt: skip
 
 
@@ -231,5 +234,5 @@ class _Frames:
 def _log_gone(gone: Gone, why: str) -> None:
     logger.warning(
         "broker=%s address=%s cluster=%s %s; it is out of the routes until it registers again",
-        printable(gone.broker_name), printable(gone.address), printable(gone.cluster), why,
+        gone.broker_name, gone.address, gone.cluster, why,
     )  # fmt: skip

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -18,9 +17,10 @@ from inorder.errors import (
     ProtocolError,
     RemoteProtocolError,
 )
+from inorder.escaping import escaped
+from inorder.logs import get_logger
 from inorder.net.calls import Calls
 from inorder.net.output import Buffer, write_last, write_out
-from inorder.net.quiet import printable
 from inorder.net.turns import PROBATION_MS, SHARE_FRAMES
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
 from inorder.wire.hosts import pack_host
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from inorder.net.tls import TlsSession
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 OUTPUT_FACTOR_MAX = 4
 """Unread answers of a connection may reach this many times `write_buffer_bytes_max`."""
@@ -480,7 +480,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(self._tls.outgoing())  # the alert says why
         self._server.closed_for_protocol += 1
         self._complain(f"sent {error}", "check that it is a RocketMQ client of this address")
-        self.close(f"protocol error: {printable(str(error))}")
+        self.close(f"protocol error: {escaped(str(error))}")
 
     def _complain(self, what: str, advice: str) -> None:
         self._server.quiet.warning(

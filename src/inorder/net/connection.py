@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,10 +21,11 @@ from inorder.errors import (
     ProtocolError,
     TooManyOutstanding,
 )
+from inorder.escaping import escaped
+from inorder.logs import get_logger
 from inorder.net.calls import Calls
 from inorder.net.output import Buffer, write_out
 from inorder.net.posts import Posting
-from inorder.net.quiet import printable
 from inorder.net.tls import TlsSession
 from inorder.wire.codes import ResponseCode
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from inorder.config import NetConfig
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CONNECT_TIMEOUT_MS = 3000
 
@@ -256,9 +256,9 @@ class Connection(Posting, asyncio.Protocol):
         except ProtocolError as error:
             logger.warning(
                 "server=%s closed: it sent %s; check that it is a RocketMQ server",
-                self.address, printable(str(error)),
+                self.address, error,
             )  # fmt: skip
-            self.close(f"protocol error: {printable(str(error))}")
+            self.close(f"protocol error: {escaped(str(error))}")
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
@@ -360,5 +360,5 @@ def parse_address(address: str) -> tuple[str, int]:
     """Return host and port of "host:port" or "[v6]:port". Raises ConnectFailed if it is neither."""
     host, colon, port = address.strip().rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
-        raise ConnectFailed(f"{printable(address)!r} is not an address of the form host:port")
+        raise ConnectFailed(f"{escaped(address)!r} is not an address of the form host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)

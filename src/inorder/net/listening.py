@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
 from collections.abc import Callable
 from typing import Final
 
-log = logging.getLogger(__name__)
+from inorder.logs import get_logger
+
+log = get_logger(__name__)
 
 BACKLOG: Final = 1024
 ACCEPTED_MAX: Final = 16

@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inorder.errors import AlreadyClosed
+from inorder.logs import get_logger
 from inorder.net.accepted import FrameHandler, ServerConnection
 from inorder.net.listening import Listener
 from inorder.net.quiet import QuietLog
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FrameHandler", "Server", "ServerConnection", "ServerStatistics"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 SWEEP_INTERVAL_MS_MAX = 5000
 SWEEP_INTERVAL_MS_MIN = 10

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
+from inorder.logs import get_logger
 from inorder.settings.catalog import Catalog, catalog
 from inorder.settings.foreign import Foreign, foreign_names, translate
 from inorder.settings.sources import read_environment, read_file
 from inorder.settings.values import Raw, check_together, parse
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 Config = TypeVar("Config")
 

@@ -8,12 +8,12 @@ know no numbers; there it may.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
 from inorder.errors import TopicNotRouted
+from inorder.logs import get_logger
 from inorder.model import Message, TopicQueue
 from inorder.spark.cluster import Cluster
 from inorder.spark.servers import Servers
@@ -22,7 +22,7 @@ from inorder.spark.state.messages import Letter
 from inorder.wire import properties as names
 from inorder.wire.extensions import DEAD_ERROR, DEAD_ORIGIN, DEAD_TRIES
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 PREFIX: Final = "%DLQ%"
 AT_ONCE: Final = 500

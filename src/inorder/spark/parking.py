@@ -6,7 +6,6 @@ no consumer of the group has the queue. What a batch made of them is told by `pa
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
@@ -21,6 +20,7 @@ from inorder.errors import (
     InorderError,
     UsageError,
 )
+from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.spark.cluster import Cluster
 from inorder.spark.maps import Maps
@@ -38,7 +38,7 @@ from inorder.wire.fields import decode_fields
 from inorder.wire.record import decode_all
 from inorder.wire.requests import parking as requests
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 REDRIVE_MESSAGES: Final = 10_000
 """Messages of a key that one batch handles again at most."""

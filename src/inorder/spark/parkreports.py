@@ -7,11 +7,11 @@ was redriven and let go changes nothing a second time.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any, Final
 
 from inorder.errors import InorderError, LeaseLost, UsageError
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.spark.cluster import Cluster
 from inorder.spark.state.messages import Letter
@@ -31,7 +31,7 @@ from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields
 from inorder.wire.requests import parking as requests
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 FULL_TRIES: Final = 5
 FULL_PAUSE_S: Final = 1.0

@@ -8,7 +8,6 @@ takes place once, whatever dies when.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from inorder.errors import UsageError
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.spark.cluster import Cluster
 from inorder.spark.letters import send_letters
@@ -34,7 +34,7 @@ from inorder.spark.state.parking import Asides
 from inorder.spark.state.versions import Version, following, producer_name
 from inorder.spark.versionfiles import Decided, QueueFolder, digest_of
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NEEDED: Final = ("topic", "broker", "queue", "offset", "key")
 

@@ -6,7 +6,6 @@ a time, off the hot path. Keys are the message id (UNIQ_KEY) and each word of KE
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final
 
 from inorder.disk import Files
 from inorder.errors import StoreError
+from inorder.logs import get_logger
 from inorder.store.indexfile import IndexFile
 from inorder.store.keyhash import hash_pure, numpy_for, prefix_hash
 from inorder.store.keywords import keys_of
@@ -21,7 +21,7 @@ from inorder.store.layout import Layout
 from inorder.store.noted import Noted, NotedRows, alike, last_owner_end, parted
 from inorder.store.positions import IndexState
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 BATCH_RECORDS: Final = 1024
 SLOTS_WAITING_MAX: Final = 32_768

@@ -10,12 +10,12 @@ before somebody asks.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from inorder.disk import Files
 from inorder.errors import StoreError
+from inorder.logs import get_logger
 from inorder.store.commitlog import CommitLog
 from inorder.store.layout import (
     ENTRY,
@@ -29,7 +29,7 @@ from inorder.store.queuefiles import QueueFiles
 from inorder.store.queueindex import QueueIndex
 from inorder.store.recordview import record_matches
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 NOTHING_CUT: Final = 1 << 62
 NEW_FILE_COST: Final = 16

@@ -26,7 +26,6 @@ what the notes rely on, so it makes them void first.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,6 +34,7 @@ from inorder.clock import Clock
 from inorder.config import StoreConfig
 from inorder.disk import Files
 from inorder.errors import StoreError
+from inorder.logs import get_logger
 from inorder.store.checkpoint import Checkpoint
 from inorder.store.commitlog import CommitLog
 from inorder.store.dispatcher import Dispatcher, Mismatch
@@ -45,7 +45,7 @@ from inorder.store.positions import IndexState, Positions, PositionsFile
 from inorder.store.queuetable import NOTHING_CUT, QueueTable
 from inorder.wire.record import ScannedRecord
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 WRITE_OUT_RECORDS: Final = 8192
 

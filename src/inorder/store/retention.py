@@ -11,18 +11,18 @@ it any more (`Store.keep_from`): the numbers of producers are in the log alone u
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from inorder.config import StoreConfig
 from inorder.disk import DiskUsage
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.store.store import Store
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 SEGMENTS_PER_RUN: Final = 10
 HOUR_MS: Final = 3_600_000

@@ -5,14 +5,13 @@ The list is replaced, never changed: a sync or a cold read in another thread see
 
 from __future__ import annotations
 
-import logging
-
 from inorder.disk import Files
 from inorder.errors import StoreError
+from inorder.logs import get_logger
 from inorder.store.layout import Layout, file_name, parse_name
 from inorder.store.segment import Segment
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Segments:

@@ -16,7 +16,6 @@ else belongs to the owner.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from pathlib import Path
 from typing import Final, Protocol
@@ -25,6 +24,7 @@ from inorder.clock import Clock
 from inorder.config import StoreConfig
 from inorder.disk import DiskUsage, Files
 from inorder.errors import AlreadyClosed, StoreError, StoreFailed, StoreLocked
+from inorder.logs import get_logger
 from inorder.store import retention, timesearch
 from inorder.store.checkpoint import Checkpoint
 from inorder.store.commitlog import CommitLog
@@ -44,7 +44,7 @@ from inorder.store.retention import CleanReport
 from inorder.store.segments import Segments
 from inorder.wire.delaylevels import parse_delay_levels
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 QUEUES_PER_HOUSEKEEP: Final = 256
 RECORDS_PER_QUEUE: Final = 4

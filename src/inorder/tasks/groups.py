@@ -8,14 +8,14 @@ fails unseen, and the number of tasks has a limit.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from inorder.errors import AlreadyClosed, SystemBusy
+from inorder.logs import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 OnFailure = Callable[[str, BaseException], None]
 
@@ -90,6 +90,6 @@ class Tasks:
         if error is None:
             return
         self._failed_total += 1
-        logger.error("task=%r failed", task.get_name(), exc_info=error)
+        logger.error("task=%s failed", task.get_name(), exc_info=error)
         if self._on_failure is not None:
             self._on_failure(task.get_name(), error)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
+
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.clock import Clock
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 async def periodic(

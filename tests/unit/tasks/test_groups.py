@@ -63,7 +63,7 @@ def test_a_failure_is_logged_counted_and_told(caplog: pytest.LogCaptureFixture) 
         await tasks.stop()
 
     asyncio.run(story())
-    assert "'broker: flush' failed" in caplog.text
+    assert "task=broker: flush failed" in caplog.text
 
 
 def test_the_number_of_tasks_has_a_limit() -> None:

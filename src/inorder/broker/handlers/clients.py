@@ -6,7 +6,6 @@ The broker finds the client's newest connection, asks there, and hands the answe
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +18,7 @@ from inorder.errors import (
     SystemError_,
     TransportError,
 )
+from inorder.logs import get_logger
 from inorder.wire.bodies.progress import encode_queue_offset_list, encode_queue_offsets
 from inorder.wire.bodies.running import decode_consumer_status, encode_consumer_statuses
 from inorder.wire.codes import LanguageCode, ResponseCode
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from inorder.model import TopicQueue
     from inorder.net.server import ServerConnection
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 CALL_MS: Final = 10_000
 STATUS_CALL_MS: Final = 5_000

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.names import validate_group
 from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound
+from inorder.logs import get_logger
 from inorder.model import GroupConfig
 from inorder.wire import bodies, fastjson
 from inorder.wire.codes import ResponseCode
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def update_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:

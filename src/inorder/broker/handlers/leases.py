@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +10,7 @@ import msgspec
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.leases import LEASE_MS_MAX, LEASE_MS_MIN, NOBODY, LeaseKey, Owner, Terms
 from inorder.errors import GroupNotFound, InvalidParameter
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.wire.bodies.bounded import NAME_CHARS_MAX
 from inorder.wire.bodies.leases import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 INSTANCE_CHARS_MAX: Final = 64
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.members import Member, Notice
 from inorder.errors import SystemError_
+from inorder.logs import get_logger
 from inorder.model import TopicConfig
 from inorder.wire.bodies import (
     ClientConfigCheck,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RETRY_QUEUES_MAX = 65_536
 UNIT_SUBSCRIBED = 2

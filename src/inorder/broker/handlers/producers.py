@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.errors import InvalidParameter, ProducerUnknown
+from inorder.logs import get_logger
 from inorder.ordering.sequence import expected
 from inorder.wire.bodies.producers import NamedProducer, encode_named_producers
 from inorder.wire.extensions import PROTOCOL
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 NAMES_LISTED_MAX = 10_000
 

@@ -8,7 +8,6 @@ not pull just now are told to (220).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ from inorder.broker.handlers.clients import tell_reset
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.handlers.offsets import answer_rested, answer_settled
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
+from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
 from inorder.wire import bodies
 from inorder.wire.command import Command
@@ -32,7 +32,7 @@ from inorder.wire.requests.progress import (
 if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 RATE_WINDOW_MS: Final = 60_000
 NOT_GIVEN: Final = -1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from inorder.broker.handlers.context import BrokerLike
@@ -10,6 +9,7 @@ from inorder.broker.state.names import validate_group
 from inorder.broker.state.resizing import Plan
 from inorder.broker.state.rewinding import TERM_MAX
 from inorder.errors import InvalidParameter
+from inorder.logs import get_logger
 from inorder.wire.bodies.resizing import ResizeView, encode_resize_view
 from inorder.wire.fields import decode_fields
 from inorder.wire.requests.resizing import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 async def decide(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
@@ -35,7 +35,10 @@ async def decide(broker: BrokerLike, connection: ServerConnection, command: Comm
     request = decode_fields(ResizeDecide, command.fields)
     plan = Plan(request.plan_id, request.version, request.map)
     view = await broker.resizing.decide(request.topic, plan)
-    logger.info("resize decided topic=%s plan=%s peer=%s", request.topic, plan, connection.peer)
+    logger.info(
+        "resize decided topic=%s plan=%s version=%d peer=%s map: %s",
+        request.topic, plan.id, plan.version, connection.peer, plan.map,
+    )  # fmt: skip
     return _answer(command, view)
 
 

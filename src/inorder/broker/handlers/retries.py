@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.handlers.context import BrokerLike
@@ -15,6 +14,7 @@ from inorder.broker.sendrules import FAQ
 from inorder.broker.state.names import DEAD_LETTER_PREFIX, retry_topic
 from inorder.broker.state.retries import DEAD_LETTER_QUEUES, send_back
 from inorder.errors import GroupNotFound, NoPermission, SystemError_
+from inorder.logs import get_logger
 from inorder.model import PERM_WRITE
 from inorder.wire.fields import decode_fields
 from inorder.wire.record import decode
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 VERSION_WITH_MAX: Final = 121
 """Clients from here on (3.4.9) say themselves how often they try."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +10,7 @@ from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import NoPermission, SystemError_
+from inorder.logs import get_logger
 from inorder.model import DataVersion
 from inorder.wire import bodies
 from inorder.wire.codes import VERSION
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 VERSION_NAME: Final = "V5_3_3"
 """The RocketMQ release whose protocol version our answers carry."""

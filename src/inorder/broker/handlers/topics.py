@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.attributes import parse_changes
 from inorder.broker.state.names import validate_topic
 from inorder.errors import InvalidParameter, SystemError_
+from inorder.logs import get_logger
 from inorder.model import TopicConfig
 from inorder.ordering import keymap
 from inorder.wire import bodies
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
     from inorder.wire.command import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 QUEUES_MAX = 65_536
 PERM_MAX = 15

@@ -69,8 +69,11 @@ class ParkingTable:
         self._oldest: tuple[int, int | None] = (-1, None)  # by revision
 
     def __repr__(self) -> str:
+        return f"ParkingTable({self})"
+
+    def __str__(self) -> str:
         keys = sum(totals.keys for totals in self._totals.values())
-        return f"ParkingTable({keys} keys of {len(self.places)} queues)"
+        return f"{keys} keys of {len(self.places)} queues"
 
     # Looking.
 
