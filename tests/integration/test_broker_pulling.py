@@ -194,6 +194,25 @@ def test_pull_commits_the_offset_that_it_carries() -> None:
     asyncio.run(scenario())
 
 
+def test_a_pull_of_ours_never_lowers_an_offset() -> None:
+    """With `onlyUp` a lower one is ignored, by a pull and by a request; without it is taken."""
+    group = {"consumerGroup": "CG", "topic": "Orders", "queueId": "1"}
+
+    async def scenario() -> None:
+        async with running() as rig:
+            await fill(rig)
+            seen = []
+            for commit, only_up in (("3", None), ("2", "true"), ("1", None), ("2", "true")):
+                extra = {} if only_up is None else {"onlyUp": only_up}
+                await rig.pull(sysFlag="5", commitOffset=commit, **extra)
+                seen.append((await rig.ask(14, group)).fields["offset"])
+            assert seen == ["3", "3", "1", "2"]
+            answer = await rig.ask(15, {**group, "commitOffset": "1", "onlyUp": "true"})
+            assert (answer.code, (await rig.ask(14, group)).fields["offset"]) == (0, "2")
+
+    asyncio.run(scenario())
+
+
 def test_first_message_always_fits_and_the_limits_hold_after_it() -> None:
     """A body above the transfer limit is delivered alone."""
 

@@ -467,9 +467,16 @@ class Broker:
         self.saving.save_again()
 
     def commit_offset(
-        self, group: str, topic: str, queue_id: int, offset: int, connection: ServerConnection
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        connection: ServerConnection,
+        *,
+        only_up: bool = False,
     ) -> bool:
-        """Store a group's progress; False if a lock on the queue forbids it."""
+        """Store a group's progress; False if a lock on the queue, or the client, forbids it."""
         return commit(
             self.offsets,
             self.locks,
@@ -478,6 +485,7 @@ class Broker:
             offset,
             committer=Committer(self.members.client_id(group, connection), connection.id),
             now_ms=self.clock.now_ms(),
+            only_up=only_up,
         )
 
     def reconfigure(self, config: BrokerConfig) -> None:

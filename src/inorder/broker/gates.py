@@ -51,6 +51,7 @@ class PullFields(
         "suspend_timeout_ms": "suspendTimeoutMillis",
         "sub_version": "subVersion",
         "expression_type": "expressionType",
+        "only_up": "onlyUp",
     },
 ):
     """The header of a pull, by its wire names."""
@@ -68,6 +69,7 @@ class PullFields(
     expression_type: str | None = None
     bulk: I32 = 0
     epoch: I64 = 0
+    only_up: bool = False
 
 
 class Gate:

@@ -146,6 +146,7 @@ class Pulls:
             expression_type=header.expression_type,
             bulk=header.bulk or 0,
             epoch=header.epoch or 0,
+            only_up=header.only_up or False,
         )
         pull = Pull(
             connection, fields, command.request_id, command.serializer, oneway=command.is_oneway
@@ -174,8 +175,9 @@ class Pulls:
             self._broker.leasing.check_pull(fields, pull.connection)
         if fields.sys_flag & COMMIT_OFFSET:
             self._broker.commit_offset(
-                fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection
-            )
+                fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection,
+                only_up=fields.only_up,
+            )  # fmt: skip
         result = self._read(gate, pull, fields.offset)
         if (
             fields.sys_flag & SUSPEND

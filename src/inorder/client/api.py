@@ -84,6 +84,11 @@ class _Api:
         """Return whom it asks."""
         return self._connection
 
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether it has said that it is one of ours; not before its first heartbeat."""
+        return bool(getattr(self._connection, "capability", None))
+
     async def _ask(
         self,
         request: Any,
@@ -182,9 +187,17 @@ class BrokerApi(_Api):
         )
         return await self._offset(request)
 
-    async def update_offset(self, group: str, queue: TopicQueue, offset: int) -> None:
-        """Say how far a group is, and wait for the answer."""
-        await self._ask(offsets.UpdateConsumerOffset(group, queue.topic, queue.index, offset))
+    async def update_offset(
+        self, group: str, queue: TopicQueue, offset: int, *, only_up: bool = False
+    ) -> None:
+        """Say how far a group is, and wait for the answer.
+
+        With `only_up` a broker of ours ignores an offset below what it has.
+        """
+        up = True if only_up else None
+        await self._ask(
+            offsets.UpdateConsumerOffset(group, queue.topic, queue.index, offset, only_up=up)
+        )
 
     def update_offset_oneway(self, group: str, queue: TopicQueue, offset: int) -> None:
         """Say how far a group is."""

@@ -20,6 +20,7 @@ from inorder.client.running import Batch, Run, Workers
 from inorder.client.state import concurrent as rules
 from inorder.client.state.processqueue import EXPIRED_PER_ROUND_MAX
 from inorder.client.state.pulldecisions import RETRY_PREFIX
+from inorder.client.state.tenure import DropReason
 from inorder.clock import Clock
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
@@ -240,10 +241,11 @@ class ConcurrentRunner:
             self._tasks.start(work, name=f"send back of {holding.queue}")
 
     def _conclude_leaving(self, holding: Holding, done: Batch) -> None:
-        """Count what ended well on a queue that goes to another consumer (O12); what failed is
-        left to that one, which gets it again."""
-        dropped = holding.tenure.dropped
-        if dropped is not None and dropped.may_commit:
+        """Count what ended well while the consumer stops; what failed is left to the next owner.
+
+        A queue that moved was committed and left when it moved: its next owner is further by now.
+        """
+        if holding.tenure.dropped is DropReason.STOPPED:
             commit = holding.cache.remove(done, self._clock.monotonic_ms())
             if commit is not None:
                 self._note(holding.queue, commit, True)

@@ -306,7 +306,7 @@ class Consumer:
             pulled=counts.pulled,
             cached_messages=sum(holding.cache.count for holding in holdings),
             cached_bytes=sum(holding.cache.size_bytes for holding in holdings),
-            running=sum(holding.tenure.running for holding in holdings),
+            running=member.running,
             rebalances=consuming.rebalances,
             outlived=counts.outlived,
             parked=counts.parked,

@@ -106,6 +106,7 @@ class Member:
             leases=self.leases,
         )
         self._releasing: dict[TopicQueue, asyncio.Task[None]] = {}
+        self._left_behind: dict[Holding, asyncio.Task[None]] = {}
         self._paused: set[TopicQueue] = set()
         self._all_paused = False
 
@@ -291,21 +292,46 @@ class Member:
         finally:
             if self.stopping:
                 self.left[queue] = self.offsets.get(queue)
-            tenure.released()
+            tenure.released(ordered=holding.ordered)
+            if tenure.running:
+                self._leave_behind(holding)
             del self.holdings[queue]
             del self._releasing[queue]
             self._share_limits(queue.topic)
             self.offsets.forget(queue)
             self.changed.set()
 
+    def _leave_behind(self, holding: Holding) -> None:
+        """Let handlers of a queue that moved end by themselves; only a stop waits for them."""
+        task = self.tasks.start(self._watch(holding), name=f"handlers of {holding.queue}")
+        self._left_behind[holding] = task
+
+    async def _watch(self, holding: Holding) -> None:
+        try:
+            while holding.tenure.running:
+                holding.idle.clear()
+                await holding.idle.wait()
+        finally:
+            del self._left_behind[holding]
+
+    @property
+    def running(self) -> int:
+        """Return how many handlers run, those of queues that moved included."""
+        all_holdings = (*self.holdings.values(), *self._left_behind)
+        return sum(holding.tenure.running for holding in all_holdings)
+
     async def release_all(self, timeout_ms: int) -> bool:
         """Give everything up and wait for it; tell whether all handlers ended in time."""
         self.stopping = True
         for holding in list(self.holdings.values()):
             holding.drop(DropReason.STOPPED)
-        if self._releasing:
-            await asyncio.wait(list(self._releasing.values()), timeout=timeout_ms / 1000)
-        running = [str(holding.queue) for holding in self.holdings.values()]
+        ends_ms = self.session.clock.monotonic_ms() + timeout_ms
+        while waits := (*self._releasing.values(), *self._left_behind.values()):
+            left_ms = ends_ms - self.session.clock.monotonic_ms()
+            if left_ms <= 0:
+                break
+            await asyncio.wait(waits, timeout=left_ms / 1000)
+        running = [str(one.queue) for one in (*self.holdings.values(), *self._left_behind)]
         if running:
             log.warning(
                 "group=%s stops, but its handlers did not end in %d ms: %s; what they do is not "
@@ -329,10 +355,16 @@ class Member:
         """Note that everything below an offset is done."""
         self.offsets.note(queue, offset, only_up=only_up)
 
-    def done_to(self, holding: Holding) -> int | None:
-        """Return what a pull may commit on its way; nothing under a lease."""
+    def done_to(self, holding: Holding, ours: bool) -> int | None:
+        """Return what a pull may commit on its way; `ours`: the broker is one of ours.
+
+        Nothing under a lease. Without a lock RocketMQ takes whatever a pull says, also of one who
+        lost the queue unawares: there it goes by a request that looks first.
+        """
         now_ms = self.session.clock.monotonic_ms()
         if holding.leased or not holding.may_commit(now_ms):
+            return None
+        if not holding.needs_lock and not ours:
             return None
         return self.offsets.unsaved([holding.queue]).get(holding.queue)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from inorder.client.api import BrokerApi
 from inorder.client.session import Session
 from inorder.client.state.localoffsets import (
     BACKUP_SUFFIX,
@@ -67,17 +68,34 @@ class RemoteOffsets:
             return NOT_READ
 
     async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:
-        """Save offsets, one after the other, each answered; return those that were taken."""
+        """Save offsets, one after the other, each answered; return those that were taken.
+
+        What the group has is never lowered: who lost a queue unawares may be behind its next owner.
+        Our broker compares; Apache RocketMQ takes any number, so there we look first.
+        """
         taken = {}
         for queue, offset in offsets.items():
             try:
                 api = await self._session.reader_of(queue)
-                await api.update_offset(self._group, queue, offset)
+                if await self._is_behind(api, queue, offset):
+                    log.info("group=%s is beyond offset %d of %s", self._group, offset, queue)
+                else:
+                    await api.update_offset(self._group, queue, offset, only_up=True)
             except InorderError as error:
                 log.info("offset not saved group=%s queue=%s error=%s", self._group, queue, error)
             else:
                 taken[queue] = offset
         return taken
+
+    async def _is_behind(self, api: BrokerApi, queue: TopicQueue, offset: int) -> bool:
+        """Tell whether a broker that does not compare has a higher offset than this."""
+        if api.is_ours:
+            return False
+        try:
+            stored = await api.query_offset(self._group, queue, set_zero_if_not_found=False)
+        except NotFound:
+            return False
+        return stored > offset
 
     async def move(self, queue: TopicQueue, offset: int) -> bool:
         """Set an offset, also a lower one; tell whether it is set.

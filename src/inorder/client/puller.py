@@ -40,7 +40,7 @@ class Puller:
         *,
         clustering: bool,
         counts: Counts,
-        done_to: Callable[[Holding], int | None],
+        done_to: Callable[[Holding, bool], int | None],
         piggybacked: Callable[[Holding, int], None],
         arrived: Callable[[Holding], None],
         finished_to: Callable[[Holding, int], None],
@@ -139,7 +139,8 @@ class Puller:
     async def _ask(self, holding: Holding, offset: int) -> PullResult:
         queue, config = holding.queue, self._config
         suggested = self._suggested.of(queue)
-        done_to = self._done_to(holding)
+        api = await self._session.reader_of(queue, suggested)
+        done_to = self._done_to(holding, api.is_ours)
         fields = rules.pull_fields(
             holding.subscription,
             done_to=done_to,
@@ -160,8 +161,8 @@ class Puller:
             fields.subscription,
             holding.subscription.expression_type,
             epoch=holding.tenure.epoch or None,
+            only_up=True if fields.commit_offset else None,
         )
-        api = await self._session.reader_of(queue, suggested)
         sent_ms = self._session.clock.monotonic_ms()
         answer = await api.pull_message(request, timeout_ms=config.pull_timeout_ms)
         if holding.leased:

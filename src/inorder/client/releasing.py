@@ -1,7 +1,9 @@
 """Giving a queue up: wait for its handlers, commit, give it back, each answered before the next.
 
 Under a lease commit and release are one request, and the broker wakes the next owner with its
-answer. By RocketMQ's rules they are two. Nothing is forced: a handler that runs is waited for.
+answer. By RocketMQ's rules they are two. Nothing is forced: a handler that runs is waited for. A
+queue without order that moves is not: it is committed as it stands, and what its handlers still do
+is thrown away, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -64,7 +66,11 @@ class Releaser:
                 await self._locks.release(holding.queue)
 
     def _steps(self, holding: Holding) -> tuple[Release, ...]:
-        return release_steps(holding.tenure, commit=self._offsets.is_unsaved(holding.queue))
+        return release_steps(
+            holding.tenure,
+            commit=self._offsets.is_unsaved(holding.queue),
+            ordered=holding.ordered,
+        )
 
     # Under a lease.
 

@@ -52,6 +52,10 @@ BULK: Final = "bulk"
 EPOCH: Final = "epoch"
 """Field of a pull: the epoch of the lease under which it is made; a stale one is refused."""
 
+ONLY_UP: Final = "onlyUp"
+"""Field of UPDATE_CONSUMER_OFFSET and of a pull that commits: what is below the stored offset is
+ignored. A broker of ours before this field takes it as a plain commit; update brokers first."""
+
 PARKED: Final = "parked"
 """Field of a pull's answer: changes with the parked keys of the queue; absent if there are none."""
 

@@ -69,6 +69,37 @@ def test_a_queue_on_its_way_out_is_not_taken_again_before_it_is_gone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "ordered", "running", "waits"),
+    [
+        (DropReason.MOVED, False, 1, False),
+        (DropReason.UNSUBSCRIBED, False, 1, False),
+        (DropReason.PULL_EXPIRED, False, 1, False),
+        (DropReason.STOPPED, False, 1, True),  # what its handlers finish is committed
+        (DropReason.RESET, False, 1, True),  # seek says that they end before
+        (DropReason.OFFSET_ILLEGAL, False, 1, True),
+        (DropReason.RECALLED, False, 1, True),
+        (DropReason.MOVED, True, 1, True),
+        (DropReason.STOPPED, True, 1, True),
+        (DropReason.STOPPED, True, 0, False),
+        (DropReason.MOVED, False, 0, False),
+    ],
+)
+def test_a_queue_without_order_that_moves_does_not_wait_for_its_handlers(
+    reason: DropReason, ordered: bool, running: int, waits: bool
+) -> None:
+    """It is committed as it stands and let go; their results are thrown away, as in RocketMQ."""
+    tenure = Tenure(Q0, now_ms=0)
+    tenure.enter(running)
+    tenure.drop(reason)
+    steps = release_steps(tenure, commit=True, ordered=ordered)
+    assert (steps == (Release.WAIT,)) is waits
+    if not waits:
+        assert steps == (Release.COMMIT, Release.FORGET)
+        tenure.released(ordered=ordered)
+        assert tenure.phase is Phase.GONE
+
+
+@pytest.mark.parametrize(
     ("lock_sent_ms", "needs_lock", "absent", "dropped"),
     [
         (0, True, {"broker-b"}, False),

@@ -265,9 +265,16 @@ class BrokerLike(Protocol):
         ...
 
     def commit_offset(
-        self, group: str, topic: str, queue_id: int, offset: int, connection: ServerConnection
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        connection: ServerConnection,
+        *,
+        only_up: bool = False,
     ) -> bool:
-        """Store a group's progress; False if a lock on the queue forbids it."""
+        """Store a group's progress; False if a lock on the queue, or the client, forbids it."""
         ...
 
     def notify_ids_changed(

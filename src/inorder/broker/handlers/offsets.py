@@ -80,7 +80,7 @@ def update_consumer_offset(
     """Store what a group says of its progress; below zero says nothing.
 
     While a queue is locked only its owner's commits count, and none goes back. Otherwise anybody
-    may set any offset, as in RocketMQ.
+    may set any offset, as in RocketMQ, but for clients that ask for `onlyUp`.
     """
     request = decode_fields(UpdateConsumerOffset, command.fields)
     group, topic = request.consumer_group, request.topic
@@ -101,7 +101,9 @@ def update_consumer_offset(
 
     def store() -> Command:
         before = broker.offsets.query(group, topic, queue_id)
-        if not broker.commit_offset(group, topic, queue_id, offset, connection):
+        if not broker.commit_offset(
+            group, topic, queue_id, offset, connection, only_up=bool(request.only_up)
+        ):
             return command.reply(
                 remark="Offset ignored: the queue is locked by another client, or was further "
                 "already",
@@ -113,7 +115,7 @@ def update_consumer_offset(
             broker.owners_file.flush()
         return command.reply(fields={})
 
-    version = _goes_back_to(broker, group, topic, queue_id, offset)
+    version = None if request.only_up else _goes_back_to(broker, group, topic, queue_id, offset)
     if version is not None:
         return answer_rested(broker, topic, group, version, store)
     answer = store()

@@ -43,8 +43,14 @@ def commit(
     *,
     committer: Committer,
     now_ms: int,
+    only_up: bool = False,
 ) -> bool:
-    """Store an offset that came without an epoch; False if an owner of the queue forbids it."""
+    """Store an offset that came without an epoch; False if an owner of the queue forbids it.
+
+    With `only_up` who commits wants no offset lowered: it may have lost the queue unawares.
+    """
+    if only_up and 0 <= offset < offsets.query(group, queue.topic, queue.index):
+        return False
     if locks.is_locked(group, queue):
         if offset < offsets.query(group, queue.topic, queue.index):
             return False

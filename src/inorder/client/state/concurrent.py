@@ -4,7 +4,8 @@ A batch has an ack index: messages up to it are done, those behind it failed. Fa
 cluster are sent back to the broker; what cannot be sent back is tried again here in 5 s and holds
 the offset meanwhile. Failed ones of a broadcast are dropped, and said so. What is committed is the
 lowest offset that is not done. What ends after the queue was given up is thrown away: its next
-owner begins at the offset that was committed then.
+owner begins at the offset that was committed then. Only what ends while the consumer stops counts:
+the queue is still its own.
 """
 
 from __future__ import annotations

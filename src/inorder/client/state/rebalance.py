@@ -4,7 +4,8 @@ A round: `plan` compares what is owned with what is allocated; the shell drops, 
 it asks `release_steps` for each queue on its way out until it is gone. Order of the steps:
 
     drop      no pull, no further handler
-    wait      for the handlers that run: for as long as they run, never forced (O8)
+    wait      for the handlers that run: for as long as they run, never forced (O8); a queue
+              without order that moves does not wait, and what its handlers do is thrown away
     commit    and wait for the answer
     unlock    and wait for the answer: never before the commit (O9, O10)
     forget    from now on the queue may be taken again
@@ -100,14 +101,14 @@ class Release(Enum):
     FORGET = "take it out of the table"
 
 
-def release_steps(tenure: Tenure, *, commit: bool) -> tuple[Release, ...]:
+def release_steps(tenure: Tenure, *, commit: bool, ordered: bool = True) -> tuple[Release, ...]:
     """Return what is left to do for a dropped queue, in this order.
 
     `commit`: there is an offset that the broker has not confirmed yet. WAIT stands alone: ask again
     when a handler ended.
     """
     assert tenure.dropped is not None, f"{tenure!r} was not dropped"
-    if tenure.phase is Phase.LEAVING:
+    if tenure.is_waited_for(ordered=ordered):
         return (Release.WAIT,)
     steps = []
     if commit and tenure.dropped.may_commit:

@@ -56,6 +56,15 @@ class DropReason(Enum):
         """Tell whether what a handler finishes after the drop still counts."""
         return self in _MAY_COMMIT
 
+    @property
+    def leaves_handlers(self) -> bool:
+        """Tell whether a queue without order is let go while its handlers run.
+
+        Their results are thrown away, so nothing waits for them: the queue may be anybody's now,
+        and ours again the next moment.
+        """
+        return self in _LEAVES_HANDLERS
+
 
 _MAY_COMMIT: Final = frozenset(
     (
@@ -65,6 +74,10 @@ _MAY_COMMIT: Final = frozenset(
         DropReason.PULL_EXPIRED,
         DropReason.RECALLED,
     )
+)
+
+_LEAVES_HANDLERS: Final = frozenset(
+    (DropReason.MOVED, DropReason.UNSUBSCRIBED, DropReason.PULL_EXPIRED)
 )
 
 
@@ -212,6 +225,12 @@ class Tenure:
             return False
         return not needs_lock or self.epoch > 0 or self.lock_valid(now_ms)
 
+    def is_waited_for(self, *, ordered: bool) -> bool:
+        """Tell whether a queue that was given up stays here until its handlers have ended."""
+        if self.dropped is None:
+            return True
+        return self.running > 0 and (ordered or not self.dropped.leaves_handlers)
+
     def enter(self, count: int = 1) -> None:
         """Count handlers that start.
 
@@ -225,10 +244,13 @@ class Tenure:
         assert self.running >= count, f"a handler ends that never began on {self!r}"
         self.running -= count
 
-    def released(self) -> None:
+    def released(self, *, ordered: bool = True) -> None:
         """Note that the queue was committed and unlocked, or has nothing to commit.
 
-        Raises AssertionError: a handler still runs, or the queue was not given up.
+        Raises AssertionError: the queue was not given up, or a handler still runs that is to be
+        waited for.
         """
-        assert self.phase is Phase.IDLE, f"released too early: {self!r}"
+        assert self.phase is Phase.IDLE or not self.is_waited_for(ordered=ordered), (
+            f"released too early: {self!r}"
+        )
         self._gone = True

@@ -42,6 +42,7 @@ class PullMessage(msgspec.Struct, frozen=True):
     broker_name: str | None = msgspec.field(default=None, name="bname")
     bulk: Int32 | None = None  # ours, see wire/extensions.py
     epoch: int | None = None  # ours
+    only_up: bool | None = None  # ours
 
 
 class PullReply(msgspec.Struct, frozen=True):

@@ -207,7 +207,14 @@ class FakeBroker:
         self.saved.append("groups")
 
     def commit_offset(
-        self, group: str, topic: str, queue_id: int, offset: int, connection: Any
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        connection: Any,
+        *,
+        only_up: bool = False,
     ) -> bool:
         return commit(
             self.offsets,
@@ -217,6 +224,7 @@ class FakeBroker:
             offset,
             committer=Committer(self.members.client_id(group, connection), connection.id),
             now_ms=self.clock.now_ms(),
+            only_up=only_up,
         )
 
     def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:

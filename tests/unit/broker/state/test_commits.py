@@ -21,11 +21,19 @@ class Table:
         if locked:
             assert self.locks.try_lock("g", QUEUE, "a", 0, connection=1)
 
-    def commit(self, offset: int, client: str | None, connection: int, at_ms: int = 10) -> int:
+    def commit(
+        self,
+        offset: int,
+        client: str | None,
+        connection: int,
+        at_ms: int = 10,
+        *,
+        only_up: bool = False,
+    ) -> int:
         self.locks.leases.expire(at_ms)
         commit(
             self.offsets, self.locks, "g", QUEUE, offset, committer=Committer(client, connection),
-            now_ms=at_ms,
+            now_ms=at_ms, only_up=only_up,
         )  # fmt: skip
         return self.offsets.query("g", "orders", 1)
 
@@ -34,6 +42,14 @@ def test_without_a_lock_anybody_commits_anything() -> None:
     """RocketMQ's rule, also backwards."""
     table = Table(locked=False)
     assert [table.commit(offset, "b", 2) for offset in (10, 4)] == [10, 4]
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_who_asks_for_it_never_lowers_an_offset(locked: bool) -> None:
+    """A commit of our client with `onlyUp`, whether the queue is locked or not."""
+    table = Table(locked=locked)
+    found = [table.commit(offset, "a", 1, only_up=True) for offset in (10, 4, 10, -1, 12)]
+    assert found == [10, 10, 10, 10, 12]
 
 
 def test_while_locked_only_the_owner_commits() -> None:
