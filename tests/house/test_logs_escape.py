@@ -64,3 +64,24 @@ def test_the_text_of_a_line_is_a_constant() -> None:
                 bad.append(f"{path}:{call.lineno} %r")
     assert bad == []
     assert seen > 150
+
+
+PRINTING_IN = {
+    "cli/render.py": "the place itself: it escapes",
+    "cli/tail.py": "--format with --raw: what the person asks for, as it is",
+    "cli/running.py": "the line that says `ready`, of our own addresses",
+    "cli/democonsumer.py": "JSON for the demo that started it",
+    "cli/demodriver.py": "the same",
+}
+
+
+def test_commands_print_through_what_escapes() -> None:
+    """A terminal obeys what is printed, and most of what commands print was said by others."""
+    around = [
+        f"{path}:{line} {name}"
+        for path, tree in modules().items()
+        if path not in PRINTING_IN
+        for name, line in used(tree)
+        if name in ("print", "typer.echo", "sys.stdout.write", "sys.stderr.write")
+    ]
+    assert around == []

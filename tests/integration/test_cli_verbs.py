@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -265,8 +266,11 @@ def test_groups_offsets_and_lag(shell: Shell, topic: str) -> None:
     assert "lag 0" in shell.run("lag", group, "--topic", topic)
     shell.run("offset", "reset", group, topic, "--to", "0", "--queue", "1", "-y")
     sums = [row for row in shell.json("lag") if row["group"] == group]
-    assert sums == [{"group": group, "topic": topic, "lag": ends[1]}]
-    assert group in shell.run("lag")
+    first = shell.json("message", "get", topic, "--queue", "1", "--offset", "0")[0]
+    since_ms = first["stored_at_ms"]
+    assert sums == [{"group": group, "topic": topic, "lag": ends[1], "waiting_since_ms": since_ms}]
+    (line,) = [line for line in shell.run("lag").splitlines() if line.startswith(f"{group} ")]
+    assert re.fullmatch(rf"\S+ +{topic} +{ends[1]} +\d+\.\ds", line)
     assert "nobody is online" in shell.run("group", "describe", group)
     assert shell.json("group", "describe", group)["lag"] == ends[1]
     shell.run("group", "delete", group, "-y")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from inorder.escaping import escaped
+
 SHOWN_MAX: Final = 20
 """How many findings the text of a report names; `Report.findings` holds more."""
 
@@ -67,7 +69,7 @@ class Report:
             return f"in order ({counts})"
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.by_kind.items())
         lines = [f"NOT in order: {kinds} ({counts})"]
-        lines += [f"  {finding}" for finding in self.findings[:SHOWN_MAX]]
+        lines += [f"  {escaped(str(finding))}" for finding in self.findings[:SHOWN_MAX]]
         more = sum(self.by_kind.values()) - SHOWN_MAX
         if more > 0:
             lines.append(f"  and {more} more")

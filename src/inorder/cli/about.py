@@ -11,7 +11,7 @@ import typer
 import inorder
 from inorder.accelerated import native, reason
 from inorder.cli.failures import says_errors
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_page, table
 
 # Packages that make inorder faster or able to do more, and what for.
 _EXTRAS = {
@@ -30,7 +30,7 @@ def version(
     """Print the version. Also the Python that runs it, and which extras are there."""
     extras = {name: find_spec(name) is not None for name in _EXTRAS}
     if output is Output.JSON:
-        print(
+        put_page(
             as_json(
                 {
                     "version": inorder.__version__,
@@ -44,7 +44,7 @@ def version(
     rows = [("inorder", inorder.__version__, ""), ("python", platform.python_version(), "")]
     rows.append(("accelerated", reason, "large batches, Spark: compiled"))
     rows += [(name, "yes" if there else "no", _EXTRAS[name]) for name, there in extras.items()]
-    print(table(("name", "version or present", "used for"), rows))
+    put_page(table(("name", "version or present", "used for"), rows))
 
 
 @says_errors

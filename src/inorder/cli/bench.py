@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_page, table
 
 if TYPE_CHECKING:
     from inorder.cli.benching import Measured, Plan
@@ -131,7 +131,7 @@ def _print(verb: str, plan: Plan, measured: Measured, output: Output) -> None:
     if verb != "pull":
         values |= load
     if output is Output.JSON:
-        print(as_json(values))
+        put_page(as_json(values))
         return
     rows = [
         ("messages", f"{measured.messages:,} of {size:.0f} bytes"),
@@ -144,4 +144,4 @@ def _print(verb: str, plan: Plan, measured: Measured, output: Output) -> None:
     ]  # fmt: skip
     if verb == "pull":
         del rows[1]
-    print(table((f"bench {verb}", ""), rows))
+    put_page(table((f"bench {verb}", ""), rows))

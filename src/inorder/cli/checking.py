@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inorder.cli.failures import EXIT_FAILED, says_errors
-from inorder.cli.render import Output, as_json
+from inorder.cli.render import Output, as_json, put_page
 from inorder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def check(
     report = checker.check(_events(files), rules=rules)
     if not any(report.counts.values()):
         raise UsageError("the files hold no event; see the page about testing for their form")
-    print(as_json(_object(report)) if output is Output.JSON else str(report))
+    put_page(as_json(_object(report)) if output is Output.JSON else str(report))
     if not report.ok:
         raise typer.Exit(EXIT_FAILED)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_page, table
 from inorder.cli.values import parse_pairs, show_time
 
 if TYPE_CHECKING:
@@ -125,15 +125,15 @@ def config(
 
 def _print(rows: list[dict[str, Any]], output: Output, headings: tuple[str, ...]) -> None:
     if output is Output.JSON:
-        print(as_json(rows))
+        put_page(as_json(rows))
     else:
         shown = [heading.replace("_", " ") for heading in headings]
-        print(table(shown, [[row[heading] for heading in headings] for row in rows]))
+        put_page(table(shown, [[row[heading] for heading in headings] for row in rows]))
 
 
 def _print_map(values: dict[str, str], output: Output) -> None:
     ordered = dict(sorted(values.items()))
-    print(
+    put_page(
         as_json(ordered) if output is Output.JSON else table(("name", "value"), [*ordered.items()])
     )
 

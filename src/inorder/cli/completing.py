@@ -13,6 +13,7 @@ import typer
 from inorder.cli.profiles import FIELDS
 from inorder.cli.target import find_target
 from inorder.errors import InorderError
+from inorder.escaping import escaped
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin
@@ -37,7 +38,7 @@ def _complete(ctx: typer.Context, incomplete: str, noun: str) -> list[str]:
         names = asyncio.run(_names(ctx, noun))
     except (InorderError, OSError, TimeoutError):
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in names if name.startswith(incomplete) and name == escaped(name)]
 
 
 async def _names(ctx: typer.Context, noun: str) -> list[str]:

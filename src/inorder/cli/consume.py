@@ -14,7 +14,7 @@ import typer
 
 from inorder.cli.failures import EXIT_FAILED, says_errors
 from inorder.cli.logs import LogLevel, setup_logging
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_line, put_page, table
 from inorder.errors import ConnectFailed, UsageError
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ def consume(
             f"{error}; start a server with `inorder up`, or give the consumer another name server "
             "(NAMESRV_ADDR counts where it names none)"
         ) from error
-    print(_shown(statistics, output), flush=True)
+    put_page(_shown(statistics, output), flush=True)
     if statistics.running:
-        print(
+        put_line(
             f"inorder: {statistics.running} handlers did not end in time; what they did is not "
             "committed (consumer.close_timeout_ms)",
-            file=sys.stderr,
+            err=True,
         )
         raise typer.Exit(EXIT_FAILED)
 

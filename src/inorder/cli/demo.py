@@ -21,7 +21,7 @@ from inorder.checker import Event, Handled, Report, Rules, Sent, Stored, check, 
 from inorder.cli.democonsumer import TOPIC, Child
 from inorder.cli.demoparking import ParkingResult, play_parking
 from inorder.cli.failures import EXIT_FAILED
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_page, table
 from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
@@ -90,13 +90,13 @@ def run_demo(
 
     def say(text: str) -> None:
         if chatty:
-            print(text, flush=True)
+            put_page(text, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="inorder-demo-") as folder:
         result = asyncio.run(_play(Path(folder), orders, producers, clean=clean, say=say))
     say("stopped clean")
     if not chatty:
-        print(as_json(asdict(result)))
+        put_page(as_json(asdict(result)))
     if not result.in_order:
         raise SystemExit(EXIT_FAILED)
 

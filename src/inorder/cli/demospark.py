@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from inorder.cli.demodriver import CODE, RESULTS, TOPIC
 from inorder.cli.failures import EXIT_FAILED
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_page, table
 from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
@@ -82,13 +82,13 @@ def run_spark_demo(orders: int, picture: str, output: Output = Output.TABLE) -> 
 
     def say(text: str) -> None:
         if chatty:
-            print(text, flush=True)
+            put_page(text, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="inorder-demo-") as folder:
         result = asyncio.run(_play(Path(folder), orders, Path(picture), say))
     say(_story(result))
     if not chatty:
-        print(as_json(asdict(result)))
+        put_page(as_json(asdict(result)))
     if not result.in_order:
         raise SystemExit(EXIT_FAILED)
 

@@ -15,6 +15,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 
 import typer
 
+from inorder.cli.render import put_line
 from inorder.errors import ConfigError, InorderError, UsageError
 
 Arguments = ParamSpec("Arguments")
@@ -37,7 +38,7 @@ _ADVICE = {
 
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
     """Say what went wrong and leave."""
-    print(f"inorder: {message}", file=sys.stderr)
+    put_line(f"inorder: {message}", err=True)
     raise typer.Exit(code)
 
 

@@ -9,7 +9,7 @@ import typer
 from inorder.cli.asking import YesOption, confirm
 from inorder.cli.completing import GroupArgument
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, say, table
+from inorder.cli.render import Output, as_json, put_line, put_page, say, table
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, GroupView
@@ -34,7 +34,7 @@ def list_(
 
     found = target.run(work)
     if output is Output.JSON:
-        print(as_json([{"group": name, "brokers": _configs(found[name])} for name in found]))
+        put_page(as_json([{"group": name, "brokers": _configs(found[name])} for name in found]))
         return
     rows = [
         (name, broker, config.consume_enable, config.consume_message_orderly,
@@ -42,7 +42,7 @@ def list_(
         for name, configs in found.items()
         for broker, config in configs.items()
     ]  # fmt: skip
-    print(table(("group", "broker", "enabled", "orderly", "retries"), rows))
+    put_page(table(("group", "broker", "enabled", "orderly", "retries"), rows))
 
 
 @app.command()
@@ -90,27 +90,27 @@ def describe(
 
     view = target.run(work)
     if output is Output.JSON:
-        print(as_json(_view(view)))
+        put_page(as_json(_view(view)))
         return
     configs = [
         (broker, config.consume_enable, config.consume_message_orderly, config.retry_max_times)
         for broker, config in view.configs.items()
     ]
-    print(table(("broker", "enabled", "orderly", "retries"), configs), end="\n\n")
+    put_page(table(("broker", "enabled", "orderly", "retries"), configs), end="\n\n")
     if view.members:
         rows = [(one.client_id, one.address, one.language, one.version) for one in view.members]
-        print(table(("client", "address", "language", "version"), rows), end="\n\n")
+        put_page(table(("client", "address", "language", "version"), rows), end="\n\n")
         wanted = [(topic, item.expression) for topic, item in sorted(view.subscriptions.items())]
-        print(table(("topic", "subscription"), wanted), end="\n\n")
+        put_page(table(("topic", "subscription"), wanted), end="\n\n")
     else:
-        print("nobody is online", end="\n\n")
+        put_page("nobody is online", end="\n\n")
     queues = [
         (one.queue.topic, one.queue.broker, one.queue.index, one.committed_offset, one.end_offset,
          one.lag)
         for one in view.queues
     ]  # fmt: skip
-    print(table(("topic", "broker", "queue", "committed", "end", "lag"), queues), end="\n\n")
-    print(f"lag {view.lag}")
+    put_page(table(("topic", "broker", "queue", "committed", "end", "lag"), queues), end="\n\n")
+    put_line(f"lag {view.lag}")
 
 
 @app.command()

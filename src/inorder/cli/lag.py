@@ -9,7 +9,7 @@ import typer
 from inorder.cli.completing import complete_groups
 from inorder.cli.failures import fail
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_line, put_page, table
 from inorder.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -30,50 +30,61 @@ def lag(
     topic: Annotated[str | None, typer.Option("--topic", help="Only on this one.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show how far groups are behind: messages to do, and how old what they did last is."""
+    """Show how far groups are behind: messages to do, and how long the oldest of them waits."""
 
     async def work(_: Session, admin: Admin) -> dict[str, list[QueueLag]]:
         if group is not None:
             await admin.groups.configs(group)
         names = [group] if group is not None else await admin.groups.names()
-        return {name: await admin.groups.lag(name, topic) for name in names}
+        return {name: await admin.groups.lag(name, topic, ages=True) for name in names}
 
     found = target.run(work)
     now_ms = SystemClock().now_ms()
     if group is None:
-        _print_sums(found, output)
+        _print_sums(found, output, now_ms)
         return
     queues = found[group]
     if output is Output.JSON:
         rows = [_row(one) for one in queues]
-        print(as_json({"group": group, "lag": sum(one.lag for one in queues), "queues": rows}))
+        put_page(as_json({"group": group, "lag": sum(one.lag for one in queues), "queues": rows}))
         return
     if not queues:
         fail(f"group {group} has committed nothing yet" + (f" on {topic}" if topic else ""))
     headings = ("topic", "broker", "queue", "committed", "pulled", "end", "lag", "behind")
-    print(
+    put_page(
         table(
             headings,
             [
                 (one.queue.topic, one.queue.broker, one.queue.index, one.committed_offset,
-                 one.pulled_offset, one.end_offset, one.lag, _behind(one, now_ms))
+                 one.pulled_offset, one.end_offset, one.lag,
+                 _age(one.waiting_since_ms, now_ms))
                 for one in queues
             ],
         )
     )  # fmt: skip
-    print(f"\nlag {sum(one.lag for one in queues)}")
+    put_page()
+    age = _age(_since_ms(queues), now_ms)
+    put_line(f"lag {sum(one.lag for one in queues)}" + (f", the oldest waits {age}" if age else ""))
 
 
-def _print_sums(found: dict[str, list[QueueLag]], output: Output) -> None:
-    sums: dict[tuple[str, str], int] = {}
+def _print_sums(found: dict[str, list[QueueLag]], output: Output, now_ms: int) -> None:
+    sums: dict[tuple[str, str], list[QueueLag]] = {}
     for name, queues in found.items():
         for one in queues:
-            sums[name, one.queue.topic] = sums.get((name, one.queue.topic), 0) + one.lag
+            sums.setdefault((name, one.queue.topic), []).append(one)
+    rows = [
+        {"group": name, "topic": topic, "lag": sum(one.lag for one in queues),
+         "waiting_since_ms": _since_ms(queues)}
+        for (name, topic), queues in sums.items()
+    ]  # fmt: skip
     if output is Output.JSON:
-        rows = [{"group": name, "topic": topic, "lag": sums[name, topic]} for name, topic in sums]
-        print(as_json(rows))
-    else:
-        print(table(("group", "topic", "lag"), [(*names, count) for names, count in sums.items()]))
+        put_page(as_json(rows))
+        return
+    cells = [
+        (name, topic, sum(one.lag for one in queues), _age(_since_ms(queues), now_ms))
+        for (name, topic), queues in sums.items()
+    ]
+    put_page(table(("group", "topic", "lag", "behind"), cells))
 
 
 def _row(one: QueueLag) -> dict[str, object]:
@@ -86,11 +97,14 @@ def _row(one: QueueLag) -> dict[str, object]:
         "end_offset": one.end_offset,
         "lag": one.lag,
         "committed_at_ms": one.committed_at_ms,
+        "waiting_since_ms": one.waiting_since_ms,
     }
 
 
-def _behind(one: QueueLag, now_ms: int) -> str:
-    """Say how long ago the last message that was done came, while there are more."""
-    if not one.lag or not one.committed_at_ms:
-        return ""
-    return f"{max(0, now_ms - one.committed_at_ms) / 1000:.1f}s"
+def _since_ms(queues: list[QueueLag]) -> int:
+    """Return when the oldest message that waits was stored; 0 if none does."""
+    return min((one.waiting_since_ms for one in queues if one.waiting_since_ms), default=0)
+
+
+def _age(since_ms: int, now_ms: int) -> str:
+    return "" if not since_ms else f"{max(0, now_ms - since_ms) / 1000:.1f}s"

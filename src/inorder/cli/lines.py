@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from inorder.cli.render import put_line
 from inorder.errors import UsageError
 
 
@@ -28,7 +29,7 @@ def sources(body: str | None, files: list[Path] | None, whole: bool) -> Iterator
         yield "the body", body.encode()
     elif not files:
         if sys.stdin.isatty():
-            print("inorder: one message a line; Ctrl-D ends", file=sys.stderr)
+            put_line("inorder: one message a line; Ctrl-D ends", err=True)
         yield from _lines("line", sys.stdin.buffer)
     else:
         for path in files:

@@ -11,7 +11,7 @@ from inorder.cli.asking import YesOption, confirm
 from inorder.cli.completing import GroupArgument, TopicArgument, complete_groups
 from inorder.cli.offset import BrokerOption
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, say, table
+from inorder.cli.render import Output, as_json, put_page, say, table
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, QueueLock
@@ -61,9 +61,9 @@ def list_(
 
     found = target.run(work)
     if output is Output.JSON:
-        print(as_json([_row(one) for one in found]))
+        put_page(as_json([_row(one) for one in found]))
         return
-    print(
+    put_page(
         table(
             ("group", "topic", "broker", "queue", "holder", "epoch", "age", "left", "state",
              "waiting"),

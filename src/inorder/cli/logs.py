@@ -7,6 +7,9 @@ import logging
 import sys
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Any
+
+from inorder.escaping import escaped
 
 
 class LogLevel(StrEnum):
@@ -45,11 +48,16 @@ def logging_to_stderr(level: LogLevel) -> Iterator[None]:
         logger.propagate = before[1]
 
 
+class _Formatter(logging.Formatter):
+    """Shows a traceback with its lines, and with nothing else that a terminal obeys."""
+
+    def formatException(self, ei: Any) -> str:
+        return escaped(super().formatException(ei), None, keep="\n")
+
+
 def _handler() -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        logging.Formatter(
-            "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s %(message)s", "%H:%M:%S"
-        )
+        _Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s %(message)s", "%H:%M:%S")
     )
     return handler

@@ -9,8 +9,15 @@ import typer
 from inorder.cli.completing import TopicArgument
 from inorder.cli.failures import fail
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, table
-from inorder.cli.shown import as_line, as_object, body_text
+from inorder.cli.render import Output, as_json, put_page, table
+from inorder.cli.shown import (
+    RAW_AND_JSON,
+    RawOption,
+    as_line,
+    as_object,
+    body_page,
+    write_raw,
+)
 from inorder.cli.values import TIME_HELP, parse_time, show_time
 from inorder.clock import SystemClock
 from inorder.errors import UsageError
@@ -35,6 +42,7 @@ def get(
     queue: Annotated[int | None, typer.Option("--queue", help="Instead of an id.", min=0)] = None,
     offset: Annotated[int | None, typer.Option("--offset", help="In --queue.", min=0)] = None,
     broker: Annotated[str | None, typer.Option("--broker", help="Of --queue.")] = None,
+    raw: RawOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show one message, by its id or by queue and offset."""
@@ -50,10 +58,8 @@ def get(
         return [await admin.messages.by_offset(where, offset)]
 
     found = target.run(work)
-    if output is Output.JSON:
-        print(as_json([as_object(one) for one in found]))
-        return
-    print("\n\n".join(_sheet(one) for one in found))
+    if not _put_for_programs(found, output, raw=raw):
+        put_page("\n\n".join(_sheet(one) for one in found))
 
 
 @app.command()
@@ -66,6 +72,7 @@ def find(
     begin: Annotated[str | None, typer.Option("--from", help=f"Since {TIME_HELP}.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="Before this time.")] = None,
     count: Annotated[int, typer.Option("-n", "--count", help="At most.", min=1)] = 64,
+    raw: RawOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Find messages by key, by the time they were stored, or both."""
@@ -81,13 +88,23 @@ def find(
         return await admin.messages.by_key(topic, key, since=since, until=until, count=count)
 
     found = target.run(work)
-    if output is Output.JSON:
-        print(as_json([as_object(one) for one in found]))
-    elif found:
-        print("\n".join(map(as_line, found)))
+    if found or output is Output.JSON:
+        if not _put_for_programs(found, output, raw=raw):
+            put_page("\n".join(map(as_line, found)))
     else:
         what = f"key {key}" if key is not None else "that time"
         fail(f"topic {topic} has no message of {what}; only keys given to the producer are found")
+
+
+def _put_for_programs(found: list[ReceivedMessage], output: Output, *, raw: bool) -> bool:
+    """Print messages as JSON or raw, if that is wanted."""
+    if raw and output is Output.JSON:
+        raise UsageError(RAW_AND_JSON)
+    for one in found if raw else ():
+        write_raw(one)
+    if output is Output.JSON:
+        put_page(as_json([as_object(one) for one in found]))
+    return raw or output is Output.JSON
 
 
 def _sheet(message: ReceivedMessage) -> str:
@@ -100,4 +117,4 @@ def _sheet(message: ReceivedMessage) -> str:
         ("stored", show_time(message.stored_at_ms)),
         *sorted(message.properties.items()),
     ]
-    return f"{table(('name', 'value'), rows)}\n\n{body_text(message)}"
+    return f"{table(('name', 'value'), rows)}\n\n{body_page(message)}"

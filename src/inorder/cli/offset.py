@@ -9,7 +9,7 @@ import typer
 from inorder.cli.asking import YesOption, confirm
 from inorder.cli.completing import GroupArgument, TopicArgument
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, say, table
+from inorder.cli.render import Output, as_json, put_page, say, table
 from inorder.cli.values import TIME_HELP, parse_time
 from inorder.clock import SystemClock
 from inorder.errors import UsageError
@@ -51,10 +51,10 @@ def get(
         for one in target.run(work)
     ]
     if output is Output.JSON:
-        print(as_json(rows))
+        put_page(as_json(rows))
         return
     headings = ("broker", "queue", "min", "max", "committed")
-    print(table(headings, [list(row.values()) for row in rows]))
+    put_page(table(headings, [list(row.values()) for row in rows]))
 
 
 @app.command("set")
@@ -118,9 +118,9 @@ def reset(
             {"broker": one.broker, "queue": one.index, "offset": offset}
             for one, offset in done.items()
         ]
-        print(as_json(rows))
+        put_page(as_json(rows))
         return
-    print(
+    put_page(
         table(
             ("broker", "queue", "offset"),
             [(one.broker, one.index, offset) for one, offset in done.items()],

@@ -11,7 +11,7 @@ from inorder.cli.asking import YesOption, confirm
 from inorder.cli.completing import GroupArgument, complete_groups
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.progress import progress
-from inorder.cli.render import Output, as_json, say, table
+from inorder.cli.render import Output, as_json, put_line, put_page, say, table
 from inorder.cli.shown import as_line, as_object
 from inorder.cli.values import show_time
 from inorder.clock import SystemClock
@@ -70,9 +70,9 @@ def list_(
         blocked = [
             {"group": name, "broker": broker, "why": why} for (name, broker), why in full.items()
         ]
-        print(as_json({"keys": [_row(one, now_ms) for one in keys], "full": blocked}))
+        put_page(as_json({"keys": [_row(one, now_ms) for one in keys], "full": blocked}))
         return
-    print(
+    put_page(
         table(
             ("group", "topic", "broker", "queue", "key", "messages", "bytes", "age", "state",
              "error"),
@@ -84,7 +84,8 @@ def list_(
         )
     )  # fmt: skip
     for (name, broker), why in sorted(full.items()):
-        print(f"\ngroup {name} parks nothing more at {broker}, its failing keys block: {why}")
+        put_page()
+        put_line(f"group {name} parks nothing more at {broker}, its failing keys block: {why}")
 
 
 @app.command()
@@ -109,15 +110,15 @@ def show(
     now_ms = SystemClock().now_ms()
     if output is Output.JSON:
         keys = [_row(one, now_ms) for one in known]
-        print(as_json({"keys": keys, "messages": [as_object(one) for one in messages]}))
+        put_page(as_json({"keys": keys, "messages": [as_object(one) for one in messages]}))
         return
     for one in known:
         where = f"{one.topic} {one.queue.broker}/{one.queue.index}"
-        print(f"{where}: {one.messages} messages, {_state(one)} since {show_time(one.since_ms)}")
-        print(f"first error: {one.first_error} (tried {one.tries} times)")
+        put_line(f"{where}: {one.messages} messages, {_state(one)} since {show_time(one.since_ms)}")
+        put_line(f"first error: {one.first_error} (tried {one.tries} times)")
         if one.last_error:
-            print(f"last error:  {one.last_error}")
-    print("\n".join(as_line(message) for message in messages))
+            put_line(f"last error:  {one.last_error}")
+    put_page("\n".join(as_line(message) for message in messages))
 
 
 @app.command()
@@ -183,15 +184,15 @@ def redrive(
         now_ms = SystemClock().now_ms()
         rows = [_row(one, now_ms) for one in asked]
         still = [_row(one, now_ms) for one in left] if waited else []
-        print(as_json({"group": group, "dry_run": dry_run, "keys": rows, "failed": still}))
+        put_page(as_json({"group": group, "dry_run": dry_run, "keys": rows, "failed": still}))
     else:
         count = sum(one.messages for one in asked)
         verb = "would be redriven" if dry_run else "not redriven" if cancel else "redriven"
         for one in asked if dry_run else ():
-            print(f"{one.topic} {one.queue.broker}/{one.queue.index}  {one.key}  {one.messages}")
-        print(f"{len(asked)} keys with {count} messages of group {group}: {verb}")
+            put_line(f"{one.topic} {one.queue.broker}/{one.queue.index}  {one.key}  {one.messages}")
+        put_line(f"{len(asked)} keys with {count} messages of group {group}: {verb}")
         for one in left if waited else ():
-            print(f"still parked: {one.key}, {one.messages} messages: {_error(one)}")
+            put_line(f"still parked: {one.key}, {one.messages} messages: {_error(one)}")
     if waited and left:
         raise typer.Exit(1)
 

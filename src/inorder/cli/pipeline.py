@@ -12,7 +12,7 @@ from inorder.cli.completing import GroupArgument, TopicArgument
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.onspark import ConfOption, MasterOption, run_job, servers_of, watched
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_page, table
 
 if TYPE_CHECKING:
     from inorder.spark.jobs.steps import Watch
@@ -173,8 +173,8 @@ def audit(
     _say(output, done, str(done))
     if output is Output.TABLE and done.worst:
         headings = ("key", "stored", "handled", "lost", "doubled", "inverted", "unknown")
-        print()
-        print(table(headings, [[asdict(one)[name] for name in headings] for one in done.worst]))
+        put_page()
+        put_page(table(headings, [[asdict(one)[name] for name in headings] for one in done.worst]))
     if not done.ok:
         raise typer.Exit(EXIT_FAILED)
 
@@ -211,8 +211,8 @@ def dead_letters(
     done = run_job(target, job, master=master, conf=conf, what="dead letters")
     if output is Output.TABLE and done.causes:
         headings = ("cause", "topic", "tag", "letters", "keys", "first_at", "last_at", "sample")
-        print(table(headings, [[asdict(one)[name] for name in headings] for one in done.causes]))
-        print()
+        put_page(table(headings, [[asdict(one)[name] for name in headings] for one in done.causes]))
+        put_page()
     sent = "" if done.redriven is None else f", {done.redriven:,} sent again ({done.delivery})"
     _say(output, done, f"{done.letters:,} dead letters of group {group}{sent}")
 
@@ -259,7 +259,7 @@ def lag(
 
 
 def _say(output: Output, done: Any, text: str) -> None:
-    print(as_json(asdict(done)) if output is Output.JSON else text)
+    put_page(as_json(asdict(done)) if output is Output.JSON else text)
 
 
 def _delivery(at_least_once: bool) -> str:

@@ -10,7 +10,7 @@ import typer
 from inorder.cli.completing import TopicArgument
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.onspark import ConfOption, MasterOption, run_job
-from inorder.cli.render import Output, as_json
+from inorder.cli.render import Output, as_json, put_line, put_page
 
 if TYPE_CHECKING:
     from inorder.spark.jobs.steps import Watch
@@ -54,9 +54,9 @@ def orders(
 
     done = run_job(target, job, master=master, conf=conf, what="steps of orders")
     if output is Output.JSON:
-        print(as_json(asdict(done)))
+        put_page(as_json(asdict(done)))
         return
-    print(
+    put_line(
         f"{done.processed:,} messages in {done.batches} batches; {done.path} holds {done.rows:,} "
         f"rows of {done.accounts:,} accounts, balance {done.balance / 100:,.2f}, "
         f"{done.late_payments:,} late payments; {done.waiting} accounts wait"

@@ -8,7 +8,7 @@ import typer
 
 from inorder.cli.asking import YesOption, confirm
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, say, table
+from inorder.cli.render import Output, as_json, put_page, say, table
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, ProducerView
@@ -48,9 +48,9 @@ def list_(
     ]
     columns = ("producer", "connected", "topic", "broker", "queue", "last")
     if output is Output.JSON:
-        print(as_json(rows))
+        put_page(as_json(rows))
     else:
-        print(table(columns, [[row[column] for column in columns] for row in rows]))
+        put_page(table(columns, [[row[column] for column in columns] for row in rows]))
 
 
 @app.command()

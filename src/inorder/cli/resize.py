@@ -10,8 +10,9 @@ from inorder.cli.asking import YesOption, confirm
 from inorder.cli.completing import TopicArgument
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.progress import progress
-from inorder.cli.render import Output, as_json, say, table
+from inorder.cli.render import Output, as_json, put_page, say, table
 from inorder.errors import UsageError
+from inorder.escaping import escaped
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, TopicResize
@@ -70,9 +71,9 @@ def resize(
 
     found = target.run(work)
     if output is Output.JSON:
-        print(as_json(shown(found)))
+        put_page(as_json(shown(found)))
     else:
-        print(describe(found, taken_back=abort))
+        put_page(describe(found, taken_back=abort))
 
 
 def _release(target: Cluster, topic: str, group: str, *, yes: bool, output: Output) -> None:
@@ -129,7 +130,7 @@ def describe(found: TopicResize, *, taken_back: bool = False) -> str:
             for one in found.waiting
         ]  # fmt: skip
         heads = ("group", "reads version", "messages left", "online", "at")
-        lines += ["groups that have yet to handle what is older:", table(heads, rows)]
+        lines += ["groups that have yet to handle what is older:", *table(heads, rows).split("\n")]
     lines += [
         f"group {one.group} was set back; it gets nothing until every broker of the topic knows "
         f"and what is handled has ended (by whom: inorder locks {one.group})"
@@ -144,7 +145,7 @@ def describe(found: TopicResize, *, taken_back: bool = False) -> str:
     ]
     if found.closing:
         lines.append(f"{found.closing} queues were taken away and can be read until all are done")
-    return "\n".join(lines)
+    return "\n".join(escaped(line, None) for line in lines)
 
 
 def shown(found: TopicResize) -> dict[str, object]:

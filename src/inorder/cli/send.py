@@ -11,7 +11,7 @@ import typer
 from inorder.cli.completing import TopicArgument
 from inorder.cli.lines import Line, json_line, plain_line, sources
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output
+from inorder.cli.render import Output, put_line
 from inorder.cli.values import parse_pairs
 from inorder.errors import UsageError
 
@@ -73,4 +73,4 @@ def send(
 
     count = target.run(work)
     if output is Output.TABLE:
-        print(f"sent {count} message{'' if count == 1 else 's'} to {topic}")
+        put_line(f"sent {count} message{'' if count == 1 else 's'} to {topic}")

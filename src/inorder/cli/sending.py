@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from inorder.cli.lines import Line
 from inorder.cli.progress import progress
+from inorder.cli.render import put_line, put_page
 from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import InorderError
@@ -65,8 +65,8 @@ async def send_all(
                 await settle(0)
             except asyncio.CancelledError:
                 left = len(pending)
-                print(f"inorder: interrupted; {count} were sent, of {left} more nobody knows",
-                      file=sys.stderr)  # fmt: skip
+                text = f"inorder: interrupted; {count} were sent, of {left} more nobody knows"
+                put_line(text, err=True)
                 raise
             finally:
                 for _, task in pending:
@@ -78,7 +78,7 @@ async def send_all(
 def print_receipt(receipt: SendReceipt) -> None:
     """Print where a message is, as a line of JSON."""
     queue = receipt.queue
-    print(
+    put_page(
         json.dumps(
             {
                 "message_id": receipt.message_id,

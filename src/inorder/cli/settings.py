@@ -12,7 +12,7 @@ import typer
 
 from inorder.cli.failures import says_errors
 from inorder.cli.profiles import FIELDS, profiles_file, read_profiles
-from inorder.cli.render import Output, as_json, table
+from inorder.cli.render import Output, as_json, put_line, put_page, table
 from inorder.cli.target import find_target
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
@@ -98,16 +98,17 @@ def show(
             }
             for name, found in values.items()
         }
-        print(as_json({"settings": rows, "ignored": list(loaded.ignored)}))
+        put_page(as_json({"settings": rows, "ignored": list(loaded.ignored)}))
         return
-    print(
+    put_page(
         table(
             ("setting", "value", "origin", "rocketmq"),
             [(name, one.value, one.origin, names.get(name)) for name, one in values.items()],
         )
     )
     if loaded.ignored:
-        print(f"\nsettings of RocketMQ without a meaning here: {', '.join(loaded.ignored)}")
+        put_page()
+        put_line(f"settings of RocketMQ without a meaning here: {', '.join(loaded.ignored)}")
 
 
 @says_errors
@@ -123,14 +124,15 @@ def profiles(
         chosen = origin.removeprefix("profile ") if origin.startswith("profile ") else None
     if output is Output.JSON:
         rows = [{"profile": name, "in_force": name == chosen, **found[name]} for name in found]
-        print(as_json({"file": str(path), "profiles": rows}))
+        put_page(as_json({"file": str(path), "profiles": rows}))
         return
     if not found:
-        print(f'no profiles; write [NAME] and namesrv = "host:9876" into {path}')
+        put_line(f'no profiles; write [NAME] and namesrv = "host:9876" into {path}')
         return
     cells = [
         (name, "yes" if name == chosen else "", *(found[name].get(field) for field in FIELDS))
         for name in found
     ]
-    print(table(("profile", "in force", *(field.replace("_", " ") for field in FIELDS)), cells))
-    print(f"\n{path}")
+    put_page(table(("profile", "in force", *(field.replace("_", " ") for field in FIELDS)), cells))
+    put_page()
+    put_line(str(path))

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Final
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
 
 from inorder.cli.values import show_time
 from inorder.errors import UsageError
+from inorder.escaping import escaped, escaped_body, escaped_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from inorder.model import ReceivedMessage
+
+RawOption = Annotated[
+    bool, typer.Option("--raw", help="Bodies alone, byte by byte: not escaped, not cut.")
+]
+RAW_AND_JSON: Final = "--raw and -o json: give one; -o json holds whole bodies, too"
+NAME_MAX: Final = 200
+PAGE_MAX: Final = 10_000
 
 # What a message offers to `--format`, each with a value of its type.
 FIELDS: Final[dict[str, str | int]] = {
@@ -22,15 +33,28 @@ FIELDS: Final[dict[str, str | int]] = {
 
 
 def as_line(message: ReceivedMessage) -> str:
-    """Return when, where, key, tag and body."""
+    """Return when, where, key, tag and body, on one line."""
     where = f"{message.queue.broker}/{message.queue.index}@{message.offset}"
-    words = [show_time(message.stored_at_ms), where, message.key or "-", message.tag or "-"]
-    return "  ".join([*words, body_text(message)])
+    names = [escaped(one, NAME_MAX) for one in (where, message.key or "-", message.tag or "-")]
+    return "  ".join([show_time(message.stored_at_ms), *names, body_text(message)])
 
 
 def body_text(message: ReceivedMessage) -> str:
-    """Return the body as text; what is not UTF-8 is shown as escapes."""
-    return message.body.decode("utf-8", "backslashreplace")
+    """Return the body on one line: escaped, and cut if it is long or binary."""
+    return escaped_body(message.body)
+
+
+def body_page(message: ReceivedMessage) -> str:
+    """Return the body with its own lines: escaped, and cut if it is very long or binary."""
+    return escaped_body(message.body, PAGE_MAX, keep="\n\t")
+
+
+def write_raw(message: ReceivedMessage, *, flush: bool = False) -> None:
+    """Write the body to stdout, byte by byte, and a newline."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(message.body + b"\n")
+    if flush:
+        sys.stdout.buffer.flush()
 
 
 def as_object(message: ReceivedMessage) -> dict[str, object]:
@@ -55,26 +79,48 @@ def as_object(message: ReceivedMessage) -> dict[str, object]:
     return found
 
 
-def by_template(template: str) -> Callable[[ReceivedMessage], str]:
+class Properties(dict[str, str]):
+    """The properties of a message in a template: all of them, or `{properties[NAME]}`."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in sorted(self.items()))
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+def by_template(template: str, *, raw: bool = False) -> Callable[[ReceivedMessage], str]:
     """Return how to print a message by a text with `{field}` in it; `\\t` and `\\n` are meant.
 
-    Raises UsageError that names the fields if one is unknown.
+    Fields are escaped and cut as everywhere; with `raw` they are as they are. Raises UsageError
+    that names the fields if one is unknown.
     """
     text = template.replace("\\t", "\t").replace("\\n", "\n")
     try:
-        text.format_map(FIELDS)
-    except (KeyError, ValueError, IndexError, AttributeError) as error:
+        text.format_map({**FIELDS, "properties": Properties()})
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
         fields = ", ".join(FIELDS)
         raise UsageError(f"--format {template!r}: {error}; fields are {fields}") from None
 
+    def fit(value: object) -> object:
+        return value if raw or not isinstance(value, str) else escaped(value)
+
     def form(message: ReceivedMessage) -> str:
-        values = as_object(message) | {"body": body_text(message)}
-        values |= {"time": show_time(message.stored_at_ms)}
-        return text.format_map({name: "" if one is None else one for name, one in values.items()})
+        values = {name: "" if one is None else fit(one) for name, one in as_object(message).items()}
+        properties = message.properties.items()
+        values["properties"] = Properties(
+            {str(fit(name)): str(fit(one)) for name, one in properties}
+        )
+        values["time"] = show_time(message.stored_at_ms)
+        body = message.body.decode("utf-8", "backslashreplace") if raw else body_text(message)
+        return text.format_map({**values, "body": body})
 
     return form
 
 
 def as_json_line(message: ReceivedMessage) -> str:
     """Return all of a message on one line."""
-    return json.dumps(as_object(message), ensure_ascii=False)
+    return escaped_json(json.dumps(as_object(message), ensure_ascii=False))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from inorder.cli.render import put_line
 from inorder.cli.values import parse_time
 from inorder.client.admin import Admin
 from inorder.client.durations import moment_ms
@@ -171,7 +171,7 @@ async def _follow(
             try:
                 batch = await admin.messages.read(queue, offset, tag=wanted.tag, wait=WAIT_SECONDS)
             except TransportError as error:
-                print(f"inorder: {error}; trying again", file=sys.stderr)
+                put_line(f"inorder: {error}; trying again", err=True)
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             for message in batch.messages:

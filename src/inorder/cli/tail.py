@@ -9,8 +9,16 @@ import typer
 
 from inorder.cli.completing import TopicArgument
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output
-from inorder.cli.shown import as_json_line, as_line, body_text, by_template
+from inorder.cli.render import Output, put_page
+from inorder.cli.shown import (
+    RAW_AND_JSON,
+    RawOption,
+    as_json_line,
+    as_line,
+    body_text,
+    by_template,
+    write_raw,
+)
 from inorder.cli.values import TIME_HELP
 from inorder.errors import UsageError
 
@@ -44,6 +52,7 @@ def tail(
     ] = None,
     queue: Annotated[int | None, typer.Option("--queue", help="Only this one.", min=0)] = None,
     body: Annotated[bool, typer.Option("--body", help="Print bodies only.")] = False,
+    raw: RawOption = False,
     template: Annotated[
         str | None,
         typer.Option("--format", help="Such as '{offset} {key} {body}'; fields as in -o json."),
@@ -53,19 +62,31 @@ def tail(
     """Print messages of a topic. Nothing is committed, and no consumer notices."""
     if until is not None and (start is None or follow):
         raise UsageError("--to ends a range: give --from with it, and not -f")
-    form = by_template(template) if template is not None else _form(output, body)
+    show = _shower(output, template, body=body, raw=raw, flush=follow)
 
     async def work(_: Session, admin: Admin) -> None:
         from inorder.cli.stream import Wanted, tail_topic
 
         wanted = Wanted(start, tag, key, count, queue, until)
-        await tail_topic(admin, topic, wanted, follow, lambda one: print(form(one), flush=follow))
+        await tail_topic(admin, topic, wanted, follow, show)
 
     with contextlib.suppress(KeyboardInterrupt):
         target.run(work)
 
 
-def _form(output: Output, body: bool) -> Callable[[ReceivedMessage], str]:
+def _shower(
+    output: Output, template: str | None, *, body: bool, raw: bool, flush: bool
+) -> Callable[[ReceivedMessage], None]:
+    """Return what prints a message in the form that is wanted."""
+    if raw and output is Output.JSON:
+        raise UsageError(RAW_AND_JSON)
+    if template is not None:
+        form = by_template(template, raw=raw)
+        if raw:
+            return lambda one: print(form(one), flush=flush)
+        return lambda one: put_page(form(one), flush=flush)
+    if raw:
+        return lambda one: write_raw(one, flush=flush)
     if output is Output.JSON:
-        return as_json_line
-    return body_text if body else as_line
+        return lambda one: put_page(as_json_line(one), flush=flush)
+    return lambda one: put_page((body_text if body else as_line)(one), flush=flush)

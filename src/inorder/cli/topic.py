@@ -10,7 +10,7 @@ from inorder.cli import resize as resizing
 from inorder.cli.asking import YesOption, confirm
 from inorder.cli.completing import TopicArgument
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, say, table
+from inorder.cli.render import Output, as_json, put_line, put_page, say, table
 from inorder.cli.values import parse_pairs, parse_perm, show_perm, show_time
 from inorder.ordering import keymap
 
@@ -39,14 +39,14 @@ def list_(
 
     found = target.run(work)
     if output is Output.JSON:
-        print(as_json([{"topic": name, "brokers": _configs(found[name])} for name in found]))
+        put_page(as_json([{"topic": name, "brokers": _configs(found[name])} for name in found]))
         return
     rows = [
         (name, broker, config.read_queues, config.write_queues, show_perm(config.perm))
         for name, configs in found.items()
         for broker, config in configs.items()
     ]
-    print(table(("topic", "broker", "read queues", "write queues", "perm"), rows))
+    put_page(table(("topic", "broker", "read queues", "write queues", "perm"), rows))
 
 
 @app.command()
@@ -98,23 +98,25 @@ def describe(
     view, versions = target.run(work)
     if output is Output.JSON:
         resize_ = None if versions is None else resizing.shown(versions)
-        print(as_json({**_view(view), "resize": resize_}))
+        put_page(as_json({**_view(view), "resize": resize_}))
         return
     configs = [
         (broker, config.read_queues, config.write_queues, show_perm(config.perm), config.order)
         for broker, config in view.configs.items()
     ]
-    print(table(("broker", "read queues", "write queues", "perm", "order"), configs), end="\n\n")
+    put_page(table(("broker", "read queues", "write queues", "perm", "order"), configs), end="\n\n")
     queues = [
         (one.queue.broker, one.queue.index, one.min_offset, one.max_offset, one.messages,
          show_time(one.updated_at_ms))
         for one in view.queues
     ]  # fmt: skip
-    print(table(("broker", "queue", "min", "max", "messages", "last stored"), queues), end="\n\n")
-    print(f"messages {view.messages}, {view.put_rate:.1f}/s in the last minute")
-    print(f"groups {', '.join(view.groups) or 'none'}")
+    put_page(
+        table(("broker", "queue", "min", "max", "messages", "last stored"), queues), end="\n\n"
+    )
+    put_line(f"messages {view.messages}, {view.put_rate:.1f}/s in the last minute")
+    put_line(f"groups {', '.join(view.groups) or 'none'}")
     if versions is not None:
-        print(resizing.describe(versions))
+        put_page(resizing.describe(versions))
 
 
 @app.command()

@@ -269,9 +269,14 @@ class Groups:
         """Return all about a group. Raises GroupNotFound."""
         return self._portal.call(self._async.describe, name)
 
-    def lag(self, name: str, topic: str | None = None) -> list[twin.QueueLag]:
-        """Return how far a group is, queue by queue; nothing if it has no offsets."""
-        return self._portal.call(self._async.lag, name, topic)
+    def lag(
+        self, name: str, topic: str | None = None, *, ages: bool = False
+    ) -> list[twin.QueueLag]:
+        """Return how far a group is on all queues that it has offsets of, or is online for.
+
+        With `ages` also since when the oldest message waits, which is one read a queue.
+        """
+        return self._portal.call(partial(self._async.lag, name, topic, ages=ages))
 
     def consumers(self, name: str) -> dict[twin.BrokerNode, ConsumerConnections]:
         """Return who consumes for a group, by broker; nothing if nobody does."""

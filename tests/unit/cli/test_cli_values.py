@@ -102,7 +102,7 @@ def test_a_body_that_is_no_text_is_shown_and_kept() -> None:
     """Escapes for people, base64 for programs."""
     queue = TopicQueue("t", "b", 1)
     message = ReceivedMessage("t", queue, 5, b"\xff!", {"TAGS": "T"}, "ID", 0, NOW_MS)
-    assert as_line(message) == "2026-11-15T04:24:31.692Z  b/1@5  -  T  \\xff!"
+    assert as_line(message) == "2026-11-15T04:24:31.692Z  b/1@5  -  T  \\xff! (2 bytes, not UTF-8)"
     assert as_object(message)["body_base64"] == "/yE="
     assert "body" not in as_object(message)
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, replace
 from typing import Final
 
 from inorder.client.access import Access
 from inorder.client.admin.cluster import BrokerNode, Cluster
-from inorder.errors import ConsumerNotOnline, GroupNotFound, SystemError_, TopicNotRouted
+from inorder.client.admin.messages import Messages
+from inorder.errors import (
+    ConsumerNotOnline,
+    GroupNotFound,
+    InorderError,
+    SystemError_,
+    TopicNotRouted,
+)
 from inorder.model import GroupConfig, Subscription, TopicQueue
 from inorder.wire.bodies import ClientConnection, ConsumerConnections, QueueProgress
 
@@ -24,6 +32,7 @@ SYSTEM_GROUPS: Final = frozenset(
         "__MONITOR_CONSUMER",
     }
 )
+READS_AT_ONCE: Final = 16
 SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_RMQ_TRANS")
 
 
@@ -38,6 +47,8 @@ class QueueLag:
     pulled_offset: int
     committed_at_ms: int
     """When the last message that the group is done with was stored; 0 if unknown."""
+    waiting_since_ms: int = 0
+    """When the oldest message that it has yet to do was stored; 0 if none is, or was not asked."""
 
     @property
     def lag(self) -> int:
@@ -142,13 +153,23 @@ class Groups:
             tuple(await self.lag(name)),
         )
 
-    async def lag(self, name: str, topic: str | None = None) -> list[QueueLag]:
-        """Return how far a group is, queue by queue; nothing if it has no offsets."""
-        stats = await self._cluster.each(lambda api: api.consume_stats(name, topic))
+    async def lag(
+        self, name: str, topic: str | None = None, *, ages: bool = False
+    ) -> list[QueueLag]:
+        """Return how far a group is on all queues that it has offsets of, or is online for.
+
+        With `ages` also since when the oldest message waits, which is one read a queue.
+        """
+        stats = [*(await self._cluster.each(lambda api: api.consume_stats(name, topic))).values()]
+        if topic is None:
+            known = {queue.topic for answer in stats for queue in answer.queues}
+            for one in sorted(await self._subscribed(name) - known):
+                wanted = await self._cluster.each(lambda api, one=one: api.consume_stats(name, one))  # type: ignore[misc]
+                stats += wanted.values()
         found: dict[TopicQueue, QueueProgress] = {}
-        for answer in stats.values():
+        for answer in stats:
             found.update(answer.queues)
-        return [
+        lags = [
             QueueLag(
                 name,
                 queue,
@@ -159,6 +180,32 @@ class Groups:
             )
             for queue in sorted(found)
         ]
+        return await self._aged(lags) if ages else lags
+
+    async def _subscribed(self, name: str) -> set[str]:
+        """Return the topics that members are online for, but for an empty one of retries."""
+        online = await self.consumers(name)
+        wanted = {topic for one in online.values() for topic in one.subscriptions}
+        return wanted - {f"%RETRY%{name}"}
+
+    async def _aged(self, lags: list[QueueLag]) -> list[QueueLag]:
+        messages = Messages(self._access, self._cluster)
+        at_once = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def aged(one: QueueLag) -> QueueLag:
+            if not one.lag:
+                return one
+            async with at_once:
+                try:
+                    first = await messages.read(one.queue, one.committed_offset, count=1)
+                    if not first.messages:  # what was there is gone, and it said where to go on
+                        first = await messages.read(one.queue, first.next_offset, count=1)
+                except InorderError:
+                    return one  # its age is unknown; how far the group is counts more
+            since_ms = first.messages[0].stored_at_ms if first.messages else 0
+            return replace(one, waiting_since_ms=since_ms)
+
+        return list(await asyncio.gather(*map(aged, lags)))
 
     async def consumers(self, name: str) -> dict[BrokerNode, ConsumerConnections]:
         """Return who consumes for a group, by broker; nothing if nobody does."""
