@@ -27,6 +27,14 @@ client sends none. Both blocks of numbers are unused by RocketMQ.
 """
 
 
+_UPGRADES = """
+## Upgrading
+
+- The journal of owners, `inorder/owners.NNNNNN`, has one more kind of record, `o`: a group consumes
+  a topic in order. Directories of before open; the same follows from their grants and commits. A
+  broker of before leaves such records out and says so in its log.
+"""
+
 _MODULES = (producers, leases, parking, resizing)
 
 
@@ -57,7 +65,7 @@ def extensions_page() -> str:
         raised = errors.BROKER_ERRORS.get(int(answer), errors.BrokerError).__name__
         text = documented.get(answer.name, "")
         parts.append(f"| {int(answer)} | `{answer.name}` | `{raised}` | {text} |")
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts) + "\n" + _UPGRADES
 
 
 def _requests(module: ModuleType) -> list[Any]:

@@ -87,7 +87,7 @@ def test_o29_a_client_that_reconnects_is_one_member_and_keeps_its_locks() -> Non
 
 
 def test_o11_only_the_owner_commits_while_a_queue_is_locked() -> None:
-    """By request and with a pull; and never back. Without the lock anybody may, as in RocketMQ."""
+    """By request and with a pull; and never back, neither with the lock nor after it (A16)."""
 
     async def scenario() -> None:
         async with running() as rig, stock(rig, "a", "b") as (a, b):
@@ -108,7 +108,9 @@ def test_o11_only_the_owner_commits_while_a_queue_is_locked() -> None:
             assert offsets.query("CG", "Orders", 0) == 6
             await a.unlock(QUEUES[0])
             await b.commit(1)
-            assert offsets.query("CG", "Orders", 0) == 1
+            assert offsets.query("CG", "Orders", 0) == 6
+            await b.commit(7)
+            assert offsets.query("CG", "Orders", 0) == 7
 
     asyncio.run(scenario())
 
@@ -140,7 +142,7 @@ def test_o10_a_commit_that_comes_after_the_unlock_does_not_take_the_next_owner_b
 
     async def scenario() -> None:
         async with running() as rig, stock(rig, "a", "b") as (a, b):
-            await rig.send(b"x", e="0")
+            await send(rig, 9)
             await a.lock(QUEUES[0])
             await a.unlock(QUEUES[0])
             await b.lock(QUEUES[0])

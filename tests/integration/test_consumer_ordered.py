@@ -226,7 +226,7 @@ def test_an_offset_that_is_not_stored_is_corrected(stock: bool):
     async def story(kit: Kit) -> None:
         await kit.send(5, key="k")
         await kit.api.update_group(GroupConfig(GROUP))
-        await kit.api.update_offset(GROUP, QUEUE, 100)
+        kit.cluster.broker.offsets.commit(GROUP, QUEUE.topic, QUEUE.index, 100, 0)
         consumer, _ = await handler_of(kit, seconds=0)
         await begin(kit, consumer)
         await asyncio.sleep(2)

@@ -1,6 +1,6 @@
 """The planted bugs: one rule of the contract each, switched off in the real code.
 
-`rule` names the promises and schedules (P1..P9, A1..A12) that the rule belongs to. `caught_by` says
+`rule` names the promises and schedules (P1..P9, A1..A16) that the rule belongs to. `caught_by` says
 what must find it: `sim`, the simulation of the contract; tests one by one (`file.py::test_name`),
 each of which must fail; files of tests, of which one must have a test that fails.
 """
@@ -25,6 +25,7 @@ _NUMBERING = "inorder.broker.numbering"
 
 SIM = "sim"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
+_IN_COMEBACKS = "tests/integration/test_stock_comebacks.py::"
 _IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
 _IN_SENDS = "tests/integration/test_numbered_sends.py::"
 _IN_RESIZING = "tests/integration/test_resizing.py::"
@@ -278,7 +279,7 @@ MUTANTS = [
     Mutant(
         "commit-by-anybody", "A11", "a stock client commits although another one holds the queue",
         "inorder.broker.state.commits",
-        "    if locks.is_locked(group, queue):\n",
+        "    if not may_commit:\n",
         "    if False:\n",
         f"tests/unit/broker/state/test_commits.py {_IN_LEASES}"
         "test_a11_while_a_queue_is_leased_nobody_commits_without_the_epoch",
@@ -289,6 +290,36 @@ MUTANTS = [
         "        return last is None or (epoch, number) > (last.epoch, last.number)\n",
         "        return True\n",
         f"{_IN_LEASES}test_a11_commits_are_taken_in_the_order_of_their_numbers",
+    ),
+    Mutant(
+        "back-between-two-locks", "P4, A16", "in the gap between two locks an offset goes back",
+        "inorder.broker.state.commits",
+        "or (ordered and manner is not Manner.TOOL)\n",
+        "\n",
+        f"{_IN_COMEBACKS}test_a_thawed_owner_commits_in_the_gap_before_the_next_lock "
+        "tests/unit/broker/state/test_commits.py",
+    ),
+    Mutant(
+        "order-is-forgotten-by-a-fold", "P4, A16", "a fold forgets which groups consumed in order",
+        _OWNERS_FILE,
+        "            yield ownerrecords.Ordered(*pair)\n",
+        "            del pair\n",
+        f"{_IN_COMEBACKS}test_a_group_that_once_consumed_in_order_is_known_after_a_restart",
+    ),
+    Mutant(
+        "a-stranger-is-a-tool", "P4, A16", "who has not sent a heartbeat yet is taken for a tool",
+        "inorder.broker.state.commits",
+        "    if oneway or member or language in (LanguageCode.GO, LanguageCode.CPP):\n",
+        "    if member:\n",
+        f"{_IN_COMEBACKS}test_a_thawed_owner_commits_in_the_gap_before_the_next_lock "
+        "tests/unit/broker/state/test_commits.py",
+    ),
+    Mutant(
+        "commit-beyond-the-end", "P4, A16", "messages are committed that are not there",
+        "inorder.broker.state.commits",
+        "    if offset > end:\n",
+        "    if offset > end and locked:\n",
+        f"{_IN_COMEBACKS}test_nobody_commits_messages_that_are_not_there",
     ),
     # The client.
     Mutant(

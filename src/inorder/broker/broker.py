@@ -36,7 +36,7 @@ from inorder.broker.saving import Saving, TopicNotes
 from inorder.broker.sendrules import require_writable
 from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.chapters import Generations
-from inorder.broker.state.commits import CommitTable, Committer, commit
+from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.leases import LeaseTable
@@ -474,9 +474,10 @@ class Broker:
         offset: int,
         connection: ServerConnection,
         *,
-        only_up: bool = False,
-    ) -> bool:
-        """Store a group's progress; False if a lock on the queue, or the client, forbids it."""
+        manner: Manner,
+        look: bool = False,
+    ) -> Ruling:
+        """Store a group's progress if it may be; with `look` only say what would become of it."""
         return commit(
             self.offsets,
             self.locks,
@@ -484,8 +485,10 @@ class Broker:
             TopicQueue(topic, self.config.name, queue_id),
             offset,
             committer=Committer(self.members.client_id(group, connection), connection.id),
+            manner=manner,
+            end=end_of(self.store, topic, queue_id),
             now_ms=self.clock.now_ms(),
-            only_up=only_up,
+            look=look,
         )
 
     def reconfigure(self, config: BrokerConfig) -> None:

@@ -114,9 +114,20 @@ class Leasing:
         self._write_grants(new)
         for decision in decisions:
             self._table.apply(decision, now_ms, connection=connection.id)
+            if decision.is_granted:
+                self._mark_ordered(decision.key)
             if decision.verdict is Verdict.REFUSE:
                 self._broker.lease_clock.refused(decision.key.group)
         self._broker.keeping.lock_deadline_changed()
+
+    def _mark_ordered(self, key: LeaseKey) -> None:
+        """Note that a group consumes a topic in order; the grant in the journal says the same.
+
+        Not for names that do not exist, which anybody can lock.
+        """
+        group, topic = key.group, key.queue.topic
+        if topic in self._broker.topics and group in self._broker.groups:
+            self._table.mark_ordered(group, topic)
 
     def _write_grants(self, decisions: list[Decision]) -> None:
         if not decisions:

@@ -101,6 +101,9 @@ class OwnersFile:
             broker.commits,
             now_ms=broker.clock.now_ms(),
         )
+        for (group, topic), outright in ownerrecords.ordered(records).items():
+            if outright or (topic in broker.topics and group in broker.groups):
+                broker.leases.mark_ordered(group, topic)
         self._saved.extend(one.checksum for one in records if isinstance(one, ownerrecords.Saved))
         if checksum is not None:
             self._saved.append(checksum)
@@ -343,6 +346,8 @@ class OwnersFile:
         for checksum in list(self._saved):
             yield ownerrecords.Saved(checksum)
         leases, commits = self._broker.leases, self._broker.commits
+        for pair in leases.ordered():
+            yield ownerrecords.Ordered(*pair)
         end = self._broker.store.log.end_position
         for group in leases.groups():
             for queue in leases.held(group):

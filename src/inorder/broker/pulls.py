@@ -15,6 +15,7 @@ import msgspec
 
 from inorder.broker.gates import I32, Gate, Gates, PullFields
 from inorder.broker.pullanswers import answer, answer_code
+from inorder.broker.state.commits import Manner
 from inorder.errors import BrokerError, SystemError_
 from inorder.logs import get_logger
 from inorder.net.output import JOIN_BYTES_MAX
@@ -176,7 +177,7 @@ class Pulls:
         if fields.sys_flag & COMMIT_OFFSET:
             self._broker.commit_offset(
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection,
-                only_up=fields.only_up,
+                manner=Manner.ONLY_UP if fields.only_up else Manner.ORDINARY,
             )  # fmt: skip
         result = self._read(gate, pull, fields.offset)
         if (

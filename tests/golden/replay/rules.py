@@ -182,6 +182,14 @@ RULES: tuple[Rule, ...] = (
         when=_empty_queue,
     ),
     Rule(
+        "commit-beyond-the-end",
+        "An offset beyond the end of a queue is not stored: 29. RocketMQ stores any number, and "
+        "the messages up to it are never consumed.",
+        codes=frozenset((15,)),
+        where="code",
+        when=_answered(0, 29),
+    ),
+    Rule(
         "remote-config",
         "Settings are changed over the wire only if the broker was started with remote_config; "
         "else 16. RocketMQ lets anybody who can connect change them.",

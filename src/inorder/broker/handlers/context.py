@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from inorder.broker.ownersfile import OwnersFile
     from inorder.broker.ownership import Ownership
     from inorder.broker.parking import Parking
+    from inorder.broker.state.commits import Manner, Ruling
     from inorder.broker.state.delays import Delays
     from inorder.broker.state.groups import GroupTable
     from inorder.broker.state.leases import LeaseTable
@@ -272,9 +273,10 @@ class BrokerLike(Protocol):
         offset: int,
         connection: ServerConnection,
         *,
-        only_up: bool = False,
-    ) -> bool:
-        """Store a group's progress; False if a lock on the queue, or the client, forbids it."""
+        manner: Manner,
+        look: bool = False,
+    ) -> Ruling:
+        """Store a group's progress if it may be; with `look` only say what would become of it."""
         ...
 
     def notify_ids_changed(

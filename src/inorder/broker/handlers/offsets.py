@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.errors import TopicNotFound
-from inorder.model import TopicQueue
+from inorder.broker.state.commits import Ruling, manner_of
+from inorder.errors import InvalidParameter, TopicNotFound
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests.offsets import (
@@ -79,8 +79,8 @@ def update_consumer_offset(
 ) -> Command | Coroutine[Any, Any, Command]:
     """Store what a group says of its progress; below zero says nothing.
 
-    While a queue is locked only its owner's commits count, and none goes back. Otherwise anybody
-    may set any offset, as in RocketMQ, but for clients that ask for `onlyUp`.
+    `state/commits.py` says whose word counts: what is further already, or another one's, is
+    answered as taken, with a remark; what lies beyond the end of the queue is refused.
     """
     request = decode_fields(UpdateConsumerOffset, command.fields)
     group, topic = request.consumer_group, request.topic
@@ -98,24 +98,30 @@ def update_consumer_offset(
     if broker.offsets.has_reset(group, topic, request.queue_id):
         return command.reply(remark="Offset has been previously reset", fields={})
     queue_id, offset = request.queue_id, request.commit_offset
+    manner = manner_of(
+        oneway=command.is_oneway,
+        member=broker.members.client_id(group, connection) is not None,
+        language=command.language,
+        only_up=bool(request.only_up),
+    )
 
     def store() -> Command:
         before = broker.offsets.query(group, topic, queue_id)
-        if not broker.commit_offset(
-            group, topic, queue_id, offset, connection, only_up=bool(request.only_up)
-        ):
-            return command.reply(
-                remark="Offset ignored: the queue is locked by another client, or was further "
-                "already",
-                fields={},
-            )
-        if 0 <= offset < before:
+        ruling = broker.commit_offset(group, topic, queue_id, offset, connection, manner=manner)
+        if ruling is not Ruling.TAKEN:
+            return _not_taken(command, ruling, before)
+        if offset < before:
             broker.parking.went_back(group, topic, queue_id)
         if not command.is_oneway:  # else nobody hears when it is safe; within a second it is
             broker.owners_file.flush()
         return command.reply(fields={})
 
-    version = None if request.only_up else _goes_back_to(broker, group, topic, queue_id, offset)
+    ruling = broker.commit_offset(
+        group, topic, queue_id, offset, connection, manner=manner, look=True
+    )
+    if ruling is not Ruling.TAKEN:
+        return _not_taken(command, ruling, broker.offsets.query(group, topic, queue_id))
+    version = _goes_back_to(broker, group, topic, queue_id, offset)
     if version is not None:
         return answer_rested(broker, topic, group, version, store)
     answer = store()
@@ -124,14 +130,26 @@ def update_consumer_offset(
     return answer_settled(broker, answer)
 
 
+def _not_taken(command: Command, ruling: Ruling, known: int) -> Command:
+    """Answer a commit that changes nothing."""
+    if ruling is Ruling.BEYOND:
+        raise InvalidParameter(
+            "the offset lies beyond the end of the queue; commit what was consumed, or reset the "
+            "group to the end"
+        )
+    why = {
+        Ruling.HELD: "Offset ignored: the queue is locked by another client",
+        Ruling.LOWER: f"Offset ignored: the group is at {known} already; reset it to go back",
+    }
+    return command.reply(remark=why.get(ruling), fields={})
+
+
 def _goes_back_to(
     broker: BrokerLike, group: str, topic: str, queue_id: int, offset: int
 ) -> int | None:
     """Return the version that is past into which an offset leads back; None: it is progress."""
     if not 0 <= offset < broker.offsets.query(group, topic, queue_id):
         return None
-    if broker.leases.get(group, TopicQueue(topic, broker.config.name, queue_id)) is not None:
-        return None  # its owner's offsets go on, others' do not count
     return broker.resizing.rewinding.version_touched(topic, group, {queue_id: offset})
 
 

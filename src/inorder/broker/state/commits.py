@@ -2,7 +2,17 @@
 
 While a queue is held only its owner commits, and never back. Another client that was the owner
 before, or the owner with an older state, would have messages repeated that are done, or push the
-group past some that are not. Without a lock anybody commits anything, as in RocketMQ.
+group past some that are not.
+
+A group that once held a queue of a topic consumes it in order, also while nobody holds it: an owner
+that was frozen may come back in the gap between an unlock and the next lock, and may commit before
+its first heartbeat. So there no commit of a consumer lowers an offset, held or not. Resets do, and
+tools: a request that waits for its answer, from a connection that is no member of the group, and of
+no client that never sends one-way requests (Go, C++). Nor does a commit lower anything that says so
+itself, as our clients' do (`onlyUp`): who commits may have lost the queue unawares. All other
+commits of groups without order go where they say, as in RocketMQ.
+
+Nobody commits messages that are not there: the next ones stored would be skipped.
 
 Commits of our clients carry (epoch, number) and are taken in that order: of two connections of one
 owner the older commit may arrive last. With the offset comes the map of what is finished above it.
@@ -13,10 +23,12 @@ client without maps, makes it void.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inorder.errors import RemoteProtocolError
 from inorder.ordering.finished import FinishedMap
+from inorder.wire.codes import LanguageCode
 
 if TYPE_CHECKING:
     from inorder.broker.state.locks import QueueLocks
@@ -27,11 +39,61 @@ MAP_CHARS_MAX: Final = 256 * 1024 * 1024
 """The text of all maps together."""
 
 
+class Manner(Enum):
+    """How a commit without an epoch came."""
+
+    ORDINARY = auto()  # a consumer's, by request or with a pull
+    ONLY_UP = auto()  # the same, said to be no step back
+    TOOL = auto()  # an operator's
+
+
+class Ruling(Enum):
+    """What becomes of a commit."""
+
+    TAKEN = auto()
+    SILENT = auto()  # it says nothing
+    HELD = auto()  # somebody else has the queue
+    LOWER = auto()  # the group is further already
+    BEYOND = auto()  # there are no such messages
+
+
 class Committer(NamedTuple):
     """Who commits: the client id of the connection in the group, None if nobody knows."""
 
     client_id: str | None
     connection: int
+
+
+def manner_of(*, oneway: bool, member: bool, language: int | None, only_up: bool = False) -> Manner:
+    """Say how a request to commit came; `member`: its connection is known in the group.
+
+    Go and C++ clients never set the one-way bit, and commit before their first heartbeat.
+    """
+    if only_up:
+        return Manner.ONLY_UP
+    if oneway or member or language in (LanguageCode.GO, LanguageCode.CPP):
+        return Manner.ORDINARY
+    return Manner.TOOL
+
+
+def judge(
+    offset: int, *, known: int, end: int, locked: bool, may_commit: bool, ordered: bool,
+    manner: Manner,
+) -> Ruling:  # fmt: skip
+    """Say what becomes of an offset that came without an epoch.
+
+    `known` is the stored one, -1 for none; `end` that of the log. `locked`: the queue is held;
+    `may_commit`: by this client, or by nobody. `ordered`: the group once held a queue of the topic.
+    """
+    if offset < 0:
+        return Ruling.SILENT
+    if offset > end:
+        return Ruling.BEYOND
+    if not may_commit:
+        return Ruling.HELD
+    kept = locked or manner is Manner.ONLY_UP or (ordered and manner is not Manner.TOOL)
+    lower = offset < min(known, end)  # one beyond the end, of an older broker, may be put right
+    return Ruling.LOWER if lower and kept else Ruling.TAKEN
 
 
 def commit(
@@ -42,24 +104,26 @@ def commit(
     offset: int,
     *,
     committer: Committer,
+    manner: Manner,
+    end: int,
     now_ms: int,
-    only_up: bool = False,
-) -> bool:
-    """Store an offset that came without an epoch; False if an owner of the queue forbids it.
-
-    With `only_up` who commits wants no offset lowered: it may have lost the queue unawares.
-    """
-    if only_up and 0 <= offset < offsets.query(group, queue.topic, queue.index):
-        return False
-    if locks.is_locked(group, queue):
-        if offset < offsets.query(group, queue.topic, queue.index):
-            return False
-        if not locks.may_commit(
+    look: bool = False,
+) -> Ruling:
+    """Store an offset that came without an epoch, if it may be; with `look` only say whether."""
+    ruling = judge(
+        offset,
+        known=offsets.query(group, queue.topic, queue.index),
+        end=end,
+        locked=locks.is_locked(group, queue),
+        may_commit=locks.may_commit(
             group, queue, client_id=committer.client_id, connection=committer.connection
-        ):
-            return False
-    offsets.commit(group, queue.topic, queue.index, offset, now_ms)
-    return True
+        ),
+        ordered=locks.leases.is_ordered(group, queue.topic),
+        manner=manner,
+    )
+    if ruling is Ruling.TAKEN and not look:
+        offsets.commit(group, queue.topic, queue.index, offset, now_ms)
+    return ruling
 
 
 class QueueKey(NamedTuple):

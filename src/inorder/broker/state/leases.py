@@ -57,19 +57,25 @@ SPARED_MS: Final = 10
 WAITING_MAX: Final = 64
 PAST_MAX: Final = 100_000
 """Owners of the past that are remembered; who is forgotten begins anew."""
+ORDERED_MAX: Final = 500_000
+"""Groups and topics that are consumed in order; at it no further one is leased or locked."""
 
 
 class LeaseTable:
     """(group, queue) to lease."""
 
-    def __init__(self, *, start_number: int = 0, leases_max: int = 500_000) -> None:
+    def __init__(
+        self, *, start_number: int = 0, leases_max: int = 500_000, ordered_max: int = ORDERED_MAX
+    ) -> None:
         self.leases_max = leases_max
+        self.ordered_max = ordered_max
         self.closed_until_ms = 0
         """Nothing is granted before, but what is renewed: what was granted is not known."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
         self._groups: dict[str, dict[TopicQueue, Lease]] = {}
         self._past: dict[LeaseKey, Past] = {}
         self._waiting: dict[LeaseKey, dict[Owner, int | None]] = {}
+        self._ordered: dict[tuple[str, str], None] = {}
         self._renewed_by: dict[int, set[LeaseKey]] = {}
         # One entry per lease, made again when it is popped too early; more only after a shortening.
         # The number keeps the heap from comparing keys, which is slow.
@@ -123,6 +129,25 @@ class LeaseTable:
         lease = self.get(group, queue)
         return lease is not None and lease.epoch == epoch
 
+    # Which groups consume in order.
+
+    def is_ordered(self, group: str, topic: str) -> bool:
+        """Tell whether a group ever held a queue of a topic, since either was made."""
+        return (group, topic) in self._ordered
+
+    def mark_ordered(self, group: str, topic: str) -> bool:
+        """Note that a group consumes a topic in order; tell whether there is room for that."""
+        if (group, topic) in self._ordered:
+            return True
+        if len(self._ordered) >= self.ordered_max:
+            return False
+        self._ordered[group, topic] = None
+        return True
+
+    def ordered(self) -> list[tuple[str, str]]:
+        """Return the groups and topics that were ever held."""
+        return list(self._ordered)
+
     # Taking.
 
     def decide(
@@ -164,7 +189,10 @@ class LeaseTable:
             return Decision(Verdict.RESUME, key, owner, terms or past.terms, epoch, is_new=True)
         if now_ms < self.closed_until_ms:
             return Decision(Verdict.REFUSE, key, owner, STOCK, 0, None, self.closed_until_ms)
-        if self._count + planned >= self.leases_max:
+        full = len(self._ordered) >= self.ordered_max and not self.is_ordered(
+            key.group, key.queue.topic
+        )
+        if full or self._count + planned >= self.leases_max:
             return Decision(Verdict.FULL, key, owner, terms or STOCK)
         return self._grant(key, owner, terms or STOCK)
 
@@ -275,6 +303,10 @@ class LeaseTable:
             self._remove(key, released=True)
         for key in [key for key in self._past if matches(key)]:
             del self._past[key]
+        for pair in [
+            pair for pair in self._ordered if group in ("", pair[0]) and topic in ("", pair[1])
+        ]:
+            del self._ordered[pair]
         return gone
 
     def expire(

@@ -78,13 +78,20 @@ class Forgotten(_Record, frozen=True, tag="x"):
     topic: str
 
 
+class Ordered(_Record, frozen=True, tag="o"):
+    """A group has held a queue of a topic; so does every grant say."""
+
+    group: str
+    topic: str
+
+
 class Saved(_Record, frozen=True, tag="s"):
     """The file of offsets is about to be saved with this checksum, and holds all that was said."""
 
     checksum: int
 
 
-Record: TypeAlias = Granted | Freed | Progress | Commit | Forgotten | Saved
+Record: TypeAlias = Granted | Freed | Progress | Commit | Forgotten | Ordered | Saved
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode: Callable[[bytes], Record] = msgspec.msgpack.Decoder(Record).decode
@@ -151,6 +158,24 @@ def replay(
                     Committed(record.epoch, record.number, record.offset, record.finished),
                 )
     return leases
+
+
+def ordered(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
+    """Return the groups and topics of which a queue was held, and whether that is said outright.
+
+    Else it follows from a grant, or from a commit under an epoch: those of resets have no number.
+    """
+    found: dict[tuple[str, str], bool] = {}
+    for record in records:
+        if isinstance(record, Ordered):
+            found[record.group, record.topic] = True
+        elif isinstance(record, Granted) or (isinstance(record, Commit) and record.number > 0):
+            found.setdefault((record.group, record.topic), False)
+        elif isinstance(record, Forgotten):
+            for group, topic in list(found):
+                if record.group in ("", group) and record.topic in ("", topic):
+                    del found[group, topic]
+    return found
 
 
 def wrote(records: Iterable[Record], checksum: int | None) -> bool:

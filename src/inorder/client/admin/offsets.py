@@ -82,8 +82,9 @@ class Offsets:
         await api.update_offset(group, queue, offset)
         if await api.query_offset(group, queue) != offset:
             raise UsageError(
-                f"a reset of group {group} on queue {queue.index} of {queue.topic} waits for its "
-                "next pull and was not overwritten; reset again instead of set"
+                f"the offset of group {group} on queue {queue.index} of {queue.topic} was not set: "
+                "a reset waits for its next pull, or its last owner's lease has not run out; "
+                "reset instead of set"
             )
 
     async def reset(self, group: str, topic: str, to: ResetTarget) -> dict[TopicQueue, int]:

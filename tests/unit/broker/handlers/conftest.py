@@ -15,10 +15,10 @@ import pytest
 from inorder.broker.handlers import HANDLERS
 from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
-from inorder.broker.ownersfile import OwnersFile
+from inorder.broker.ownersfile import OwnersFile, end_of
 from inorder.broker.ownership import Ownership
 from inorder.broker.state.chapters import Generations
-from inorder.broker.state.commits import CommitTable, Committer, commit
+from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.leases import LeaseTable
@@ -214,8 +214,9 @@ class FakeBroker:
         offset: int,
         connection: Any,
         *,
-        only_up: bool = False,
-    ) -> bool:
+        manner: Manner,
+        look: bool = False,
+    ) -> Ruling:
         return commit(
             self.offsets,
             self.locks,
@@ -223,8 +224,10 @@ class FakeBroker:
             TopicQueue(topic, self.config.name, queue_id),
             offset,
             committer=Committer(self.members.client_id(group, connection), connection.id),
+            manner=manner,
+            end=end_of(self.store, topic, queue_id),
             now_ms=self.clock.now_ms(),
-            only_up=only_up,
+            look=look,
         )
 
     def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inorder.errors import SystemError_
+from inorder.errors import InvalidParameter, SystemError_
 
 
 def query(broker: Any, topic: str = "t", queue: int = 0, **more: str) -> Any:
@@ -83,13 +83,17 @@ def test_commits_are_checked_and_stored(broker: Any) -> None:
     assert (answer.code, answer.remark) == (29, "QueueId is null, topic is t")
     answer = broker.ask(15, {k: v for k, v in fields.items() if k != "commitOffset"})
     assert (answer.code, answer.remark) == (29, "Offset is null, topic is t")
+    with pytest.raises(InvalidParameter, match="beyond the end"):
+        broker.ask(15, fields)
+    for body in (b"a", b"b", b"c"):
+        broker.put("t", 0, body)
     assert broker.ask(15, fields).code == 0
     assert broker.offsets.query("g", "t", 0) == 3
     assert broker.ask(15, {**fields, "commitOffset": "1"}).code == 0
     assert broker.offsets.query("g", "t", 0) == 1
     assert broker.ask(15, {**fields, "commitOffset": "-1"}).code == 0
     assert broker.offsets.query("g", "t", 0) == 1
-    assert broker.ask(15, {**fields, "queueId": "99"}).code == 0
+    assert broker.ask(15, {**fields, "queueId": "99", "commitOffset": "0"}).code == 0
 
 
 def test_ends_of_a_queue(broker: Any) -> None:

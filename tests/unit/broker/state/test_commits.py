@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from inorder.broker.state.commits import Committer, commit
+from inorder.broker.state.commits import Committer, Manner, Ruling, commit, judge, manner_of
 from inorder.broker.state.locks import QueueLocks
 from inorder.broker.state.offsets import OffsetTable
 from inorder.model import TopicQueue
+from inorder.wire.codes import LanguageCode
 
 QUEUE = TopicQueue("orders", "broker-a", 1)
 
@@ -33,7 +36,7 @@ class Table:
         self.locks.leases.expire(at_ms)
         commit(
             self.offsets, self.locks, "g", QUEUE, offset, committer=Committer(client, connection),
-            now_ms=at_ms, only_up=only_up,
+            manner=Manner.ONLY_UP if only_up else Manner.ORDINARY, end=1000, now_ms=at_ms,
         )  # fmt: skip
         return self.offsets.query("g", "orders", 1)
 
@@ -81,3 +84,55 @@ def test_the_connection_that_renewed_the_lock_is_the_owners() -> None:
 def test_an_expired_lock_protects_nothing(at_ms: int) -> None:
     """Somebody else may have it next."""
     assert Table().commit(10, "b", 2, at_ms) == 10
+
+
+@pytest.mark.parametrize(
+    ("offset", "facts", "ruling"),
+    [
+        (-1, {}, Ruling.SILENT),
+        (-1, {"may_commit": False}, Ruling.SILENT),
+        (21, {}, Ruling.BEYOND),
+        (21, {"manner": Manner.TOOL}, Ruling.BEYOND),
+        (20, {}, Ruling.TAKEN),
+        (12, {}, Ruling.TAKEN),
+        (12, {"locked": True}, Ruling.TAKEN),
+        (12, {"locked": True, "may_commit": False}, Ruling.HELD),
+        (9, {}, Ruling.TAKEN),
+        (9, {"ordered": True}, Ruling.LOWER),
+        (9, {"ordered": True, "manner": Manner.TOOL}, Ruling.TAKEN),
+        (9, {"ordered": True, "manner": Manner.TOOL, "locked": True}, Ruling.LOWER),
+        (9, {"manner": Manner.ONLY_UP}, Ruling.LOWER),
+        (9, {"manner": Manner.TOOL}, Ruling.TAKEN),
+        (9, {"locked": True}, Ruling.LOWER),
+        (9, {"locked": True, "may_commit": False}, Ruling.HELD),
+        (10, {"ordered": True}, Ruling.TAKEN),
+        (0, {"ordered": True, "known": -1}, Ruling.TAKEN),
+        (20, {"ordered": True, "known": 30}, Ruling.TAKEN),
+        (19, {"ordered": True, "known": 30}, Ruling.LOWER),
+    ],
+)
+def test_a16_what_becomes_of_an_offset(offset: int, facts: dict[str, Any], ruling: Ruling) -> None:
+    """The group is at 10 of 20 messages; what is not said is a consumer's, in a group unordered."""
+    usual = {"known": 10, "end": 20, "locked": False, "may_commit": True, "ordered": False,
+             "manner": Manner.ORDINARY}  # fmt: skip
+    assert judge(offset, **{**usual, **facts}) is ruling
+
+
+@pytest.mark.parametrize(
+    ("oneway", "member", "language", "manner"),
+    [
+        (True, True, LanguageCode.JAVA, Manner.ORDINARY),
+        (True, False, LanguageCode.JAVA, Manner.ORDINARY),
+        (False, True, LanguageCode.JAVA, Manner.ORDINARY),
+        (False, False, LanguageCode.JAVA, Manner.TOOL),
+        (False, False, LanguageCode.PYTHON, Manner.TOOL),
+        (False, False, LanguageCode.GO, Manner.ORDINARY),
+        (False, False, LanguageCode.CPP, Manner.ORDINARY),
+        (True, False, LanguageCode.GO, Manner.ORDINARY),
+    ],
+)
+def test_a16_what_a_tool_is(oneway: bool, member: bool, language: int, manner: Manner) -> None:
+    """A request that waits for an answer, of no member, in a language that knows one-way ones."""
+    assert manner_of(oneway=oneway, member=member, language=language) is manner
+    only_up = manner_of(oneway=oneway, member=member, language=language, only_up=True)
+    assert only_up is Manner.ONLY_UP

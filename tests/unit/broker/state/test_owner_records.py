@@ -36,6 +36,7 @@ def replayed(
         ownerrecords.Progress(*PLACE, 5, 10),
         ownerrecords.Forgotten("", "orders"),
         ownerrecords.Saved(0xDEADBEEF),
+        ownerrecords.Ordered("billing", "orders"),
     ],
 )
 def test_records_come_back_as_they_went(record: ownerrecords.Record) -> None:
@@ -153,3 +154,18 @@ def test_a_file_of_offsets_that_we_never_saved_is_another_brokers(
     """No file at all is ours: it was not saved yet."""
     records = [ownerrecords.Saved(1), COMMIT, ownerrecords.Saved(2)]
     assert ownerrecords.wrote(records, checksum) is ours
+
+
+def test_a16_who_ever_held_a_queue_is_known() -> None:
+    """By a record of its own; in older journals by a grant, or a commit under an epoch."""
+    pair = ("billing", "orders")
+    reset = ownerrecords.Commit(*PLACE, 100, 4096, 7, 0, "")
+    progress = ownerrecords.Progress(*PLACE, 5, 9000)
+    assert ownerrecords.ordered([reset, progress, ownerrecords.freed(KEY)]) == {}
+    assert ownerrecords.ordered([GRANTED, ownerrecords.freed(KEY)]) == {pair: False}
+    assert ownerrecords.ordered([COMMIT]) == {pair: False}
+    said = ownerrecords.Ordered(*pair)
+    assert ownerrecords.ordered([GRANTED, said, GRANTED]) == {pair: True}
+    for gone in (ownerrecords.Forgotten("billing", ""), ownerrecords.Forgotten("", "orders")):
+        assert ownerrecords.ordered([GRANTED, said, gone]) == {}
+    assert ownerrecords.ordered([said, ownerrecords.Forgotten("other", "")]) == {pair: True}
