@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -198,22 +199,131 @@ def test_run_returns_when_a_handler_closes_the_consumer(broker: RunningBroker):
     assert sum(consumer.statistics().queues.values()) == len(got)
 
 
-def test_a_handler_cannot_close_what_nobody_runs(broker: RunningBroker):
-    """It would wait for itself; the error says so, and is a failed attempt."""
+def test_a_handler_closes_what_a_block_or_nobody_runs(broker: RunningBroker):
+    """It returns at once, no further message is begun; a `close` elsewhere waits for the rest."""
     consumer = consumer_of(broker)
-    errors: list[Exception] = []
+    begun, closed, gate = [], threading.Event(), threading.Event()
 
     @consumer.on("orders")
     def handle(message: inorder.ReceivedMessage) -> None:
-        try:
-            consumer.close()
-        except inorder.InorderError as error:
-            errors.append(error)
+        begun.append(message.body)
+        consumer.close()
+        closed.set()
+        gate.wait(20)
+
+    send(broker, 100)
+    with consumer:
+        assert closed.wait(20)
+        with pytest.raises(inorder.InorderError, match="closed"):
+            consumer.start()
+        gate.set()
+    assert len(begun) <= 4  # of each queue one: whoever began before the first close
+    assert sum(consumer.statistics().queues.values()) == len(begun)
+
+
+def test_an_async_handler_of_a_blocking_consumer_closes_it(broker: RunningBroker):
+    """It runs on the client's own loop: nothing is to wait there."""
+    consumer = consumer_of(broker)
+    got: list[bytes] = []
+
+    @consumer.on("orders")
+    async def handle(message: inorder.ReceivedMessage) -> None:
+        got.append(message.body)
+        consumer.close()
+        await asyncio.to_thread(consumer.close)
+
+    send(broker, 100)
+    consumer.run()
+    assert 1 <= len(got) <= 4
+    assert sum(consumer.statistics().queues.values()) == len(got)
+
+
+def test_several_close_at_once(broker: RunningBroker):
+    """Each returns when the handler that ran has ended and is committed, not before."""
+    consumer = consumer_of(broker)
+    entered, gate = threading.Event(), threading.Event()
+    ended, seen = [], []
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        entered.set()
+        gate.wait(20)
+        ended.append(message.body)
+
+    def close() -> None:
+        consumer.close()
+        seen.append((len(ended), sum(consumer.statistics().queues.values())))
 
     send(broker, 1)
+    consumer.start()
+    assert entered.wait(20)
+    closers = [threading.Thread(target=close) for _ in range(8)]
+    for closer in closers:
+        closer.start()
+    time.sleep(0.1)
+    assert seen == []
+    gate.set()
+    for closer in closers:
+        closer.join(20)
+    assert seen == [(1, 1)] * 8
+    consumer.close()
+
+
+def test_an_impatient_close_ends_a_patient_one(broker: RunningBroker):
+    """`timeout` bounds the wait for handlers; the earliest end counts for all who wait."""
+    consumer = consumer_of(broker)
+    entered, gate = threading.Event(), threading.Event()
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        entered.set()
+        gate.wait(120)
+
+    send(broker, 1)
+    consumer.start()
+    assert entered.wait(20)
+    patient = threading.Thread(target=consumer.close, args=(100,))
+    patient.start()
+    consumer.close(timeout=0)
+    patient.join(60)
+    assert not patient.is_alive()
+    assert consumer.statistics().running == 1
+    gate.set()
+    wait(lambda: not any("inorder handler" in t.name for t in threading.enumerate()))
+
+
+def test_an_error_of_the_block_is_not_masked(broker: RunningBroker, monkeypatch):
+    """What the block raised goes on; what `close` raised then is logged."""
+    consumer = consumer_of(broker)
+    consumer.on("orders")(print)
+
+    def fail(timeout: float | None = None) -> None:
+        raise inorder.UsageError("as told")
+
+    with pytest.raises(ZeroDivisionError), consumer:
+        monkeypatch.setattr(consumer, "close", fail)
+        raise ZeroDivisionError
+    monkeypatch.undo()
+    consumer.close()
+
+
+def test_a_handler_seeks_its_own_queue(broker: RunningBroker):
+    """It does not wait for its own end."""
+    consumer = consumer_of(broker)
+    got: list[int] = []
+
+    @consumer.on("orders")
+    def handle(message: inorder.ReceivedMessage) -> None:
+        got.append(message.offset)
+        if len(got) == 3:
+            assert consumer.seek(message.queue, 1) == 1
+
+    with broker.producer() as producer:
+        for number in range(3):
+            producer.send("orders", b"%d" % number, key="k")
     with consumer:
-        wait(lambda: len(errors) == 1)
-    assert "cannot close its own consumer" in str(errors[0])
+        wait(lambda: len(got) >= 5)
+    assert got[:5] == [0, 1, 2, 1, 2]
 
 
 def test_a_handler_that_does_not_end_is_left_behind(broker: RunningBroker):

@@ -330,8 +330,7 @@ def test_close_gives_up_on_a_handler_that_does_not_end(stock: bool):
 
 
 def test_a_handler_can_end_the_run_of_its_consumer():
-    """close() in a handler lets run() return; without run() it is refused: it would wait for
-    itself."""
+    """close() in a handler lets run() return, with what is done committed."""
 
     async def story(kit: Kit) -> None:
         consumer = await consumer_of(kit)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
+from types import TracebackType
 from typing import Literal
 
 from inorder.client.access import Access
@@ -27,9 +29,11 @@ from inorder.client.handlers import (
     Registration,
     register,
 )
+from inorder.client.handling import in_handler
+from inorder.client.patience import Patience
 from inorder.client.policies import Policy
 from inorder.client.pullconsumer import ConsumeFrom, Target
-from inorder.client.running import HANDLING, WorkersFactory
+from inorder.client.running import WorkersFactory
 from inorder.client.session import Session
 from inorder.client.state.allocation import Allocation, Average
 from inorder.client.state.keyed import Keyless, KeyOf
@@ -38,7 +42,10 @@ from inorder.client.state.tenure import GRACE_MIN_MS, LEASE_MAX_MS, LEASE_MIN_MS
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
+
+log = get_logger(__name__)
 
 MessageModel = Literal["clustering", "broadcasting"]
 BROADCAST_INSTANCE = "DEFAULT"
@@ -121,9 +128,9 @@ class Consumer:
         self._threads: WorkersFactory | None = None  # the blocking twin sets it
         self._consuming: Consuming | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._patience: Patience | None = None
         self._closed = asyncio.Event()
         self._stop_asked = asyncio.Event()
-        self._runs = False
 
     def on(
         self,
@@ -201,6 +208,7 @@ class Consumer:
             clustering=self._clustering,
             allocation=self._allocation,
             threads=self._threads,
+            consumer=self,
             files=OsFiles(),
             terms=self._terms,
         )
@@ -218,40 +226,50 @@ class Consumer:
         """Consume until the consumer is closed, or this is interrupted, and close it."""
         try:
             await self.start()
-            self._runs = True
             await self._stop_asked.wait()
         finally:
             await self.close()
 
-    async def close(self) -> None:
+    async def close(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109 - of handlers
         """Stop pulling, let handlers end, commit, release the queues and leave the group.
 
-        In a handler it cannot wait for its own end: there it only lets `run` return.
+        Several may call it; each returns when all of that is done. In a handler, or in what a
+        handler started while it runs, it returns at once, for it would wait for itself: no further
+        message is begun, and `run`, or a `close` elsewhere, waits for the rest.
+
+        `timeout` is how long to wait for handlers, in seconds or as a timedelta; by default
+        `consumer.close_timeout_ms`, 30 s. Of several the earliest end counts. A handler that runs
+        longer is left behind: what it does is not committed, and its queue goes to another consumer
+        when its lease has run out.
         """
-        if HANDLING.get():
-            self._ask_stop()
-            return
-        self._stop_asked.set()
-        if self._closing is None:
+        self._begin_close(timeout)
+        if not in_handler(self):
+            assert self._closing is not None
+            await asyncio.shield(self._closing)
+
+    def _begin_close(self, timeout: Duration | None = None) -> None:
+        """Begin no further message, and let the rest follow in a task; more than once is fine."""
+        default_ms = self._access.config.consumer.close_timeout_ms
+        timeout_ms = default_ms if timeout is None else to_ms(timeout)
+        if self._patience is None or self._closing is None:
+            self._patience = Patience(timeout_ms, self._access.clock)
+            if self._consuming is not None:
+                self._consuming.halt()
             self._closing = asyncio.get_running_loop().create_task(
-                self._close(), name=f"close consumer {self._group}"
+                self._close(self._patience),
+                name=f"close consumer {self._group}",
+                context=Context(),
             )
-        await asyncio.shield(self._closing)
-
-    def _ask_stop(self) -> None:
-        """Let `run` return and close."""
-        if not self._runs:
-            raise UsageError(
-                "a handler cannot close its own consumer, which waits for handlers to end; use "
-                "run(), or close it elsewhere"
-            )
+        elif timeout is not None:
+            self._patience.at_most(timeout_ms)
         self._stop_asked.set()
 
-    async def _close(self) -> None:
+    async def _close(self, patience: Patience) -> None:
         try:
             if self._consuming is not None:
-                await self._consuming.stop()
+                await self._consuming.stop(patience)
         finally:
+            patience.close()
             await self._access.close()
             self._closed.set()
 
@@ -275,9 +293,13 @@ class Consumer:
     async def seek(self, queue: TopicQueue, to: Target) -> int:
         """Go on with a queue elsewhere: an offset, a time, "beginning" or "end".
 
-        The handlers that run end before; the new offset is committed. Returns the offset.
+        The handlers that run end before; the new offset is committed. Returns the offset. In a
+        handler it does not wait for that.
         """
-        return await self._running().seek(queue, to)
+        return await self._seek(queue, to, wait=not in_handler(self))
+
+    async def _seek(self, queue: TopicQueue, to: Target, *, wait: bool) -> int:
+        return await self._running().seek(queue, to, wait=wait)
 
     async def commit(self) -> None:
         """Save how far the group is now, without waiting for the next time that is done anyway."""
@@ -287,8 +309,19 @@ class Consumer:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except Exception as failed:
+            if error is None:
+                raise
+            # The block's own error goes on.
+            log.warning("a consumer of group=%s was not closed cleanly: %s", self._group, failed)
 
     def statistics(self) -> ConsumerStatistics:
         """Return a snapshot."""

@@ -18,6 +18,7 @@ from inorder.client.member import Member
 from inorder.client.offsetstores import LocalOffsets, OffsetStore, RemoteOffsets
 from inorder.client.ordered import OrderedRunner
 from inorder.client.parking import Parker
+from inorder.client.patience import Patience
 from inorder.client.policies import Park
 from inorder.client.pullconsumer import Target
 from inorder.client.puller import Puller
@@ -36,7 +37,7 @@ from inorder.client.state.routes import subscribe_queues
 from inorder.client.state.sendback import retry_topic
 from inorder.client.state.tenure import Terms
 from inorder.disk import Files
-from inorder.errors import InorderError, UsageError
+from inorder.errors import AlreadyClosed, InorderError, UsageError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.ordering.finished import FinishedMap
@@ -63,6 +64,7 @@ class Consuming:
         clustering: bool,
         allocation: Allocation,
         threads: WorkersFactory | None,
+        consumer: object,
         files: Files,
         terms: Terms,
     ) -> None:
@@ -73,6 +75,7 @@ class Consuming:
         self._consume_from = consume_from
         self._clustering = clustering
         self._threads = threads
+        self._consumer = consumer
         self._subscriptions = self._all_subscriptions()
         clock, counts = session.clock, Counts(since_ms=session.clock.monotonic_ms())
         self._store = self._make_store(files)
@@ -126,6 +129,7 @@ class Consuming:
         ordered = {topic: topic in self._ordered for topic in self._subscriptions}
         self._rebalancer = Rebalancer(member, self._subscriptions, ordered, allocation)
         self._rounds: asyncio.Task[None] | None = None
+        self._directs: set[asyncio.Future[Run]] = set()
         self._started_at_ms = clock.now_ms()
 
     @property
@@ -163,27 +167,38 @@ class Consuming:
             work = periodic(action, interval_ms=interval_ms, clock=clock, name=name)
             member.tasks.start(work, name=name)
 
-    async def stop(self) -> None:
+    def halt(self) -> None:
+        """Pull nothing and begin no further message, from now on: every queue is given up."""
+        self.member.stopping = True
+        self.member.changed.set()
+        self.member.drop_all()
+        for workers in self._workers.values():
+            workers.halt()
+
+    async def stop(self, patience: Patience) -> None:
         """Stop pulling, let handlers end, commit, release, unregister; in this order."""
         member = self.member
-        member.stopping = True
-        member.changed.set()
+        self.halt()
         if self._rounds is not None:
             await asyncio.wait((self._rounds,), timeout=_ROUND_MS / 1000)
-        clean = await member.release_all(self._config.close_timeout_ms)
+        clean = await member.release_all(patience)
+        clean = await patience.wait_for(self._directs) and clean
         member.committer.stop()
         await member.tasks.stop()
         await self._session.leave(self._group, unregister=clean)
         for workers in self._workers.values():
             await workers.close()
 
-    async def seek(self, queue: TopicQueue, to: Target) -> int:
-        """Go on with a queue elsewhere; return the offset."""
+    async def seek(self, queue: TopicQueue, to: Target, *, wait: bool = True) -> int:
+        """Go on with a queue elsewhere, once its handlers ended; return the offset."""
         holding = self.member.holdings.get(queue)
         if holding is None or not holding.live:
             raise UsageError(f"{queue} is not ours now; see assignment()")
         offset = await self._resolve(queue, to)
-        await self.member.move(queue, offset)
+        if wait:
+            await self.member.move(queue, offset)
+        else:
+            self.member.set_moving(queue, offset)
         return offset
 
     async def _resolve(self, queue: TopicQueue, to: Target) -> int:
@@ -295,9 +310,9 @@ class Consuming:
     def _make_workers(self, registration: Registration) -> Workers:
         clock = self._session.clock
         if registration.is_async:
-            return LoopWorkers(registration.call, registration.concurrency, clock)
+            return LoopWorkers(registration.call, registration.concurrency, clock, self._consumer)
         assert self._threads is not None, "plain handlers were refused when they were registered"
-        return self._threads(registration.call, registration.concurrency, clock)
+        return self._threads(registration.call, registration.concurrency, clock, self._consumer)
 
     def _make_ordered(
         self, registration: Registration, returner: Returner
@@ -336,8 +351,13 @@ class Consuming:
             )
 
     async def _direct(self, message: ReceivedMessage) -> Run:
+        if self.member.stopping:
+            raise AlreadyClosed("this consumer stops; it begins no further message")
         workers = self._lanes.get(message.topic, self._fallback(message.topic)).workers
-        return await run_directly(workers.submit, message)
+        running = asyncio.ensure_future(run_directly(workers.submit, message))
+        self._directs.add(running)
+        running.add_done_callback(self._directs.discard)
+        return await asyncio.shield(running)
 
     def _data(self) -> ConsumerData:
         where = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}

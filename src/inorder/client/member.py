@@ -19,6 +19,7 @@ from inorder.client.keeping import Keeper
 from inorder.client.leasing import Leases
 from inorder.client.locking import Locks
 from inorder.client.offsetstores import OffsetStore
+from inorder.client.patience import Patience
 from inorder.client.releasing import Releaser
 from inorder.client.session import Session
 from inorder.client.state import startoffset
@@ -292,14 +293,19 @@ class Member:
         finally:
             if self.stopping:
                 self.left[queue] = self.offsets.get(queue)
-            tenure.released(ordered=holding.ordered)
-            if tenure.running:
-                self._leave_behind(holding)
-            del self.holdings[queue]
-            del self._releasing[queue]
-            self._share_limits(queue.topic)
-            self.offsets.forget(queue)
-            self.changed.set()
+            if not (tenure.running and tenure.is_waited_for(ordered=holding.ordered)):
+                self._released(holding)  # else the stop has given up on its handlers
+
+    def _released(self, holding: Holding) -> None:
+        queue, tenure = holding.queue, holding.tenure
+        tenure.released(ordered=holding.ordered)
+        if tenure.running:
+            self._leave_behind(holding)
+        del self.holdings[queue]
+        del self._releasing[queue]
+        self._share_limits(queue.topic)
+        self.offsets.forget(queue)
+        self.changed.set()
 
     def _leave_behind(self, holding: Holding) -> None:
         """Let handlers of a queue that moved end by themselves; only a stop waits for them."""
@@ -320,34 +326,42 @@ class Member:
         all_holdings = (*self.holdings.values(), *self._left_behind)
         return sum(holding.tenure.running for holding in all_holdings)
 
-    async def release_all(self, timeout_ms: int) -> bool:
-        """Give everything up and wait for it; tell whether all handlers ended in time."""
-        self.stopping = True
+    def drop_all(self) -> None:
+        """Give everything up: pull no more, start no handler."""
         for holding in list(self.holdings.values()):
             holding.drop(DropReason.STOPPED)
-        ends_ms = self.session.clock.monotonic_ms() + timeout_ms
-        while waits := (*self._releasing.values(), *self._left_behind.values()):
-            left_ms = ends_ms - self.session.clock.monotonic_ms()
-            if left_ms <= 0:
+
+    async def release_all(self, patience: Patience) -> bool:
+        """Give everything up and wait for it; tell whether all handlers ended in time."""
+        self.stopping = True
+        self.drop_all()
+        while waits := [each for each in self._ending() if not each.done()]:
+            if not await patience.wait_for(waits):
                 break
-            await asyncio.wait(waits, timeout=left_ms / 1000)
         running = [str(one.queue) for one in (*self.holdings.values(), *self._left_behind)]
         if running:
             log.warning(
-                "group=%s stops, but its handlers did not end in %d ms: %s; what they do is not "
+                "group=%s stops, but its handlers did not end in time: %s; what they do is not "
                 "committed, and the next owner waits until the locks have run out",
-                self.group, timeout_ms, ", ".join(running),
+                self.group, ", ".join(running),
             )  # fmt: skip
         return not running
 
+    def _ending(self) -> list[asyncio.Task[None]]:
+        return [*self._releasing.values(), *self._left_behind.values()]
+
     async def move(self, queue: TopicQueue, offset: int) -> None:
         """Let a queue go on elsewhere, once its handlers ended."""
-        holding = self.holdings[queue]
-        holding.fixed = offset
-        holding.drop(DropReason.RESET)
+        self.set_moving(queue, offset)
         releasing = self._releasing.get(queue)
         if releasing is not None:
             await asyncio.shield(releasing)
+
+    def set_moving(self, queue: TopicQueue, offset: int) -> None:
+        """The same without waiting for it, as a handler has to: it would wait for itself."""
+        holding = self.holdings[queue]
+        holding.fixed = offset
+        holding.drop(DropReason.RESET)
 
     # How far we are.
 

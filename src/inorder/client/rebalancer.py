@@ -99,7 +99,7 @@ class Rebalancer:
         if needs_lock:
             await self._member.meet(queues)
         allocated = await self._allocate(topic, queues)
-        if allocated is None:
+        if allocated is None or self._member.stopping:
             return None, False
         plan = rules.plan(
             {q: tenure for q, tenure in self._member.tenures.items() if q.topic == topic},

@@ -15,9 +15,9 @@ import contextlib
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
+from inorder.client.handling import begin_call, end_call
 from inorder.client.policies import Handled, Outcome
 from inorder.clock import Clock
 from inorder.logs import get_logger
@@ -28,9 +28,6 @@ log = get_logger(__name__)
 
 SLICE_MS: Final = 100
 """A run that lasts longer ends, so that what it did can be committed."""
-
-HANDLING: Final[ContextVar[bool]] = ContextVar("inorder_handling", default=False)
-"""True in a handler, and in what it starts."""
 
 Batch = Sequence[ReceivedMessage]
 Call = Callable[[Batch], Any]
@@ -146,12 +143,17 @@ class Workers(Protocol):
         """Make the calls of a run, as soon as a worker is free."""
         ...
 
+    def halt(self) -> None:
+        """No run that is submitted from now on may start a handler."""
+        ...
+
     async def close(self) -> None:
         """Let the workers end; those whose handler still runs are left behind."""
         ...
 
 
-WorkersFactory = Callable[[Call, int, Clock], Workers]
+WorkersFactory = Callable[[Call, int, Clock, object], Workers]
+"""Makes workers for a handler: so many, of a consumer."""
 
 
 class LoopWorkers:
@@ -159,13 +161,23 @@ class LoopWorkers:
 
     _YIELD_EVERY: Final = 64
 
-    def __init__(self, call: Callable[[Batch], Awaitable[Any]], count: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        call: Callable[[Batch], Awaitable[Any]],
+        count: int,
+        clock: Clock,
+        consumer: object = None,
+    ) -> None:
         self.capacity = count
         self._call = call
+        self._consumer = consumer
         self._clock = clock
         self._runs: deque[Run] = deque()
         self._active = 0
         self._tasks = Tasks("handlers")
+        self._halted = self._closed = False
+        self._cancelled: list[Run] = []
+        """Runs whose handlers the program itself cancelled, as asyncio.run does at its end."""
 
     def submit(self, run: Run) -> None:
         """Make the calls of a run, as soon as a worker is free."""
@@ -174,17 +186,27 @@ class LoopWorkers:
             self._active += 1
             self._tasks.start(self._work(), name="worker")
 
+    def halt(self) -> None:
+        """End the runs that the program cancelled: nothing follows from that any more."""
+        self._halted = True
+        cancelled, self._cancelled = self._cancelled, []
+        end(cancelled)
+
     async def close(self) -> None:
         """Cancel the handlers that still run."""
+        self._closed = True
         await self._tasks.stop()
 
     async def _work(self) -> None:
-        HANDLING.set(True)
         count = 0
         try:
             while self._runs:
                 run = self._runs.popleft()
-                await self._make(run)
+                try:
+                    await self._make(run)
+                except asyncio.CancelledError:
+                    self._was_cancelled(run)
+                    raise
                 end((run,))
                 count += 1
                 if count % self._YIELD_EVERY == 0:
@@ -192,10 +214,23 @@ class LoopWorkers:
         finally:
             self._active -= 1
 
+    def _was_cancelled(self, run: Run) -> None:
+        """Let a run end without its handler, now or when the consumer stops: until then it would
+        only be begun anew."""
+        if self._closed:
+            return  # we did it: the stop has given up on them
+        run.task = None
+        run.close(self._clock.monotonic_ms())
+        if self._halted:
+            end((run,))
+        else:
+            self._cancelled.append(run)
+
     async def _make(self, run: Run) -> None:
         clock = self._clock
         run.task = asyncio.current_task()
         while (batch := run.next(clock.monotonic_ms())) is not None:
+            call = begin_call(self._consumer)
             try:
                 if not run.returned(await self._call(batch)):
                     break
@@ -211,6 +246,8 @@ class LoopWorkers:
                 # The caller's own code: whatever it raises is a failed attempt.
                 run.error = error
                 break
+            finally:
+                end_call(call)
         run.was_cancelled()  # it may have come too late, or the handler would not hear of it
         run.close(clock.monotonic_ms())
 

@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import Context
 from typing import TYPE_CHECKING, Any, Protocol
 
 from inorder.errors import AlreadyClosed
@@ -221,7 +222,11 @@ class Submitted:
             return
         inner.add_done_callback(self._copy)
         self.future.add_done_callback(
-            lambda done: loop.call_soon_threadsafe(inner.cancel) if done.cancelled() else None
+            lambda done: (
+                loop.call_soon_threadsafe(inner.cancel, context=Context())
+                if done.cancelled()
+                else None
+            )
         )
 
     def _copy(self, inner: asyncio.Future[Any]) -> None:

@@ -8,22 +8,28 @@ from __future__ import annotations
 import ssl
 import warnings
 from collections.abc import Callable
+from functools import partial
+from types import TracebackType
 
 from inorder.client import consumer as twin
 from inorder.client.durations import Duration
 from inorder.client.handlers import AfterHandle, BeforeHandle, Handler, Order
+from inorder.client.handling import in_handler
 from inorder.client.policies import Policy
 from inorder.client.pullconsumer import ConsumeFrom, Target
-from inorder.client.running import HANDLING
 from inorder.client.state.allocation import Allocation
 from inorder.client.state.keyed import Keyless, KeyOf
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NotStarted
+from inorder.logs import get_logger
 from inorder.model import TopicQueue
+from inorder.sync.ending import Ending
 from inorder.sync.portal import Portal
 from inorder.sync.portal import lease as lease_portal
-from inorder.sync.signals import SignalReceived, signals_raise
+from inorder.sync.signals import signals_ask
 from inorder.sync.workers import ThreadWorkers
+
+log = get_logger(__name__)
 
 
 class Consumer:
@@ -61,6 +67,7 @@ class Consumer:
     ) -> None:
         self._portal: Portal | None = None
         self._closed = False
+        self._ending = Ending()
         self._async = twin.Consumer(
             namesrv,
             group=group,
@@ -117,39 +124,55 @@ class Consumer:
 
     def start(self) -> None:
         """Join the group and begin to consume; returns at once, before the first message."""
-        if self._closed:
-            raise AlreadyClosed("this consumer was closed; make a new one")
-        if self._portal is None:
-            self._portal = lease_portal()
-        self._portal.call(self._async.start)
+        self._lease().call(self._async.start)
 
     def run(self) -> None:
         """Consume until the consumer is closed, or this is interrupted, and close it.
 
-        Ctrl-C and SIGTERM end it cleanly; a second one does not wait for handlers.
+        Ctrl-C and SIGTERM end it cleanly: when it returns every handler that began has ended, what
+        is done is committed, and the group is left. A second one does not wait for handlers.
         """
+        portal, asked = self._lease(), False
+
+        def end() -> None:
+            nonlocal asked
+            asked = True
+            portal.poke(self._async._begin_close)
+
         try:
-            with signals_raise():
+            with signals_ask(end):
                 self.start()
-                self._async._runs = True
-                self._running().call(self._async._stop_asked.wait)
-        except SignalReceived:
-            pass
+                portal.call(self._async._stop_asked.wait)
+        except AlreadyClosed:
+            if not asked:
+                raise
         finally:
             self.close()
 
-    def close(self) -> None:
+    def close(self, timeout: Duration | None = None) -> None:
         """Stop pulling, let handlers end, commit, release the queues and leave the group.
 
-        In a handler it cannot wait for its own end: there it only lets `run` return.
+        Several may call it; each returns when all of that is done. In a handler, or in what a
+        handler started while it runs, it returns at once, for it would wait for itself: no further
+        message is begun, and `run`, or a `close` elsewhere, waits for the rest. A thread that a
+        handler starts carries that only if it got the handler's context, as `asyncio.to_thread`
+        gives it.
+
+        `timeout` is how long to wait for handlers, in seconds or as a timedelta; by default
+        `consumer.close_timeout_ms`, 30 s. Of several the earliest end counts. A handler that runs
+        longer is left behind: what it does is not committed, and its queue goes to another consumer
+        when its lease has run out.
         """
-        if self._portal is not None and HANDLING.get():
-            self._portal.call(self._async._ask_stop)
+        portal = self._portal
+        if portal is not None and in_handler(self._async):
+            if portal.is_here:
+                self._async._begin_close(timeout)
+            else:
+                portal.call(self._async._begin_close, timeout)
             return
-        if not self._closed:
-            self._closed = True
-            if self._portal is not None:
-                self._portal.finish(self._async.close)
+        self._closed = True
+        if portal is not None:
+            self._ending.close(portal, partial(self._async.close, timeout))
 
     def pause(self, *queues: TopicQueue) -> None:
         """Pull nothing and start no handler of these queues (default: of all) until `resume`."""
@@ -170,9 +193,11 @@ class Consumer:
     def seek(self, queue: TopicQueue, to: Target) -> int:
         """Go on with a queue elsewhere: an offset, a time, "beginning" or "end".
 
-        The handlers that run end before; the new offset is committed. Returns the offset.
+        The handlers that run end before; the new offset is committed. Returns the offset. In a
+        handler it does not wait for that.
         """
-        return self._running().call(self._async.seek, queue, to)
+        wait = not in_handler(self._async)
+        return self._running().call(partial(self._async._seek, queue, to, wait=wait))
 
     def commit(self) -> None:
         """Save how far the group is now, without waiting for the next time that is done anyway."""
@@ -188,8 +213,20 @@ class Consumer:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except Exception as failed:
+            if error is None:
+                raise
+            # The block's own error goes on.
+            group = self._async._group
+            log.warning("a consumer of group=%s was not closed cleanly: %s", group, failed)
 
     def __del__(self) -> None:
         if getattr(self, "_portal", None) is not None and not self._closed:
@@ -197,6 +234,13 @@ class Consumer:
 
     def __repr__(self) -> str:
         return repr(self._async)
+
+    def _lease(self) -> Portal:
+        if self._closed:
+            raise AlreadyClosed("this consumer was closed; make a new one")
+        if self._portal is None:
+            self._portal = lease_portal()
+        return self._portal
 
     def _running(self) -> Portal:
         if self._portal is None:

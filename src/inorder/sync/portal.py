@@ -5,7 +5,8 @@
     waits on a lock <── released ──────── its result or error
 
 The thread starts with the first client and ends with the last one. It is no matter whether the
-caller has a loop of its own: a notebook, a pytest, a worker thread are all the same to it.
+caller has a loop of its own: a notebook, a pytest, a worker thread are all the same to it. The loop
+is woken in an empty context: many calls share a wake-up, and none of them is the others' business.
 
 After a fork the child has no portal thread. Objects made before the fork say so when they are used
 there; new ones get a new portal.
@@ -21,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextvars import Context
 from typing import Any, TypeVar, overload
 
 from inorder.errors import AlreadyClosed, InorderError, RequestTimeout, UsageError
@@ -122,9 +124,24 @@ class Portal:
                 with contextlib.suppress(AlreadyClosed):  # then it has ended with the loop
                     self.call(_close, source)
 
+    def poke(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Run a function on the loop and forget it; a signal's handler may call this."""
+        with contextlib.suppress(AlreadyClosed):
+            self._put(Call(fn, args))
+
+    @property
+    def is_forked(self) -> bool:
+        """Tell whether this is a child of the process that has the loop."""
+        return self._pid != os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether this is the loop's own thread."""
+        return threading.get_ident() == self._thread.ident and not self.is_forked
+
     def finish(self, close: Callable[[], Any]) -> None:
         """Run the last function of an object and release its lease; in a forked child, nothing."""
-        if self._pid != os.getpid():
+        if self.is_forked:
             return
         try:
             self.call(close)
@@ -156,7 +173,7 @@ class Portal:
                 f"this object was made in process {self._pid}, before the fork; "
                 "make a new one in this process"
             )
-        if threading.get_ident() == self._thread.ident:
+        if self.is_here:
             raise UsageError(
                 "this call would block the client's own event loop; hooks and callbacks must not "
                 "call the blocking client (use inorder.aio there)"
@@ -165,15 +182,18 @@ class Portal:
         if self._stopped:
             raise AlreadyClosed("the client was closed; make a new one")
         if not self._woken:  # many calls at a time share a wake-up
-            self._woken = True
             try:
-                self._loop.call_soon_threadsafe(self._drain)
+                self._woken = True
+                self._loop.call_soon_threadsafe(self._drain, context=Context())
             except RuntimeError:
                 raise AlreadyClosed("the client was closed; make a new one") from None
+            except BaseException:
+                self._woken = False  # Ctrl-C in between: the next call must wake the loop
+                raise
 
     def _cancel(self, call: Call) -> None:
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(call.cancel)
+            self._loop.call_soon_threadsafe(call.cancel, context=Context())
 
     # In the loop's thread.
 

@@ -7,8 +7,9 @@
 A thread starts when a run waits and no worker is idle, up to the limit. To start one takes long
 where others want the processor too, so the loop starts only one at a time; that one starts whatever
 is wanted beside it, and then goes to work. While the threads have enough to do the loop is woken
-for many ended runs at once (`tells_loop`), and looks by itself every 50 ms. Threads are daemons: a
-handler that never returns does not keep the process from ending.
+for many ended runs at once (`tells_loop`), and looks by itself every 50 ms. It is woken in an empty
+context: what a handler's thread carries is not the loop's business. Threads are daemons: a handler
+that never returns does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from queue import SimpleQueue
 from typing import Final
 
-from inorder.client.running import HANDLING, Call, Run, end
+from inorder.client.handling import begin_call, end_call
+from inorder.client.running import Call, Run, end
 from inorder.client.state.concurrent import tells_loop
 from inorder.clock import Clock
 
@@ -31,11 +34,12 @@ _LOOK_S: Final = 0.05
 class ThreadWorkers:
     """Calls plain handlers in threads of its own, so many at a time."""
 
-    def __init__(self, call: Call, count: int, clock: Clock) -> None:
+    def __init__(self, call: Call, count: int, clock: Clock, consumer: object = None) -> None:
         self.capacity = 2 * count  # one that waits behind each that runs: no thread is ever idle
         self._count = count
         self._call = call
         self._clock = clock
+        self._consumer = consumer
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Run | None] = SimpleQueue()
         self._outbox: deque[Run] = deque()
@@ -59,6 +63,9 @@ class ThreadWorkers:
             if to_start:
                 self._start(self._begin)
         self._watch()
+
+    def halt(self) -> None:
+        """Nothing to do: threads look before each call whether it may start."""
 
     async def close(self) -> None:
         """End the threads; those whose handler still runs end when it does."""
@@ -89,7 +96,6 @@ class ThreadWorkers:
         self._work()
 
     def _work(self) -> None:
-        HANDLING.set(True)
         while (run := self._inbox.get()) is not None:
             self._make(run)
             self._outbox.append(run)
@@ -99,21 +105,23 @@ class ThreadWorkers:
             ):
                 self._woken = True
                 with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                    self._loop.call_soon_threadsafe(self._deliver)
+                    self._loop.call_soon_threadsafe(self._deliver, context=Context())
         self._inbox.put(None)  # for the others
 
     def _make(self, run: Run) -> None:
-        call, monotonic_ms = self._call, self._clock.monotonic_ms
+        handler, consumer, monotonic_ms = self._call, self._consumer, self._clock.monotonic_ms
         now_ms = monotonic_ms()
         while (batch := run.next(now_ms)) is not None:
+            call = begin_call(consumer)
             try:
-                if not run.returned(call(batch)):
+                if not run.returned(handler(batch)):
                     break
             except BaseException as error:
                 # The caller's own code: whatever it raises is a failed attempt, not our end.
                 run.error = error
                 break
             finally:
+                end_call(call)
                 now_ms = monotonic_ms()
         run.close(now_ms)
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from inorder.client.handlers import Hooks, fallback, register
+from inorder.client.handling import in_handler
 from inorder.client.policies import DeadLetter, Handled, Outcome, Retry
-from inorder.client.running import HANDLING, SLICE_MS, LoopWorkers, Run, end, is_async
+from inorder.client.running import SLICE_MS, LoopWorkers, Run, end, is_async
 from inorder.errors import UsageError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.clock import FakeClock
@@ -42,11 +43,11 @@ def test_a_run_goes_to_its_end():
 
     async def call(batch) -> None:
         seen.append(batch[0].offset)
-        assert HANDLING.get()
+        assert in_handler(None)
 
     asyncio.run(work(call, run))
     assert (seen, run.done, run.stopped_at, ended) == ([0, 1, 2], 3, None, [run])
-    assert not HANDLING.get()
+    assert not in_handler(None)
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), Retry(after=1), KeyError()])

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from contextvars import ContextVar, copy_context
 
 import pytest
 
@@ -291,3 +292,47 @@ def test_a_fork_gets_a_clear_error_or_a_portal_of_its_own():
         assert pipe.read() == b"before the fork 4"
     assert portal.call(double, 3) == 6
     portal.release()
+
+
+def test_the_loop_is_woken_in_an_empty_context():
+    """Whatever the caller carries: calls share wake-ups, and what begins there is nobody's."""
+    mark: ContextVar[str] = ContextVar("mark", default="")
+    portal, seen = Portal(), []
+
+    async def look() -> None:
+        seen.append(mark.get())
+
+    def caller() -> None:
+        mark.set("a caller's")
+        portal.call(look)
+        portal.call(lambda: seen.append(mark.get()))
+        portal.post(lambda waiter: waiter.set_result(seen.append(mark.get())))
+        portal.submit(lambda: asyncio.ensure_future(look())).result(5)
+
+    try:
+        copy_context().run(caller)
+    finally:
+        portal.stop()
+    assert seen == ["", "", "", ""]
+
+
+def test_an_interrupted_call_does_not_keep_the_next_one_from_waking_the_loop(monkeypatch):
+    """Ctrl-C between two lines of a call: those after it go on."""
+    portal = Portal()
+
+    def interrupted(*args: object, **options: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    class Loop:
+        def __getattr__(self, name: str) -> object:
+            return interrupted if name == "call_soon_threadsafe" else getattr(loop, name)
+
+    loop = portal._loop
+    try:
+        monkeypatch.setattr(portal, "_loop", Loop())
+        with pytest.raises(KeyboardInterrupt):
+            portal.call(double, 1)
+        assert portal.call(double, 2, timeout=20) == 4
+    finally:
+        portal.stop()
