@@ -14,8 +14,8 @@
     │  └─ ProducerGap(expected), ProducerUnknown, ProducerStale(highest), ProducerMismatch,
     │     ProducersFull, KeyMapChanged(version, map)    numbered sends and key maps: ours alone
     │  └─ LeaseLost(holder, epoch), LeasesFull, ResizeUnderWay(version, plan_id), GroupNotDone
-    └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, StoreLocked,
-                           StoreFailed, WriteInDoubt
+    └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, NoDescriptors,
+                           StoreLocked, StoreFailed, WriteInDoubt
 
 A message says what happened, to which object, and what to do next. `retriable` says whether the
 same call may succeed later without a change by the caller. A ProtocolError of the peer closes the
@@ -382,6 +382,12 @@ class StoreBusy(StoreError):
 
 class DiskFull(StoreError):
     """The disk has no room; nothing of the failed write is kept."""
+
+    retriable = True
+
+
+class NoDescriptors(StoreError):
+    """The process may open no more files (`ulimit -n`); nothing was touched, it is tried again."""
 
     retriable = True
 

@@ -10,7 +10,10 @@ one failing. Held against every run:
   refused is ever delivered;
 - reads go on: whatever was acknowledged can be pulled, also while writes are refused;
 - after a full disk has room again, writes are taken again without a restart;
-- after a failed write or sync of the log nothing is acknowledged any more;
+- after a failed write or sync of the log nothing is acknowledged any more; after a failed sync of
+  the files of owners nothing is until they are written anew, without a restart;
+- a commit that was acknowledged stands after any restart that its flush mode promises to survive,
+  and no epoch is given twice;
 - a restart (after a stop, a kill or a power cut) finds everything acknowledged, in order.
 
 The default run takes a sample; `INORDER_ROUNDS=0` takes every point.
@@ -37,6 +40,15 @@ from inorder.model import TopicConfig
 from inorder.net.connection import Connection
 from inorder.testing.disk import FakeFiles, Fault
 from inorder.testing.simloop import Shuffle, SimLoop, run
+from inorder.wire.bodies.leases import (
+    CommitAnswer,
+    CommitBody,
+    LeaseAnswer,
+    LeaseBody,
+    QueueCommit,
+    QueueWish,
+)
+from inorder.wire.command import Command
 from tests.crash.load import (
     QUEUES,
     TOPICS,
@@ -93,6 +105,49 @@ class Faulty(FakeFiles):
         super()._raise(fault, path)
 
 
+class Held:
+    """A consumer of ours that holds a queue and commits; it knows what was acknowledged."""
+
+    PLACE = ("held", *PLACES[0])
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+        self.commits: list[int] = []
+
+    async def work(self, connection: Connection) -> None:
+        """Take the queue, commit one more message a few times a second."""
+        group, topic, queue_id = self.PLACE
+        who = {"group": group, "clientId": "holder", "instance": "i1"}
+        terms = {"leaseMs": "30000", "graceMs": "1000"}
+        number = 0
+        while True:
+            await asyncio.sleep(0.4)
+            epoch = self.epochs[-1] if self.epochs else 0
+            wish = LeaseBody([QueueWish(topic, queue_id, epoch)]).encode()
+            answer = await connection.call(Command.request(7120, who | terms, wish), 20_000)
+            granted = LeaseAnswer.decode(answer.body).granted if answer.code == OK else []
+            if not granted:
+                continue
+            self.epochs.append(granted[0].epoch)
+            number += 1
+            place = {"topic": topic, "queueId": str(queue_id)}
+            end = await connection.call(Command.request(30, place), 20_000)
+            offset = min(1 + len(self.commits), int(end.fields["offset"]))
+            commit = QueueCommit(topic, queue_id, granted[0].epoch, number, offset, "")
+            body = CommitBody([commit]).encode()
+            answer = await connection.call(Command.request(7122, who, body), 20_000)
+            if answer.code == OK and CommitAnswer.decode(answer.body).taken:
+                self.commits.append(commit.offset)
+
+    def judge(self, machine: Machine) -> Iterator[str]:
+        """Hold what a broker knows after a start against what was acknowledged."""
+        stands = machine.broker.offsets.query(*self.PLACE)
+        if self.commits and stands < self.commits[-1]:
+            yield f"committed {self.commits[-1]} and acknowledged, {stands} stands"
+        if self.epochs and machine.broker.leases.take_epoch() <= self.epochs[-1]:
+            yield f"epoch {self.epochs[-1]} can be given again"
+
+
 class Run:
     """One play of the workload."""
 
@@ -105,6 +160,7 @@ class Run:
         self.sender = Sender("p", self.book, 1)
         self.codes: Counter[int] = Counter()
         self.wrong: list[str] = []
+        self.held = Held()
         self.api: BrokerApi
         self.connection: Connection
         if plan.kind:
@@ -117,14 +173,19 @@ class Run:
         await self.send_and_read(bursts=5)
         await self.make_and_delete_topic()
         reading = asyncio.create_task(self.consume())
+        holding = asyncio.create_task(self.held.work(await self.machine.connect()))
         await asyncio.sleep(1)
         await self.send_and_read(bursts=4)
         await asyncio.sleep(12)  # beyond the flush of everything
         await self.send_and_read(bursts=3)
         reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
         self.disk.heal()
-        await asyncio.sleep(3)  # it notices by itself
+        await asyncio.sleep(6)  # it notices by itself
+        taken = len(self.held.commits)
+        await asyncio.sleep(2)
+        self.expect(len(self.held.commits) > taken, "no commit is taken after all was healed")
+        holding.cancel()
+        await asyncio.gather(reading, holding, return_exceptions=True)
         await self.send_and_read(bursts=1, must_succeed=not self.log_failed)
         await self.end()
         await self.judge()
@@ -162,10 +223,9 @@ class Run:
     @property
     def log_failed(self) -> bool:
         """Tell whether a write or sync of the log itself failed for another reason than room, or a
-        sync of the journal of owners: that is final, too."""
+        sync of it for any reason."""
         hit = any(LOG in (path, path.parent) for path in self.disk.failed_at)
-        broker = self.machine.broker
-        final = broker.store.log.failed or broker.owners_file.journal.failed
+        final = self.machine.broker.store.log.failed
         return final is not None or (hit and not self.plan.full)
 
     async def send_and_read(self, *, bursts: int, must_succeed: bool = False) -> None:
@@ -237,6 +297,7 @@ class Run:
             await self.connect()
             book = replace(self.book, shown=dict(self.book.shown))
             self.wrong += [f"after the {name}: {line}" for line in await book.judge(self.api)]
+            self.wrong += [f"after the {name}: {line}" for line in self.held.judge(self.machine)]
             apart = Sender(name, Book(), 1)
             answer = await self.connection.call(send_command([apart.letter()]), 20_000)
             self.expect(answer.code == OK, f"after the {name} a send was answered {answer.code}")

@@ -658,8 +658,8 @@ def test_of_several_commits_of_a_queue_in_one_request_the_last_counts() -> None:
     play(scenario)
 
 
-def test_a_failed_sync_of_the_journal_is_final() -> None:
-    """Sync flush: nothing is acknowledged any more."""
+def test_after_a_failed_sync_of_the_journal_no_commit_is_acknowledged() -> None:
+    """Sync flush: not even if the next sync of the same file would succeed."""
 
     async def scenario() -> None:
         files = FakeFiles()

@@ -32,6 +32,7 @@ from inorder.broker.pulls import Pull, Pulls
 from inorder.broker.registration import Registration
 from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
+from inorder.broker.safety import Safety
 from inorder.broker.saving import Saving, TopicNotes
 from inorder.broker.sendrules import require_writable
 from inorder.broker.snapshots import Snapshot
@@ -126,7 +127,9 @@ class Broker:
         self.address = ""
         self.store_host = b""
         self.started_ms = now_ms
-        self.writable = False
+        self.safety = Safety(config.data_path / "inorder")
+        self.store_writable = False
+        self._said_failed = False
         self._ready = False
         self._notices = Notices(self.members)
         folder = config.data_path / "config"
@@ -174,7 +177,7 @@ class Broker:
         self.keeping = Keeping(self, loop)
         self.delayed = Delayed(self, loop)
         self.registration = Registration(self)
-        self.writable = self.store.unwritable_reason is None
+        self.store_writable = self.store.unwritable_reason is None
         self._ready = True
         self.keeping.start()
         self.keeping.lock_deadline_changed()
@@ -256,7 +259,7 @@ class Broker:
                 await self.router.drain()
                 await self.ticks.drain()
         self.router.cancel()
-        self.resizing.releasing.cancel()
+        self.resizing.cancel()
         self.forwarding.cancel()
         self.numbers_file.cancel()
         self.parking.cancel()
@@ -273,7 +276,7 @@ class Broker:
         finally:  # a table that cannot be saved must not leave the store open and locked
             self.owners_file.close()
             self.store.close()
-        if complete:
+        if complete and not self.safety.broken:
             self.owners_file.end()
         log.info("broker stopped name=%s", self.config.name)
 
@@ -329,7 +332,7 @@ class Broker:
         self.owners_file.cancel()
         self.owners_file.close()
         self.lease_clock.cancel()
-        self.resizing.releasing.cancel()
+        self.resizing.cancel()
         self.forwarding.cancel()
         self.registration.abandon()
         self.router.cancel()
@@ -534,18 +537,33 @@ class Broker:
             lambda error: connection.close(f"reading failed: {error}"),
         )
 
+    @property
+    def writable(self) -> bool:
+        """Tell whether messages are taken."""
+        return self.store_writable and not self.safety.broken
+
+    @property
+    def unwritable_reason(self) -> str | None:
+        """Return why no messages are taken, None if they are."""
+        return self.store.unwritable_reason or self.safety.reason
+
     def write_failed(self, error: StoreError) -> None:
-        """Stop taking writes; a full disk is looked at again, a failed one is final."""
-        self.writable = False
-        if isinstance(error, StoreFailed):
+        """Stop taking writes; a full disk is looked at again, a failed log is final, said once."""
+        self.store_writable = False
+        if self.store.log.failed is not None:
+            if self._said_failed:
+                return
+            self._said_failed = True
             log.critical(
                 "the store failed and takes no more writes; reads go on. Free or replace the disk, "
                 "then restart the broker: it recovers what is really on disk. data=%s error=%s",
                 self.config.data,
                 error,
             )
-        else:
-            self.keeping.disk_was_full()
+            return
+        if isinstance(error, StoreFailed):
+            log.error("the store is in trouble data=%s error=%s", self.config.data, error)
+        self.keeping.disk_was_full()
 
 
 def _reachable(host: str) -> str:

@@ -8,6 +8,9 @@
 An append is written when it returns and so survives a kill; it is on disk after a sync. A torn or
 damaged record ends the journal: what follows it is cut off at the next start.
 
+A sync that failed puts the journal in doubt: nothing is appended until `switch` has gone to a new
+file that says all that stands and is on disk, and the older ones are dropped.
+
 It does not grow for ever. `prepare` and `switch` begin a new file behind the others; when all that
 the older ones say has been said again in it or elsewhere, and that is on disk, they are dropped. A
 start reads what files there are, in order.
@@ -49,8 +52,9 @@ class Journal:
         self.name = name
         self.size = 0
         """Bytes of the newest file."""
-        self.failed: OSError | None = None
-        """Why nothing more is written."""
+        self.failed: str | None = None
+        """Why nothing is appended: what the files hold on disk is unknown."""
+        self._behind: list[File] = []  # older files that may hold what is not on disk
         self._torn = False  # something lies behind the last record that does not count
 
     def __repr__(self) -> str:
@@ -109,7 +113,7 @@ class Journal:
         Raises:
             OSError: none of them counts, unless a kill comes before the next append: what was
                 written of them could then not be taken back.
-            StoreFailed: a sync has failed before.
+            StoreFailed: a sync has failed; all that stands must be in a new file first.
         """
         if self.failed is not None:
             raise StoreFailed(f"{self.name}: {self.failed}")
@@ -129,32 +133,57 @@ class Journal:
         self.size += len(data)
 
     def plan_sync(self) -> Callable[[], None]:
-        """Return a function that puts on disk what was appended so far; for another thread."""
+        """Return a function that puts on disk what was appended so far; for another thread.
+
+        One at a time: of two the kernel would tell one only that it failed. `synced` takes note.
+        """
         assert self._file is not None, "open it first"
-        return self._file.fdatasync
+        files = [*self._behind, self._file]
+
+        def sync() -> None:
+            for file in files:
+                file.fdatasync()
+
+        return sync
+
+    def synced(self) -> None:
+        """Note that a sync has succeeded, with no `switch` since it was planned."""
+        for file in self._behind:
+            file.close()
+        self._behind.clear()
 
     def prepare(self) -> File:
-        """Make the next file; for another thread. One that was made and not used is made again."""
-        file = self._files.open(self._path(self._number + 1), create=True)
+        """Make the next file; for another thread. One that was made and not used is removed."""
+        path = self._path(self._number + 1)
+        self._files.remove(path)
+        file = self._files.open(path, create=True)
         try:
-            file.truncate(0)
             self._files.fsync_dir(self.folder)
         except OSError:
             file.close()
             raise
         return file
 
-    def switch(self, file: File) -> None:
-        """Go on in the file that was prepared; no sync may be under way. OSError: not yet."""
+    def discard(self, file: File) -> None:
+        """Give up a file that was prepared."""
+        file.close()
+        with contextlib.suppress(OSError):  # then when the next one is prepared
+            self._files.remove(file.path)
+
+    def switch(self, file: File, size: int = 0) -> None:
+        """Go on in the file that was prepared, which holds `size` bytes of records.
+
+        No sync may be under way. OSError: not yet.
+        """
         if self._file is not None:
-            if self._torn:
+            if self._torn and self.failed is None:
                 self._file.truncate(self.size)
-                self._torn = False
+            self._torn = False
             self._older.append(self._path(self._number))
-            self._file.close()
+            self._behind.append(self._file)
         self._number += 1
         self._file = file
-        self.size = 0
+        self.size = size
 
     def plan_drop(self) -> Callable[[], None]:
         """Return a function that removes the files before the newest; for another thread.
@@ -173,9 +202,11 @@ class Journal:
     def dropped(self) -> None:
         """Note that the files before the newest are gone."""
         self._older.clear()
+        self.synced()
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Give the descriptors back."""
+        self.synced()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.pulls import Pull
 from inorder.broker.state.waits import Wait
-from inorder.errors import StoreError, StoreFailed
+from inorder.errors import NoDescriptors, StoreError, StoreFailed
 from inorder.logs import get_logger
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ INDEX_STEP_MS: Final = 2
 NEW_FILES_STEP_MS: Final = 8
 FLUSH_CHECK_MS: Final = 250
 DISK_FULL_RETRY_MS: Final = 1000
+SAY_MS: Final = 60_000
 
 
 class _Alarm:
@@ -80,7 +81,8 @@ class Keeping:
         self._offsets_saved = broker.offsets.revision
         self._saving_delays = False
         self._delays_saved = broker.delays.revision
-        self._stopped = False
+        self._say_descriptors_ms = 0
+        self.stopped = False
 
     def start(self) -> None:
         """Arm what runs all the time."""
@@ -99,7 +101,7 @@ class Keeping:
 
     def cancel(self) -> None:
         """Stop all timers at once."""
-        self._stopped = True
+        self.stopped = True
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
@@ -121,7 +123,7 @@ class Keeping:
                 function()
             except Exception:  # a timer's root: one failure must not end the others
                 log.exception("a periodic task failed name=%s", name)
-            if not self._stopped:
+            if not self.stopped:
                 self._timers[name] = self._loop.call_later(interval_ms / 1000, fire)
 
         self._timers[name] = self._loop.call_later(interval_ms / 1000, fire)
@@ -164,13 +166,14 @@ class Keeping:
         broker.numbers_file.look()
         broker.owners_file.look()
         broker.parking.file.look()
+        broker.resizing.look()
         broker.delayed.look_at_clock()
 
     # -- the store -------------------------------------------------------------------------------
 
     def indexing_needed(self) -> None:
         """Write queue entries and the key index out a little later."""
-        if not self._indexing and not self._stopped:
+        if not self._indexing and not self.stopped:
             self._indexing = True
             now_ms = self._broker.clock.monotonic_ms()
             self._queues_due_ms = now_ms + self._broker.config.store.queue_write_interval_ms
@@ -185,7 +188,7 @@ class Keeping:
         store = broker.store
         due = broker.clock.monotonic_ms() >= self._queues_due_ms
         more = store.housekeep(broker.clock.now_ms(), keys_only=not due)
-        if broker.writable and not store.writable:
+        if broker.store_writable and not store.writable:
             self._indexing = False
             self._look_at_disk()
         elif store.queues.cut_short:  # many new files, or a slow disk: soon again, not at once
@@ -205,6 +208,8 @@ class Keeping:
         self._broker.owners_file.sync_soon()
         if self._syncing or store.log.durable_position >= store.log.end_position:
             return
+        if store.log.failed is not None:
+            return  # it was said
         self._syncing = True
         self._broker.offload.run(store.sync, self._flushed, self._flush_failed, log_sync=True)
 
@@ -214,7 +219,7 @@ class Keeping:
         if store.log.end_position == self._flushed_all_to:
             store.rest()
             return
-        if not self._syncing:
+        if not self._syncing and store.log.failed is None:
             self._start_flush_all()
 
     def _start_flush_all(self) -> None:
@@ -275,14 +280,14 @@ class Keeping:
             failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
             waiting.set_exception(failure)
             waiting.exception()  # nobody may be left to hear it
-            self._broker.write_failed(failure)
+            self._trouble(failure)
 
         self._broker.offload.run(self._broker.store.sync, done, failed, log_sync=True)
         return waiting
 
     def _flushed(self, _result: object) -> None:
         self._syncing = False
-        if self._flush_wanted and not self._stopped:
+        if self._flush_wanted and not self.stopped:
             self._start_flush_all()
 
     def _flush_failed(self, error: BaseException) -> None:
@@ -292,7 +297,26 @@ class Keeping:
         for waiter in wanted:
             if not waiter.done():
                 waiter.set_exception(failure)
-        self._broker.write_failed(failure)
+        self._trouble(failure)
+
+    def _trouble(self, error: StoreError) -> None:
+        if isinstance(error, NoDescriptors):
+            self.no_descriptors(error)
+        else:
+            self._broker.write_failed(error)
+
+    def no_descriptors(self, error: NoDescriptors) -> None:
+        """Say, once a minute, that files cannot be opened; whoever was to open one tries again."""
+        now_ms = self._broker.clock.monotonic_ms()
+        if now_ms >= self._say_descriptors_ms:
+            self._say_descriptors_ms = now_ms + SAY_MS
+            log.error(
+                "no file descriptor is left, it is tried again: close connections, or raise the "
+                "limit (ulimit -n %d) connections=%d error=%s",
+                self._broker.files.descriptors_max(),
+                sum(1 for _ in self._broker.server.connections),
+                error,
+            )
 
     def _expire_syncs(self) -> None:
         self._broker.ticks.expire(self._broker.clock.monotonic_ms())
@@ -315,7 +339,7 @@ class Keeping:
 
     def disk_was_full(self) -> None:
         """Look again soon whether there is room."""
-        if "disk" not in self._timers and not self._stopped:
+        if "disk" not in self._timers and not self.stopped:
             self._timers["disk"] = self._loop.call_later(
                 DISK_FULL_RETRY_MS / 1000, self._look_again
             )
@@ -327,11 +351,11 @@ class Keeping:
     def _look_at_disk(self) -> None:
         broker = self._broker
         store = broker.store
-        if store.log.failed is None and not broker.writable:
+        if store.log.failed is None and not broker.store_writable:
             store.housekeep(broker.clock.now_ms())
         writable, reason = store.writable, store.unwritable_reason
-        if writable != broker.writable:
-            broker.writable = writable
+        if writable != broker.store_writable:
+            broker.store_writable = writable
             if writable:
                 log.warning("the store takes writes again data=%s", broker.config.data)
             else:
@@ -347,8 +371,8 @@ class Keeping:
         broker.save_again()
         if self._saving or broker.offsets.revision == self._offsets_saved:
             return
-        if broker.store.log.failed is not None:
-            return  # the journal has them, and nobody knows how much of the log is on disk
+        if broker.store.log.failed is not None or broker.safety.broken:
+            return  # the journal has them, or will; and who knows what of the log is on disk
         try:
             broker.owners_file.flush()  # the journal has all that the file has
         except StoreError as error:
@@ -396,7 +420,7 @@ class Keeping:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
-        if self._save_wanted and not self._stopped:
+        if self._save_wanted and not self.stopped:
             self._start_save_offsets()
 
     async def save_offsets_now(self) -> None:

@@ -78,6 +78,7 @@ class Leasing:
         connection: ServerConnection,
     ) -> LeaseAnswer:
         """Grant, renew or refuse queues."""
+        self._broker.safety.require()
         self._broker.lease_clock.sign(group, connection, terms.lease_ms)
         now_ms = self._broker.clock.monotonic_ms()
         named = {self._key(group, one.topic, one.queue_id): one for one in wishes}
@@ -196,6 +197,7 @@ class Leasing:
         connection: ServerConnection,
     ) -> CommitAnswer:
         """Take the commits of queues that are the owner's; safe when `settled`."""
+        self._broker.safety.require()
         self._broker.lease_clock.sign(group, connection)
         now_ms = self._broker.clock.monotonic_ms()
         taken, lost, renewed = [], [], []
@@ -261,6 +263,7 @@ class Leasing:
         Raises:
             LeaseLost: the epoch is stale, and its last commit was not taken.
         """
+        self._broker.safety.require()
         now_ms = self._broker.clock.monotonic_ms()
         key = self._key(group, one.topic, one.queue_id)
         if self._current(key, owner, one, now_ms) is None:
@@ -312,6 +315,7 @@ class Leasing:
 
     def check_pull(self, fields: PullFields, connection: ServerConnection) -> None:
         """Refuse a pull under a stale epoch; under the present one it is a renewal."""
+        self._broker.safety.require()
         key = self._key(fields.group, fields.topic, fields.queue_id)
         now_ms = self._broker.clock.monotonic_ms()
         if self._table.is_current(*key, fields.epoch):

@@ -14,6 +14,9 @@ records count again. Offsets are saved, and journal files dropped, only when the
 far as they speak of.
 
 Progress of stock clients is written down within a second, or when it is answered.
+
+A failed sync of one of these files stops the broker (`safety.py`). The journal heals by a new file
+that says all that stands, offsets too; it counts when it is on disk and the older ones are gone.
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.journal import Journal
+from inorder.broker.journal import Journal, pack
 from inorder.broker.snapshots import Snapshot
 from inorder.broker.starts import StartFile
 from inorder.broker.state import ownerrecords
+from inorder.broker.state.commits import QueueKey
 from inorder.broker.state.leases import STOCK_RESTART_MS, LeaseKey
 from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
@@ -38,6 +42,7 @@ from inorder.logs import get_logger
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.state.ownerrecords import Record
+    from inorder.disk import File
     from inorder.store.store import Store
 
 log = get_logger(__name__)
@@ -48,8 +53,10 @@ FOLD_BYTES_MIN: Final = 4 * 1024 * 1024
 """A journal of this size is folded, unless twice what it was folded to last time is more."""
 FOLD_AT_ONCE: Final = 500
 RETRY_MS: Final = 30_000
+HEAL_RETRY_MS: Final = 3_000
+SAY_MS: Final = 60_000
 OWED_MAX: Final = 10_000
-"""Records that the disk has yet to take."""
+"""Records that the disk has yet to take; if there are more the journal is written anew."""
 SAVED_MAX: Final = 8
 """Checksums of the file of offsets that are remembered: it, its older copy, and what a power cut
 may have brought back."""
@@ -62,14 +69,17 @@ class OwnersFile:
         self._broker = broker
         folder = broker.config.data_path / FOLDER
         self.journal = Journal(broker.files, folder, NAME)
-        self.start = StartFile(broker.files, folder / "start.json")
-        self._chapters_file = Snapshot(broker.files, folder / "chapters.json")
+        self.start = StartFile(broker.files, folder / "start.json", broker.safety)
+        self._chapters_file = Snapshot(broker.files, folder / "chapters.json", broker.safety)
         self._chapters_saved = 0
         self._fold_above = FOLD_BYTES_MIN
         self._owed: list[Record] = []
         self._saved: deque[int] = deque(maxlen=SAVED_MAX)
         self._retry_ms = 0
+        self._heal_ms = 0
+        self._said, self._say_ms = "", 0
         self._folding: asyncio.Task[None] | None = None
+        self._healing: asyncio.Task[None] | None = None
         self._synced_bytes = 0
         self._syncing: asyncio.Future[None] | None = None
         self._sync_again: asyncio.Future[None] | None = None
@@ -176,6 +186,7 @@ class OwnersFile:
         Raises:
             DiskFull, StoreFailed: they do not count.
         """
+        self._broker.safety.require()
         try:
             self._write(records)
         except OSError as error:
@@ -207,9 +218,11 @@ class OwnersFile:
         try:
             self.write(found)
         except StoreError as error:
-            log.error("not written down yet journal=%s error=%s", self.journal.name, error)
+            if not self._broker.safety.broken:
+                self._say(error)
             self._owed += found
-            del self._owed[OWED_MAX:]
+            if len(self._owed) > OWED_MAX:
+                self._broke(f"{len(self._owed)} records wait to be written: {error}")
 
     def flush(self) -> None:
         """Write down the progress of stock clients that is not yet.
@@ -234,8 +247,11 @@ class OwnersFile:
         Raises:
             StoreFailed: it is not, and nothing more is written.
         """
-        if not self._broker.config.store.sync_flush:
-            return
+        if self._broker.config.store.sync_flush:
+            await self._synced()
+
+    async def _synced(self) -> None:
+        self._broker.safety.require()  # a sync after one that failed says nothing
         if self._syncing is None:
             await asyncio.shield(self._sync())
             return
@@ -248,7 +264,8 @@ class OwnersFile:
 
         So a power cut takes no more of it than of the log.
         """
-        if self._syncing is None and self.journal.size != self._synced_bytes:
+        broken = self._broker.safety.broken
+        if not broken and self._syncing is None and self.journal.size != self._synced_bytes:
             self._synced_bytes = self.journal.size
             self._sync()
 
@@ -262,19 +279,110 @@ class OwnersFile:
                 self._sync()
 
         def done(_: None) -> None:
+            if self.journal.failed is not None:  # meanwhile, elsewhere
+                failed(OSError(self.journal.failed))
+                return
+            self.journal.synced()
             waiting.set_result(None)
             go_on()
 
         def failed(error: BaseException) -> None:
-            failure = StoreFailed(f"{self.journal.name} cannot be put on disk: {error}")
-            self.journal.failed = OSError(str(error))
-            waiting.set_exception(failure)
-            waiting.exception()  # nobody may be left to hear it
-            self._broker.write_failed(failure)
-            go_on()
+            self._broke(error)
+            for future in (waiting, self._sync_again):
+                if future is not None:
+                    future.set_exception(StoreFailed(f"{NAME} cannot be put on disk: {error}"))
+                    future.exception()  # nobody may be left to hear it
+            self._syncing = self._sync_again = None
 
         self._broker.offload.run(self.journal.plan_sync(), done, failed)
         return waiting
+
+    # -- healing ---------------------------------------------------------------------------------
+
+    def _broke(self, error: object) -> None:
+        self.journal.failed = str(error)
+        self._broker.safety.broke(NAME, error)
+
+    def _heal_soon(self) -> None:
+        now_ms = self._broker.clock.monotonic_ms()
+        if now_ms >= self._heal_ms and (self._healing is None or self._healing.done()):
+            self._heal_ms = now_ms + HEAL_RETRY_MS
+            self._healing = asyncio.get_running_loop().create_task(self._heal(), name="heal owners")
+
+    async def _heal(self) -> None:
+        """Write all that stands to a new file, put that on disk, drop the older ones.
+
+        Nothing is appended meanwhile but here, and what changes all the same is owed.
+        """
+        journal, offload = self.journal, self._broker.offload
+        file = None
+        try:
+            file = await offload.call(journal.prepare)
+            size = 0
+            for data in self._portions():
+                file.pwrite(data, size)
+                size += len(data)
+                await asyncio.sleep(0)
+            await offload.call(file.fdatasync)
+            while busy := [one for one in (self._syncing, self._folding) if one and not one.done()]:
+                await asyncio.wait(busy)  # they end, for nothing is written any more
+            self._switch_to(file, size)
+            file = None
+            await offload.call(journal.plan_drop())
+        except OSError as error:
+            self._say(error)
+        else:
+            self._healed()
+        finally:
+            if file is not None:
+                journal.discard(file)
+
+    def _heal_here(self) -> None:
+        """Heal in one go: nothing else runs. Raises OSError."""
+        journal = self.journal
+        file = journal.prepare()
+        try:
+            data = b"".join(self._portions())
+            file.pwrite(data, 0)
+            file.fdatasync()
+            self._switch_to(file, len(data))
+        except OSError:
+            journal.discard(file)
+            raise
+        journal.plan_drop()()
+        self._healed()
+
+    def _portions(self) -> Iterator[bytes]:
+        self._owed.clear()  # it is done, so what stands says it, too
+        records = self._all_that_stands()
+        while portion := list(islice(records, FOLD_AT_ONCE)):
+            yield b"".join(pack(ownerrecords.encode(record)) for record in portion)
+
+    def _all_that_stands(self) -> Iterator[Record]:
+        yield from self._summary()
+        end = self._broker.store.log.end_position
+        for one in self._broker.offsets.entries():
+            if self._broker.commits.get(QueueKey(*one[:3])) is None:
+                yield ownerrecords.Progress(*one, end)
+
+    def _switch_to(self, file: File, size: int) -> None:
+        self.journal.switch(file, size)
+        self.journal.synced()  # the older files are not synced any more: they are to go
+        self._synced_bytes = size
+
+    def _healed(self) -> None:
+        self.journal.dropped()
+        self.journal.failed = None
+        self._fold_above = max(FOLD_BYTES_MIN, 2 * self.journal.size)
+        self._broker.safety.mended(NAME)
+
+    def _say(self, error: object) -> None:
+        """Log why something is not written down; the same reason once a minute."""
+        now_ms = self._broker.clock.monotonic_ms()
+        if str(error) != self._said or now_ms >= self._say_ms:
+            self._said, self._say_ms = str(error), now_ms + SAY_MS
+            log.error("owners and progress are not written down yet, it is tried again error=%s",
+                      error)  # fmt: skip
 
     def retire(self, topic: str) -> None:
         """Begin a generation for a topic that is deleted: if it is made again, fences grow on."""
@@ -291,7 +399,7 @@ class OwnersFile:
     def save_chapters(self) -> None:
         """Put the chapters on disk if they changed."""
         chapters = self._broker.generations
-        if chapters.revision != self._chapters_saved:
+        if chapters.revision != self._chapters_saved or self._chapters_file.in_doubt:
             self._chapters_file.save(chapters.encode())
             self._chapters_saved = chapters.revision
 
@@ -299,12 +407,19 @@ class OwnersFile:
 
     def look(self) -> None:
         """Write down what waits; fold the journal if it has grown."""
+        if self.journal.failed is not None:
+            self._heal_soon()
+        try:
+            self._save_unsaved()
+        except OSError as error:
+            self._say(error)
         try:
             self.write(())
             self.flush()
-            self._save_unsaved()
-        except (OSError, StoreError) as error:
-            log.error("owners and progress are not written down yet error=%s", error)
+        except StoreFailed:
+            pass  # that was said when it broke
+        except StoreError as error:
+            self._say(error)
         now_ms = self._broker.clock.monotonic_ms()
         if self.journal.size > self._fold_above and now_ms >= self._retry_ms:
             self.fold_soon()
@@ -323,17 +438,22 @@ class OwnersFile:
     async def _fold(self) -> None:
         broker, journal = self._broker, self.journal
         try:
+            broker.safety.require()
             file = await broker.offload.call(journal.prepare)
             while self._syncing is not None:
                 await asyncio.wait([self._syncing])
-            self.flush()
-            journal.switch(file)
+            try:
+                self.flush()
+                journal.switch(file)
+            except (OSError, StoreError):
+                journal.discard(file)
+                raise
             await broker.keeping.save_offsets_now()  # what only the older files say of offsets
             summary = self._summary()
             while portion := list(islice(summary, FOLD_AT_ONCE)):
                 self.write(portion)
                 await asyncio.sleep(0)
-            await broker.offload.call(journal.plan_sync())
+            await self._synced()
             await broker.offload.call(journal.plan_drop())
             journal.dropped()
             self._fold_above = max(FOLD_BYTES_MIN, 2 * journal.size)
@@ -367,9 +487,10 @@ class OwnersFile:
     # -- stop ------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Give up a fold that is under way."""
-        if self._folding is not None:
-            self._folding.cancel()
+        """Give up a fold, or to heal, if that is under way."""
+        for task in (self._folding, self._healing):
+            if task is not None:
+                task.cancel()
 
     def save_at_stop(self) -> None:
         """Put the journal on disk: nothing else runs.
@@ -377,9 +498,12 @@ class OwnersFile:
         Raises:
             OSError, StoreError: it is not; the next start takes this stop for a crash.
         """
+        self._save_unsaved()
+        if self.journal.failed is not None:
+            self._heal_here()
+            return
         self.flush()
         self.journal.plan_sync()()
-        self.save_chapters()
 
     def end(self) -> None:
         """Note that all is on disk, the log too."""

@@ -40,6 +40,7 @@ class Ownership:
         frees_omitted: bool,
     ) -> list[TopicQueue]:
         """Lock or renew queues by RocketMQ's rules; return those that the client owns now."""
+        self._broker.safety.require()
         locks, now_ms = self._broker.locks, self._broker.clock.monotonic_ms()
         freed = locks.omitted(group, queues, client_id, now_ms, at_once=frees_omitted)
         self._freed(group, freed)

@@ -16,7 +16,7 @@ import msgspec
 from inorder.broker.gates import I32, Gate, Gates, PullFields
 from inorder.broker.pullanswers import answer, answer_code
 from inorder.broker.state.commits import Manner
-from inorder.errors import BrokerError, SystemError_
+from inorder.errors import BrokerError, ServiceNotAvailable, StoreError, SystemError_
 from inorder.logs import get_logger
 from inorder.net.output import JOIN_BYTES_MAX
 from inorder.store.reader import ReadResult, ReadStatus
@@ -162,7 +162,9 @@ class Pulls:
 
     def _failed(self, pull: Pull, error: Exception) -> None:
         """Answer whatever went wrong: this is the root of a request, also of one that was held."""
-        if not isinstance(error, BrokerError):
+        if isinstance(error, StoreError):  # a renewal that cannot be relied upon
+            error = ServiceNotAvailable(str(error))
+        elif not isinstance(error, BrokerError):
             log.error("pull failed peer=%s", pull.connection.peer, exc_info=error)
             error = SystemError_(f"{type(error).__name__}: {error}")
         self._refuse(pull, error)

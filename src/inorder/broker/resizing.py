@@ -16,6 +16,7 @@ which is mended at the start if a crash came between the two.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -57,7 +58,8 @@ class Resizing:
         self._broker = broker
         self._table = Resizes()
         path = broker.config.data_path / "inorder" / "resizing.json"
-        self._file = Snapshot(broker.files, path)
+        self._file = Snapshot(broker.files, path, broker.safety)
+        self._mending: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._stopping: dict[str, Plan] = {}
         self.bounds = Bounds(broker)
@@ -312,6 +314,23 @@ class Resizing:
             self._table.topics[topic] = new
         self.changes += 1
         self._forget_targets()
+
+    def look(self) -> None:
+        """Save the versions again if their file is in doubt."""
+        if self._file.in_doubt and (self._mending is None or self._mending.done()):
+            self._mending = asyncio.get_running_loop().create_task(self._mend(), name="resizing")
+
+    async def _mend(self) -> None:
+        async with self._changing:
+            content = self._table.encode()
+            with contextlib.suppress(OSError):  # it was said, and is tried again
+                await self._broker.offload.call(lambda: self._file.save(content))
+
+    def cancel(self) -> None:
+        """Save no more."""
+        if self._mending is not None:
+            self._mending.cancel()
+        self.releasing.cancel()
 
     def _forget_targets(self) -> None:
         self._broker.hot.forget_targets()

@@ -294,7 +294,7 @@ def _split_exact(data: bytes) -> list[tuple[int, int, int, int]]:
 
 def require_writable(broker: Broker) -> None:
     """Refuse while the store takes no writes or too much waits to become durable."""
-    reason = broker.store.unwritable_reason
+    reason = broker.unwritable_reason
     if reason is not None:
         raise ServiceNotAvailable(f"service not available now, {reason}")
     if broker.ticks.unsettled_bytes > broker.config.store.pending_bytes_max:

@@ -8,6 +8,9 @@ name, so that a crash at any point leaves one readable file at least:
     rename <name> to .bak       <name> -      .bak old
     rename .tmp to <name>       <name> new    .bak old      sync the directory
 
+After a failed sync the next save begins with a new draft, so that no page of the old one counts.
+Until one has succeeded a file of `inorder/` is in doubt (`safety.py`).
+
 A load takes the file, or, if it is missing, empty or unreadable, the `.bak`. An unreadable file is
 kept as `<name>.corrupt` for people to look at. If the file and the `.bak` are both there and both
 unreadable, the load fails: to start with an empty table would forget topics or progress.
@@ -18,10 +21,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inorder.disk import Files
 from inorder.errors import RemoteProtocolError, StoreError
 from inorder.logs import get_logger
+from inorder.store.faults import Kind, Meaning, Step, judge
+
+if TYPE_CHECKING:
+    from inorder.broker.safety import Safety
 
 logger = get_logger(__name__)
 
@@ -31,8 +39,10 @@ CONFIG_BYTES_MAX = 1 << 30
 class Snapshot:
     """One such file."""
 
-    def __init__(self, files: Files, path: Path) -> None:
+    def __init__(self, files: Files, path: Path, safety: Safety | None = None) -> None:
         self._files = files
+        self._safety = safety
+        self._step = Step.WRITE
         self.path = path
         self._backup = path.with_name(path.name + ".bak")
         self._draft = path.with_name(path.name + ".tmp")
@@ -44,7 +54,28 @@ class Snapshot:
         return f"Snapshot({str(self.path)!r})"
 
     def save(self, content: bytes) -> None:
-        """Replace the content; return when it is on disk. OSError leaves the old one in place."""
+        """Replace the content; return when it is on disk.
+
+        Raises:
+            OSError: the old content counts, or the new one if only the directory is not synced.
+        """
+        self._step = Step.WRITE
+        try:
+            self._save(content)
+        except OSError as error:
+            meaning = judge(Kind.TABLE, self._step, error.errno)
+            if self._safety is not None and meaning is Meaning.REWRITE:
+                self._safety.broke(self.path.name, error)
+            raise
+        if self._safety is not None:
+            self._safety.mended(self.path.name)
+
+    @property
+    def in_doubt(self) -> bool:
+        """Tell whether the last sync failed: save it again."""
+        return self._safety is not None and self._safety.is_broken(self.path.name)
+
+    def _save(self, content: bytes) -> None:
         files = self._files
         if not self._directory_is_durable:  # also one that a killed run has just made
             files.makedirs(self.path.parent)
@@ -58,14 +89,18 @@ class Snapshot:
         if files.exists(self.path):
             files.rename(self.path, self._backup)
         files.rename(self._draft, self.path)
+        self._step = Step.SYNC
         files.fsync_dir(self.path.parent)
 
     def _write_draft(self, content: bytes) -> None:
+        self._files.remove(self._draft)  # one that a failed sync or a kill has left
         file = self._files.open(self._draft, create=True)
         try:
             file.truncate(len(content))
             file.pwrite(content, 0)
+            self._step = Step.SYNC
             file.fdatasync()
+            self._step = Step.WRITE
         finally:
             file.close()
 

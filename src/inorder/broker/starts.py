@@ -22,6 +22,7 @@ from inorder.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from inorder.broker.safety import Safety
     from inorder.disk import Files
 
 
@@ -39,8 +40,8 @@ class Start(msgspec.Struct, frozen=True):
 class StartFile:
     """Keeps it."""
 
-    def __init__(self, files: Files, path: Path) -> None:
-        self._file = Snapshot(files, path)
+    def __init__(self, files: Files, path: Path, safety: Safety | None = None) -> None:
+        self._file = Snapshot(files, path, safety)
         self._boot_id = files.boot_id
         self.now = Start()
         self._unsaved = False
@@ -108,7 +109,7 @@ class StartFile:
 
     def save_unsaved(self) -> None:
         """Put on disk what is not; OSError if that fails."""
-        if self._unsaved:
+        if self._unsaved or self._file.in_doubt:
             self._save(self.now)
 
     def end(self) -> None:

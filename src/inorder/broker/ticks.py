@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from inorder.errors import DiskFull, StoreError, StoreFailed, WriteInDoubt
+from inorder.errors import DiskFull, NoDescriptors, StoreError, StoreFailed, WriteInDoubt
 from inorder.logs import get_logger
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _RESPONSE_FLAG: Final = 1
+SYNC_RETRY_MS: Final = 200
 
 
 class Answers:
@@ -234,6 +235,8 @@ class Ticks:
         if isinstance(error, WriteInDoubt):
             code = ResponseCode.SYSTEM_ERROR
             remark = f"the outcome is unknown: {error}"
+        elif isinstance(error, NoDescriptors):
+            remark = f"the broker has no file descriptor left, nothing was stored: {error}"
         elif isinstance(error, DiskFull):
             remark = f"the broker's disk is full, nothing was stored: {error}"
         else:
@@ -266,6 +269,10 @@ class Ticks:
         self._tell_drained()
 
     def _sync_failed(self, error: BaseException) -> None:
+        if isinstance(error, NoDescriptors):  # no sync was asked for: all wait on, for the next
+            self._broker.keeping.no_descriptors(error)
+            self._loop.call_later(SYNC_RETRY_MS / 1000, self._sync_again)
+            return
         self._syncing = False
         failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
         remark = f"the outcome is unknown, the disk failed while it was made durable: {failure}"
@@ -275,6 +282,11 @@ class Ticks:
                 owed.refuse(ResponseCode.SYSTEM_ERROR, remark, {})
         self._broker.write_failed(failure)
         self._tell_drained()
+
+    def _sync_again(self) -> None:
+        self._syncing = False
+        if not self._broker.keeping.stopped:
+            self._start_sync()
 
     def expire(self, now_ms: int) -> None:
         """Answer 10 (FLUSH_DISK_TIMEOUT) for ticks whose sync takes too long."""

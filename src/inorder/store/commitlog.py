@@ -11,17 +11,24 @@ record ends the segment and the buffer is sealed: files are touched by `write` a
 If a write fails, the bytes that may have reached the file are cut off (and, if there were any, that
 is synced), so that a refused record cannot come back at the next start. They are not overwritten:
 that could break off half way and look like damage. If the cut fails too, or a sync fails, the log
-is failed for good: nothing is known any more about what the disk holds.
+is failed for good: nothing is known any more about what the disk holds (`faults.py`).
 """
 
 from __future__ import annotations
 
-import errno
 import struct
 from typing import Final
 
 from inorder.disk import Buffer
-from inorder.errors import DiskFull, RecordTooLarge, StoreBusy, StoreFailed, WriteInDoubt
+from inorder.errors import (
+    DiskFull,
+    NoDescriptors,
+    RecordTooLarge,
+    StoreBusy,
+    StoreFailed,
+    WriteInDoubt,
+)
+from inorder.store.faults import NO_DESCRIPTORS, Kind, Meaning, Step, judge
 from inorder.store.layout import BLANK, BLANK_BYTES
 from inorder.store.segment import Segment
 from inorder.store.segments import Segments
@@ -30,7 +37,6 @@ from inorder.wire.record import MAGIC_BLANK
 PENDING_BYTES: Final = 1024 * 1024
 PENDING_BYTES_KEPT: Final = 8 * 1024 * 1024
 PAGE_BYTES: Final = 4096
-NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 _SYS_FLAG: Final = struct.Struct(">i")
 _TIME: Final = struct.Struct(">q")
@@ -165,7 +171,7 @@ class CommitLog:
         """Write what is pending; tell whether there was anything.
 
         Raises:
-            DiskFull: nothing was kept; the next write may succeed.
+            DiskFull, NoDescriptors: nothing was kept; the next write may succeed.
             StoreFailed: nothing was kept and no write will succeed.
             WriteInDoubt: likewise, but what was written may come back at the next start.
         """
@@ -217,13 +223,15 @@ class CommitLog:
             reason = f"{reason}; taking the bytes back failed too: {second}"
             self.failed = f"{reason}; restart to recover"
         else:
-            if error.errno not in NO_ROOM:
+            if judge(Kind.LOG, Step.WRITE, error.errno) is Meaning.FINAL:
                 self.failed = f"{reason}; restart to recover"
         self._reset_pending()
         if in_doubt:
             raise WriteInDoubt(self.failed) from error
         if self.failed is not None:
             raise StoreFailed(self.failed) from error
+        if error.errno in NO_DESCRIPTORS:
+            raise NoDescriptors(reason) from error
         raise DiskFull(reason) from error
 
     def sync(self) -> int:
@@ -232,6 +240,7 @@ class CommitLog:
         Raises:
             StoreFailed: the sync failed, now or before. It is never tried again: the kernel may
                 have dropped the pages and would report success.
+            NoDescriptors: a file could not be opened, so none was asked; it can be tried again.
         """
         if self.failed is not None:
             raise StoreFailed(self.failed)
@@ -245,6 +254,8 @@ class CommitLog:
                 self.segments.sync_directory()
                 self._directory_synced = True
         except OSError as error:
+            if judge(Kind.LOG, Step.SYNC, error.errno) is Meaning.RETRY:
+                raise NoDescriptors(f"the commit log is not synced yet: {error}") from error
             self.fail(f"syncing the commit log failed: {error}; restart to recover")
             raise StoreFailed(self.failed) from error
         self.durable_position = max(self.durable_position, target)

@@ -9,15 +9,15 @@ is the part of the log whose records tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from inorder.disk import Files
-from inorder.errors import StoreFailed
+from inorder.errors import NoDescriptors, StoreFailed
 from inorder.store.checkpoint import Checkpoint
-from inorder.store.commitlog import NO_ROOM, CommitLog
+from inorder.store.commitlog import CommitLog
+from inorder.store.faults import NO_DESCRIPTORS, NO_ROOM, Kind, Meaning, Step, judge
 from inorder.store.layout import ENTRY_BYTES, Layout, file_name
 from inorder.store.logscan import LogScan
 from inorder.store.positions import Positions, PositionsFile
@@ -46,18 +46,22 @@ class FlushPlan:
 
         Raises:
             StoreFailed: a sync failed; the store takes no more writes.
+            NoDescriptors: not all files could be opened; the next plan has them, too.
         """
         self.finish(self.log.sync())
 
     def finish(self, durable: int) -> None:
         """Sync the derived files and note it: the log has been synced up to `durable`."""
-        self._final(self._sync_files, "syncing queues and index")
+        try:
+            self._sync_files()
+        except OSError as error:
+            self._fail("syncing queues and index", error)
         self.positions = self.positions.moved(log=durable)
         try:
             self.positions_file.write_synced(self.positions)
             self.checkpoint.save(self.files, self.layout)
         except OSError as error:
-            if error.errno in NO_ROOM:  # the notes stay behind until the next flush
+            if error.errno in NO_ROOM | NO_DESCRIPTORS:  # the notes stay behind for now
                 return
             self._fail("writing the checkpoint", error)
         self.done = True
@@ -97,12 +101,8 @@ class FlushPlan:
         directories[self.layout.consumequeue] = directories[self.layout.index] = None
         self.directories = list(directories)
 
-    def _final(self, action: Callable[[], None], name: str) -> None:
-        try:
-            action()
-        except OSError as error:
-            self._fail(name, error)
-
     def _fail(self, name: str, error: OSError) -> None:
+        if judge(Kind.LOG, Step.SYNC, error.errno) is Meaning.RETRY:
+            raise NoDescriptors(f"{name} is not done yet: {error}") from error
         self.log.fail(f"{name} failed: {error}; restart to recover")
         raise StoreFailed(self.log.failed) from error

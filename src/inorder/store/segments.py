@@ -5,6 +5,8 @@ The list is replaced, never changed: a sync or a cold read in another thread see
 
 from __future__ import annotations
 
+import contextlib
+
 from inorder.disk import Files
 from inorder.errors import StoreError
 from inorder.logs import get_logger
@@ -97,6 +99,8 @@ class Segments:
             self.sync_directory()
         except OSError:
             segment.close()
+            with contextlib.suppress(OSError):  # a sync of this file would say nothing any more
+                self._files.remove(segment.path)
             raise
         self.items = [*self.items, segment]
         return segment

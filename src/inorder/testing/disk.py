@@ -8,6 +8,9 @@ names made and names made durable. From one run a test can take
                    subset, each whole, torn at any byte or lost; creates, renames and unlinks since
                    the directory's last sync survive in order up to some point only
 
+A sync that fails loses what it should have written, as Linux does: a later sync of the same file
+succeeds and does not bring it back.
+
 and it fails the n-th operation of a kind (`Fault`), at a torn byte if asked, or dies there
 (`Killed`). Files are sparse, so that a gigabyte of zeros costs nothing.
 """
@@ -42,7 +45,8 @@ class Killed(BaseException):
 class Fault:
     """The `nth` operation of a kind (1 is the next one) fails, and all later ones with `forever`.
 
-    `kept_bytes` of a failing write still reach the file.
+    `kept_bytes` of a failing write still reach the file. With `place`, a pattern of paths, each
+    such operation there fails until the disk is healed, and no other.
     """
 
     operation: str
@@ -50,6 +54,8 @@ class Fault:
     error: int | None = errno.EIO
     forever: bool = False
     kept_bytes: int = 0
+    place: str = ""
+    met: int = 0
 
 
 @dataclass(slots=True)
@@ -103,12 +109,14 @@ class _Content:
 class _Inode:
     """A file's bytes, without a name."""
 
-    __slots__ = ("changes", "content", "durable", "mirror", "modified_ms")
+    __slots__ = ("changes", "content", "durable", "lost", "mirror", "modified_ms", "spoilt")
 
     def __init__(self) -> None:
         self.content = _Content()
         self.durable = _Content()
         self.changes: list[Change] = []
+        self.lost: list[Change] = []
+        self.spoilt = False
         self.mirror: mmap.mmap | None = None
         self.modified_ms = 0
 
@@ -126,11 +134,29 @@ class _Inode:
         elif at < before:
             self.mirror[at:before] = bytes(before - at)
 
+    def sync(self) -> None:
+        """Put on disk what was written since the last sync, also since one that failed."""
+        if self.spoilt:
+            for change in self.changes:
+                self.durable.apply(change)
+        else:
+            self.durable = self.content.copy()
+        self.changes.clear()
+        self.lost.clear()
+
+    def lose(self) -> None:
+        """Let no later sync write what this one should have written."""
+        self.lost += self.changes
+        self.spoilt = True
+        self.changes.clear()
+
     def copy(self) -> _Inode:
         other = _Inode()
         other.content = self.content.copy()
         other.durable = self.durable.copy()
         other.changes = list(self.changes)
+        other.lost = list(self.lost)
+        other.spoilt = self.spoilt
         other.modified_ms = self.modified_ms
         return other
 
@@ -140,8 +166,9 @@ class _Inode:
         other.durable = self.durable.copy()
         other.modified_ms = self.modified_ms
         fate = random.choice(("any", "any", "prefix", "all", "none"))
-        cut = random.randint(0, len(self.changes))
-        for index, (at, data) in enumerate(self.changes):
+        changes = self.lost + self.changes
+        cut = random.randint(0, len(changes))
+        for index, (at, data) in enumerate(changes):
             if fate == "none" or (fate == "prefix" and index > cut):
                 continue
             if fate == "any" and random.random() < 0.4:
@@ -190,9 +217,12 @@ class FakeFile:
 
     def fdatasync(self) -> None:
         self._check()
-        self._files._count("sync", self.path)
-        self._inode.durable = self._inode.content.copy()
-        self._inode.changes.clear()
+        try:
+            self._files._count("sync", self.path)
+        except OSError:
+            self._inode.lose()
+            raise
+        self._inode.sync()
 
     def truncate(self, size: int) -> None:
         self._check()
@@ -451,21 +481,25 @@ class FakeFiles:
         if self.dead:
             raise Killed
 
-    def _fault(self, operation: str) -> Fault | None:
+    def _fault(self, operation: str, path: Path) -> Fault | None:
         self._alive()
         number = self.counts[operation] = self.counts.get(operation, 0) + 1
         kinds = (operation, "change") if operation in _CHANGES else (operation,)
         if operation in _CHANGES:
             self.counts["change"] = self.counts.get("change", 0) + 1
         for fault in self.faults:
-            if fault.operation in kinds:
+            if fault.operation in kinds and fault.place:
+                if path.match(fault.place):
+                    fault.met += 1
+                    return fault
+            elif fault.operation in kinds:
                 at = self.counts["change"] if fault.operation == "change" else number
                 if at == fault.nth or (fault.forever and at > fault.nth):
                     return fault
         return None
 
     def _count(self, operation: str, path: Path) -> None:
-        fault = self._fault(operation)
+        fault = self._fault(operation, path)
         if fault is not None:
             self._raise(fault, path)
 
@@ -476,7 +510,7 @@ class FakeFiles:
         raise OSError(fault.error, os.strerror(fault.error), str(path))
 
     def _write(self, path: Path, inode: _Inode, data: bytes, position: int) -> None:
-        fault = self._fault("write")
+        fault = self._fault("write", path)
         if fault is not None:
             if fault.kept_bytes:
                 inode.change((position, data[: fault.kept_bytes]))

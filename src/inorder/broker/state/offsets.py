@@ -161,6 +161,14 @@ class OffsetTable:
         for queue_id, offset in self.queues(source, topic).items():
             self.commit(target, topic, queue_id, offset, now_ms)
 
+    def entries(self) -> list[tuple[str, str, int, int]]:
+        """Return all that stands: (group, topic, queue, offset)."""
+        return [
+            (group, topic, queue_id, offset)
+            for topic, group in self._keys()
+            for queue_id, offset in self._table[f"{topic}@{group}"].items()
+        ]
+
     def topics_of(self, group: str) -> list[str]:
         """Return the topics on which a group has offsets."""
         return [topic for topic, owner in self._keys() if owner == group]

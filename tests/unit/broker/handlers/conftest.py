@@ -17,6 +17,7 @@ from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
 from inorder.broker.ownersfile import OwnersFile, end_of
 from inorder.broker.ownership import Ownership
+from inorder.broker.safety import Safety
 from inorder.broker.state.chapters import Generations
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
@@ -179,6 +180,7 @@ class FakeBroker:
         self.resizing = FakeResizing(self.topics)
         self.parking = FakeParking()
         self.store = Store.open(data, SMALL, self.files, self.clock)
+        self.safety = Safety(data / "inorder")
         self.owners_file = OwnersFile(self)  # type: ignore[arg-type]
         self.owners_file.load()
         self.owners_file.begin()

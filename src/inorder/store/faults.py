@@ -1,0 +1,54 @@
+"""What an error of the disk means: the one rule that every file of the data directory follows.
+
+retry    nothing has changed. The request is refused, the work is tried again, and that may succeed
+rewrite  what the file holds on disk is unknown. The kernel may have dropped the pages that it could
+         not write, and the next sync of this file would report success. Nothing that rests on the
+         file is acknowledged until all that stands is in a new file, and that one is synced
+final    the same, for a file that nobody can write again from memory: the broker takes no writes
+         until it is started again and has read what the disk really holds
+
+A process that has no descriptor left has not touched the file: that is never more than `retry`.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+from typing import Final
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class Kind(enum.Enum):
+    """What a file is."""
+
+    LOG = "the commit log, its queues and its index: too large for memory"
+    JOURNAL = "records one after the other; what they say stands in memory"
+    TABLE = "a whole table, written to a draft that then takes the file's name"
+
+
+class Step(enum.Enum):
+    """What was tried."""
+
+    WRITE = "open, make, write, set the length, rename or remove"
+    SYNC = "sync the file, or the directory that has its name"
+
+
+class Meaning(enum.Enum):
+    """What follows."""
+
+    RETRY = "retry"
+    REWRITE = "rewrite"
+    FINAL = "final"
+
+
+def judge(kind: Kind, step: Step, error: int | None) -> Meaning:
+    """Return what an error (its errno) means for a file."""
+    if error in NO_DESCRIPTORS:
+        return Meaning.RETRY
+    if step is Step.SYNC:
+        return Meaning.FINAL if kind is Kind.LOG else Meaning.REWRITE
+    if kind is Kind.LOG and error not in NO_ROOM:
+        return Meaning.FINAL  # part of a record may be written, or not be taken back
+    return Meaning.RETRY
