@@ -239,7 +239,7 @@ class Consumer:
         if self._closed:
             raise AlreadyClosed("this consumer was closed; make a new one")
         if self._portal is None:
-            self._portal = lease_portal()
+            self._portal = lease_portal(self._async, handles=True)
         return self._portal
 
     def _running(self) -> Portal:

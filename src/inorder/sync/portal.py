@@ -10,6 +10,10 @@ is woken in an empty context: many calls share a wake-up, and none of them is th
 
 After a fork the child has no portal thread. Objects made before the fork say so when they are used
 there; new ones get a new portal.
+
+A program that ends without closing its objects has them closed: consumers commit what is done, then
+producers get the outcomes of what they sent. What failed, or got none in time, is said in the log,
+which without any settings goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,22 +22,37 @@ import asyncio
 import atexit
 import contextlib
 import os
+import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextvars import Context
-from typing import Any, TypeVar, overload
+from functools import partial
+from typing import Any, Protocol, TypeVar, overload
 
 from inorder.errors import AlreadyClosed, InorderError, RequestTimeout, UsageError
+from inorder.logs import get_logger
 from inorder.sync.calls import Call, Posted, Submitted, Waiter, Work
 
 __all__ = ["Future", "Portal", "lease"]
 
 T = TypeVar("T")
 
+log = get_logger(__name__)
+
 _EXIT_SECONDS = 1.0
+"""How long the end of a program waits for handlers, and for the loop to end."""
+_OUTCOME_SECONDS = 30.0
+"""How long it waits for outcomes; each send has a shorter time of its own."""
 _RESOLVE_SECONDS = 2.0
+
+
+class Guest(Protocol):
+    """What lives on the loop, and is closed at the end of the program if nobody did."""
+
+    async def close(self) -> None: ...
 
 
 class Portal:
@@ -45,6 +64,7 @@ class Portal:
         self._loop = _new_loop()
         self._inbox: deque[Work] = deque()
         self.posted: set[Waiter | Posted] = set()  # handed over, and without an outcome
+        self._guests: weakref.WeakKeyDictionary[Guest, bool] = weakref.WeakKeyDictionary()
         self._woken = False
         self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -161,6 +181,26 @@ class Portal:
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout)
 
+    def invite(self, guest: Guest, *, handles: bool = False) -> None:
+        """Close an object at the end of the program, if nobody did; those with handlers first."""
+        self._guests[guest] = handles
+
+    def end_with_program(self) -> None:
+        """Close what was left open, say what was lost by that, and end the loop."""
+        guests = sorted(self._guests.items(), key=lambda item: not item[1])
+        for guest, handles in guests:
+            options = {"timeout": _EXIT_SECONDS} if handles else {}
+            try:
+                self.call(partial(guest.close, **options), timeout=_OUTCOME_SECONDS)
+            except InorderError as error:
+                log.error("the program ended without closing a %s: %s", type(guest).__name__, error)
+        if self.posted:
+            log.error(
+                "the program ended before %d messages had an outcome: they may be stored or lost; "
+                "call flush() or close() before the end", len(self.posted),
+            )  # fmt: skip
+        self.stop(_EXIT_SECONDS)
+
     def __repr__(self) -> str:
         state = "stopped" if self._stopped else "running"
         return f"Portal({self._thread.name!r}, {state}, users={self.users})"
@@ -244,6 +284,7 @@ class _Leases:
         with self._lock:
             if self._portal is None:
                 self._portal = Portal()
+                self._end_in_child()
             self._portal.users += 1
             return self._portal
 
@@ -265,8 +306,16 @@ class _Leases:
             self._portal = None
 
     def at_exit(self) -> None:
-        if self._portal is not None:
-            self._portal.stop(_EXIT_SECONDS)
+        portal, self._portal = self._portal, None
+        if portal is not None:
+            portal.end_with_program()
+
+    def _end_in_child(self) -> None:
+        """A child of multiprocessing does not call what atexit knows, but has its own list."""
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is not None and process is not None and process.parent_process() is not None:
+            util.Finalize(None, self.at_exit, exitpriority=100)
 
 
 _leases = _Leases()
@@ -274,9 +323,15 @@ os.register_at_fork(after_in_child=_leases.after_fork)
 atexit.register(_leases.at_exit)
 
 
-def lease() -> Portal:
-    """Return the portal of this process, started if nobody uses it yet; `release` it once."""
-    return _leases.take()
+def lease(guest: Guest | None = None, *, handles: bool = False) -> Portal:
+    """Return the portal of this process, started if nobody uses it yet; `release` it once.
+
+    `guest` is closed at the end of the program if nobody did; `handles`: before the others.
+    """
+    portal = _leases.take()
+    if guest is not None:
+        portal.invite(guest, handles=handles)
+    return portal
 
 
 async def _next(source: AsyncIterator[T]) -> T:

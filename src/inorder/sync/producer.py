@@ -47,7 +47,7 @@ class Producer:
             namesrv, group=group, id=id, config=config, tls=tls, before_send=before_send,
             after_send=after_send,
         )  # fmt: skip
-        self._portal = lease()
+        self._portal = lease(self._async)
         # Who may send by itself: nobody looks at its messages, and they need no secrets.
         plain = tls is None and id is None and before_send is None and after_send is None
         self._express = Express(self._async, self._portal) if plain else None
