@@ -161,6 +161,8 @@ class ReceivedMessage:
     stored_at_ms: int
     redeliveries: int = 0
     position: int = 0
+    flag: int = 0
+    """What its producer put there, for its own use."""
     fencing: Fence | Fencing | None = field(default=None, repr=False, compare=False)
     """Where `fence` comes from."""
 

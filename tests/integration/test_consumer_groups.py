@@ -24,6 +24,8 @@ from inorder.client.holding import Holding
 from inorder.client.ids import Identity
 from inorder.client.leasing import Leases
 from inorder.client.member import Member
+from inorder.client.policies import Handled as Batch
+from inorder.client.policies import Outcome
 from inorder.client.releasing import Releaser
 from inorder.client.session import Session
 from inorder.client.state import tenure
@@ -37,7 +39,15 @@ from inorder.wire.bodies.running import DirectResult, RunningInfo, decode_consum
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.record import Record, encode
-from tests.integration.consumerkit import GROUP, TOPIC, Kit, leases_and_locks, play
+from tests.integration.consumerkit import (
+    GROUP,
+    TOPIC,
+    Kit,
+    begin,
+    consumer_of,
+    leases_and_locks,
+    play,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -545,6 +555,44 @@ def test_what_a_broker_asks_is_answered(fields: dict[str, str]):
         answer = await ask_client(kit, other)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "nobody" in (answer.remark or "")
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("order", "auto_commit", "said", "result"),
+    [
+        ("queue", True, None, "CR_SUCCESS"),
+        ("queue", True, Outcome.SUSPEND, "CR_LATER"),
+        ("queue", False, Outcome.COMMIT, "CR_COMMIT"),
+        ("queue", False, Outcome.ROLLBACK, "CR_ROLLBACK"),
+        ("key", True, None, "CR_SUCCESS"),
+        (None, True, None, "CR_SUCCESS"),
+        (None, True, Batch(0), "CR_LATER"),
+        (None, True, Outcome.SUSPEND, "CR_LATER"),
+        (None, True, ValueError("no"), "CR_THROW_EXCEPTION"),
+    ],
+)
+def test_a_message_consumed_directly_tells_how_the_consumer_is_set(
+    fields: dict[str, str], order: str | None, auto_commit: bool, said: object, result: str
+):
+    """309: `order` and `autoCommit` as the handler was registered, and what it said."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC, order=order, auto_commit=auto_commit)
+        async def handle(message: ReceivedMessage) -> object:
+            if isinstance(said, Exception):
+                raise said
+            return said
+
+        await begin(kit, consumer)
+        record = encode(Record(TOPIC, 0, 77, 0, b"direct", b""))
+        direct = Command.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, bytes(record))
+        found = DirectResult.decode((await ask_client(kit, direct)).body)
+        expected = (result, order is not None, auto_commit)
+        assert (found.result, found.order, found.auto_commit) == expected
 
     play(story)
 

@@ -12,7 +12,7 @@ from inorder.client.consumer import Consumer
 from inorder.client.policies import Block, DeadLetter, Outcome, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
-from inorder.model import GroupConfig, ReceivedMessage, TopicQueue
+from inorder.model import GroupConfig, Message, ReceivedMessage, TopicQueue
 from tests.integration.consumerkit import (
     GROUP,
     TOPIC,
@@ -154,6 +154,69 @@ def test_manual_commit_and_rollback():
         assert [offset for offset, _ in said] == [0, 1, 2, 0, 1, 2, 3]
         await consumer.commit()
         assert await kit.committed() == 3  # the fourth message is taken, and not committed
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("order", "auto_commit", "said", "counted"),
+    [
+        ("queue", True, Outcome.SUCCESS, (1, 0)),
+        ("queue", True, Outcome.COMMIT, (1, 0)),  # taken as success, with a warning
+        ("queue", True, Outcome.ROLLBACK, (1, 0)),
+        ("queue", True, Outcome.SUSPEND, (0, 1)),
+        ("queue", False, Outcome.SUCCESS, (1, 0)),
+        ("queue", False, Outcome.COMMIT, (1, 0)),
+        ("queue", False, Outcome.ROLLBACK, (0, 1)),
+        ("queue", False, Outcome.SUSPEND, (0, 1)),
+        ("key", True, Outcome.SUCCESS, (1, 0)),
+        ("key", True, Outcome.SUSPEND, (0, 1)),
+        (None, True, Outcome.SUCCESS, (1, 0)),
+        (None, True, Outcome.SUSPEND, (0, 1)),
+    ],
+)
+def test_what_a_handler_says_is_counted_as_it_is_meant(
+    order: str | None, auto_commit: bool, said: Outcome, counted: tuple[int, int]
+):
+    """In statistics() and in the counts of the topic, which 307 answers: handled or failed."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC, order=order, auto_commit=auto_commit)
+        async def handle(message: ReceivedMessage) -> Outcome:
+            kit.got.append(message)
+            return said
+
+        await kit.send(1, key="k")
+        await begin(kit, consumer)
+        await kit.until(lambda: len(kit.got) == 1)
+        await asyncio.sleep(0.01)
+        statistics = consumer.statistics()
+        assert (statistics.handled, statistics.failed) == counted
+        topic = consumer._running().member.counts.of(TOPIC)
+        assert (topic.handled, topic.failed) == counted
+
+    play(story)
+
+
+def test_a_dead_letter_keeps_the_flag_of_its_message():
+    """Copies that the client sends to the retry topic are the message, its flag included."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        @consumer.on(TOPIC, on_failure=DeadLetter(attempts=0))
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+            raise ValueError("no")
+
+        await kit.producer.send_batch([Message(TOPIC, b"x", key="k", flag=0x1234)])
+        await begin(kit, consumer)
+        await kit.until(lambda: consumer.statistics().dead_lettered == 1)
+        assert kit.got[0].flag == 0x1234
+        (dead,) = await kit.stored(f"%DLQ%{GROUP}")
+        assert (dead.body, dead.flag) == (b"x", 0x1234)
 
     play(story)
 

@@ -7,8 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from inorder.client.handlers import Registration
 from inorder.client.member import Member
-from inorder.client.policies import Outcome, Retry
+from inorder.client.policies import Handled, Outcome, Retry
 from inorder.client.receiving import receive
 from inorder.client.running import Run
 from inorder.client.state.pulldecisions import restore_topic
@@ -41,7 +42,7 @@ from inorder.wire.requests.consumers import ConsumeDirectly, GetConsumerStatus, 
 log = get_logger(__name__)
 
 MIB = 1024 * 1024
-Direct = Callable[[ReceivedMessage], Awaitable[Run]]
+Direct = Callable[[ReceivedMessage], Awaitable[tuple[Run, Registration]]]
 
 _RESULTS = {
     Outcome.SUCCESS: CR_SUCCESS,
@@ -138,11 +139,15 @@ class Answers:
             request = decode_fields(ConsumeDirectly, command.fields)
             limit = member.session.config.message_bytes_max
             found = receive(request.broker_name or "", decode(command.body), limit)
-            run = await self._direct(restore_topic(found, member.group))
+            run, registration = await self._direct(restore_topic(found, member.group))
         except InorderError as error:
             connection.send(command.reply(ResponseCode.SYSTEM_ERROR, str(error)))
             return
-        connection.send(command.reply(body=_result(run).encode()))
+        result, remark = _result(run, registration)
+        direct = DirectResult(
+            result, run.spent_ms, remark, registration.ordered, registration.auto_commit
+        )
+        connection.send(command.reply(body=direct.encode()))
 
     def running_info(self) -> RunningInfo:
         """Return what this consumer does."""
@@ -197,14 +202,21 @@ def _offsets(body: bytes | memoryview) -> dict[TopicQueue, int]:
     return decode_queue_offsets(body) if body else {}
 
 
-def _result(run: Run) -> DirectResult:
+def _result(run: Run, registration: Registration) -> tuple[str, str | None]:
+    """Return what a handler of one message came to, by RocketMQ's names, and why."""
     if isinstance(run.error, Retry):
-        return DirectResult(CR_LATER, run.spent_ms, str(run.error))
+        return CR_LATER, str(run.error)
     if run.error is not None:
-        remark = f"{type(run.error).__name__}: {run.error}"
-        return DirectResult(CR_THROW_EXCEPTION, run.spent_ms, remark)
-    said = run.result if isinstance(run.result, Outcome) else Outcome.SUCCESS
-    return DirectResult(_RESULTS[said], run.spent_ms)
+        return CR_THROW_EXCEPTION, f"{type(run.error).__name__}: {run.error}"
+    if isinstance(run.result, Handled):
+        failed = run.result.count < 1 and not registration.ordered
+        return (CR_LATER if failed else CR_SUCCESS), None
+    if run.result is None:
+        return CR_SUCCESS, None
+    if not registration.ordered:
+        failed = run.result in (Outcome.SUSPEND, Outcome.ROLLBACK)
+        return (CR_LATER if failed else CR_SUCCESS), None
+    return _RESULTS[run.result], None
 
 
 async def run_directly(submit: Callable[[Run], None], message: ReceivedMessage) -> Run:

@@ -350,14 +350,14 @@ class Consuming:
                 [holding for holding in self.member.holdings.values() if not holding.ordered]
             )
 
-    async def _direct(self, message: ReceivedMessage) -> Run:
+    async def _direct(self, message: ReceivedMessage) -> tuple[Run, Registration]:
         if self.member.stopping:
             raise AlreadyClosed("this consumer stops; it begins no further message")
-        workers = self._lanes.get(message.topic, self._fallback(message.topic)).workers
-        running = asyncio.ensure_future(run_directly(workers.submit, message))
+        lane = self._lanes.get(message.topic) or self._fallback(message.topic)
+        running = asyncio.ensure_future(run_directly(lane.workers.submit, message))
         self._directs.add(running)
         running.add_done_callback(self._directs.discard)
-        return await asyncio.shield(running)
+        return await asyncio.shield(running), lane.registration
 
     def _data(self) -> ConsumerData:
         where = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}

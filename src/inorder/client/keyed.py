@@ -156,8 +156,9 @@ class KeyedRunner:
             return await ended
         finally:
             holding.runs.discard(run)
+            failed = run.error is not None or run.result is Outcome.SUSPEND
             self._counts.ended(
-                self.registration.topic, run.done, int(run.stopped_at is not None), run.spent_ms
+                self.registration.topic, run.calls - failed, int(failed), run.spent_ms
             )
 
     def _wait(self, holding: Holding, queue: KeyedQueue, now_ms: int) -> None:
@@ -184,8 +185,9 @@ class KeyedRunner:
         elif run.stopped_at is None:  # it never began
             queue.again(work, now_ms)
         elif run.result is not None and run.result is not Outcome.SUSPEND:
-            log.warning("topic=%s %s means nothing with order='key'; taken as success",
-                        topic, run.result)  # fmt: skip
+            if run.result is not Outcome.SUCCESS:
+                log.warning("topic=%s %s means nothing with order='key'; taken as success",
+                            topic, run.result)  # fmt: skip
             self._counts.ended(topic, count, 0, run.spent_ms)
             self._finish(holding, queue, work, now_ms)
         else:

@@ -93,7 +93,8 @@ class OrderedRunner:
         holding.runs.discard(run)
         stopped = run.stopped_at or ()
         done = [message for batch in run.batches[: run.done] for message in batch]
-        self._counts.ended(self.registration.topic, len(done), len(stopped), run.spent_ms)
+        handled, failed = self._counted(run, len(done), len(stopped))
+        self._counts.ended(self.registration.topic, handled, failed, run.spent_ms)
         # What the run did not come to goes back as it was, and what it stopped at for a moment.
         holding.cache.make_again(m for batch in run.batches[run.done :] for m in batch)
         if done:
@@ -107,6 +108,14 @@ class OrderedRunner:
         holding.leave()
         if holding.live:
             self.pump(holding)
+
+    def _counted(self, run: Run, done: int, stopped: int) -> tuple[int, int]:
+        """Return how many messages were handled and how many failed."""
+        outcome = run.result if isinstance(run.result, Outcome) else Outcome.SUCCESS
+        good = run.error is None and not rules.is_failure(
+            outcome, auto_commit=self.registration.auto_commit
+        )
+        return (done + stopped, 0) if good else (done, stopped)
 
     def _said(self, run: Run, batch: Sequence[ReceivedMessage]) -> tuple[Outcome, int | None]:
         if isinstance(run.error, Retry):

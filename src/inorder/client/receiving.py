@@ -34,7 +34,7 @@ _PLAIN_BODY_MAX: Final = 4096  # each look at a body copies it
 # Of HEAD what is needed at once: size, magic, checksum, queue, offset, flags, size of the body.
 _CHECKED: Final = struct.Struct(">iiii4xq8xi44xi")
 # Places in what HEAD unpacks.
-_POSITION, _BORN, _STORED, _HOST, _REDELIVERIES = 6, 8, 10, 11, 12
+_FLAG, _POSITION, _BORN, _STORED, _HOST, _REDELIVERIES = 4, 6, 8, 10, 11, 12
 assert _CHECKED.size == HEAD.size == BODY_AT
 
 
@@ -99,6 +99,10 @@ class _Lazy(ReceivedMessage):
     @property
     def position(self) -> int:
         return int(self._head(_POSITION))
+
+    @property
+    def flag(self) -> int:
+        return int(self._head(_FLAG))
 
     @property
     def fencing(self) -> Fence | Fencing | None:
@@ -191,6 +195,7 @@ def receive(
         record.stored_at_ms,
         record.redeliveries,
         record.position,
+        record.flag,
         fencing,
     )
 
@@ -207,4 +212,5 @@ def _values(message: ReceivedMessage) -> tuple[Any, ...]:
         message.stored_at_ms,
         message.redeliveries,
         message.position,
+        message.flag,
     )

@@ -99,7 +99,7 @@ class Returner:
             0,
             0,
             message.born_at_ms,
-            0,
+            copy.flag,
             format_properties(copy.properties),
             copy.redeliveries,
             redeliveries_max=copy.redeliveries_max,

@@ -190,6 +190,11 @@ def after_send_back(
     return tuple(steps)
 
 
+def is_failure(outcome: Outcome, *, auto_commit: bool = True) -> bool:
+    """Tell whether a batch with this outcome comes again; with auto-commit on ROLLBACK does not."""
+    return outcome is Outcome.SUSPEND or (outcome is Outcome.ROLLBACK and not auto_commit)
+
+
 def suspend_for(asked_ms: int | None, default_ms: int = SUSPEND_DEFAULT_MS) -> int:
     """Return how long a queue is suspended: 10 ms to 30 s, whoever said how long."""
     wanted = default_ms if asked_ms is None or asked_ms == -1 else asked_ms

@@ -37,6 +37,7 @@ class RetryCopy:
     properties: dict[str, str]
     redeliveries: int
     redeliveries_max: int
+    flag: int = 0
 
 
 def retry_topic(group: str) -> str:
@@ -45,7 +46,7 @@ def retry_topic(group: str) -> str:
 
 
 def retry_copy(message: ReceivedMessage, group: str, *, redeliveries_max: int) -> RetryCopy:
-    """Return the copy: same body and properties, its origin, one redelivery more, a delay."""
+    """Return the copy: same body, flag and properties, its origin, one redelivery more, a delay."""
     properties = dict(message.properties)
     properties.pop(names.TRAN_MSG, None)
     properties[names.ORIGIN_MESSAGE_ID] = (
@@ -59,6 +60,7 @@ def retry_copy(message: ReceivedMessage, group: str, *, redeliveries_max: int) -
         properties,
         message.redeliveries + 1,
         min(redeliveries_max, ATTEMPTS_MAX),
+        message.flag,
     )
 
 
