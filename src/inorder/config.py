@@ -82,6 +82,7 @@ class BrokerConfig:
     trace_on: bool = setting(True, "TRACE_ON of answers", rocketmq="traceOn")
     auto_create_topics: bool = setting(True, "make unknown topics on send", rocketmq="autoCreateTopicEnable")
     auto_create_groups: bool = setting(True, "make unknown groups on use", rocketmq="autoCreateSubscriptionGroup")
+    refuse_different_subscriptions: bool = setting(False, "refuse a consumer that subscribes other topics or tags than the members of its group")
     default_topic_queues: int = setting(8, "queues of the template TBW102", rocketmq="defaultTopicQueueNums")
     topics_max: int = setting(100_000, "topics; further ones are refused")
     groups_max: int = setting(100_000, "groups; further ones are refused")

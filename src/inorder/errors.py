@@ -318,6 +318,16 @@ class LeasesFull(BrokerError):
     retriable = True
 
 
+class SubscriptionsDiffer(BrokerError):
+    """SUBSCRIPTIONS_DIFFER: members of the group want other topics or tags, and the broker is set
+    to refuse such a member. `groups` are those that were not joined, with commas between them."""
+
+    code = 7150
+    says = (("groups", "subsDiffer"), ("capability", "inorder"))
+    groups: str = ""
+    capability: int = 0
+
+
 class ResizeUnderWay(BrokerError):
     """RESIZE_UNDER_WAY: another resize of the topic was decided. Nothing was done.
 
@@ -345,6 +355,7 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
         SubscriptionParseFailed, SubscriptionNotFound, SubscriptionNotLatest, GroupNotFound,
         InvalidParameter, ConsumerNotOnline, ProducerGap, ProducerUnknown, ProducerStale,
         ProducerMismatch, ProducersFull, KeyMapChanged, LeaseLost, LeasesFull,
+        SubscriptionsDiffer,
         ResizeUnderWay, GroupNotDone,
     )
 }  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import inorder
 from inorder.cli.contents import app
 from inorder.testing.cluster import Cluster
 
@@ -275,6 +276,31 @@ def test_groups_offsets_and_lag(shell: Shell, topic: str) -> None:
     assert shell.json("group", "describe", group)["lag"] == ends[1]
     shell.run("group", "delete", group, "-y")
     assert group not in shell.run("group", "list")
+
+
+def test_members_that_subscribe_differently_are_shown(
+    shell: Shell, namesrv: str, topic: str
+) -> None:
+    """Who wants what, as a table and as JSON; nothing of it when they agree."""
+    group = f"differs-{topic}"
+    consumers = [
+        inorder.Consumer(namesrv, group=group, instance=f"{group}-{tag}")
+        for tag in ("paid", "shipped")
+    ]
+    for consumer, tag in zip(consumers, ("paid", "shipped"), strict=True):
+        consumer.on(topic, tag=tag)(lambda message: None)
+    with consumers[0]:
+        assert shell.json("group", "describe", group)["differences"] == []
+        assert "different subscriptions" not in shell.run("group", "describe", group)
+        with consumers[1]:
+            (found,) = shell.json("group", "describe", group)["differences"]
+            assert found["topic"] == topic
+            assert [view["subscription"] for view in found["views"]] == ["paid", "shipped"]
+            members = [view["members"] for view in found["views"]]
+            assert all(f"{group}-" in one for (one,) in members)
+            shown = shell.run("group", "describe", group)
+            assert "different subscriptions: messages are skipped or stand still" in shown
+            assert all(one in shown for (one,) in members)
 
 
 def test_messages_are_found(shell: Shell, topic: str) -> None:

@@ -102,6 +102,14 @@ def describe(
         put_page(table(("client", "address", "language", "version"), rows), end="\n\n")
         wanted = [(topic, item.expression) for topic, item in sorted(view.subscriptions.items())]
         put_page(table(("topic", "subscription"), wanted), end="\n\n")
+        if view.differences:
+            put_line("members have different subscriptions: messages are skipped or stand still")
+            differing = [
+                (one.topic, "(not subscribed)" if wish is None else wish, ", ".join(clients))
+                for one in view.differences
+                for wish, clients in one.views
+            ]
+            put_page(table(("topic", "subscription", "members"), differing), end="\n\n")
     else:
         put_page("nobody is online", end="\n\n")
     queues = [
@@ -162,6 +170,15 @@ def _view(view: GroupView) -> dict[str, object]:
         ],
         "message_model": view.message_model,
         "subscriptions": {topic: one.expression for topic, one in view.subscriptions.items()},
+        "differences": [
+            {
+                "topic": one.topic,
+                "views": [
+                    {"subscription": wish, "members": list(clients)} for wish, clients in one.views
+                ],
+            }
+            for one in view.differences
+        ],
         "lag": view.lag,
         "queues": [
             {

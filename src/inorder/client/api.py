@@ -230,10 +230,13 @@ class BrokerApi(_Api):
 
     # Clients and groups.
 
-    async def heartbeat(self, heartbeat: bodies.ClientHeartbeat) -> int:
-        """Say which groups we serve; return what the broker can do beyond RocketMQ, 0: nothing."""
+    async def heartbeat(self, heartbeat: bodies.ClientHeartbeat) -> groups.HeartbeatReply:
+        """Say which groups we serve; return what the broker can do, and what it noticed.
+
+        Raises SubscriptionsDiffer: some of the groups do not take us.
+        """
         answer = await self._ask(groups.Heartbeat(), heartbeat.encode())
-        return decode_fields(groups.HeartbeatReply, answer.fields).capability
+        return decode_fields(groups.HeartbeatReply, answer.fields)
 
     async def unregister_client(
         self,

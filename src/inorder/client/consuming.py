@@ -151,6 +151,9 @@ class Consuming:
         try:
             await self._rebalancer.look()
             await self._session.heartbeat()
+            refusal = self._session.refusal(self._group)
+            if refusal is not None:
+                raise refusal
             await self._refuse_to_park()
         except BaseException:
             await self._session.leave(self._group)

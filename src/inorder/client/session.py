@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from inorder.client.api import BrokerApi, NameServerApi
+from inorder.client.differing import Differing
 from inorder.client.groups import GroupMember, Groups
 from inorder.client.ids import Identity, MessageIds
 from inorder.client.routewatch import RouteWatch
@@ -29,6 +30,7 @@ from inorder.errors import (
     InorderError,
     NoWritableQueue,
     RemoteProtocolError,
+    SubscriptionsDiffer,
     TopicNotFound,
     TopicNotRouted,
     TransportError,
@@ -100,6 +102,7 @@ class Session:
         )
         self._key_maps: dict[str, KeyMap] = {}
         self._said: set[str] = set()
+        self._differing = Differing(self.clock)
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._groups = Groups(self.client_id)
         self._handlers: dict[int, OnRequest] = {}
@@ -389,7 +392,18 @@ class Session:
 
     async def _beat(self, connection: Connection) -> None:
         api = BrokerApi(connection, timeout_ms=self.config.request_timeout_ms)
-        connection.capability = await api.heartbeat(self._groups.heartbeat())
+        try:
+            reply = await api.heartbeat(self._groups.heartbeat())
+        except SubscriptionsDiffer as error:
+            connection.capability = error.capability
+            self._differing.refused(connection.address, error)
+        else:
+            connection.capability = reply.capability
+            self._differing.taken(connection.address, reply.differing)
+
+    def refusal(self, group: str) -> SubscriptionsDiffer | None:
+        """Return why a broker does not take us as a member of a group, if there is one."""
+        return self._differing.refusal(group)
 
     async def _introduce(self, address: str) -> None:
         """Tell a broker at once over a new connection: to it, it is a new client."""

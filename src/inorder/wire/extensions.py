@@ -56,6 +56,14 @@ ONLY_UP: Final = "onlyUp"
 """Field of UPDATE_CONSUMER_OFFSET and of a pull that commits: what is below the stored offset is
 ignored. A broker of ours before this field takes it as a plain commit; update brokers first."""
 
+DIFFERING: Final = "subsDiffer"
+"""Field of HEART_BEAT's answer: a JSON object, by group, of how its members' subscriptions differ;
+absent if none do. Of SUBSCRIPTIONS_DIFFER: the groups that were not joined, with commas."""
+
+DIFFERENCES: Final = "inorderDifferences"
+"""Key in the body of GET_CONSUMER_CONNECTION_LIST's answer: topics that members of the group
+subscribe differently, and who wants what; absent if there are none."""
+
 PARKED: Final = "parked"
 """Field of a pull's answer: changes with the parked keys of the queue; absent if there are none."""
 
@@ -137,6 +145,9 @@ class ExtensionAnswer(IntEnum):
     """Another consumer has the queue (`holder`, `epoch`), or it was reset, or freed. Not done."""
     LEASES_FULL = 7121
     """There is no room for another lease, or for another map of finished messages."""
+    SUBSCRIPTIONS_DIFFER = 7150
+    """A heartbeat's group has members with other subscriptions, and the broker is set to refuse
+    such a member (`refuse_different_subscriptions`). Its other groups count."""
     RESIZE_UNDER_WAY = 7140
     """Another resize of the topic was decided: `planId`, `version`. Nothing was done."""
     GROUP_NOT_DONE = 7141

@@ -39,6 +39,7 @@ def get_consumer_connections(
         group.consume_type,
         group.message_model,
         group.subscriptions,
+        group.differences(),
     )
     return command.reply(body=answer.encode())
 

@@ -6,10 +6,12 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.members import Member, Notice
+from inorder.broker.state import subscriptions
+from inorder.broker.state.members import BROADCASTING, Member, Notice
 from inorder.errors import SystemError_
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
+from inorder.wire import fastjson
 from inorder.wire.bodies import (
     ClientConfigCheck,
     ClientHeartbeat,
@@ -17,7 +19,7 @@ from inorder.wire.bodies import (
     encode_consumer_ids,
 )
 from inorder.wire.codes import ResponseCode
-from inorder.wire.extensions import CAPABILITY, PROTOCOL
+from inorder.wire.extensions import CAPABILITY, DIFFERING, PROTOCOL, ExtensionAnswer
 from inorder.wire.fields import decode_fields
 from inorder.wire.requests.groups import GetConsumerList, UnregisterClient
 from inorder.wire.subscription import TAG
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 RETRY_QUEUES_MAX = 65_536
+SAY_DIFFERING_MS = 60_000
 UNIT_SUBSCRIBED = 2
 """The flag of a retry topic whose group consumes in unit mode."""
 
@@ -50,6 +53,7 @@ def heart_beat(
     resend = beat.fingerprint == 0
     groups_before, retry_topics = broker.groups.data_version.counter, []
     notices: list[Notice[ServerConnection]] = []
+    refused: dict[str, str] = {}
     for data in beat.consumers:
         group = broker.groups.find_or_create(
             data.group,
@@ -58,6 +62,11 @@ def heart_beat(
         )
         if group is None:
             continue  # as RocketMQ: the others of this heartbeat count
+        why = _refusal(broker, member, data, beat)
+        if why:
+            refused[data.group] = why
+            broker.members.seen(data.group, connection, member.seen_ms)  # what it was stays
+            continue
         retry_topics.append(_make_retry_topic(broker, data, group.retry_queues))
         notice, again = _register(broker, member, data, beat, notify=group.notify_ids_changed)
         notices += [notice] if notice is not None else []
@@ -73,13 +82,7 @@ def heart_beat(
     left_out = sum(not broker.members.register_producer(name, member) for name in beat.producers)
     if left_out:
         logger.warning("too many producer groups peer=%s left_out=%d", connection.peer, left_out)
-    answer = command.reply(
-        fields={
-            "IS_SUPPORT_HEART_BEAT_V2": "true",
-            "IS_SUB_CHANGE": "true" if resend else "false",
-            CAPABILITY: str(PROTOCOL),
-        }
-    )
+    answer = _answer(broker, beat, command, refused, resend=resend)
     waits |= bool(made)
     for notice in notices:
         told = [one for one in notice.connections if not (waits and one is connection)]
@@ -89,6 +92,80 @@ def heart_beat(
         return answer
     own = [notice.group for notice in notices if connection in notice.connections]
     return _when_settled(broker, connection, answer, own, register=bool(made))
+
+
+def _answer(
+    broker: BrokerLike,
+    beat: ClientHeartbeat,
+    command: Command,
+    refused: dict[str, str],
+    *,
+    resend: bool,
+) -> Command:
+    """Return what a heartbeat is told; also where members of its groups want different things."""
+    fields = {
+        "IS_SUPPORT_HEART_BEAT_V2": "true",
+        "IS_SUB_CHANGE": "true" if resend else "false",
+        CAPABILITY: str(PROTOCOL),
+    }
+    if refused:
+        fields[DIFFERING] = ",".join(refused)
+        return command.reply(
+            ExtensionAnswer.SUBSCRIPTIONS_DIFFER, " ".join(refused.values()), fields=fields
+        )
+    differing = {
+        data.group: text for data in beat.consumers if (text := _differing(broker, data.group))
+    }
+    if differing:
+        fields[DIFFERING] = fastjson.dumps(differing).decode()
+    return command.reply(fields=fields)
+
+
+def _differing(broker: BrokerLike, group_name: str) -> str:
+    """Return where the members of a group want different things, and say so once a minute."""
+    group = broker.members.group(group_name)
+    found = () if group is None else group.differences()
+    if group is None or not found:
+        return ""
+    text, now_ms = subscriptions.in_words(found), broker.clock.monotonic_ms()
+    if group.said_ms is None or now_ms - group.said_ms >= SAY_DIFFERING_MS:
+        group.said_ms = now_ms
+        logger.warning(
+            "members of group=%s have different subscriptions, so that messages are skipped or "
+            "stand still: %s; let all members subscribe the same, or give them groups of their own",
+            group_name, text,
+        )  # fmt: skip
+    return text
+
+
+def _refusal(
+    broker: BrokerLike,
+    member: Member[ServerConnection],
+    data: ConsumerData,
+    beat: ClientHeartbeat,
+) -> str:
+    """Return why a client may not be a member of a group with these subscriptions; mostly it may.
+
+    A group in which everybody gets everything is not concerned.
+    """
+    if not broker.config.refuse_different_subscriptions or beat.without_sub:
+        return ""
+    if data.message_model == BROADCASTING:
+        return ""
+    found = broker.members.would_differ(data.group, member.client_id, data.subscriptions)
+    if not found:
+        return ""
+    text = (
+        f"group {data.group} does not take client {member.client_id}: its subscriptions differ "
+        f"from those of other members ({subscriptions.in_words(found)}); subscribe the same topics "
+        "and tags in all members, or use another group"
+    )
+    seen = broker.members.group(data.group)
+    now_ms = broker.clock.monotonic_ms()
+    if seen is not None and (seen.said_ms is None or now_ms - seen.said_ms >= SAY_DIFFERING_MS):
+        seen.said_ms = now_ms
+        logger.warning("%s", text)
+    return text
 
 
 async def _when_settled(

@@ -10,6 +10,7 @@ nobody. Here each client id counts once and the newest connection wins:
 
 Subscriptions belong to the group: a topic that the last heartbeat does not name is removed for all
 (inconsistent subscriptions flap, as in RocketMQ), and an older version never replaces a newer one.
+What each member wants is kept beside that, so that it can be told where they differ.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
+from inorder.broker.state.subscriptions import Wishes, differences, wishes_of
 from inorder.model import Subscription
+from inorder.wire.bodies.connections import Difference
 
 C = TypeVar("C", bound=Hashable)
 
@@ -63,6 +66,8 @@ class Member(Generic[C]):
     superseded: bool = False
     silent: bool = False
     """It should have spoken (`signs.py`): it is not listed until it does."""
+    wishes: Wishes | None = None
+    """What it wants; None: it has not said so on this connection."""
 
 
 @dataclass(slots=True)
@@ -78,6 +83,30 @@ class ConsumerGroup(Generic[C]):
     members: dict[C, Member[C]] = field(default_factory=dict)
     clients: dict[str, dict[C, Member[C]]] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    said_ms: int | None = None
+    """When it was last said that its members want different things."""
+    _differences: tuple[Difference, ...] | None = None
+
+    def differences(self) -> tuple[Difference, ...]:
+        """Return where the members want different things; nothing if all get everything."""
+        if self.broadcasting:
+            return ()
+        if self._differences is None:
+            self._differences = differences(self.wishes())
+        return self._differences
+
+    def wishes(self) -> dict[str, Wishes]:
+        """Return what each client wants that has said so, by its newest connection."""
+        return {
+            client_id: one.wishes
+            for client_id, members in self.clients.items()
+            for one in (next(reversed(members.values())),)
+            if one.wishes is not None
+        }
+
+    def wishes_changed(self) -> None:
+        """Compare anew when somebody asks."""
+        self._differences = None
 
     @property
     def broadcasting(self) -> bool:
@@ -174,10 +203,38 @@ class Members(Generic[C]):
         group.notify = notify
         changed = self._put_member(group, member)
         if subscriptions is not None:
-            changed |= _replace_subscriptions(group, subscriptions)
+            wanted = tuple(subscriptions)
+            wishes, known = wishes_of(wanted), group.members[member.connection]
+            if known.wishes != wishes:
+                known.wishes = wishes
+                group.wishes_changed()
+            changed |= _replace_subscriptions(group, wanted)
         if not changed or not group.notifiable:
             return None
         return Notice(group_name, tuple(group.members))
+
+    def would_differ(
+        self, group_name: str, client_id: str, subscriptions: Iterable[Subscription]
+    ) -> tuple[Difference, ...]:
+        """Return where a client that joins, or changes its mind, wants other than the members."""
+        group = self._groups.get(group_name)
+        if group is None or group.broadcasting:
+            return ()
+        others, mine = group.wishes(), wishes_of(subscriptions)
+        if others.pop(client_id, None) == mine:
+            return ()  # it is a member as it is
+        return tuple(
+            one
+            for one in differences({**others, client_id: mine})
+            if any(wishes.get(one.topic) != mine.get(one.topic) for wishes in others.values())
+        )
+
+    def seen(self, group_name: str, connection: C, now_ms: int) -> None:
+        """Note that a member lives whose heartbeat does not count otherwise."""
+        group = self._groups.get(group_name)
+        member = None if group is None else group.members.get(connection)
+        if member is not None:
+            member.seen_ms = now_ms
 
     def note_fingerprint(self, group_name: str, fingerprint: int, *, full: bool) -> bool:
         """Note the fingerprint of a heartbeat; return whether the client should send all again.
@@ -279,6 +336,7 @@ class Members(Generic[C]):
             return was_silent
         if old is not None:
             self._forget(group, old)
+        group.wishes_changed()
         member = replace(member, superseded=False)
         group.members[connection] = member
         group.clients.setdefault(client_id, {})[connection] = member
@@ -308,6 +366,7 @@ class Members(Generic[C]):
             departure.notices.append(Notice(group.name, tuple(group.members)))
 
     def _forget(self, group: ConsumerGroup[C], member: Member[C]) -> None:
+        group.wishes_changed()
         del group.members[member.connection]
         connections = group.clients[member.client_id]
         del connections[member.connection]

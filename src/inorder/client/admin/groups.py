@@ -18,6 +18,7 @@ from inorder.errors import (
 )
 from inorder.model import GroupConfig, Subscription, TopicQueue
 from inorder.wire.bodies import ClientConnection, ConsumerConnections, QueueProgress
+from inorder.wire.bodies.connections import Difference
 
 SYSTEM_GROUPS: Final = frozenset(
     {
@@ -76,6 +77,8 @@ class GroupView:
     message_model: str
     subscriptions: dict[str, Subscription]
     queues: tuple[QueueLag, ...]
+    differences: tuple[Difference, ...] = ()
+    """Topics that members subscribe differently; known of brokers of ours only."""
 
     @property
     def lag(self) -> int:
@@ -151,6 +154,7 @@ class Groups:
             next((one.message_model for one in online.values()), ""),
             {topic: item for one in online.values() for topic, item in one.subscriptions.items()},
             tuple(await self.lag(name)),
+            tuple(dict.fromkeys(one for each in online.values() for one in each.differences)),
         )
 
     async def lag(

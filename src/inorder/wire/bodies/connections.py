@@ -9,6 +9,7 @@ from typing import Any, Final
 from inorder.model import Subscription
 from inorder.wire import shapes
 from inorder.wire.bodies.heartbeat import subscription_from_json, subscription_to_json
+from inorder.wire.extensions import DIFFERENCES
 from inorder.wire.fastjson import dumps, loads
 
 _ITEMS_MAX: Final = 2_000_000
@@ -45,17 +46,54 @@ class ClientConnection:
 
 
 @dataclass(frozen=True, slots=True)
+class Difference:
+    """A topic of which the members of a group want different things."""
+
+    topic: str
+    views: tuple[tuple[str | None, tuple[str, ...]], ...]
+    """What is wanted (None: the topic is not subscribed) and by which clients, most first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what our broker adds to GET_CONSUMER_CONNECTION_LIST."""
+        return {
+            "topic": self.topic,
+            "views": [
+                {"clients": list(ids), "subscription": wish, "subscribed": wish is not None}
+                for wish, ids in self.views
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[Any, Any]) -> Difference:
+        """Read it."""
+        return cls(
+            shapes.text(value, "topic", ""),
+            tuple(
+                (
+                    shapes.text(view, "subscription", "")
+                    if shapes.boolean(view, "subscribed", False)
+                    else None,
+                    tuple(shapes.texts(view, "clients")),
+                )
+                for view in shapes.objects(value, "views")
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerConnections:
-    """The answer to GET_CONSUMER_CONNECTION_LIST."""
+    """The answer to GET_CONSUMER_CONNECTION_LIST; what members want differently is ours."""
 
     connections: tuple[ClientConnection, ...] = ()
     consume_from_where: str = ""
     consume_type: str = ""
     message_model: str = ""
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
 
     def encode(self) -> bytes:
         """Return the JSON text."""
+        ours = {DIFFERENCES: [one.to_json() for one in self.differences]}
         return dumps(
             {
                 "connectionSet": [connection.to_json() for connection in self.connections],
@@ -66,6 +104,7 @@ class ConsumerConnections:
                     topic: subscription_to_json(item) for topic, item in self.subscriptions.items()
                 },
             }
+            | (ours if self.differences else {})
         )
 
     @classmethod
@@ -82,6 +121,9 @@ class ConsumerConnections:
                 str(topic): subscription_from_json(shapes.as_object(item, "subscription"))
                 for topic, item in table.items()
             },
+            tuple(map(Difference.from_json, shapes.objects(value, DIFFERENCES)))
+            if DIFFERENCES in value
+            else (),
         )
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from inorder.wire.codes import RequestCode
-from inorder.wire.extensions import CAPABILITY
+from inorder.wire.extensions import CAPABILITY, DIFFERING
 from inorder.wire.fields import Int32
 
 
@@ -21,6 +21,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True):
     """What the broker can do beyond RocketMQ; a stock one says nothing of it."""
 
     capability: int = msgspec.field(default=0, name=CAPABILITY)
+    differing: str | None = msgspec.field(default=None, name=DIFFERING)
 
 
 class UnregisterClient(msgspec.Struct, frozen=True):
