@@ -24,6 +24,13 @@ edit. What the numbers of producers are for: [Sending exactly once](idempotence.
 
 A stock broker answers our request codes with 3 and ignores fields and properties of ours; a stock
 client sends none. Both blocks of numbers are unused by RocketMQ.
+
+## Upgrades
+
+Protocol 2 adds `md` and `mq` to sends and `protocol` to PRODUCER_HELLO. Brokers and clients of
+protocol 1 and 2 work together, in any order of upgrade: an older broker ignores the new fields, and
+a newer one asks for them only where the hello says 2. Until a topic's brokers and a producer both
+speak 2, name servers that differ can still make that producer put a key into two queues.
 """
 
 

@@ -10,6 +10,7 @@
     ├─ MessagesLost                                     acknowledged, and gone with the log's end
     ├─ PredecessorFailed                                a name's message before this one failed
     ├─ RouteError          TopicNotRouted, NoWritableQueue
+    ├─ KeyMapConflict                                   two key maps of one version: repair it
     ├─ BrokerError(code, remark)  one class per response code that callers tell apart
     │  └─ ProducerGap(expected), ProducerUnknown, ProducerStale(highest), ProducerMismatch,
     │     ProducersFull, KeyMapChanged(version, map)    numbered sends and key maps: ours alone
@@ -110,6 +111,13 @@ class PredecessorFailed(InorderError):
     """A named producer's message before this one failed, so this one is not stored either.
 
     Send again from the first one that failed, with the same numbers.
+    """
+
+
+class KeyMapConflict(InorderError):
+    """Brokers of a topic use different key maps of one version, so no key has a place.
+
+    Nothing was sent. `inorder topic repair` gives the topic one map.
     """
 
 

@@ -22,13 +22,17 @@ def properties(
 
 
 def batch(
-    numbers: list[int], *, befores: list[int] | None = None, producer: str = PRODUCER
+    numbers: list[int],
+    *,
+    befores: list[int] | None = None,
+    producer: str = PRODUCER,
+    extra: str = "",
 ) -> bytes:
     """Return the body of a numbered batch."""
     items = []
     for index, number in enumerate(numbers):
         before = None if befores is None else befores[index]
-        raw = properties(number, before=before, producer=producer).encode()
+        raw = (extra + properties(number, before=before, producer=producer)).encode()
         body = b"m%d" % number
         head = struct.pack(">iiiii", 22 + len(body) + len(raw), 0, 0, 0, len(body))
         items.append(head + body + struct.pack(">h", len(raw)) + raw)
@@ -62,8 +66,9 @@ class Sender:
         named: bool = False,
         producer: str = PRODUCER,
         memory: int = -1,
+        protocol: int | None = None,
     ) -> Command:
-        """Say hello."""
+        """Say hello; without a protocol as clients did before there was a second one."""
         return await self.ask(
             7100,
             {
@@ -71,6 +76,7 @@ class Sender:
                 "incarnation": str(incarnation),
                 "named": "true" if named else "false",
                 "memory": str(memory),
+                **({} if protocol is None else {"protocol": str(protocol)}),
             },
         )
 
@@ -93,9 +99,8 @@ class Sender:
         self, numbers: list[int], *, befores: list[int] | None = None, **changes: str
     ) -> Command:
         """Send numbered messages in one request."""
-        return await self.ask(
-            320, send_fields(m="true", i="", **changes), batch(numbers, befores=befores)
-        )
+        body = batch(numbers, befores=befores, extra=changes.pop("extra", ""))
+        return await self.ask(320, send_fields(m="true", i="", **changes), body)
 
     async def state(self, *, topic: str = "Orders", queue_id: int = 1) -> dict[str, str]:
         """Ask what is stored."""

@@ -33,7 +33,7 @@ def test_hello_tells_what_the_broker_speaks() -> None:
 
     async def test(rig: Rig, sender: Sender) -> None:
         answer = await sender.hello(5)
-        assert answer.fields == {"inorder": "1", "highest": "5", "memory": "0"}
+        assert answer.fields == {"inorder": "2", "highest": "5", "memory": "0"}
 
     run(test)
 

@@ -29,9 +29,11 @@ from inorder.wire.codes import RequestCode
 from inorder.wire.command import Command
 from inorder.wire.extensions import (
     FORWARDED,
+    MAP_DIGEST,
     MAP_VERSION,
     PREDECESSOR,
     PRODUCER_ID,
+    PROTOCOL,
     SCHEDULED,
     SEQUENCE,
 )
@@ -156,6 +158,7 @@ class Forwarding:
         fields = _send_fields(record, topic, home[1])
         fields["i"] += _number(producer, offset, lasts[home])
         fields[MAP_VERSION] = str(now.version)
+        fields[MAP_DIGEST] = KeyMap.decode(now.map).digest
         command = Command.request(RequestCode.SEND_MESSAGE_V2, fields, record.body)
         await self._peers.ask(topic, home[0], command)
 
@@ -164,7 +167,7 @@ class Forwarding:
         connection = await self._peers.connect(topic, broker)
         if self._greeted.get((broker, producer)) is not connection:
             incarnation = self._broker.clock.now_ms() << 12
-            hello = ProducerHello(producer, incarnation, named=True)
+            hello = ProducerHello(producer, incarnation, named=True, protocol=PROTOCOL)
             await self._peers.ask(topic, broker, Command.request(hello.CODE, encode_fields(hello)))
             self._greeted[broker, producer] = connection
         state = ProducerState(producer, topic, queue_id)

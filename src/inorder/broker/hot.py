@@ -25,7 +25,13 @@ import msgspec
 from inorder.accelerated import native
 from inorder.broker import sendrules
 from inorder.broker.generalsend import GeneralSends
-from inorder.broker.numbering import bulk_in_turn, in_turn, is_numbered_topic, items_in_turn
+from inorder.broker.numbering import (
+    bulk_in_turn,
+    in_turn,
+    is_numbered_topic,
+    items_in_turn,
+    lacks_map,
+)
 from inorder.broker.packing import Packer, Target
 from inorder.broker.plainbatch import PlainBatches
 from inorder.broker.state.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
@@ -70,7 +76,9 @@ class _SendFields(msgspec.Struct):
     j: _I32 = 0
     l: _I32 = -1  # noqa: E741  # RocketMQ's letter
     m: str = "false"
-    mv: str = ""  # the version of the key map: ours
+    mv: str = ""  # the version of the key map: ours, as are its digest,
+    md: str = ""
+    mq: str = ""  # and that the caller chose the queue
 
 
 class _LongSendFields(
@@ -209,6 +217,10 @@ class HotPath:
             if turn is None or not unique:
                 return False
             numbers, number = turn
+            if fields.md != target.map_digest and lacks_map(
+                fields, target, numbers.producer, properties
+            ):
+                return False
         if not unique:
             properties, unique = sendrules.with_unique_key(self._broker, properties)
         offset = target.queue.next_offset
@@ -259,7 +271,7 @@ class HotPath:
         numbered: list[tuple[QueueNumbers[ServerConnection], int]] = []
         if target.numbers is not None and MARK_BYTES in body:
             found = items_in_turn(connection, target.numbers, body, items)
-            if found is None:
+            if found is None or (found and lacks_map(fields, target, found[0][0].producer, body)):
                 return False
             numbered = found
         offset = target.queue.next_offset
@@ -297,7 +309,7 @@ class HotPath:
         turn = None
         if target.numbers is not None and MARK_BYTES in body:
             turn = bulk_in_turn(connection, target.numbers, body, items)
-            if turn is None:
+            if turn is None or lacks_map(request.extFields, target, turn[0].producer, body):
                 return False
         fields, offset = request.extFields, target.queue.next_offset
         positions = self.packer.put_bulk(
@@ -378,6 +390,7 @@ class HotPath:
             self._store.queue(topic, queue_id),
             self._broker.producers.on_queue(topic, queue_id) if is_numbered_topic(topic) else None,
             self._broker.resizing.places.send_version(topic),
+            self._broker.resizing.places.send_digest(topic),
         )
 
     def forget_targets(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from inorder.broker import sendrules
 from inorder.broker.state.names import RETRY_PREFIX
@@ -29,7 +29,7 @@ from inorder.errors import (
     SystemError_,
 )
 from inorder.ordering.sequence import Verdict, expected, judge_batch
-from inorder.wire.extensions import MAP_VERSION
+from inorder.wire.extensions import MAP_DIGEST, MAP_VERSION, QUEUE_CHOSEN
 from inorder.wire.numbering import (
     MARK,
     MARK_BYTES,
@@ -37,7 +37,7 @@ from inorder.wire.numbering import (
     match_numbered,
     read_numbered,
 )
-from inorder.wire.properties import get
+from inorder.wire.properties import SHARDING_KEY, get, parse
 from inorder.wire.record import scan
 
 if TYPE_CHECKING:
@@ -50,6 +50,12 @@ if TYPE_CHECKING:
     from inorder.wire.command import Command
     from inorder.wire.record import ScannedRecord
     from inorder.wire.requests.send import SendMessage
+
+
+DIGESTS_SINCE: Final = 2
+"""From this protocol on a producer's keyed sends say how their queue was chosen."""
+_KEYED: Final = f"{SHARDING_KEY}\x01"
+_KEYED_BYTES: Final = _KEYED.encode()
 
 
 class Stored(NamedTuple):
@@ -107,11 +113,10 @@ class Numbering:
     ) -> Claim | None:
         """Judge a send; None if it has no numbers. Raises what it is refused with."""
         found = self._read(request, command)
-        version = command.fields.get(MAP_VERSION)
         if found is None:
-            self._check_map(request.topic, version)
+            self._check_map(request.topic, command)
             return None
-        producer_id, items = found
+        producer_id, items, keyed = found
         place = (request.topic, request.queue_id)
         if request.queue_id < 0:
             raise InvalidParameter("a numbered message must name its queue")
@@ -133,15 +138,19 @@ class Numbering:
             stored.append(self._stored(numbers, number, unique))
         if done < len(items):
             with told_if_partly_stored(done):
-                self._check_map(request.topic, version)
+                demanded = keyed and producer.protocol >= DIGESTS_SINCE
+                self._check_map(request.topic, command, demanded=demanded)
                 self._refuse(verdict, producer, items[done][0], last, place)
         rest = [number for number, _, _ in items[done:]]
         return Claim(self.table, producer, numbers, *place, stored, rest)
 
     def _read(
         self, request: SendMessage, command: Command
-    ) -> tuple[str, list[tuple[int, int | None, str | None]]] | None:
-        """Return the producer and (number, before, UNIQ_KEY) per message, None if unnumbered."""
+    ) -> tuple[str, list[tuple[int, int | None, str | None]], bool] | None:
+        """Return the producer, (number, before, UNIQ_KEY) per message, and whether one has a key.
+
+        None if it is not numbered.
+        """
         if not is_numbered_topic(request.topic):
             return None
         if not request.batch:
@@ -167,10 +176,11 @@ class Numbering:
         uniques = [sendrules.unique_key(text) for text in texts]
         if numbered[0][2] is None and None in uniques:
             raise MessageIllegal("a numbered message needs a UNIQ_KEY")
-        return producer_id, [
+        judged = [
             (number, before, unique)
             for (_, number, before), unique in zip(numbered, uniques, strict=True)
         ]
+        return producer_id, judged, any(SHARDING_KEY in parse(text) for text in texts)
 
     @staticmethod
     def _refuse(
@@ -234,9 +244,14 @@ class Numbering:
 
     # -- the key map -----------------------------------------------------------------------------
 
-    def _check_map(self, topic: str, version: str | None) -> None:
+    def _check_map(self, topic: str, command: Command, *, demanded: bool = False) -> None:
+        """Refuse a send by another map; `demanded`: also one that does not say what placed it."""
+        version, digest = command.fields.get(MAP_VERSION), command.fields.get(MAP_DIGEST)
+        places = self._broker.resizing.places
         if version is not None:
-            self._broker.resizing.places.check_send(topic, version)
+            places.check_send(topic, version, (digest or "") if demanded else None)
+        elif demanded and QUEUE_CHOSEN not in command.fields and places.send_digest(topic):
+            places.check_send(topic, None)
 
 
 @contextlib.contextmanager
@@ -259,6 +274,28 @@ def told_if_partly_stored(count: int) -> Iterator[None]:
 def is_numbered_topic(topic: str) -> bool:
     """Tell whether the numbers of messages of a topic count."""
     return not topic.startswith(RETRY_PREFIX)
+
+
+class Placing(Protocol):
+    """What a send says of how its queue was chosen."""
+
+    md: str
+    mq: str
+
+
+def lacks_map(
+    fields: Placing, target: Target, producer: Producer[ServerConnection], content: str | bytes
+) -> bool:
+    """Tell whether a send may have a key that was placed by no map, or another than the target's.
+
+    `content` holds the properties. What may be so is left to the general way, which judges.
+    """
+    return (
+        fields.md != target.map_digest
+        and producer.protocol >= DIGESTS_SINCE
+        and not fields.mq
+        and (_KEYED in content if isinstance(content, str) else _KEYED_BYTES in content)
+    )
 
 
 def in_turn(

@@ -40,7 +40,8 @@ class Target:
     """A queue that may be written to, with what a record needs of its topic."""
 
     __slots__ = (
-        "magic", "map_version", "numbers", "queue", "queue_id", "topic", "topic_bytes", "topic_part"
+        "magic", "map_digest", "map_version", "numbers", "queue", "queue_id", "topic",
+        "topic_bytes", "topic_part",
     )  # fmt: skip
 
     def __init__(
@@ -50,10 +51,12 @@ class Target:
         queue: QueueIndex,
         numbers: dict[str, QueueNumbers[ServerConnection]] | None = None,
         map_version: str = "",
+        map_digest: str = "",
     ) -> None:
         self.topic = topic
         self.numbers = numbers
         self.map_version = map_version
+        self.map_digest = map_digest
         self.topic_bytes = topic.encode()
         length = len(self.topic_bytes)
         short = length <= _V1_TOPIC_BYTES_MAX

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.state import resizing as rules
-from inorder.errors import KeyMapChanged, NoPermission
+from inorder.errors import KeyMapChanged, NoPermission, RemoteProtocolError
 from inorder.model import TopicConfig
 from inorder.ordering import keymap
 from inorder.ordering.keymap import KeyMap
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NO_VERSION: Final = ""
 """What no send carries as the version of its map."""
+NO_DIGEST: Final = "-"
+"""What no send carries as the digest of its map."""
 
 
 class Places:
@@ -41,16 +43,30 @@ class Places:
             return NO_VERSION
         return str(keymap.version_of(map_text(config)))
 
-    def check_send(self, topic: str, version: str) -> None:
-        """Refuse a send by another version of the map than the one that is open."""
+    def send_digest(self, topic: str) -> str:
+        """Return the digest that keyed sends of ours must carry; empty: the topic has no map."""
+        config = self._broker.topics.get(topic)
+        if config is not None and self._resizing.closing(topic) is not None:
+            return NO_DIGEST
+        text = "" if config is None else map_text(config)
+        return _digest(text) if keymap.version_of(text) else ""
+
+    def check_send(self, topic: str, version: str | None, digest: str | None = None) -> None:
+        """Refuse a send by another map than the one that is open; None: the send has none."""
         config = self._broker.topics.get(topic)
         text = "" if config is None else map_text(config)
         current = keymap.version_of(text)
         wanted = self.send_version(topic)
-        if version == wanted != NO_VERSION:
-            return
-        if wanted == NO_VERSION and version == str(current):
+        if wanted != NO_VERSION and (version or "0") == wanted:
+            if digest is None or digest == self.send_digest(topic):
+                return
+            remark = f"the key map of topic[{topic}] is another one of version {current}"
+        elif wanted == NO_VERSION and version == str(current):
             remark = f"topic[{topic}] is being resized, version {current} of its key map is closed"
+        elif version is None:
+            remark = (
+                f"topic[{topic}] has a key map, and the queue of this key was chosen without it"
+            )
         else:
             remark = f"the key map of topic[{topic}] has version {current}, not {version[:20]}"
         raise KeyMapChanged(remark, version=current, map=text)
@@ -94,6 +110,14 @@ class Places:
                 return newest.queue(text)
         count = sum(broker == name for broker, _ in newest.queues)
         return name, queue_id if queue_id < count or not count else queue_id % count
+
+
+@lru_cache(maxsize=1024)
+def _digest(text: str) -> str:
+    try:
+        return KeyMap.decode(text).digest
+    except RemoteProtocolError:  # set by hand
+        return keymap.digest_of(text)
 
 
 @lru_cache(maxsize=256)

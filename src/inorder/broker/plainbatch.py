@@ -8,6 +8,8 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
+from inorder.broker.numbering import Placing, lacks_map
+
 if TYPE_CHECKING:
     from inorder.broker.packing import Packer, Target
     from inorder.broker.state.producers import ProducerTable
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from inorder.net.server import ServerConnection
 
 
-class Fields(Protocol):
+class Fields(Placing, Protocol):
     """What a batch says of all its messages."""
 
     f: int  # sys flag
@@ -63,7 +65,7 @@ class PlainBatches:
         numbers = None
         if batch.producer is not None and target.numbers is not None:
             numbers = _in_turn(connection, target.numbers, batch)
-            if numbers is None:
+            if numbers is None or lacks_map(fields, target, numbers.producer, body):
                 return None
         offset = target.queue.next_offset
         self._packer.put_plain(

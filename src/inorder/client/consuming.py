@@ -265,7 +265,11 @@ class Consuming:
                     "nothing to set aside; use Block()"
                 )
             route = self._session.known_route(topic)
-            queues = [] if route is None else subscribe_queues(route, topic)
+            queues = (
+                []
+                if route is None
+                else subscribe_queues(route, topic, self._session.key_map(topic))
+            )
             for of_broker in by_broker(queues).values():
                 try:
                     known = await self.member.leases.known_at(of_broker[0])

@@ -12,6 +12,7 @@ the new queues, and behind it what was called meanwhile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -27,14 +28,14 @@ from inorder.client.session import TEMPLATE_TOPIC, Session
 from inorder.client.state.lane import DONE, UNSENT
 from inorder.client.state.selection import FailedBrokers, RoundRobin
 from inorder.client.topiclines import BatchCall, TopicLine
-from inorder.errors import ProducerStale, RemoteProtocolError, RequestTimeout
+from inorder.errors import InorderError, ProducerStale, RemoteProtocolError, RequestTimeout
 from inorder.logs import get_logger
 from inorder.model import SendReceipt, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.tasks.backoff import Backoff
 from inorder.tasks.groups import Tasks
 from inorder.wire.routedata import TopicRoute
-from inorder.wire.sendframes import SendFields, SendTemplate
+from inorder.wire.sendframes import CHOSEN, SendFields, SendTemplate
 
 log = get_logger(__name__)
 
@@ -162,7 +163,7 @@ class Delivery:
         if lane.named:
             lane.check_sequence(sending)
         sending.lane = lane
-        if topic.previous and sending.version:
+        if topic.previous and sending.by_key:
             holder = topic.holder(sending)
             if holder is not None:
                 sending.lane = holder
@@ -178,6 +179,7 @@ class Delivery:
             message = sending.messages[0] if sending.messages else None
             queue = choice.fixed(topic.keyed, message)
             assert queue is not None, "a choice chooses"
+            sending.by_key, sending.placed = False, CHOSEN
             return self.lane(queue)
         if key is None and topic.queues:
             avoid = self._failed.to_avoid(self.clock.monotonic_ms()) if self._failed else ()
@@ -188,12 +190,13 @@ class Delivery:
             return lane
         if key is None:
             return self.lane(self.round_robin.select(topic.keyed))
+        if self.session.key_maps.conflicts:
+            self._refuse_contradicted(topic)
         index = queue_for_key(key, len(topic.keyed))
         lane = topic.keyed_lanes[index]
         if lane is None:
             lane = topic.keyed_lanes[index] = self.lane(topic.keyed[index])
-        if topic.key_map is not None:
-            sending.version = topic.key_map.version
+        sending.by_key, sending.placed = True, topic.placed
         return lane
 
     def lane(self, queue: TopicQueue) -> QueueLane:
@@ -233,23 +236,28 @@ class Delivery:
         """Put the messages of a batch into the lanes of their queues."""
         together: TopicQueue | None = None
         targets: list[tuple[TopicQueue, int]] = []
+        by_key: set[TopicQueue] = set()
         for message in call.messages:
             version = 0
             queue = call.choice.fixed(topic.keyed, message)
             if queue is None and message.key is not None:
+                self._refuse_contradicted(topic)
                 queue = topic.keyed[queue_for_key(message.key, len(topic.keyed))]
                 version = 0 if topic.key_map is None else topic.key_map.version
+                by_key.add(queue)
             elif queue is None:
                 avoid = self._failed.to_avoid(self.clock.monotonic_ms())
                 together = together or self.round_robin.select(topic.queues or topic.keyed, avoid)
                 queue = together
             targets.append((queue, version))
         lanes: dict[TopicQueue, QueueLane] = {}
-        for queue, version, sending in call.place(targets):
+        chosen = call.choice.queue is not None or call.choice.selector is not None
+        for queue, _, sending in call.place(targets):
             lane = lanes[queue] = self.lane(queue)
             if lane.named:
                 lane.check_sequence(sending)
-            sending.lane, sending.version = lane, version
+            sending.lane, sending.by_key = lane, queue in by_key
+            sending.placed = CHOSEN if chosen else topic.placed if sending.by_key else b""
             lane.waiting.append(sending)
         for lane in lanes.values():
             lane.link.pump(lane)
@@ -353,15 +361,47 @@ class Delivery:
     def map_refused(self, lane: QueueLane, fields: SendFields) -> None:
         """Take the broker's key map if it is newer; if it is older the broker has to catch up."""
         topic = self.topics[lane.queue.topic]
-        try:
+        with contextlib.suppress(RemoteProtocolError):
             self.session.take_key_map(topic.name, KeyMap.decode(fields.map))
-        except RemoteProtocolError:
-            if not fields.version:
-                self.session.drop_key_map(topic.name)
-        changed = self.is_known(topic) and topic.key_map is not None
-        if not changed or not topic.previous:
+        self.is_known(topic)
+        if not topic.previous:
             lane.link.pause(lane)
-            self.start(self.session.try_refresh_route(topic.name), f"map {topic.name}")
+            if not topic.settling:
+                topic.settling = True
+                self.start(self._settle(topic, fields.map), f"map {topic.name}")
+
+    async def _settle(self, topic: TopicLine, text: str) -> None:
+        """Ask name servers and brokers which key map counts; go on by it."""
+        try:
+            await self.session.try_refresh_route(topic.name)
+            await self.session.key_maps.settle(topic.name, text)
+        finally:
+            topic.settling = False
+        conflict = self.session.key_maps.conflict(topic.name)
+        if conflict is not None:
+            self._fail_keyed(topic, conflict)
+        else:
+            self.is_known(topic)
+
+    def _fail_keyed(self, topic: TopicLine, error: InorderError) -> None:
+        """Tell those whose keys have no place; what was sent and not answered is settled first."""
+        for link in self.links.values():
+            for lane in link.lanes.values():
+                if lane.queue.topic == topic.name:
+                    for sending in lane.withdraw(_by_map):
+                        sending.state = DONE
+                        self.failed(sending, error)
+
+    def _refuse_contradicted(self, topic: TopicLine) -> None:
+        """Raise KeyMapConflict if keys have no place; brokers are asked again after a while."""
+        maps = self.session.key_maps
+        error = maps.conflict(topic.name)
+        if error is None:
+            return
+        if maps.is_stale(topic.name) and not topic.settling:
+            topic.settling = True
+            self.start(self._settle(topic, ""), f"map {topic.name}")
+        raise error
 
     def lane_drained(self, lane: QueueLane) -> None:
         """Send on what a newer key map takes away from a queue, if nothing of it is unknown."""
@@ -395,4 +435,4 @@ def _may_move(sending: Sending) -> bool:
 
 
 def _by_map(sending: Sending) -> bool:
-    return sending.version > 0 and not sending.stored
+    return sending.by_key and not sending.stored

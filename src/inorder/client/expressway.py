@@ -25,7 +25,8 @@ class Target(NamedTuple):
     """Where a message may go past the lanes."""
 
     queue: TopicQueue
-    version: int
+    placed: bytes
+    """What the send says of how its queue was chosen."""
     address: str
 
 
@@ -54,8 +55,7 @@ def target(delivery: Delivery, name: str, key: str | None, turn: int) -> Target 
     connection = lane.link.connection
     if connection is None or not lane.numbered:
         return None
-    version = 0 if topic.key_map is None or key is None else topic.key_map.version
-    return Target(lane.queue, version, connection.address)
+    return Target(lane.queue, b"" if key is None else topic.placed, connection.address)
 
 
 def take_over(delivery: Delivery, sending: Sending, where: Target, producer_id: str) -> None:
@@ -66,7 +66,8 @@ def take_over(delivery: Delivery, sending: Sending, where: Target, producer_id: 
         link, where.queue, delivery.template(where.queue), producer_id, window=1, named=False,
         backoff=delivery.backoff(),
     )  # fmt: skip
-    sending.lane, sending.state, sending.version = doubt, UNKNOWN, where.version
+    sending.lane, sending.state = doubt, UNKNOWN
+    sending.by_key, sending.placed = sending.key is not None, where.placed
     doubt.sent.append(sending)
     doubt.unknown = 1
     doubt.tail, doubt.confirmed = sending.number, sending.number - 1

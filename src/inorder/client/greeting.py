@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from inorder.client.api import BrokerApi
 from inorder.client.losses import resolved
 from inorder.errors import BrokerError, CodeNotSupported, ProducerStale, ProducerUnknown
+from inorder.wire.extensions import PROTOCOL
 from inorder.wire.requests.producers import ProducerHello
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ class Greeter:
         fresh = not (self._met and owner.named)
         while True:
             request = ProducerHello(
-                producer_id, owner.next_incarnation(), owner.named, memory=self._memory
-            )
+                producer_id, owner.next_incarnation(), owner.named, memory=self._memory,
+                protocol=PROTOCOL,
+            )  # fmt: skip
             try:
                 reply = await api.producer_hello(request)
                 break

@@ -107,7 +107,7 @@ class Parker:
         try:
             return ParkingApi(await self._session.master_of(queue))
         except RouteError:
-            info = await self._session.ask_name_server(lambda api: api.cluster_info())
+            info = await self._session.cluster_info()
             broker = info.brokers.get(queue.broker)
             if broker is None or MASTER_ID not in broker.addresses:
                 raise

@@ -89,7 +89,8 @@ class PullConsumer:
         backoff = Backoff(self._config.retry_first_ms, self._config.retry_max_ms)
         while True:
             try:
-                return subscribe_queues(await session.refresh_route(topic), topic)
+                route = await session.refresh_route(topic)
+                return subscribe_queues(route, topic, session.key_map(topic))
             except TopicNotRouted:
                 pause_ms = backoff.next_ms()
                 if deadline_ms - session.clock.monotonic_ms() <= pause_ms:
@@ -347,7 +348,8 @@ class PullConsumer:
         for topic, subscription in list(self._subscriptions.items()):
             await session.try_refresh_route(topic)
             route = session.known_route(topic)
-            for queue in subscribe_queues(route, topic) if route is not None else ():
+            key_map = session.key_map(topic)
+            for queue in subscribe_queues(route, topic, key_map) if route is not None else ():
                 if queue not in self._fetchers and topic in self._subscriptions:
                     self._add(session, queue, subscription, late=True)
 

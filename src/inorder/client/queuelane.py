@@ -110,7 +110,7 @@ class QueueLane(Lane[Sending]):
             born_at_ms=part.born_at_ms,
             batch=items is not None,
             oneway=oneway,
-            map_version=sending.version,
+            placed=sending.placed,
         )
 
     def _numbered(self, sending: Sending, items: Sequence[BatchItem]) -> list[BatchItem]:

@@ -134,7 +134,7 @@ class Rebalancer:
                 log.warning("topic=%s is not there yet; waiting for it", topic)
             self._first_seen.setdefault(topic, set())
             return None
-        queues = sort_queues(subscribe_queues(route, topic))
+        queues = sort_queues(subscribe_queues(route, topic, self._session.key_map(topic)))
         self._first_seen.setdefault(topic, set(queues))
         return queues or None
 

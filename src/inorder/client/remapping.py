@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.client.sending import Sending, Series
-from inorder.errors import UsageError
+from inorder.errors import KeyMapConflict, UsageError
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import queue_for_key
 
@@ -22,10 +22,9 @@ def place_again(delivery: Delivery, topic: TopicLine, sending: Sending) -> None:
         return
     if not delivery.named:
         sending.number = sending.last = -1
-    sending.version = 0
     try:
         delivery.place(topic, sending)
-    except UsageError as error:
+    except (UsageError, KeyMapConflict) as error:
         delivery.failed(sending, error)
 
 
@@ -49,7 +48,8 @@ def _divide(
 
 def _place(delivery: Delivery, topic: TopicLine, queue: TopicQueue, one: Sending) -> None:
     lane = one.lane = delivery.lane(queue)
-    one.version = 0 if topic.key_map is None else topic.key_map.version
+    one.by_key = any(message.key is not None for message in one.messages or ())
+    one.placed = topic.placed if one.by_key else b""
     try:
         if lane.named:
             lane.check_sequence(one)

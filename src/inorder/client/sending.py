@@ -83,6 +83,7 @@ class Sending(Entry):
 
     __slots__ = (
         "answered_early",
+        "by_key",
         "choice",
         "deadline_ms",
         "failure",
@@ -92,10 +93,10 @@ class Sending(Entry):
         "oneway",
         "over",
         "part",
+        "placed",
         "series",
         "topic",
         "tries",
-        "version",
         "waiter",
         "written_ms",
     )
@@ -128,7 +129,8 @@ class Sending(Entry):
         self.series = series
         self.oneway = oneway
         self.lane: QueueLane | None = None
-        self.version = 0  # of the key map that chose the queue
+        self.by_key = False  # its key chose the queue
+        self.placed = b""  # what it says of that: see SendTemplate.frame
         self.tries = 0
         self.written_ms = 0
         self.failure: InorderError | None = None  # of the last try

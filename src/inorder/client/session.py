@@ -1,7 +1,8 @@
 """What the producers and consumers of a process share: connections, routes, heartbeats.
 
-One session holds one connection per server. It asks one name server of its list and stays with it;
-when that fails it goes on to the next. Routes are kept and asked for again every
+One session holds one connection per server. For routes and key maps it asks all name servers of its
+list, which may know different brokers, and puts together what they say (`nameservers.py`,
+`state/routes.py`, `keymaps.py`). Routes are kept and asked for again every
 `route_refresh_ms`, when a caller says that one is wrong, and soon again when one has lost a broker
 (`routewatch.py`); a name server that fails, or has forgotten a topic because its broker is away,
 does not take a known route away: a send then waits for its broker and never goes elsewhere.
@@ -10,15 +11,18 @@ does not take a known route away: a send then waits for its broker and never goe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from inorder.client.api import BrokerApi, NameServerApi
 from inorder.client.differing import Differing
 from inorder.client.groups import GroupMember, Groups
 from inorder.client.ids import Identity, MessageIds
+from inorder.client.keymaps import KeyMaps
+from inorder.client.nameservers import NameServers
 from inorder.client.routewatch import RouteWatch
 from inorder.client.state import routes
 from inorder.clock import Clock, SystemClock
@@ -27,9 +31,9 @@ from inorder.errors import (
     AlreadyClosed,
     BrokerError,
     ConfigError,
+    ConnectFailed,
     InorderError,
     NoWritableQueue,
-    RemoteProtocolError,
     SubscriptionsDiffer,
     TopicNotFound,
     TopicNotRouted,
@@ -46,7 +50,7 @@ from inorder.wire.bodies import ConsumerData
 from inorder.wire.codes import RequestCode
 from inorder.wire.command import Command
 from inorder.wire.extensions import ROUTE_TOPIC
-from inorder.wire.routedata import TopicRoute
+from inorder.wire.routedata import ClusterInfo, TopicRoute
 
 log = get_logger(__name__)
 
@@ -54,6 +58,8 @@ T = TypeVar("T")
 OnRequest = Callable[[Connection, Command], None]
 
 TEMPLATE_TOPIC = "TBW102"
+ANSWER_KEPT_MS: Final = 120_000
+"""So long the last answer of a name server counts that is silent, as it would keep a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +89,6 @@ class Session:
         self.identity = identity or Identity.of_this_process()
         self.client_id = self.identity.client_id
         self.message_ids = MessageIds(self.identity, self.clock)  # one series for all producers
-        self._name_servers = parse_name_servers(namesrv)
-        self._current = 0
         self._pool = Pool(
             self.config.net,
             self.clock,
@@ -93,6 +97,10 @@ class Session:
             tls=tls,
         )
         self._tasks = Tasks(f"session {self.client_id}")
+        self._names = NameServers(
+            parse_name_servers(namesrv), self._pool, self._tasks,
+            timeout_ms=self.config.request_timeout_ms,
+        )  # fmt: skip
         self._routes: dict[str, TopicRoute] = {}
         self._watch = RouteWatch(
             self.clock,
@@ -100,7 +108,10 @@ class Session:
             refresh=self.try_refresh_route,
             interval_ms=self.config.route_refresh_ms,
         )
-        self._key_maps: dict[str, KeyMap] = {}
+        self._heard: dict[str, dict[str, tuple[int, TopicRoute]]] = {}
+        self._addresses: dict[str, str] = {}
+        self._unreachable: set[str] = set()
+        self.key_maps = KeyMaps(self.clock, self._broker_named)
         self._said: set[str] = set()
         self._differing = Differing(self.clock)
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
@@ -132,6 +143,7 @@ class Session:
         self._closed = True
         await self._tasks.stop()
         await self._unregister(sorted(self._groups.producers), sorted(self._groups.consumers))
+        self.key_maps.cancel()
         for fetch in list(self._fetching.values()):
             fetch.cancel()
         await asyncio.gather(*self._fetching.values(), return_exceptions=True)
@@ -148,7 +160,12 @@ class Session:
 
     async def broker_at(self, address: str) -> BrokerApi:
         """Return the requests to the broker at an address. Raises ConnectFailed."""
-        connection = await self._pool.get(address)
+        try:
+            connection = await self._pool.get(address)
+        except ConnectFailed:
+            self._unreachable.add(address)
+            raise
+        self._unreachable.discard(address)
         if self._groups.members and self._introduced.get(address) is not connection:
             self._introduced[address] = connection
             introduce = self._introduce(address)
@@ -159,12 +176,21 @@ class Session:
     async def master_of(self, queue: TopicQueue) -> BrokerApi:
         """Return the requests to the broker that takes writes for a queue."""
         route = await self.route_for_send(queue.topic)
-        address = routes.master_address(route, queue.broker)
+        address = self._master_in(route, queue.broker)
         if address is None:
             raise NoWritableQueue(
-                f"broker {queue.broker} of topic {queue.topic} has no master; start it again"
+                f"no name server of {self._names} knows a master of broker {queue.broker} of topic "
+                f"{queue.topic}; start it, or give all name servers to it"
             )
         return await self.broker_at(address)
+
+    def _master_in(self, route: TopicRoute | None, broker: str) -> str | None:
+        """Return where a broker takes writes, by a route, by any other, or by an earlier one."""
+        address = None if route is None else routes.master_address(route, broker)
+        return address or self._addresses.get(broker)
+
+    async def _broker_named(self, topic: str, broker: str) -> BrokerApi:
+        return await self.master_of(TopicQueue(topic, broker, 0))
 
     async def master_connection(self, queue: TopicQueue) -> Connection:
         """Return the connection to it, for whoever posts."""
@@ -192,14 +218,14 @@ class Session:
         """Return the requests to a broker that holds a queue."""
         route = await self.route(queue.topic)
         address = routes.read_address(route, queue.broker, suggested_id)
+        address = address or self._addresses.get(queue.broker)
         if address is None:
             raise TopicNotRouted(f"no broker {queue.broker} serves topic {queue.topic}")
         return await self.broker_at(address)
 
     def master_address(self, queue: TopicQueue) -> str | None:
         """Return where a queue's broker takes writes, if that is known."""
-        route = self._routes.get(queue.topic)
-        return None if route is None else routes.master_address(route, queue.broker)
+        return self._master_in(self._routes.get(queue.topic), queue.broker)
 
     def drop_connection(self, queue: TopicQueue, reason: str) -> None:
         """Close the connection to a queue's broker: it does not answer."""
@@ -209,29 +235,23 @@ class Session:
 
     async def ask_name_server(self, call: Callable[[NameServerApi], Awaitable[T]]) -> T:
         """Ask the name server that answered last; if it fails, the others in turn."""
-        for _ in range(len(self._name_servers)):
-            address = self._name_servers[self._current]
-            try:
-                connection = await self._pool.get(address)
-                api = NameServerApi(connection, timeout_ms=self.config.request_timeout_ms)
-                return await call(api)
-            except TransportError as error:
-                failure = error
-                self._current = (self._current + 1) % len(self._name_servers)
-                log.info("name server failed address=%s error=%s", address, error)
-        raise failure
+        return await self._names.ask(call)
+
+    async def ask_name_servers(self, call: Callable[[NameServerApi], Awaitable[T]]) -> list[T]:
+        """Ask all name servers at once; return what those say that answer. Raises if none does."""
+        answers = await self._names.ask_all(call)
+        found = [one for one in answers.values() if not isinstance(one, InorderError)]
+        if not found:
+            raise next(one for one in answers.values() if isinstance(one, InorderError))
+        return found
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the brokers that any name server knows."""
+        return routes.merged_cluster(await self.ask_name_servers(lambda api: api.cluster_info()))
 
     async def tell_name_servers(self, call: Callable[[NameServerApi], Awaitable[None]]) -> None:
         """Tell every name server; they share nothing. Raises the first failure after all."""
-        failures = []
-        for address in self._name_servers:
-            try:
-                connection = await self._pool.get(address)
-                await call(NameServerApi(connection, timeout_ms=self.config.request_timeout_ms))
-            except InorderError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+        await self._names.tell(call)
 
     # Routes.
 
@@ -239,21 +259,16 @@ class Session:
         """Drop a known route: the topic was deleted."""
         self._routes.pop(topic, None)
         self._watch.forget(topic)
-        self._key_maps.pop(topic, None)
+        self._heard.pop(topic, None)
+        self.key_maps.forget(topic)
 
     def key_map(self, topic: str) -> KeyMap | None:
         """Return where the keys of a topic go; None if the topic has no map."""
-        return self._key_maps.get(topic)
+        return self.key_maps.get(topic)
 
     def take_key_map(self, topic: str, key_map: KeyMap) -> None:
         """Use a key map, unless a newer one is known."""
-        known = self._key_maps.get(topic)
-        if known is None or known.version < key_map.version:
-            self._key_maps[topic] = key_map
-
-    def drop_key_map(self, topic: str) -> None:
-        """The topic has no map any more."""
-        self._key_maps.pop(topic, None)
+        self.key_maps.take(topic, key_map)
 
     async def route(self, topic: str) -> TopicRoute:
         """Return who serves a topic. Raises TopicNotRouted, TransportError."""
@@ -277,13 +292,13 @@ class Session:
                 template = await self.route(TEMPLATE_TOPIC)
             except TopicNotRouted:
                 raise TopicNotRouted(
-                    f"no name server of {';'.join(self._name_servers)} knows topic {topic}, nor "
+                    f"no name server of {self._names} knows topic {topic}, nor "
                     f"{TEMPLATE_TOPIC} of which brokers make topics; create it, or start its broker"
                 ) from error
             return routes.template_route(template, self.config.default_topic_queues)
 
     async def refresh_route(self, topic: str) -> TopicRoute:
-        """Ask a name server for a route; callers that ask at the same time share one request."""
+        """Ask the name servers for a route; callers that ask at the same time share one request."""
         fetch = self._fetching.get(topic)
         if fetch is None:
             loop = asyncio.get_running_loop()
@@ -293,35 +308,47 @@ class Session:
         return await asyncio.shield(fetch)
 
     async def _fetch(self, topic: str) -> TopicRoute:
-        try:
-            route = await self.ask_name_server(lambda api: api.route(topic))
-        except TopicNotFound as error:
+        answers = await self._names.ask_all(lambda api: _look(api, topic))
+        heard = self._hear(topic, answers)
+        texts = [one[1] for one in answers.values() if not isinstance(one, InorderError)]
+        if not texts:
+            raise next(one for one in reversed(answers.values()) if isinstance(one, InorderError))
+        if not heard:
             known = self._routes.get(topic)
             if known is not None:
                 return known
             raise TopicNotRouted(
-                f"no name server of {';'.join(self._name_servers)} knows topic {topic}; "
-                "create it, or start its broker"
-            ) from error
-        await self._fetch_key_map(topic)
+                f"no name server of {self._names} knows topic {topic}; create it, or start its "
+                "broker"
+            )
         before = self._routes.get(topic)
-        self._routes[topic] = route
+        route = self._routes[topic] = routes.merged(heard, self._unreachable)
+        if topic != TEMPLATE_TOPIC:
+            await self.key_maps.heard(topic, texts)
         if before != route:
             if not self._closed:
                 self._watch.note(topic, before, route)
             self._groups.route_changed(topic)
         return route
 
-    async def _fetch_key_map(self, topic: str) -> None:
-        """Ask for a topic's key map; most have none, and RocketMQ's name server never has."""
-        try:
-            text = await self.ask_name_server(lambda api: api.get_kv(NAMESPACE, topic))
-            if text:
-                self.take_key_map(topic, KeyMap.decode(text))
-        except RemoteProtocolError as error:
-            log.warning("key map not read topic=%s error=%s", topic, error)
-        except BrokerError:
-            return  # it knows none
+    def _hear(
+        self, topic: str, answers: dict[str, tuple[TopicRoute | None, str] | InorderError]
+    ) -> list[TopicRoute]:
+        """Note what name servers say; return the routes that count, of the present one first."""
+        now_ms, heard = self.clock.monotonic_ms(), self._heard.setdefault(topic, {})
+        for address, answer in answers.items():
+            if isinstance(answer, TransportError):
+                log.info("name server failed address=%s error=%s", address, answer)
+            elif isinstance(answer, InorderError) or answer[0] is None:
+                heard.pop(address, None)
+            else:
+                heard[address] = (now_ms, answer[0])
+                for broker, master in routes.broker_masters(answer[0]).items():
+                    self._addresses[broker] = master
+        if not heard:
+            del self._heard[topic]
+        order = sorted(heard, key=lambda one: (one not in answers, one != self._names.current))
+        return [heard[one][1] for one in order if now_ms - heard[one][0] <= ANSWER_KEPT_MS]
 
     def say_once(self, what: str, text: str, *args: object) -> None:
         """Log something that need not be said again."""
@@ -444,14 +471,26 @@ class Session:
         """Return a snapshot."""
         return SessionStatistics(
             client_id=self.client_id,
-            name_server=self._name_servers[self._current],
+            name_server=self._names.current,
             topics=tuple(sorted(self._routes)),
             connected=self._pool.statistics().connected,
         )
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "started" if self._started else "new"
-        return f"Session({self.client_id}, {';'.join(self._name_servers)}, {state})"
+        return f"Session({self.client_id}, {self._names}, {state})"
+
+
+async def _look(api: NameServerApi, topic: str) -> tuple[TopicRoute | None, str]:
+    """Ask a name server for a route and a key map; RocketMQ's never has one."""
+    route: TopicRoute | None = None
+    with contextlib.suppress(TopicNotFound):
+        route = await api.route(topic)
+    text = ""
+    if topic != TEMPLATE_TOPIC:
+        with contextlib.suppress(BrokerError):  # it knows none
+            text = await api.get_kv(NAMESPACE, topic) or ""
+    return route, text
 
 
 def parse_name_servers(text: str) -> list[str]:

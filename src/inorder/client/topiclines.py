@@ -10,8 +10,9 @@ from inorder.client.sending import Choice, Sending
 from inorder.client.state.routes import publish_queues
 from inorder.errors import InorderError
 from inorder.model import Message, TopicQueue
-from inorder.ordering.keymap import KeyMap
+from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.wire.routedata import TopicRoute
+from inorder.wire.sendframes import by_map
 
 
 class BatchCall:
@@ -41,7 +42,7 @@ class TopicLine:
 
     __slots__ = (
         "draining", "early", "error", "finding", "key_map", "keyed", "keyed_lanes", "lanes", "name",
-        "previous", "queues", "route",
+        "placed", "previous", "queues", "route", "settling",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -52,15 +53,23 @@ class TopicLine:
         self.lanes: list[QueueLane | None] = []  # theirs
         self.keyed: list[TopicQueue] = []  # where keys go
         self.keyed_lanes: list[QueueLane | None] = []
-        self.previous: list[KeyMap] = []  # maps that gave way, while a queue is not drained
+        self.placed = b""  # what a send says whose key chose its queue
+        self.previous: list[
+            list[TopicQueue]
+        ] = []  # keyed lists that gave way, until all is drained
         self.draining: list[QueueLane] = []
         self.early: deque[Sending | BatchCall] = deque()
         self.finding = False
+        self.settling = False  # brokers are asked which key map counts
         self.error: InorderError | None = None
 
     def adopt(self, route: TopicRoute, key_map: KeyMap | None) -> bool:
-        """Use a route and a key map; True if keys may have left queues by that."""
-        old, self.route, self.key_map = self.key_map, route, key_map
+        """Use a route and a key map; True if keys may have left queues by that.
+
+        Also the first map of a topic that had none takes keys along, and one that was void.
+        """
+        old, before, self.route, self.key_map = self.key_map, self.keyed, route, key_map
+        self.placed = b"" if key_map is None else by_map(key_map.version, key_map.digest)
         queues = publish_queues(route, self.name)
         if key_map is not None:  # a route may still have queues that were taken away
             mapped = set(key_map.queues)
@@ -72,17 +81,17 @@ class TopicLine:
             keyed = [TopicQueue(self.name, broker, index) for broker, index in key_map.queues]
         if keyed != self.keyed:
             self.keyed, self.keyed_lanes = keyed, [None] * len(keyed)
-        if old is None or old == key_map:
+        if old == key_map or not before:
             return False
-        self.previous.append(old)
+        self.previous.append(before)
         return True
 
     def holder(self, sending: Sending) -> QueueLane | None:
         """Return the lane that a key has left, if it is not drained yet."""
         assert sending.key is not None
         for old in self.previous:
-            place = old.queue(sending.key)
+            place = old[queue_for_key(sending.key, len(old))]
             for lane in self.draining:
-                if (lane.queue.broker, lane.queue.index) == place:
+                if lane.queue == place:
                     return None if lane is sending.lane else lane
         return None

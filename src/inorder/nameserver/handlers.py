@@ -21,6 +21,7 @@ from inorder.nameserver.routes import (
     RouteTable,
     only_zone,
 )
+from inorder.ordering import keymap
 from inorder.wire.bodies.lists import encode_kv_table, encode_settings, encode_topic_list
 from inorder.wire.bodies.register import RegisterBrokerBody
 from inorder.wire.bodies.topics import decode_data_version_request, encode_data_version
@@ -229,6 +230,8 @@ def get_unit_subscribed_plain_topics(desk: Desk, call: Call) -> Command:
 def delete_topic(desk: Desk, call: Call) -> Command:
     asked = decode_fields(names.DeleteTopicInNameServer, call.request.fields)
     desk.routes.delete_topic(asked.topic, asked.cluster_name)
+    if desk.routes.route(asked.topic) is None:  # its key map goes with it
+        _delete_kv(desk, keymap.NAMESPACE, asked.topic)
     return call.request.reply()
 
 
@@ -263,6 +266,8 @@ def put_kv(desk: Desk, call: Call) -> Command:
 def get_kv(desk: Desk, call: Call) -> Command:
     asked = decode_fields(names.GetKv, call.request.fields)
     value = desk.kv.get(asked.namespace, asked.key)
+    if asked.namespace == keymap.NAMESPACE:  # what brokers registered counts, too
+        value = desk.routes.key_map(asked.key, *([] if value is None else [value]))
     if value is None:
         raise NotFound(f"No config item, Namespace: {asked.namespace} Key: {asked.key}")
     return call.request.reply(fields=encode_fields(names.GetKvReply(value)))
@@ -270,14 +275,18 @@ def get_kv(desk: Desk, call: Call) -> Command:
 
 def delete_kv(desk: Desk, call: Call) -> Command:
     asked = decode_fields(names.DeleteKv, call.request.fields)
-    before = desk.kv.get(asked.namespace, asked.key)
-    if desk.kv.delete(asked.namespace, asked.key):
+    _delete_kv(desk, asked.namespace, asked.key)
+    return call.request.reply()
+
+
+def _delete_kv(desk: Desk, namespace: str, key: str) -> None:
+    before = desk.kv.get(namespace, key)
+    if desk.kv.delete(namespace, key):
         try:
             desk.save()
         except OSError as error:
-            desk.kv.put(asked.namespace, asked.key, before or "")
+            desk.kv.put(namespace, key, before or "")
             raise SystemError_(f"the value was not deleted: {error}") from error
-    return call.request.reply()
 
 
 def get_kv_list(desk: Desk, call: Call) -> Command:

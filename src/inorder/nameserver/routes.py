@@ -16,7 +16,8 @@ Rules, all RocketMQ's:
   topics first, single changes after.
 
 Not from RocketMQ: a refused registration leaves no trace, an address that comes back with another
-broker name leaves the old one, and the numbers of brokers and topic entries have limits.
+broker name leaves the old one, and the numbers of brokers and topic entries have limits. Key maps
+are taken from an attribute of brokers' topics, and go with them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Final
 
 from inorder.errors import SystemError_
 from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from inorder.ordering import keymap
 from inorder.wire.routedata import BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRoute
 from inorder.wire.steps import Steps, finish
 
@@ -126,6 +128,7 @@ class RouteTable:
         self._lives: dict[tuple[str, str], _Life] = {}
         self._channels: dict[object, dict[tuple[str, str], None]] = {}
         self._of_broker: dict[str, dict[str, QueueData]] = {}
+        self._maps: dict[str, dict[str, str]] = {}
         self._leaving: deque[tuple[str, Iterator[tuple[str, QueueData]]]] = deque()
         self._entries = 0
 
@@ -245,6 +248,14 @@ class RouteTable:
             tuple(queues[name] for name in sorted(queues)),
             filter_servers=servers,
         )
+
+    def key_map(self, topic: str, *others: str) -> str | None:
+        """Return the newest key map of a topic that a broker registered, or of `others`.
+
+        Ours: a broker's topic carries it as an attribute.
+        """
+        texts = [*self._maps.get(topic, {}).values(), *others]
+        return max(texts, key=keymap.version_of, default=None)
 
     def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Add a topic by hand; nothing happens if one of its brokers is unknown.
@@ -372,6 +383,7 @@ class RouteTable:
                     new.broker_name, config.read_queues, config.write_queues, perm, config.sys_flag
                 )
                 self._put(config.name, new.broker_name, queue)
+                self._note_map(config, new.broker_name)
             if number % TOPICS_PER_STEP == TOPICS_PER_STEP - 1:
                 yield
                 if self._lives.get((new.cluster, new.address)) is not life:
@@ -408,7 +420,20 @@ class RouteTable:
         queues[broker_name] = queue
         self._of_broker.setdefault(broker_name, {})[topic] = queue
 
+    def _note_map(self, config: TopicConfig, broker_name: str) -> None:
+        text = config.attributes.get(keymap.ATTRIBUTE, "")
+        if keymap.version_of(text):
+            self._maps.setdefault(config.name, {})[broker_name] = text
+        elif config.name in self._maps:
+            self._forget_map(config.name, broker_name)
+
+    def _forget_map(self, topic: str, broker_name: str) -> None:
+        maps = self._maps.get(topic, {})
+        if maps.pop(broker_name, None) is not None and not maps:
+            del self._maps[topic]
+
     def _remove(self, topic: str, broker_name: str) -> None:
+        self._forget_map(topic, broker_name)
         queues = self._topics[topic]
         queue = queues.pop(broker_name)
         self._entries -= 1

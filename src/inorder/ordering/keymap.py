@@ -17,9 +17,11 @@ percent-encoded.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -35,6 +37,7 @@ NAMESPACE: Final = "INORDER_KEYMAP"
 QUEUES_MAX: Final = 262_144
 """A map with more queues is not read: it is damaged, or somebody is playing with us."""
 
+_DIGEST_BYTES: Final = 8
 _RUN: Final = re.compile(r"([^/:,=]+):([0-9]{1,9})-([0-9]{1,9})")
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -50,6 +53,12 @@ def version_of(text: str) -> int:
     """Return the version of a map's text; 0 if it is not one."""
     version = text.partition("/")[0]
     return int(version) if _VERSION.fullmatch(version) else 0
+
+
+@lru_cache(maxsize=1024)
+def digest_of(text: str) -> str:
+    """Return what tells the text of a map from any other of its version."""
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,11 @@ class KeyMap:
     def queue(self, key: str) -> tuple[str, int]:
         """Return the broker and the queue of a key."""
         return self.queues[queue_for_key(key, len(self.queues))]
+
+    @property
+    def digest(self) -> str:
+        """Return what tells this map from any other of its version."""
+        return digest_of(self.encode())
 
     def encode(self) -> str:
         """Return the map as text."""

@@ -14,11 +14,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
-from inorder.client.state.routes import master_address, read_address, subscribe_queues
+from inorder.client.state import keymaps
+from inorder.client.state.routes import (
+    master_address,
+    merged,
+    merged_cluster,
+    read_address,
+    subscribe_queues,
+)
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
     InorderError,
+    KeyMapConflict,
     NotFound,
     TopicNotFound,
     TopicNotRouted,
@@ -99,14 +107,26 @@ class Cluster:
             self._routes.pop(topic, None)
         return self._route(topic)
 
-    def key_map(self, topic: str) -> KeyMap | None:
-        """Return the key map that a name server of ours has of a topic."""
-        try:
-            answer = self._ask_name_server(GetKv(NAMESPACE, topic))
-        except BrokerError:
-            return None  # it knows none
-        text = decode_fields(GetKvReply, answer.fields).value
-        return KeyMap.decode(text) if text else None
+    def key_map(self, topic: str, *, refused: bool = False) -> KeyMap | None:
+        """Return the key map of a topic, by what name servers of ours say.
+
+        Brokers are asked, too, if name servers contradict each other, or one refused the map.
+
+        Raises:
+            KeyMapConflict: brokers use different maps of one version.
+        """
+        answers = self._ask_name_servers(GetKv(NAMESPACE, topic))
+        texts = [decode_fields(GetKvReply, one.fields).value or "" for one in answers]
+        found = keymaps.newest(texts)
+        if not refused and len(found) < 2:
+            return found[0] if found else None
+        settled = keymaps.settle(texts, {view.broker: view for view in self.versions(topic)})
+        if settled.conflict:
+            raise KeyMapConflict(
+                f"topic {topic} has {len(settled.conflict)} key maps of one version; mend it with "
+                f"`inorder topic repair {topic}`"
+            )
+        return settled.map
 
     def topics(self) -> list[str]:
         """Return the topics that the name servers know now, without those of the system."""
@@ -267,13 +287,30 @@ class Cluster:
         return known
 
     def _ask_route(self, topic: str) -> TopicRoute:
-        try:
-            return TopicRoute.decode(self._ask_name_server(GetRoute(topic, True)).body)
-        except TopicNotFound:
+        answers = self._ask_name_servers(GetRoute(topic, True))
+        if not answers:
             raise TopicNotRouted(
                 f"no name server of {self.servers.namesrv} knows topic {topic}; create it, "
                 "or start its broker"
-            ) from None
+            )
+        return merged([TopicRoute.decode(answer.body) for answer in answers])
+
+    def _ask_name_servers(self, request: Any) -> list[Command]:
+        """Ask all; return the answers of those that know. Raises TransportError if all fail."""
+        found: list[Command] = []
+        failures = []
+        addresses = _addresses(self.servers.namesrv)
+        for address in addresses:
+            try:
+                command = Command.request(request.CODE, encode_fields(request))
+                found.append(_checked(self._connect(address).request(command)))
+            except BrokerError:
+                continue  # it does not know
+            except TransportError as error:
+                failures.append(error)
+        if len(failures) == len(addresses):
+            raise failures[0]
+        return found
 
     def _ask_name_server(self, request: Any) -> Command:
         failure: InorderError | None = None
@@ -308,7 +345,8 @@ class Cluster:
 
     def _former(self, queue: TopicQueue) -> str:
         """Return where a broker is that has no queue of the topic any more."""
-        info = ClusterInfo.decode(self._ask_name_server(GetClusterInfo()).body)
+        answers = self._ask_name_servers(GetClusterInfo())
+        info = merged_cluster([ClusterInfo.decode(one.body) for one in answers] or [ClusterInfo()])
         broker = info.brokers.get(queue.broker)
         if broker is None or MASTER_ID not in broker.addresses:
             raise TopicNotRouted(f"no broker {queue.broker} serves topic {queue.topic}")

@@ -44,13 +44,14 @@ from inorder.spark.servers import Servers
 from inorder.spark.state.mapnames import Begun, name_at
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
+from inorder.wire.extensions import PROTOCOL
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests.producers import (
     ProducerHello,
     ProducerState,
     ProducerStateReply,
 )
-from inorder.wire.sendframes import SendTemplate, json_text
+from inorder.wire.sendframes import SendTemplate, by_map, json_text
 
 GROUP: Final = "inorder_spark"
 ATTEMPTS: Final = 8
@@ -69,6 +70,8 @@ class Targets:
 
     queues: tuple[TopicQueue, ...]
     version: int
+    placed: bytes = b""
+    """What a send says of the map that chose its queue."""
 
 
 @dataclass(slots=True)
@@ -170,13 +173,14 @@ class Sender:
         found = None if anew else self._targets.get(topic)
         if found is None:
             queues = publish_queues(self._cluster.route(topic, anew=True), topic)
-            key_map = self._cluster.key_map(topic)
+            key_map = self._cluster.key_map(topic, refused=anew)
             if key_map is not None:
                 queues = [TopicQueue(topic, broker, index) for broker, index in key_map.queues]
             if not queues:
                 raise TopicNotRouted(f"topic {topic} has no queue that may be written")
             version = 0 if key_map is None else key_map.version
-            found = self._targets[topic] = Targets(tuple(queues), version)
+            placed = b"" if key_map is None else by_map(version, key_map.digest)
+            found = self._targets[topic] = Targets(tuple(queues), version, placed)
             self._past.pop(topic, None)
         return found
 
@@ -232,7 +236,7 @@ class Sender:
         while lanes:
             for lane in lanes:
                 self._await(AHEAD_MAX - 1)
-                connection, number = self._ask(lane, targets.version)
+                connection, number = self._ask(lane, targets.placed)
                 chunk = lane.chunks.popleft()
                 sent = lane.rows[chunk.start : chunk.end]
                 self._open.append(_Sent(rows, sent, connection, number))
@@ -249,7 +253,7 @@ class Sender:
             sent.rows.stored[sent.indexes] = True
             self._open.popleft()
 
-    def _ask(self, lane: _Lane, version: int) -> tuple[BlockingConnection, int]:
+    def _ask(self, lane: _Lane, placed: bytes) -> tuple[BlockingConnection, int]:
         queue, body = lane.queue, lane.chunks[0].body
         template = SendTemplate(
             group=GROUP, topic=queue.topic, template_topic=_TEMPLATE_TOPIC,
@@ -260,7 +264,7 @@ class Sender:
         number = connection.send_frame(
             lambda request_id: template.head(
                 request_id, _PROPERTIES, len(body), born_at_ms=now_ms, batch=True,
-                map_version=version,
+                placed=placed,
             ),
             body,
         )  # fmt: skip
@@ -286,7 +290,9 @@ class Sender:
             now = int(time.time() * 1000) << _INCARNATION_BITS
             self._incarnation = max(now, self._incarnation) + 1
             try:
-                self._request(queue, ProducerHello(name, self._incarnation, True))
+                self._request(
+                    queue, ProducerHello(name, self._incarnation, True, protocol=PROTOCOL)
+                )
                 break
             except CodeNotSupported:
                 raise ConfigError(

@@ -26,6 +26,7 @@ from inorder.model import SendReceipt
 from inorder.net.connection import parse_address
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
+from inorder.wire.extensions import PROTOCOL
 from inorder.wire.fields import encode_fields
 from inorder.wire.frame import encode_frame
 from inorder.wire.requests.producers import ProducerHello
@@ -68,7 +69,7 @@ class _Wire:
             self._socket.settimeout(None)  # the kernel's own limit saves a system call
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            hello = ProducerHello(producer_id, incarnation)
+            hello = ProducerHello(producer_id, incarnation, protocol=PROTOCOL)
             request_id = self.next_id()
             command = Command.request(hello.CODE, encode_fields(hello), request_id=request_id)
             answer = self.ask(encode_frame(command), request_id)
@@ -175,7 +176,7 @@ class Express:
             numbers=(number,),
             sys_flag=part.sys_flag,
             born_at_ms=part.born_at_ms,
-            map_version=where.version,
+            placed=where.placed,
         )
         deadline_ms = wire.used_ms + self._config.send_timeout_ms
         doubt = (part, key, where, wire.producer_id, number, deadline_ms)

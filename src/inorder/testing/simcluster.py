@@ -1,13 +1,15 @@
-"""A name server, brokers and clients as nodes of a simulated loop, with faults.
+"""Name servers, brokers and clients as nodes of a simulated loop, with faults.
 
-The name server lives on 10.0.0.1, brokers on 10.0.0.2 and up, each with a fake disk, each client
-on a host of its own. Everything that happens follows from the seed of the loop. Every node has a
-clock; all of them count the loop's time, what day it is they may be told differently.
+The name server lives on 10.0.0.1, others on 10.0.2.1 and up; brokers on 10.0.0.2 and up, each with
+a fake disk, each client on a host of its own. Every broker and every client may know other name
+servers, so that their views differ. Everything that happens follows from the seed of the loop.
+Every node has a clock; all of them count the loop's time, what day it is they may be told
+differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from inorder.broker.broker import Broker
@@ -24,7 +26,38 @@ NAMES_HOST = "10.0.0.1"
 BROKER_HOST = "10.0.0.2"
 NAMESRV = f"{NAMES_HOST}:9876"
 PORT = 10911
+NAMES_PORT = 9876
 _NET = NetConfig(tls_mode="disabled")
+
+
+def names_address(numbers: Iterable[int]) -> str:
+    """Return the addresses of name servers by their numbers, as a client is given them."""
+    hosts = (NAMES_HOST if not number else f"10.0.2.{number}" for number in numbers)
+    return ";".join(f"{host}:{NAMES_PORT}" for host in hosts)
+
+
+class SimNames:
+    """One name server over its lives; it forgets all but its table of settings."""
+
+    node: Node
+    server: NameServer
+
+    def __init__(self, loop: SimLoop, number: int) -> None:
+        self.host = names_address([number]).partition(":")[0]
+        self._loop = loop
+        self._disk = FakeFiles()
+
+    async def start(self) -> None:
+        """Start on what the disk holds."""
+        self.node = self._loop.node(self.host)
+        config = NameServerConfig(host=self.host, data="/names", net=_NET)
+        self.server = NameServer(config, SimClock(self._loop), self._disk)
+        await self.node.run(self.server.start())
+
+    def kill(self) -> None:
+        """kill -9: the process is gone."""
+        self._disk = self._disk.kill()
+        self._loop.kill(self.node)
 
 
 class SimBroker:
@@ -33,7 +66,9 @@ class SimBroker:
     node: Node
     broker: Broker
 
-    def __init__(self, loop: SimLoop, config: BrokerConfig, host: str) -> None:
+    def __init__(
+        self, loop: SimLoop, config: BrokerConfig, host: str, namesrv: str = NAMESRV
+    ) -> None:
         self.host = host
         self.name = config.name
         self.clock = SimClock(loop)
@@ -43,7 +78,7 @@ class SimBroker:
         """Gets every broker before it starts."""
         self._loop = loop
         self._config = replace(
-            config, host=host, port=PORT, namesrv=NAMESRV, data="/data", net=_NET
+            config, host=host, port=PORT, namesrv=namesrv, data="/data", net=_NET
         )
 
     @property
@@ -86,18 +121,27 @@ class SimCluster:
     """One simulated cluster. `broker`, `disk` and the like are those of the first broker."""
 
     def __init__(
-        self, loop: SimLoop, *, broker: BrokerConfig | None = None, brokers: int = 1
+        self,
+        loop: SimLoop,
+        *,
+        broker: BrokerConfig | None = None,
+        brokers: int = 1,
+        known_to: Sequence[Sequence[int]] = (),
     ) -> None:
+        """`known_to` has the numbers of the name servers of each broker; all know the first."""
         self.loop = loop
         self.clock = SimClock(loop)
         config = broker or BrokerConfig()
         names = [config.name, *(f"broker-{chr(ord('a') + number)}" for number in range(1, brokers))]
         self.brokers = [
-            SimBroker(loop, replace(config, name=name), f"10.0.0.{2 + number}")
+            SimBroker(
+                loop, replace(config, name=name), f"10.0.0.{2 + number}",
+                names_address(known_to[number] if known_to else [0]),
+            )
             for number, name in enumerate(names)
-        ]
-        self._names_node = loop.node(NAMES_HOST)
-        self._names: NameServer
+        ]  # fmt: skip
+        count = 1 + max((number for known in known_to for number in known), default=0)
+        self.names = [SimNames(loop, number) for number in range(count)]
         self._clients = 0
 
     @property
@@ -125,10 +169,9 @@ class SimCluster:
         return self.brokers[0].crashes
 
     async def start(self) -> None:
-        """Start the name server and the brokers."""
-        config = NameServerConfig(host=NAMES_HOST, data="/names", net=_NET)
-        self._names = NameServer(config, self.clock, FakeFiles())
-        await self._names_node.run(self._names.start())
+        """Start the name servers and the brokers."""
+        for names in self.names:
+            await names.start()
         for broker in self.brokers:
             await broker.start()
 
@@ -144,13 +187,15 @@ class SimCluster:
         """Cut the power of the first broker's machine."""
         self.brokers[0].cut_power()
 
-    async def client(self, config: ClientConfig | None = None) -> tuple[Node, Session]:
-        """Return a new client: run its work in its node."""
+    async def client(
+        self, config: ClientConfig | None = None, *, names: Sequence[int] = (0,)
+    ) -> tuple[Node, Session]:
+        """Return a new client of these name servers: run its work in its node."""
         self._clients += 1
         host = f"10.0.1.{self._clients}"
         node = self.loop.node(host)
         session = Session(
-            NAMESRV,
+            names_address(names),
             config=config,
             clock=SimClock(self.loop),
             identity=Identity(host, 1, self._clients),
@@ -162,4 +207,6 @@ class SimCluster:
         """Stop all servers cleanly."""
         for broker in self.brokers:
             await broker.node.run(broker.broker.stop())
-        await self._names_node.run(self._names.stop())
+        for names in self.names:
+            if names.node.alive:
+                await names.node.run(names.server.stop())

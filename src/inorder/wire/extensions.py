@@ -13,8 +13,8 @@ from typing import Final
 CAPABILITY: Final = "inorder"
 """The field of HEART_BEAT's and PRODUCER_HELLO's answers that says: this is our broker."""
 
-PROTOCOL: Final = 1
-"""Its value."""
+PROTOCOL: Final = 2
+"""Its value; in PRODUCER_HELLO the client's. From 2 on a keyed send says what chose its queue."""
 
 PRODUCER_ID: Final = "INORDER_PID"
 """Property: the producer that numbers its messages."""
@@ -42,6 +42,12 @@ FORWARDED: Final = "INORDER_FORWARD"
 
 MAP_VERSION: Final = "mv"
 """Field of a send: the version of the map that chose its queue. Of a pull's answer: the topic's."""
+
+MAP_DIGEST: Final = "md"
+"""Field of a send beside `mv`: the digest of the map's text; two maps may have one version."""
+
+QUEUE_CHOSEN: Final = "mq"
+"""Field of a send with a key: `1`, the caller chose its queue, not the map."""
 
 ROUTE_TOPIC: Final = "topic"
 """Field of NOTIFY_CONSUMER_IDS_CHANGED: the queues of this topic changed; ask for its route."""

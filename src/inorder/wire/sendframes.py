@@ -15,14 +15,22 @@ from msgspec.json import encode
 
 from inorder.errors import LocalProtocolError
 from inorder.wire.codes import VERSION, RequestCode
-from inorder.wire.extensions import MAP_VERSION, PREDECESSOR, PRODUCER_ID, SEQUENCE
+from inorder.wire.extensions import (
+    MAP_DIGEST,
+    MAP_VERSION,
+    PREDECESSOR,
+    PRODUCER_ID,
+    QUEUE_CHOSEN,
+    SEQUENCE,
+)
 from inorder.wire.frame import FRAME_BYTES_MAX
 from inorder.wire.header import HEADER_BYTES_MAX
 
 _PREFIX: Final = struct.Struct(">II").pack
 _ONEWAY: Final = 2
 _PREFIX_BYTES: Final = 8
-_VERSION_FIELD: Final = b',"' + MAP_VERSION.encode() + b'":"%d"'
+CHOSEN: Final = f',"{QUEUE_CHOSEN}":"1"'.encode()
+"""What a keyed send says whose queue the caller chose."""
 
 
 class SendFields(msgspec.Struct, gc=False):
@@ -65,6 +73,11 @@ def json_text(text: str) -> bytes:
         return encode(text)[1:-1]
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"a text of the message is no UTF-8: {error}") from None
+
+
+def by_map(version: int, digest: str) -> bytes:
+    """Return what a send says whose queue a key map chose."""
+    return f',"{MAP_VERSION}":"{version}","{MAP_DIGEST}":"{digest}"'.encode()
 
 
 def number_mark(producer_id: str, *, named: bool) -> bytes:
@@ -128,16 +141,17 @@ class SendTemplate:
         born_at_ms: int = 0,
         batch: bool = False,
         oneway: bool = False,
-        map_version: int = 0,
+        placed: bytes = b"",
     ) -> bytes:
         """Return the frame of a request; `properties` are JSON already.
 
-        `numbers` of a single message: its own, and of a named producer its predecessor's.
+        `numbers` of a single message: its own, and of a named producer its predecessor's. `placed`
+        says how its queue was chosen: `by_map`, `CHOSEN`, or nothing.
         """
         # hot: 1.2 us.
         head = self.head(
             request_id, properties, len(body), numbers, sys_flag, flag, born_at_ms, batch, oneway,
-            map_version,
+            placed,
         )  # fmt: skip
         return head + body
 
@@ -152,13 +166,12 @@ class SendTemplate:
         born_at_ms: int = 0,
         batch: bool = False,
         oneway: bool = False,
-        map_version: int = 0,
+        placed: bytes = b"",
     ) -> bytes:
         """Return the frame without its body, for bodies that are large."""
         mark = self._numbers % numbers if numbers else b""
-        version = _VERSION_FIELD % map_version if map_version else b""
         header = (self._batch if batch else self._single) % (
-            sys_flag, born_at_ms, flag, properties, mark, version, _ONEWAY if oneway else 0,
+            sys_flag, born_at_ms, flag, properties, mark, placed, _ONEWAY if oneway else 0,
             request_id,
         )  # fmt: skip
         size = len(header)

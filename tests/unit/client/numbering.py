@@ -12,6 +12,7 @@ from inorder.ordering.keymap import KeyMap
 from inorder.ordering.sequence import Verdict, expected, judge_batch
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.batch import decode_batch
+from inorder.wire.bodies.resizing import ResizeView, encode_resize_view
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
@@ -77,6 +78,13 @@ class Numbering(Scripted):
                     last is not None, expected(last, named=False), -1 if last is None else last
                 )
                 return command.reply(fields=encode_fields(reply))
+            case ExtensionCode.RESIZE_STATUS:
+                held = self.key_map
+                view = ResizeView(
+                    self.name, command.fields["topic"], 0 if held is None else held.version,
+                    "" if held is None else held.encode(), 0,
+                )  # fmt: skip
+                return command.reply(body=encode_resize_view(view))
             case RequestCode.GET_KV_CONFIG:
                 value = self.kv.get(command.fields["key"])
                 if value is None:

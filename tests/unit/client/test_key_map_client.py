@@ -139,14 +139,36 @@ def test_a_message_stored_under_the_old_map_is_not_stored_again():
 def test_a_broker_with_an_older_map_is_waited_for():
     """Its refusal is definite; the send goes again a little later, to the same queue."""
 
+    async def main(loop: SimLoop) -> None:
+        server, other = Numbering(loop), Numbering(loop, "10.0.0.2", "broker-b")
+        full = KeyMap.of(2, [("broker-a", 0), ("broker-b", 0)])
+        key = next(f"k{n}" for n in range(99) if queue_for_key(f"k{n}", 2) == 0)
+        server.kv["t"], server.key_map, other.key_map = full.encode(), FIRST, full
+        server.others.append(other)
+        for one in (server, other):
+            await one.start()
+        async with session(loop) as client:
+            producer = Producer(client)
+            future = producer.send_nowait("t", b"x", key=key)
+            await asyncio.sleep(1)
+            assert not future.done()
+            server.key_map = full
+            assert (await future).queue.broker == "broker-a"
+
+    for seed in range(3):
+        run(main, seed)
+
+
+def test_a_map_of_a_name_server_that_no_broker_holds_is_void():
+    """The brokers' own, older one counts, whatever the name server goes on to say."""
+
     async def scenario(server: Numbering, client: Session) -> None:
         server.kv["t"], server.key_map = SECOND.encode(), FIRST
         producer = Producer(client)
-        future = producer.send_nowait("t", b"x", key=MOVED)
-        await asyncio.sleep(1)
-        assert not future.done()
-        server.key_map = SECOND
-        assert (await future).queue.index == 1
+        assert (await producer.send("t", b"x", key=MOVED)).queue.index == 0
+        await client.refresh_route("t")
+        assert (await producer.send("t", b"y", key=MOVED)).queue.index == 0
+        assert server.versions == ["2", "1", "1"]
 
     numbered(scenario)
 

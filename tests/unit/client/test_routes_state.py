@@ -5,13 +5,16 @@ from __future__ import annotations
 from inorder.client.state.routes import (
     broker_addresses,
     master_address,
+    merged,
+    merged_cluster,
     publish_queues,
     read_address,
     subscribe_queues,
     template_route,
 )
 from inorder.model import TopicQueue
-from inorder.wire.routedata import BrokerData, QueueData, TopicRoute
+from inorder.ordering.keymap import KeyMap
+from inorder.wire.routedata import BrokerData, ClusterInfo, QueueData, TopicRoute
 
 ROUTE = TopicRoute(
     (
@@ -87,3 +90,37 @@ def test_a_template_gives_a_new_topic_no_more_queues_than_wanted():
     """The broker makes the topic with as many."""
     template = TopicRoute(ROUTE.brokers, (QueueData("b1", 8, 8, 7), QueueData("b2", 1, 1, 7)))
     assert len(publish_queues(template_route(template, 4), "t")) == 5
+
+
+POORER = TopicRoute((BrokerData("C", "b1", {0: "10.0.0.9:1"}),), (QueueData("b1", 3, 1, 6),))
+
+
+def test_routes_of_several_name_servers_are_put_together():
+    """Brokers and addresses of all; where they differ the first counts, and more to read."""
+    both = merged([POORER, ROUTE])
+    assert [data.name for data in both.brokers] == ["b1", "b2", "b3"]
+    assert master_address(both, "b1") == "10.0.0.9:1"
+    assert master_address(merged([POORER, ROUTE], avoid={"10.0.0.9:1"}), "b1") == "10.0.0.1:1"
+    assert both.queues[0] == QueueData("b1", 3, 1, 6)
+    assert merged([ROUTE, POORER]).queues[0] == QueueData("b1", 3, 2, 6)
+    assert merged([ROUTE]) is ROUTE
+
+
+def test_clusters_of_several_name_servers_are_put_together():
+    """Each may know other brokers."""
+    infos = [
+        ClusterInfo({one.name: one for one in route.brokers}, {"C": names})
+        for route, names in ((POORER, ("b1",)), (ROUTE, ("b2", "b3")))
+    ]
+    both = merged_cluster(infos)
+    assert sorted(both.brokers) == ["b1", "b2", "b3"]
+    assert both.clusters == {"C": ("b1", "b2", "b3")}
+
+
+def test_the_queues_of_a_key_map_are_read_whatever_a_route_knows():
+    """Of brokers that it does not know; a broker that it knows says itself what may be read."""
+    key_map = KeyMap.of(1, [("b1", 0), ("b1", 5), ("away", 0), ("shut", 0)])
+    route = TopicRoute(ROUTE.brokers, (QueueData("b1", 2, 1, 6), QueueData("shut", 1, 1, 2)))
+    assert subscribe_queues(route, "t", key_map) == [
+        TopicQueue("t", "away", 0), TopicQueue("t", "b1", 0), TopicQueue("t", "b1", 1),
+    ]  # fmt: skip

@@ -277,3 +277,13 @@ def test_missing_fields_are_named(code: int) -> None:
 def test_odd_broker_ids(value: str) -> None:
     """Numbers that are none, or too large, are refused or taken, never a crash."""
     assert ask(new_desk(), 103, {**FIELDS, "brokerId": value}, body=BODY.encode()).code in (0, 1)
+
+
+def test_a_deleted_topic_takes_its_key_map_along(desk: Desk) -> None:
+    """216, as mqadmin sends it; what lies in the table of another cluster's topic stays."""
+    kv = {"namespace": "INORDER_KEYMAP", "key": "orders"}
+    assert ask(desk, 100, {**kv, "value": "1/broker-a:0-3"}).code == 0
+    assert ask(desk, 216, {"topic": "orders", "clusterName": "D"}).code == 0
+    assert ask(desk, 101, kv).fields["value"] == "1/broker-a:0-3"
+    assert ask(desk, 216, {"topic": "orders"}).code == 0
+    assert ask(desk, 101, kv).code == 22

@@ -390,3 +390,28 @@ def test_a_broker_that_goes_while_it_registers_leaves_nothing() -> None:
     while made.clean_up(routes.TOPICS_PER_STEP):
         pass
     assert made.statistics().topics == 0
+
+
+def test_key_maps_come_with_topics_and_go_with_them() -> None:
+    """The newest of all brokers' counts; a broker that leaves, or a deletion, takes its own."""
+
+    def mapped(text: str) -> dict[str, TopicConfig]:
+        config = TopicConfig("orders", 4, 4, attributes={"inorder.keymap": text} if text else {})
+        return {**topics("TBW102"), "orders": config}
+
+    made = table(
+        replace(MASTER, topics=mapped("1/broker-a:0-3")),
+        replace(
+            MASTER, broker_name="broker-b", address=B, channel="b", topics=mapped("2/broker-b:0-3")
+        ),
+    )
+    assert made.key_map("orders") == "2/broker-b:0-3"
+    assert made.key_map("orders", "3/broker-c:0-0") == "3/broker-c:0-0"
+    made.unregister("C", "broker-b", B)
+    assert made.key_map("orders") == "1/broker-a:0-3"
+    newer = replace(MASTER, version=DataVersion(0, 1, 2), topics=mapped(""))
+    made.register(newer, now_ms=0)
+    assert made.key_map("orders") is None
+    made.register(replace(newer, version=DataVersion(0, 1, 3), topics=mapped("2/b:0-0")), now_ms=0)
+    made.delete_topic("orders")
+    assert made.key_map("orders") is None

@@ -14,7 +14,7 @@ from inorder.wire.frame import FrameDecoder, encode_frame
 from inorder.wire.header import decode_command
 from inorder.wire.properties import parse
 from inorder.wire.requests.send import SendMessage, SendReply
-from inorder.wire.sendframes import SendTemplate, decode_answer, json_text
+from inorder.wire.sendframes import SendTemplate, by_map, decode_answer, json_text
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 PLAIN = TEXT.filter(lambda text: "\x01" not in text and "\x02" not in text)
@@ -59,13 +59,15 @@ def test_numbers_are_properties(name: str, number: int, previous: int, named: bo
     made = template()
     made.set_producer(name, named=named)
     numbers = (number, previous) if named else (number,)
-    frame = made.frame(1, json_text("UNIQ_KEY\x01u\x02"), b"x", numbers=numbers, map_version=7)
+    frame = made.frame(
+        1, json_text("UNIQ_KEY\x01u\x02"), b"x", numbers=numbers, placed=by_map(7, "ab")
+    )
     fields = decoded(frame).fields
     expected = {"UNIQ_KEY": "u", "INORDER_PID": name, "INORDER_SEQ": str(number)}
     if named:
         expected["INORDER_PREV"] = str(previous)
     assert parse(fields["i"]) == expected
-    assert fields["mv"] == "7"
+    assert (fields["mv"], fields["md"]) == ("7", "ab")
     assert parse(made.item_mark % numbers) == {k: v for k, v in expected.items() if k != "UNIQ_KEY"}
 
 

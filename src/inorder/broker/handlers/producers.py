@@ -45,6 +45,7 @@ def hello(broker: BrokerLike, connection: ServerConnection, command: Command) ->
         connection,
         named=request.named,
         memory=request.memory,
+        protocol=request.protocol,
     )
     reply = ProducerHelloReply(PROTOCOL, producer.highest, broker.producers.memory)
     return command.reply(fields=encode_fields(reply))

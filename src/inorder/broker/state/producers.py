@@ -37,12 +37,14 @@ MEMORY_STEP: Final = 1_000_000
 class Producer(Generic[Connection]):
     """One producer."""
 
-    __slots__ = ("connection", "highest", "id", "named", "queues")
+    __slots__ = ("connection", "highest", "id", "named", "protocol", "queues")
 
     def __init__(self, producer_id: str, *, named: bool) -> None:
         self.id = producer_id
         self.named = named
         self.highest = 0
+        self.protocol = 1
+        """What its hello says that its sends carry."""
         self.connection: Connection | None = None
         self.queues: dict[tuple[str, int], QueueNumbers[Connection]] = {}
 
@@ -87,6 +89,7 @@ class ProducerTable(Generic[Connection]):
         *,
         named: bool,
         memory: int = -1,
+        protocol: int = 1,
     ) -> Producer[Connection]:
         """Bind a producer to a connection, and fence off those it spoke over before.
 
@@ -117,6 +120,7 @@ class ProducerTable(Generic[Connection]):
             )
         self._silence(producer)
         producer.highest = incarnation
+        producer.protocol = protocol
         producer.connection = connection
         self._spoken.setdefault(connection, set()).add(producer_id)
         if not named:

@@ -35,7 +35,7 @@ class BrokerNode:
 
 
 class Cluster:
-    """The brokers that the name server knows."""
+    """The brokers that the name servers know."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -43,7 +43,7 @@ class Cluster:
     async def info(self) -> ClusterInfo:
         """Return brokers by name, and broker names by cluster."""
         session = await self._access.open()
-        return await session.ask_name_server(lambda api: api.cluster_info())
+        return await session.cluster_info()
 
     async def brokers(self) -> list[BrokerNode]:
         """Return all brokers, masters and slaves, sorted by cluster and name."""

@@ -64,7 +64,8 @@ class Topics:
     async def names(self, *, system: bool = False) -> list[str]:
         """Return the names that the name server knows; without those of the system."""
         session = await self._access.open()
-        names = set(await session.ask_name_server(lambda api: api.topics()))
+        lists = await session.ask_name_servers(lambda api: api.topics())
+        names = {name for one in lists for name in one}
         if not system:
             for reserved in (await self._cluster.each(lambda api: api.system_topics())).values():
                 names.difference_update(reserved)

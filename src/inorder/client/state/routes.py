@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, TopicQueue
-from inorder.wire.routedata import TopicRoute
+from inorder.ordering.keymap import KeyMap
+from inorder.wire.routedata import BrokerData, ClusterInfo, QueueData, TopicRoute
 
 
 def publish_queues(route: TopicRoute, topic: str) -> list[TopicQueue]:
@@ -29,13 +31,84 @@ def publish_queues(route: TopicRoute, topic: str) -> list[TopicQueue]:
     )
 
 
-def subscribe_queues(route: TopicRoute, topic: str) -> list[TopicQueue]:
-    """Return the queues that may be read, sorted."""
-    return sorted(
+def subscribe_queues(
+    route: TopicRoute, topic: str, key_map: KeyMap | None = None
+) -> list[TopicQueue]:
+    """Return the queues that may be read, sorted.
+
+    A broker says itself how many it has: also those that a resize has taken away and that are not
+    read to their end. Of a broker that no name server knows at present the key map does.
+    """
+    found = {
         TopicQueue(topic, data.broker_name, index)
         for data in route.queues
         if data.perm & PERM_READ
         for index in range(data.read_queues)
+    }
+    if key_map is not None:
+        known = {data.broker_name for data in route.queues}
+        found.update(
+            TopicQueue(topic, broker, index)
+            for broker, index in key_map.queues
+            if broker not in known
+        )
+    return sorted(found)
+
+
+def merged(routes: Sequence[TopicRoute], avoid: Collection[str] = ()) -> TopicRoute:
+    """Put together what several name servers know of a topic; the first ones count more.
+
+    `avoid` are addresses that do not answer: another one of the same broker comes before them.
+    """
+    if len(routes) == 1:
+        return routes[0]
+    queues: dict[str, QueueData] = {}
+    for route in routes:
+        for data in route.queues:
+            known = queues.setdefault(data.broker_name, data)
+            if known.read_queues < data.read_queues:
+                queues[data.broker_name] = replace(known, read_queues=data.read_queues)
+    filters: dict[str, list[str]] = {}
+    for route in reversed(routes):
+        filters.update(route.filter_servers)
+    return TopicRoute(
+        merged_brokers([route.brokers for route in routes], avoid),
+        tuple(queues[name] for name in sorted(queues)),
+        next((route.order_conf for route in routes if route.order_conf), routes[0].order_conf),
+        filters,
+    )
+
+
+def merged_brokers(
+    lists: Sequence[Sequence[BrokerData]], avoid: Collection[str] = ()
+) -> tuple[BrokerData, ...]:
+    """Put the addresses of brokers together, sorted by name."""
+    brokers: dict[str, BrokerData] = {}
+    for one in lists:
+        for data in one:
+            known = brokers.get(data.name)
+            if known is None:
+                brokers[data.name] = replace(data, addresses=dict(data.addresses))
+                continue
+            for broker_id, address in data.addresses.items():
+                before = known.addresses.setdefault(broker_id, address)
+                if before in avoid and address not in avoid:
+                    known.addresses[broker_id] = address
+    return tuple(brokers[name] for name in sorted(brokers))
+
+
+def merged_cluster(infos: Sequence[ClusterInfo]) -> ClusterInfo:
+    """Put together the brokers that several name servers know."""
+    if len(infos) == 1:
+        return infos[0]
+    brokers = merged_brokers([tuple(info.brokers.values()) for info in infos])
+    clusters: dict[str, set[str]] = {}
+    for info in infos:
+        for cluster, names in info.clusters.items():
+            clusters.setdefault(cluster, set()).update(names)
+    return ClusterInfo(
+        {data.name: data for data in brokers},
+        {cluster: tuple(sorted(names)) for cluster, names in sorted(clusters.items())},
     )
 
 

@@ -27,6 +27,8 @@ class ProducerHello(msgspec.Struct, frozen=True):
     If the broker has forgotten producers since, and knows nothing of this one, it answers
     PRODUCER_UNKNOWN: what was sent and not confirmed may be stored, and nobody can tell.
     """
+    protocol: int = 1
+    """What this producer's sends say; see `PROTOCOL`."""
 
 
 class ProducerHelloReply(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ def test_a_heartbeat_makes_group_and_retry_topic(broker: Any, connect: Any) -> N
     assert answer.fields == {
         "IS_SUPPORT_HEART_BEAT_V2": "true",
         "IS_SUB_CHANGE": "true",
-        "inorder": "1",
+        "inorder": "2",
     }
     assert "g" in broker.groups
     assert broker.topics.get("%RETRY%g") == TopicConfig("%RETRY%g", read_queues=1, write_queues=1)

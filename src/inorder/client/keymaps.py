@@ -1,0 +1,155 @@
+"""The key maps that a session knows, and finding out which counts (`state/keymaps.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from inorder.client.api import BrokerApi
+from inorder.client.state import keymaps as rules
+from inorder.clock import Clock
+from inorder.errors import CodeNotSupported, InorderError, KeyMapConflict
+from inorder.logs import get_logger
+from inorder.ordering.keymap import KeyMap
+from inorder.wire.bodies.resizing import ResizeView, decode_resize_view
+from inorder.wire.requests.resizing import ResizeStatus
+
+log = get_logger(__name__)
+
+CONFLICT_KEPT_MS: Final = 2000
+"""After so long the next keyed send, which fails, has the brokers asked again."""
+TEXTS_MAX: Final = 16
+"""Maps of a topic that are remembered as told, or as void."""
+
+
+class KeyMaps:
+    """The maps of topics."""
+
+    def __init__(
+        self, clock: Clock, broker_named: Callable[[str, str], Awaitable[BrokerApi]]
+    ) -> None:
+        """`broker_named` returns the requests to a broker of a topic, or raises InorderError."""
+        self._clock = clock
+        self._broker_named = broker_named
+        self._maps: dict[str, KeyMap] = {}
+        self._void: dict[str, set[str]] = {}
+        self._told: dict[str, set[str]] = {}
+        self.conflicts: dict[str, tuple[KeyMapConflict, int]] = {}
+        """Topics whose maps contradict each other, and when that was found."""
+        self._settling: dict[str, asyncio.Task[None]] = {}
+
+    def get(self, topic: str) -> KeyMap | None:
+        """Return where the keys of a topic go; None if the topic has no map."""
+        return self._maps.get(topic)
+
+    def conflict(self, topic: str) -> KeyMapConflict | None:
+        """Return why nobody can say where the keys of a topic go, if that is so."""
+        found = self.conflicts.get(topic)
+        return None if found is None else found[0]
+
+    def is_stale(self, topic: str) -> bool:
+        """Tell whether a conflict was found so long ago that brokers should be asked again."""
+        found = self.conflicts.get(topic)
+        return found is not None and self._clock.monotonic_ms() - found[1] > CONFLICT_KEPT_MS
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted, or is to be looked up anew."""
+        for table in (self._maps, self._void, self._told, self.conflicts):
+            table.pop(topic, None)
+
+    def take(self, topic: str, key_map: KeyMap) -> None:
+        """Use a map that a broker holds, unless a newer one is known."""
+        known = self._maps.get(topic)
+        if known is None or known.version < key_map.version:
+            self._maps[topic] = key_map
+            self.conflicts.pop(topic, None)
+
+    async def heard(self, topic: str, texts: Iterable[str]) -> None:
+        """Take in what name servers say; brokers are asked if they contradict each other."""
+        void = self._void.get(topic, set())
+        told = [text for text in texts if text and text not in void]
+        self._note(topic, told)
+        known = self._maps.get(topic)
+        found = rules.newest([*told, *([] if known is None else [known.encode()])])
+        if len(found) == 1:
+            self.take(topic, found[0])
+        elif found:
+            await self.settle(topic)
+
+    def _note(self, topic: str, texts: Iterable[str]) -> None:
+        told = self._told.setdefault(topic, set())
+        told.update(list(texts)[: TEXTS_MAX - len(told)])
+
+    async def settle(self, topic: str, told: str = "") -> None:
+        """Ask the brokers which map counts: one of them refused ours, or told of another."""
+        if told:
+            self._note(topic, [told])
+        task = self._settling.get(topic)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(
+                self._settle(topic), name=f"map of {topic}"
+            )
+            self._settling[topic] = task
+            task.add_done_callback(lambda done: self._settled(topic, done))
+        await asyncio.shield(task)
+
+    def _settled(self, topic: str, task: asyncio.Task[None]) -> None:
+        self._settling.pop(topic, None)
+        if not task.cancelled():
+            task.exception()
+
+    def cancel(self) -> None:
+        """Ask nobody any more."""
+        for task in self._settling.values():
+            task.cancel()
+
+    async def _settle(self, topic: str) -> None:
+        known = self._maps.get(topic)
+        texts = {*self._told.get(topic, ()), *([] if known is None else [known.encode()])}
+        asked: set[str] = set()
+        views: dict[str, ResizeView] = {}
+        while wanted := rules.brokers_of([*texts, *_maps_of(views)]) - asked:
+            asked |= wanted
+            names = sorted(wanted)
+            answers = await asyncio.gather(*(self._view(topic, name) for name in names))
+            views |= {view.broker: view for view in answers if view is not None}
+        found = rules.settle(texts, views)
+        void = self._void.setdefault(topic, set())
+        void.update(list(found.void)[: TEXTS_MAX - len(void)])
+        self._told[topic] = set(texts) - found.void
+        for text in found.void:
+            log.warning("topic=%s: no broker of key map %.200s holds it; ignored", topic, text)
+        if found.conflict:
+            self._contradict(topic, found.conflict)
+            return
+        self.conflicts.pop(topic, None)
+        if found.map is None:
+            self._maps.pop(topic, None)
+        elif known is None or known != found.map:
+            self._maps[topic] = found.map
+
+    def _contradict(self, topic: str, texts: tuple[str, ...]) -> None:
+        error = KeyMapConflict(
+            f"topic {topic} has {len(texts)} key maps of one version, {' and '.join(texts)[:400]}: "
+            "nobody can say where a key belongs, so nothing with a key is sent to it; mend it with "
+            f"`inorder topic repair {topic}`"
+        )
+        if topic not in self.conflicts:
+            log.error("%s", error)
+        self.conflicts[topic] = (error, self._clock.monotonic_ms())
+
+    async def _view(self, topic: str, broker: str) -> ResizeView | None:
+        """Return what a broker says; None if it does not answer."""
+        try:
+            api = await self._broker_named(topic, broker)
+            return decode_resize_view((await api.ask(ResizeStatus(topic))).body)
+        except CodeNotSupported:
+            return ResizeView(broker, topic, 0, "", 0)  # it knows no key maps
+        except InorderError as error:
+            log.info("topic=%s broker=%s tells no key map: %s", topic, broker, error)
+            return None
+
+
+def _maps_of(views: dict[str, ResizeView]) -> list[str]:
+    return [view.map for view in views.values() if view.map]

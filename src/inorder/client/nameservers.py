@@ -1,0 +1,124 @@
+"""The name servers of a session. They share nothing, so what one says another may not know.
+
+    ask       one, that answered last; if it fails, the others in turn: what any of them can tell
+    ask_all   all at once: routes and key maps, of which each may know another part
+    tell      all, one after the other
+
+One that is silent is no veto: once another has answered, the rest are waited for a little, and one
+that was late the last time hardly at all until it is heard again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from inorder.client.api import NameServerApi
+from inorder.errors import InorderError, TransportError
+from inorder.logs import get_logger
+from inorder.net.pool import Pool
+from inorder.tasks.groups import Tasks
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+Call = Callable[[NameServerApi], Awaitable[T]]
+
+OTHERS_WAIT_MS: Final = 1000
+"""How long the others are waited for when one has answered."""
+SILENT_WAIT_MS: Final = 20
+"""The same if each of them was silent when it was asked last."""
+
+
+class NameServers:
+    """The name servers of one session, over its pool."""
+
+    def __init__(self, addresses: list[str], pool: Pool, tasks: Tasks, *, timeout_ms: int) -> None:
+        self.addresses = addresses
+        self._pool = pool
+        self._tasks = tasks
+        self._timeout_ms = timeout_ms
+        self._current = 0
+        self._silent: set[str] = set()
+
+    @property
+    def current(self) -> str:
+        """Return the one that answered last."""
+        return self.addresses[self._current]
+
+    def __str__(self) -> str:
+        return ";".join(self.addresses)
+
+    async def ask(self, call: Call[T]) -> T:
+        """Ask the one that answered last; if it fails, the others in turn."""
+        for _ in range(len(self.addresses)):
+            try:
+                return await self._call(self.current, call)
+            except TransportError as error:
+                failure = error
+                log.info("name server failed address=%s error=%s", self.current, error)
+                self._current = (self._current + 1) % len(self.addresses)
+        raise failure
+
+    async def tell(self, call: Call[None]) -> None:
+        """Tell every one. Raises the first failure after all."""
+        failures = []
+        for address in self.addresses:
+            try:
+                await self._call(address, call)
+            except InorderError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    async def ask_all(self, call: Call[T]) -> dict[str, T | InorderError]:
+        """Ask all at once; return what each answers, in their order.
+
+        Left out are those that did not answer while others did.
+        """
+        if len(self.addresses) == 1:
+            return {self.current: await self._try(self.current, call)}
+        asked = {
+            address: self._tasks.start(self._try(address, call), name=f"ask {address}")
+            for address in self.addresses
+        }
+        pending = set(asked.values())
+        while pending:
+            one_answered = any(not _failed(task) for task in asked.values() if task.done())
+            late = [address for address, task in asked.items() if not task.done()]
+            patience = SILENT_WAIT_MS if self._silent.issuperset(late) else OTHERS_WAIT_MS
+            done, pending = await asyncio.wait(
+                pending,
+                timeout=patience / 1000 if one_answered else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not done:
+                break
+        self._silent.update(address for address, task in asked.items() if not task.done())
+        heard = [one for one, task in asked.items() if task.done() and not _failed(task)]
+        if heard and self.current not in heard:
+            self._current = self.addresses.index(heard[0])
+        return {
+            address: task.result()
+            for address, task in asked.items()
+            if task.done() and not task.cancelled()
+        }
+
+    async def _try(self, address: str, call: Call[T]) -> T | InorderError:
+        try:
+            answer = await self._call(address, call)
+        except InorderError as error:
+            if not isinstance(error, TransportError):
+                self._silent.discard(address)
+            return error
+        self._silent.discard(address)
+        return answer
+
+    async def _call(self, address: str, call: Call[T]) -> T:
+        connection = await self._pool.get(address)
+        return await call(NameServerApi(connection, timeout_ms=self._timeout_ms))
+
+
+def _failed(task: asyncio.Task[T | InorderError]) -> bool:
+    return task.cancelled() or isinstance(task.result(), TransportError)
