@@ -53,7 +53,7 @@ class NetConfig:
     """Connections."""
 
     frame_bytes_max: int = setting(16 * MIB, "largest frame, length field included")
-    connections_max: int = setting(20_000, "connections at a time; further ones are closed")
+    connections_max: int = setting(20_000, "connections at a time; further ones are closed, as are those that would take descriptors (ulimit -n) kept for files")
     connections_per_address_max: int = setting(1_000_000, "connections from one address at a time; as many as you like unless set")
     idle_timeout_ms: int = setting(120_000, "a silent connection is closed", rocketmq="serverChannelMaxIdleTimeSeconds")
     frame_timeout_ms: int = setting(30_000, "a frame that does not complete in this time closes the connection")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from inorder.broker.broker import Broker
+from inorder.broker.broker import Broker, descriptors_kept
 from inorder.clock import Clock, SystemClock
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.disk import Files, OsFiles
@@ -69,6 +69,7 @@ class Embedded:
         if self._stopped:
             raise AlreadyClosed("this pair was stopped; make a new one")
         namesrv = NameServer(self._namesrv_config, self._clock, self._files)
+        namesrv.files_kept = descriptors_kept(self._broker_config, self._files)
         self._namesrv_address = await namesrv.start()
         self._namesrv = namesrv
         try:

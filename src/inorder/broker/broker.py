@@ -13,7 +13,7 @@ import contextlib
 import os
 import random
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from inorder.broker.delayed import Delayed
 from inorder.broker.delayrecovery import recover
@@ -52,8 +52,9 @@ from inorder.broker.ticks import Answers, Ticks
 from inorder.errors import StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
+from inorder.net.descriptors import connections_below
 from inorder.net.server import Server, ServerConnection
-from inorder.store.store import Store
+from inorder.store.store import Store, queue_files_max
 from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
 from inorder.wire.ids import UniqueIds
@@ -71,6 +72,9 @@ if TYPE_CHECKING:
     from inorder.wire.record import Record
 
 log = get_logger(__name__)
+
+FILES_KEPT: Final = 48
+"""Descriptors that are kept free for files besides those of queues: of the log, tables, syncs."""
 
 
 class Broker:
@@ -155,6 +159,11 @@ class Broker:
         """Recover, listen, register; return the bound address."""
         config = self.config
         loop = asyncio.get_running_loop()
+        self.server.descriptors_below = connections_below(
+            self.files.descriptors_max(),
+            descriptors_kept(config, self.files),
+            server=f"broker {config.name}",
+        )
         self.store = Store.open(config.data_path, config.store, self.files, self.clock)
         self.store.companions.append(self.producers)
         try:
@@ -564,6 +573,11 @@ class Broker:
         if isinstance(error, StoreFailed):
             log.error("the store is in trouble data=%s error=%s", self.config.data, error)
         self.keeping.disk_was_full()
+
+
+def descriptors_kept(config: BrokerConfig, files: Files) -> int:
+    """Return how many descriptors no connection may take: files need them."""
+    return queue_files_max(config.store, files) + FILES_KEPT
 
 
 def _reachable(host: str) -> str:

@@ -14,6 +14,7 @@ from inorder.logs import get_logger
 from inorder.nameserver import handlers
 from inorder.nameserver.kvfile import KvFile
 from inorder.nameserver.routes import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
+from inorder.net.descriptors import connections_below
 from inorder.net.quiet import QuietLog, Refusals
 from inorder.net.server import Server, ServerConnection, ServerStatistics
 from inorder.net.turns import SHARE_MS
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 DRAIN_MS = 1000
+FILES_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ class NameServer:
         self.config = config
         self.clock = clock
         self._file = KvFile(files, Path(config.data))
+        self._files = files
+        self.files_kept = FILES_KEPT
+        """Descriptors of this process that no connection takes; set it before `start`."""
         self._server = Server(_Frames(self), config.net, clock, name="namesrv")
         self._tasks = Tasks("namesrv")
         self._quiet = QuietLog(logger)
@@ -82,6 +87,9 @@ class NameServer:
         """Load the key-value config, listen, and return the address that was bound."""
         if self._stopped or self._desk is not None:
             raise AlreadyClosed(f"{self!r} was started before; make a new one")
+        self._server.descriptors_below = connections_below(
+            self._files.descriptors_max(), self.files_kept, server="the name server"
+        )
         kv = self._file.load()
         self._desk = handlers.Desk(self.config, RouteTable(), kv, lambda: self._file.save(kv))
         address = await self._server.start(self.config.host, self.config.port)

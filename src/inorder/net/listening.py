@@ -4,6 +4,8 @@ The loops that we run on accept everything that waits in one go: with a thousand
 stretch of 20 to 30 ms in which nobody else is served. Here a turn of the loop accepts ACCEPTED_MAX
 and leaves the rest to the next one; who is here already is served in between. A loop that cannot
 watch a socket (an in-memory one, or Windows' proactor) accepts in its own way.
+
+A connection that would take a descriptor kept for files is closed at once (`descriptors.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +33,17 @@ Factory = Callable[[], asyncio.Protocol]
 class Listener:
     """Listening sockets of one address."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, factory: Factory) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        factory: Factory,
+        *,
+        below: int | None = None,
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
         self._loop = loop
+        self._below = below
+        self._refused = refused
         self._factory = factory
         self._sockets: list[socket.socket] = []
         self._server: asyncio.Server | None = None
@@ -80,6 +91,10 @@ class Listener:
                     raise
                 self._pause(listening, error)
                 return
+            if self._below is not None and accepted.fileno() >= self._below:
+                accepted.close()
+                self._refused()
+                continue
             accepted.setblocking(False)
             task = self._loop.create_task(self._adopt(accepted))
             self._adopting.add(task)

@@ -11,8 +11,8 @@ connections of the server together. What a peer can cost is bounded:
   a small part of its usual share; above all of it, those with most are closed;
 - time: silence for `idle_timeout_ms`, or one frame that takes longer than `frame_timeout_ms`,
   closes. One timer of the server looks after that, so an idle connection costs no timer;
-- number: above `connections_max`, or `connections_per_address_max`, a new connection is closed at
-  once;
+- number: above `connections_max`, or `connections_per_address_max`, or where it would take a
+  descriptor that is kept for files (`descriptors.py`), a new connection is closed at once;
 - turns: greedy peers, and thousands of new ones, wait in line (`net/turns.py`), and a turn accepts
   only a few (`net/listening.py`).
 
@@ -83,6 +83,8 @@ class Server:
         self.name = name
         self.tls = tls if tls is not None else ServerTls.from_config(config)
         self.address: tuple[str, int] | None = None
+        self.descriptors_below: int | None = None
+        """The number that descriptors of connections stay below; set it before `start`."""
         self.quiet = QuietLog(logger)
         self.connections_refused = 0
         self.tls_connections_total = 0
@@ -131,7 +133,12 @@ class Server:
         """Listen, and return the address that was bound (port 0 means any)."""
         if self._closed:
             raise AlreadyClosed(f"{self!r} was closed; make a new one")
-        self._listener = Listener(self.loop, lambda: ServerConnection(self))
+        self._listener = Listener(
+            self.loop,
+            lambda: ServerConnection(self),
+            below=self.descriptors_below,
+            refused=self._no_descriptor,
+        )
         self.address = await self._listener.start(host, port)
         self._arm_sweep()
         return self.address
@@ -196,6 +203,17 @@ class Server:
         where = "not started" if self.address is None else f"{self.address[0]}:{self.address[1]}"
         state = ", closed" if self._closed else ""
         return f"Server({self.name!r}, {where}, connections={len(self._connections)}{state})"
+
+    def _no_descriptor(self) -> None:
+        self.connections_refused += 1
+        self.quiet.warning(
+            self.clock.monotonic_ms(),
+            "server=%s refused a connection: the other descriptors are kept for files; raise the "
+            "limit (ulimit -n), or find who opens so many connections=%d below=%d",
+            self.name,
+            len(self._connections),
+            self.descriptors_below,
+        )
 
     # What connections need of their server.
 

@@ -99,7 +99,7 @@ class Store:
                 files,
                 self.layout,
                 size=config.queue_file_bytes,
-                open_max=min(config.open_files_max, files.descriptors_max() // 4),
+                open_max=queue_files_max(config, files),
             ),
             self.log,
         )
@@ -512,6 +512,11 @@ class Store:
 
     def __repr__(self) -> str:
         return f"Store({str(self.layout.root)!r}, {self.log!r})"
+
+
+def queue_files_max(config: StoreConfig, files: Files) -> int:
+    """Return how many files of queues are kept open."""
+    return min(config.open_files_max, files.descriptors_max() // 4)
 
 
 def _check_config(config: StoreConfig) -> None:
