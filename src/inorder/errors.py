@@ -4,11 +4,12 @@
     ├─ ConfigError                                      before anything starts
     ├─ UsageError          NotStarted, AlreadyClosed    the caller's mistake
     ├─ BatchIncomplete(outcomes)                        some messages of a batch were not stored
+    ├─ SendsFailed(count)                               failures that nobody has asked for
     ├─ ProtocolError       LocalProtocolError, RemoteProtocolError
     ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding,
     │                      OutcomeUnknown
     ├─ MessagesLost                                     acknowledged, and gone with the log's end
-    ├─ PredecessorFailed                                a name's message before this one failed
+    ├─ PredecessorFailed                                a message before this one failed
     ├─ RouteError          TopicNotRouted, NoWritableQueue
     ├─ KeyMapConflict                                   two key maps of one version: repair it
     ├─ BrokerError(code, remark)  one class per response code that callers tell apart
@@ -63,6 +64,17 @@ class BatchIncomplete(InorderError):
         super().__init__(message)
 
 
+class SendsFailed(InorderError):
+    """Messages of `send_nowait` failed, and nobody has asked their futures; `count` of them.
+
+    Raised by `flush` and `close`, once for each. The futures still have the errors.
+    """
+
+    def __init__(self, message: str, count: int) -> None:
+        self.count = count
+        super().__init__(message)
+
+
 class ProtocolError(InorderError):
     """Bytes or fields break the remoting protocol."""
 
@@ -108,9 +120,9 @@ class MessagesLost(InorderError):
 
 
 class PredecessorFailed(InorderError):
-    """A named producer's message before this one failed, so this one is not stored either.
+    """A message before this one failed, of its batch or its name; so this one is not stored either.
 
-    Send again from the first one that failed, with the same numbers.
+    Send again from the first one that failed; of a named producer with the same numbers.
     """
 
 

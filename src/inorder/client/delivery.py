@@ -22,13 +22,19 @@ from inorder.client.ids import new_producer_id
 from inorder.client.link import Link
 from inorder.client.queuelane import QueueLane
 from inorder.client.remapping import place_again
-from inorder.client.routefinding import find_route, place_early
+from inorder.client.routefinding import find_route, place_early, place_turn
 from inorder.client.sending import Sending
 from inorder.client.session import TEMPLATE_TOPIC, Session
 from inorder.client.state.lane import DONE, UNSENT
 from inorder.client.state.selection import FailedBrokers, RoundRobin
 from inorder.client.topiclines import BatchCall, TopicLine
-from inorder.errors import InorderError, ProducerStale, RemoteProtocolError, RequestTimeout
+from inorder.errors import (
+    InorderError,
+    ProducerStale,
+    RemoteProtocolError,
+    RequestTimeout,
+    UsageError,
+)
 from inorder.logs import get_logger
 from inorder.model import SendReceipt, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
@@ -107,7 +113,7 @@ class Delivery:
         topic = self._topic(sending.topic)
         if topic.early or not self.is_known(topic):
             topic.early.append(sending)
-            self._find(topic)
+            self.find(topic)
         else:
             self.place(topic, sending)
         self._deadlines.arm(
@@ -121,7 +127,7 @@ class Delivery:
         topic = self._topic(call.topic)
         if topic.early or not self.is_known(topic):
             topic.early.append(call)
-            self._find(topic)
+            self.find(topic)
         elif topic.draining:  # see place_early
             topic.error = RequestTimeout(
                 f"topic {topic.name} was resized, and what was sent before is not settled yet; "
@@ -129,7 +135,7 @@ class Delivery:
             )
             topic.early.append(call)
         else:
-            self.place_batch(topic, call)
+            place_turn(self, topic, call)
         self._deadlines.arm(min(call.deadline_ms, now_ms + self.session.config.request_timeout_ms))
 
     def _topic(self, name: str) -> TopicLine:
@@ -233,11 +239,12 @@ class Delivery:
         return self._doubts
 
     def place_batch(self, topic: TopicLine, call: BatchCall) -> None:
-        """Put the messages of a batch into the lanes of their queues."""
-        together: TopicQueue | None = None
+        """Put the next messages of a batch into the lanes of their queues."""
+        queues = topic.queues or topic.keyed
+        together = call.together if call.together in queues else None
         targets: list[tuple[TopicQueue, int]] = []
         by_key: set[TopicQueue] = set()
-        for message in call.messages:
+        for message in call.turn():
             version = 0
             queue = call.choice.fixed(topic.keyed, message)
             if queue is None and message.key is not None:
@@ -247,15 +254,21 @@ class Delivery:
                 by_key.add(queue)
             elif queue is None:
                 avoid = self._failed.to_avoid(self.clock.monotonic_ms())
-                together = together or self.round_robin.select(topic.queues or topic.keyed, avoid)
-                queue = together
+                together = together or self.round_robin.select(queues, avoid)
+                queue = call.together = together
             targets.append((queue, version))
+        made = call.place(targets)
+        try:
+            for queue, _, sending in made if self.named else ():
+                self.lane(queue).check_sequence(sending)
+        except UsageError as error:
+            for _, _, sending in made:
+                self.failed(sending, error)
+            return
         lanes: dict[TopicQueue, QueueLane] = {}
         chosen = call.choice.queue is not None or call.choice.selector is not None
-        for queue, _, sending in call.place(targets):
+        for queue, _, sending in made:
             lane = lanes[queue] = self.lane(queue)
-            if lane.named:
-                lane.check_sequence(sending)
             sending.lane, sending.by_key = lane, queue in by_key
             sending.placed = CHOSEN if chosen else topic.placed if sending.by_key else b""
             lane.waiting.append(sending)
@@ -264,17 +277,18 @@ class Delivery:
 
     # Routes that are not known yet.
 
-    def _find(self, topic: TopicLine) -> None:
+    def find(self, topic: TopicLine) -> None:
+        """Ask for the route of a topic, unless that is under way."""
         if not topic.finding:
             topic.finding = True
             self.start(find_route(self, topic), f"route {topic.name}")
 
     def fail_early(self, early: Sending | BatchCall, error: BaseException) -> None:
         """Tell a caller in the line of its topic that nothing was sent."""
-        if isinstance(early, BatchCall):
-            early.fail(error)
-        else:
+        if isinstance(early, Sending):
             self.failed(early, error)
+        else:
+            early.fail(error)
 
     # Outcomes.
 
@@ -304,8 +318,8 @@ class Delivery:
         if sending.over:
             return
         sending.over = True
-        if sending.series is not None and sending.series.error is None:
-            sending.series.error = error
+        if sending.series is not None:
+            sending.series.fail(error)
         self._on_outcome(sending, None, error)
         if self.named:
             fail_behind(self, sending)

@@ -14,6 +14,7 @@ from inorder.wire.ids import UniqueIds
 # A documentation address: a datagram socket "connected" to it sends nothing, but learns which of
 # our addresses faces the world.
 _SOMEWHERE = ("192.0.2.1", 9)
+_PER_MS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,10 @@ class MessageIds:
     def at(self, now_ms: int) -> str:
         """Return the same for a caller who knows what time it is."""
         return self._ids.next(now_ms)
+
+    def some(self, count: int, now_ms: int) -> list[str]:
+        """Return many: so many in one millisecond would not be distinct, so they take several."""
+        return [self._ids.next(now_ms + at // _PER_MS) for at in range(count)]
 
 
 def new_producer_id(message_ids: MessageIds) -> str:

@@ -23,6 +23,7 @@ from inorder.errors import (
     ConnectFailed,
     ConnectionLost,
     InorderError,
+    PredecessorFailed,
     TransportError,
     UsageError,
     broker_error,
@@ -121,6 +122,11 @@ class Link:
         error = None if series is None else series.error
         lane.waiting.popleft()
         lane.abandon(sending)
+        if isinstance(error, InorderError):
+            error = PredecessorFailed(
+                f"{sending.count} messages to {lane.queue} were not sent, for one before them in "
+                f"the batch failed: {error}"
+            )
         self.owner.failed(sending, error or asyncio.CancelledError())
 
     # Answers.

@@ -127,15 +127,10 @@ def compose(  # noqa: PLR0917 - by place, for it is called for every message
     )  # fmt: skip
 
 
-def compose_batch(
-    messages: Sequence[Message],
-    message_ids: Sequence[str],
-    born_at_ms: int,
-    config: ClientConfig,
-    *,
-    sequences: Sequence[int] = (),
-) -> list[Outgoing]:
-    """Return the requests of messages of one queue, in order, each below the limit of a batch.
+def compose_items(
+    messages: Sequence[Message], message_ids: Sequence[str], config: ClientConfig
+) -> list[BatchItem]:
+    """Return messages as they stand in a batch. Raises as `compose` does.
 
     The flags of a request count for all of it, so that bodies are not packed here.
     """
@@ -146,6 +141,18 @@ def compose_batch(
             message.body, message.key, message.tag, message.keys, message.properties, id_, config
         )
         items.append(BatchItem(message.flag, message.body, text.encode()))
+    return items
+
+
+def compose_batch(
+    items: Sequence[BatchItem],
+    message_ids: Sequence[str],
+    born_at_ms: int,
+    config: ClientConfig,
+    *,
+    sequences: Sequence[int] = (),
+) -> list[Outgoing]:
+    """Return the requests of items of one queue, in order, each below the limit of a batch."""
     limit = min(config.batch_bytes_max, config.message_bytes_max)
     return [
         Outgoing(

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from inorder.client.access import Access
 from inorder.client.batches import Batch, one_topic
@@ -30,19 +30,22 @@ from inorder.client.checks import (
 )
 from inorder.client.delivery import Delivery
 from inorder.client.durations import Duration, to_ms
-from inorder.client.outgoing import compose, words
+from inorder.client.outgoing import compose, compose_items, words
 from inorder.client.sending import AfterSend, BeforeSend, Choice, Selector, Sending, Waiter
 from inorder.client.session import Session
-from inorder.client.topiclines import BatchCall
+from inorder.client.state.room import Room
+from inorder.client.unheard import SendFuture, Unheard
 from inorder.config import ClientConfig
 from inorder.errors import (
     AlreadyClosed,
     InorderError,
+    SendsFailed,
     TooManyOutstanding,
 )
 from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue
 from inorder.tasks.groups import Tasks
+from inorder.wire.batch import BatchItem
 
 log = get_logger(__name__)
 
@@ -51,13 +54,19 @@ GROUP: Final = "DEFAULT_PRODUCER"
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """What a producer did so far, in messages; `lost` were acknowledged, and lost by a broker."""
+    """What a producer did so far, in messages.
+
+    `lost` were acknowledged, and lost by a broker; `unheard` of those that failed nobody has asked
+    for yet; `refused` found no room in time and were not taken.
+    """
 
     sent: int
     failed: int
     retries: int
     waiting: int
     lost: int = 0
+    unheard: int = 0
+    refused: int = 0
 
 
 class Producer:
@@ -95,6 +104,8 @@ class Producer:
         self._closed = False
         self._idle: asyncio.Event = asyncio.Event()
         self._sent = self._failed = self._waiting = 0
+        self._room = Room(self._config.sends_waiting_max, self._config.sends_waiting_bytes_max)
+        self._unheard = Unheard()
 
     async def start(self) -> None:
         """Make ready to send; the first send does it as well. Connects to nobody yet."""
@@ -171,11 +182,15 @@ class Producer:
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> asyncio.Future[SendReceipt]:
-        """Take a message and return at once; the future has what `send` would return."""
+        """Take a message; the future has what `send` would return.
+
+        Raises TooManyOutstanding if too many messages, or too many bytes, have no outcome yet.
+        Failures that nobody asks the futures for are reported by `flush` and `close`.
+        """
         level = 0
         if delay_level is not None or deliver_at is not None:
             level = checked_delay(delay_level, deliver_at)
-        future: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        future = SendFuture(self._unheard, (topic, key))
         self._begin(
             future, topic, body, key, tag, keys, properties, queue, selector, arg, sequence,
             timeout, False, level,
@@ -225,74 +240,142 @@ class Producer:
         of a named producer, one for each message. Raises the error if there was one request,
         BatchIncomplete if some of several failed.
         """
-        choice = Choice(queue, selector, arg)
-        self._check_open(len(messages))
+        self._check_open()
         wanted = one_topic([self._before(message) for message in messages])
-        numbers = checked_numbers(self._name, sequences, len(wanted))
-        if not wanted:
+        born_at_ms = self._clock.now_ms()
+        ids = self._access.message_ids.some(len(wanted), born_at_ms)
+        items = compose_items(wanted, ids, self._config)
+        return await self._send_items(
+            wanted, items, ids, born_at_ms, Choice(queue, selector, arg), sequences, timeout
+        )
+
+    async def _send_items(  # noqa: PLR0917 - called by the two facades
+        self,
+        messages: Sequence[Message],
+        items: Sequence[BatchItem],
+        ids: Sequence[str],
+        born_at_ms: int,
+        choice: Choice,
+        sequences: Sequence[int] | None,
+        timeout: Duration | None,
+    ) -> list[SendReceipt]:
+        self._check_open()
+        numbers = checked_numbers(self._name, sequences, len(messages))
+        if not messages:
             return []
-        choice.check(wanted[0].topic)
-        for message in wanted if numbers else ():
+        choice.check(messages[0].topic)
+        for message in messages if numbers else ():
             check_fixed(None if choice == Choice() else choice, message.key)
+        if self._room.full:
+            self._turn_away(len(messages))
         await self.start()
         assert self._delivery is not None
         now_ms = self._clock.monotonic_ms()
         limit_ms = self._config.send_timeout_ms if timeout is None else to_ms(timeout)
-        deadline_ms = now_ms + limit_ms
         batch = Batch(
-            wanted, numbers, deadline_ms, self._clock.now_ms(), self._access.message_ids,
-            self._config, self._batch_failed,
+            messages, items, ids, numbers, choice, now_ms + limit_ms, born_at_ms, self._config,
+            self._batch_failed,
         )  # fmt: skip
-        call = BatchCall(wanted[0].topic, wanted, choice, deadline_ms, batch.place, batch.fail)
-        self._waiting += len(wanted)
+        self._waiting += len(messages)
+        self._room.add(len(messages), batch.size)
         try:
-            self._delivery.take_batch(call, now_ms)
+            self._delivery.take_batch(batch, now_ms)
         except BaseException:
-            self._waiting -= len(wanted)
+            self._waiting -= len(messages)
+            self._room.leave(len(messages), batch.size)
             raise
         return await batch.receipts()
 
     async def flush(self) -> None:
-        """Wait until every message that was handed over has its outcome."""
+        """Wait until every message that was handed over has its outcome.
+
+        Raises SendsFailed for failures of `send_nowait` that nobody has asked the futures for.
+        """
+        await self._settle()
+        failed = self._unheard.take()
+        if failed is not None:
+            raise failed
+
+    async def _settle(self) -> None:
         while self._waiting:
             self._idle.clear()
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Take no more messages, wait for the outcome of those on their way, let go."""
+        """Take no more messages, wait for the outcome of those on their way, let go.
+
+        Raises SendsFailed as `flush` does, when all is done.
+        """
         if self._closed:
             return
         self._closed = True
         try:
-            await self.flush()
+            await self._settle()
         finally:
             await self._tasks.stop()
             if self._delivery is not None:
                 await self._delivery.close()
                 self._delivery.session.remove_producer(self._group)
             await self._access.close()
+        failed = self._unheard.take()
+        if failed is not None:
+            raise failed
 
     async def __aenter__(self) -> Producer:
         await self.start()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        try:
+            await self.close()
+        except SendsFailed as failed:
+            if kind is None:
+                raise
+            log.error("%s", failed)  # the block has an error of its own
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot."""
         delivery = self._delivery
         retries, lost = (0, 0) if delivery is None else (delivery.retries, delivery.lost)
-        return ProducerStatistics(self._sent, self._failed, retries, self._waiting, lost)
+        return ProducerStatistics(
+            self._sent, self._failed, retries, self._waiting, lost, self._unheard.count,
+            self._room.refused,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"Producer({self._group!r}, sent={self._sent}, waiting={self._waiting})"
 
     # Inside.
 
-    def _begin(  # noqa: PLR0917 - by place, for it is called for every message
+    def _begin(self, waiter: Waiter, *message: Any) -> None:
+        """Check a message, give it room and its place; no await: the order of calls counts."""
+        self._check_open()
+        born_at_ms = self._clock.now_ms()
+        id_ = self._access.message_ids.at(born_at_ms)
+        sending = self._make(waiter, id_, born_at_ms, *message)
+        if not self._room.enter(1, sending.size):
+            self._turn_away(1)
+        self._hand_over(waiter, sending)
+
+    def _begin_inside(self, waiter: Waiter, size: int, *message: Any) -> None:
+        """The same for one that has its room already."""
+        try:
+            self._check_open()
+            born_at_ms = self._clock.now_ms()
+            id_ = self._access.message_ids.at(born_at_ms)
+            sending = self._make(waiter, id_, born_at_ms, *message)
+        except BaseException:
+            self._failed += 1
+            self._room.leave(1, size)
+            raise
+        sending.size = size
+        self._hand_over(waiter, sending)
+
+    def _make(  # noqa: PLR0917 - by place, for it is called for every message
         self,
         waiter: Waiter,
+        message_id: str,
+        born_at_ms: int,
         topic: str,
         body: bytes,
         key: str | None,
@@ -306,11 +389,9 @@ class Producer:
         timeout: Duration | None,
         oneway: bool = False,
         delay_level: int = 0,
-    ) -> None:
-        """Check a message and give it its place; no await, so that the order of calls counts."""
+    ) -> Sending:
+        """Check a message and return the request; without hooks any thread may do it."""
         # hot: 5 us with the properties.
-        if self._closed or self._waiting >= self._config.sends_waiting_max:
-            self._check_open(1)
         choice = messages = None
         flag = 0
         if queue is not None or selector is not None:
@@ -328,19 +409,31 @@ class Producer:
         if sequence is not None or self._name is not None:
             numbers = checked_numbers(self._name, None if sequence is None else (sequence,), 1)
             check_fixed(choice, key)
-        born_at_ms, now_ms = self._clock.now_ms(), self._clock.monotonic_ms()
         part = compose(
-            topic, body, key, tag, keys, properties, self._access.message_ids.at(born_at_ms),
-            born_at_ms, self._config, flag=flag, sequences=numbers, delay_level=delay_level,
+            topic, body, key, tag, keys, properties, message_id, born_at_ms, self._config,
+            flag=flag, sequences=numbers, delay_level=delay_level,
         )  # fmt: skip
         limit_ms = self._config.send_timeout_ms if timeout is None else to_ms(timeout)
+        deadline_ms = self._clock.monotonic_ms() + limit_ms
         sending = Sending(
-            topic, key, part, choice, now_ms + limit_ms, waiter, messages=messages, oneway=oneway
+            topic, key, part, choice, deadline_ms, waiter, messages=messages, oneway=oneway
         )
-        if self._delivery is not None:
-            self._delivery.take(sending, now_ms)
-        else:
-            self._take_early(sending, now_ms)
+        sending.size = len(body)
+        return sending
+
+    def _hand_over(self, _: Waiter, sending: Sending) -> None:
+        """Give a message its place; it has its room."""
+        now_ms = self._clock.monotonic_ms()
+        try:
+            self._check_open()
+            if self._delivery is not None:
+                self._delivery.take(sending, now_ms)
+            else:
+                self._take_early(sending, now_ms)
+        except BaseException:
+            self._failed += 1
+            self._room.leave(1, sending.size)
+            raise
         self._waiting += 1
 
     def _take_early(self, sending: Sending, now_ms: int) -> None:
@@ -355,15 +448,13 @@ class Producer:
             while self._early:
                 self._outcome(self._early.popleft()[0], None, error)
 
-    def _check_open(self, count: int) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise AlreadyClosed("this producer was closed; make a new one")
-        limit = self._config.sends_waiting_max
-        if self._waiting + count > limit:
-            raise TooManyOutstanding(
-                f"{self._waiting} sends have no outcome yet, the limit is {limit} "
-                "(sends_waiting_max); wait for some of them"
-            )
+
+    def _turn_away(self, count: int) -> NoReturn:
+        self._room.turn_away(count)
+        raise TooManyOutstanding(f"{self._room}; wait for some of them")
 
     def _before(self, message: Message) -> Message:
         if self._before_send is None:
@@ -375,6 +466,7 @@ class Producer:
         # hot: 0.5 us.
         count = sending.count
         self._waiting -= count
+        self._room.leave(count, sending.size)
         if error is None:
             self._sent += count
         else:
@@ -400,9 +492,10 @@ class Producer:
                 # The caller's own code; the outcome of the send stands.
                 log.exception("after_send failed topic=%s", message.topic)
 
-    def _batch_failed(self, count: int) -> None:
+    def _batch_failed(self, count: int, size: int) -> None:
         """Count messages of which nothing was sent."""
         self._waiting -= count
+        self._room.leave(count, size)
         self._failed += count
         if not self._waiting:
             self._idle.set()

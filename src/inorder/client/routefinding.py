@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from inorder.client.sending import Sending
 from inorder.client.topiclines import BatchCall, TopicLine
-from inorder.errors import InorderError, NoWritableQueue
+from inorder.errors import InorderError, NoWritableQueue, RequestTimeout
 
 if TYPE_CHECKING:
     from inorder.client.delivery import Delivery
@@ -50,12 +51,13 @@ def place_early(delivery: Delivery, topic: TopicLine) -> None:
     """Give all in the line their places, in order; a batch waits until queues are drained."""
     topic.error = None
     while topic.early:
-        if topic.draining and isinstance(topic.early[0], BatchCall):
+        if topic.draining and not isinstance(topic.early[0], Sending):
             return  # its keys may have left several queues: it goes on when all are drained
         early = topic.early.popleft()
         try:
-            if isinstance(early, BatchCall):
-                delivery.place_batch(topic, early)
+            if not isinstance(early, Sending):
+                if not place_turn(delivery, topic, early):
+                    return
             elif early.wanted:
                 delivery.place(topic, early)
             else:
@@ -63,3 +65,34 @@ def place_early(delivery: Delivery, topic: TopicLine) -> None:
         except Exception as error:
             # Also what the caller's selector raises: whoever waits for the send gets it.
             delivery.fail_early(early, error)
+
+
+def place_turn(delivery: Delivery, topic: TopicLine, call: BatchCall) -> bool:
+    """Give some messages of a batch their places; True if those were the last.
+
+    A large batch takes several turns of the loop. Meanwhile it stands first in the line of its
+    topic, so that nothing that was called later comes between.
+    """
+    if not call.wanted:
+        call.fail(asyncio.CancelledError())
+        return True
+    delivery.place_batch(topic, call)
+    if call.placed:
+        return True
+    topic.early.appendleft(call)
+    topic.error = RequestTimeout(
+        f"a batch before it to topic {topic.name} took all the time; nothing was sent"
+    )
+    call.resume = lambda: _go_on(delivery, topic)
+    if not call.stalled:
+        delivery.loop.call_soon(call.resume)
+    return False
+
+
+def _go_on(delivery: Delivery, topic: TopicLine) -> None:
+    if delivery.closed or topic.finding or topic.draining or not topic.early:
+        return  # whoever finds the route or drains the queue goes on by itself
+    if delivery.is_known(topic):
+        place_early(delivery, topic)
+    else:
+        delivery.find(topic)

@@ -67,15 +67,34 @@ class Waiter(Protocol):
 class Series:
     """Requests of one call that follow one another: behind one that failed nothing is sent.
 
-    `divide` makes several requests of one, when a newer key map puts its messages into different
-    queues: given the places of the messages of each.
+    `behind` are series of the same call that its keys may have been in before, by an older key
+    map. `divide` makes several requests of one, when a newer key map puts its messages into
+    different queues: given the places of the messages of each.
     """
 
-    __slots__ = ("divide", "error")
+    __slots__ = ("_error", "behind", "divide")
 
-    def __init__(self, divide: Callable[[Sending, Sequence[Sequence[int]]], list[Sending]]) -> None:
+    def __init__(
+        self,
+        divide: Callable[[Sending, Sequence[Sequence[int]]], list[Sending]],
+        behind: Sequence[Series] = (),
+    ) -> None:
         self.divide = divide
-        self.error: BaseException | None = None
+        self.behind = behind
+        self._error: BaseException | None = None
+
+    @property
+    def error(self) -> BaseException | None:
+        """Return why nothing more of it is sent, None while all is well."""
+        if self._error is None and self.behind:
+            errors = (one.error for one in self.behind)
+            self._error = next((error for error in errors if error is not None), None)
+        return self._error
+
+    def fail(self, error: BaseException) -> None:
+        """Send nothing more of it."""
+        if self._error is None:
+            self._error = error
 
 
 class Sending(Entry):
@@ -95,6 +114,7 @@ class Sending(Entry):
         "part",
         "placed",
         "series",
+        "size",
         "topic",
         "tries",
         "waiter",
@@ -128,6 +148,7 @@ class Sending(Entry):
         self.messages = messages  # for hooks and selectors; None if there are none
         self.series = series
         self.oneway = oneway
+        self.size = 0  # bytes of its bodies, as its producer counts them
         self.lane: QueueLane | None = None
         self.by_key = False  # its key chose the queue
         self.placed = b""  # what it says of that: see SendTemplate.frame

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from inorder.client.queuelane import QueueLane
 from inorder.client.sending import Choice, Sending
@@ -15,26 +16,40 @@ from inorder.wire.routedata import TopicRoute
 from inorder.wire.sendframes import by_map
 
 
-class BatchCall:
-    """Messages that wait to be grouped by queue; `place` gets the queue of each."""
+class BatchCall(Protocol):
+    """Messages that wait to be grouped by queue, some at each turn."""
 
-    __slots__ = ("choice", "deadline_ms", "fail", "messages", "place", "topic")
+    topic: str
+    choice: Choice
+    deadline_ms: int
+    resume: Callable[[], None]
+    """Is called when there may be a further turn."""
+    stalled: bool
+    """No further turn before that."""
+    together: TopicQueue | None
+    """Where its messages without a key go."""
 
-    def __init__(  # noqa: PLR0917 - made in one place
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        choice: Choice,
-        deadline_ms: int,
-        place: Callable[[list[tuple[TopicQueue, int]]], list[tuple[TopicQueue, int, Sending]]],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        self.topic = topic
-        self.messages = messages
-        self.choice = choice
-        self.deadline_ms = deadline_ms
-        self.place = place
-        self.fail = fail
+    @property
+    def wanted(self) -> bool:
+        """Tell whether somebody still waits for it."""
+        ...
+
+    @property
+    def placed(self) -> bool:
+        """Tell whether all messages have their places."""
+        ...
+
+    def turn(self) -> Sequence[Message]:
+        """Return the messages of this turn; none if those before must be settled first."""
+        ...
+
+    def place(self, targets: list[tuple[TopicQueue, int]]) -> list[tuple[TopicQueue, int, Sending]]:
+        """Return their requests, given the queue of each and the version of its map."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """End the call: nothing of the messages without a place is sent."""
+        ...
 
 
 class TopicLine:

@@ -228,7 +228,9 @@ class Express:
         sending = Sending(where.queue.topic, key, part, None, deadline_ms, waiter)
         sending.number = sending.last = number
         sending.tries = 1
+        sending.size = len(part.body)
         producer._waiting += 1
+        producer._room.add(1, sending.size)
         take_over(producer._delivery, sending, where, producer_id)
 
     def _wire(self, address: str) -> _Wire | None:

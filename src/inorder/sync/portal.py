@@ -47,6 +47,7 @@ _EXIT_SECONDS = 1.0
 _OUTCOME_SECONDS = 30.0
 """How long it waits for outcomes; each send has a shorter time of its own."""
 _RESOLVE_SECONDS = 2.0
+_BEGUN_MAX = 256
 
 
 class Guest(Protocol):
@@ -122,13 +123,17 @@ class Portal:
     def post_nowait(self, begin: Callable[..., None], *args: Any) -> Future[Any]:
         """Run `begin(future, …)` on the loop and return the future."""
         posted = Posted(self, begin, args)
+        self.hand_over(posted)
+        return posted
+
+    def hand_over(self, posted: Posted) -> None:
+        """Let a future begin on the loop."""
         self.posted.add(posted)
         try:
             self._put(posted)
         except BaseException:
             self.posted.discard(posted)
             raise
-        return posted
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """Return the items of an async iterator, one call for each."""
@@ -207,7 +212,8 @@ class Portal:
 
     # From the caller's thread to the loop's.
 
-    def _put(self, work: Work) -> None:
+    def check_thread(self) -> None:
+        """Refuse a call that can have no outcome: in a forked child, or from the loop itself."""
         if self._pid != os.getpid():
             raise UsageError(
                 f"this object was made in process {self._pid}, before the fork; "
@@ -218,6 +224,9 @@ class Portal:
                 "this call would block the client's own event loop; hooks and callbacks must not "
                 "call the blocking client (use inorder.aio there)"
             )
+
+    def _put(self, work: Work) -> None:
+        self.check_thread()
         self._inbox.append(work)
         if self._stopped:
             raise AlreadyClosed("the client was closed; make a new one")
@@ -238,10 +247,14 @@ class Portal:
     # In the loop's thread.
 
     def _drain(self) -> None:
+        """Begin what lies in the inbox, some at a time: sockets are looked at in between."""
         self._woken = False
         inbox = self._inbox
-        while inbox:
+        for _ in range(min(len(inbox), _BEGUN_MAX)):
             inbox.popleft().begin(self._loop)
+        if inbox and not self._woken:
+            self._woken = True
+            self._loop.call_soon(self._drain, context=Context())
 
     def _main(self) -> None:
         loop = self._loop

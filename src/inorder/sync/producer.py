@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from inorder.client import producer as twin
+from inorder.client.batches import one_topic
 from inorder.client.checks import checked_delay
-from inorder.client.durations import Duration
-from inorder.client.sending import AfterSend, BeforeSend, Selector
+from inorder.client.durations import Duration, to_ms
+from inorder.client.outgoing import compose_items
+from inorder.client.sending import AfterSend, BeforeSend, Choice, Selector
 from inorder.config import ClientConfig
+from inorder.errors import AlreadyClosed, SendsFailed, TooManyOutstanding
+from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue
 from inorder.sync.express import Express
 from inorder.sync.portal import Future, lease
+from inorder.sync.sends import SendFuture, SharedIds, SharedRoom, SharedUnheard, bytes_of
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
 
 _NO_WISHES = (None, None, None, None)
 
@@ -47,6 +57,12 @@ class Producer:
             namesrv, group=group, id=id, config=config, tls=tls, before_send=before_send,
             after_send=after_send,
         )  # fmt: skip
+        settings = self._async._config
+        self._room = SharedRoom(settings.sends_waiting_max, settings.sends_waiting_bytes_max)
+        self._async._room = self._room
+        self._unheard = SharedUnheard(self._async._clock)
+        self._async._unheard = self._unheard
+        self._ids = SharedIds(self._async._clock)
         self._portal = lease(self._async)
         # Who may send by itself: nobody looks at its messages, and they need no secrets.
         plain = tls is None and id is None and before_send is None and after_send is None
@@ -98,9 +114,12 @@ class Producer:
                     return sent
             else:
                 express.interrupted()
-        receipt: SendReceipt = self._portal.post(
-            self._async._begin, topic, body, key, tag, keys, properties, queue, selector, arg,
-            sequence, timeout, False, level,
+        receipt: SendReceipt = self._when_there_is_room(
+            timeout,
+            lambda left: self._portal.post(
+                self._async._begin, topic, body, key, tag, keys, properties, queue, selector, arg,
+                sequence, left, False, level,
+            ),
         )  # fmt: skip
         return receipt
 
@@ -121,12 +140,34 @@ class Producer:
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> Future[SendReceipt]:
-        """Take a message and return at once; the future has what `send` would return."""
+        """Take a message; the future has what `send` would return.
+
+        It returns at once unless too many messages, or too many bytes, have no outcome yet: then
+        it waits for room, `timeout` at most, and raises TooManyOutstanding after that. Failures
+        that nobody asks the futures for are reported by `flush` and `close`.
+        """
         level = checked_delay(delay_level, deliver_at)
-        return self._portal.post_nowait(
-            self._async._begin, topic, body, key, tag, keys, properties, queue, selector, arg,
-            sequence, timeout, False, level,
+        size = bytes_of(body)
+        self._enter(size, timeout)
+        twin_ = self._async
+        message: tuple[Any, ...] = (
+            topic, body, key, tag, keys, properties, queue, selector, arg, sequence, timeout, False,
+            level,
         )  # fmt: skip
+        try:
+            begin = twin_._begin_inside if twin_._hooked else twin_._hand_over
+            future = SendFuture(
+                self._portal, begin, self._unheard, self._room, message=(topic, key), size=size
+            )
+            if twin_._hooked:
+                future.carry(size, *message)
+            else:
+                future.carry(twin_._make(future, *self._ids.next(), *message))
+            self._portal.hand_over(future)
+        except BaseException:
+            self._room.leave(1, size)
+            raise
+        return future
 
     def send_oneway(
         self,
@@ -147,9 +188,12 @@ class Producer:
 
         It keeps its place in the line of its queue. It may be lost without a word.
         """
-        self._portal.post(
-            self._async._begin, topic, body, key, tag, keys, properties, queue, selector, arg,
-            sequence, timeout, True,
+        self._when_there_is_room(
+            timeout,
+            lambda left: self._portal.post(
+                self._async._begin, topic, body, key, tag, keys, properties, queue, selector, arg,
+                sequence, left, True,
+            ),
         )  # fmt: skip
 
     def send_batch(
@@ -169,17 +213,38 @@ class Producer:
         of a named producer, one for each message. Raises the error if there was one request,
         BatchIncomplete if some of several failed.
         """
-        return self._portal.call(partial(
-            self._async.send_batch, messages, queue=queue, selector=selector, arg=arg,
-            sequences=sequences, timeout=timeout,
-        ))  # fmt: skip
+        twin_ = self._async
+        if twin_._hooked:
+            return self._when_there_is_room(
+                timeout,
+                lambda left: self._portal.call(partial(
+                    twin_.send_batch, messages, queue=queue, selector=selector, arg=arg,
+                    sequences=sequences, timeout=left,
+                )),
+            )  # fmt: skip
+        wanted = one_topic(messages)
+        ids, born_at_ms = self._ids.some(len(wanted))
+        items = compose_items(wanted, ids, twin_._config)
+        choice = Choice(queue, selector, arg)
+        return self._when_there_is_room(
+            timeout,
+            lambda left: self._portal.call(
+                twin_._send_items, wanted, items, ids, born_at_ms, choice, sequences, left
+            ),
+        )
 
     def flush(self) -> None:
-        """Wait until every message that was handed over has its outcome."""
+        """Wait until every message that was handed over has its outcome.
+
+        Raises SendsFailed for failures of `send_nowait` that nobody has asked the futures for.
+        """
         self._portal.call(self._async.flush)
 
     def close(self) -> None:
-        """Take no more messages, wait for the outcome of those on their way, let go."""
+        """Take no more messages, wait for the outcome of those on their way, let go.
+
+        Raises SendsFailed as `flush` does, when all is done.
+        """
         if not self._closed:
             self._closed = True
             if self._express is not None:
@@ -196,8 +261,13 @@ class Producer:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.close()
+        except SendsFailed as failed:
+            if kind is None:
+                raise
+            log.error("%s", failed)  # the block has an error of its own
 
     def __del__(self) -> None:
         if not self._closed:
@@ -205,3 +275,47 @@ class Producer:
 
     def __repr__(self) -> str:
         return repr(self._async)
+
+    # Inside.
+
+    def _enter(self, size: int, timeout: Duration | None) -> None:
+        """Take room for a message; wait for it if need be."""
+        if not self._closed and self._room.enter(1, size):
+            return
+        deadline_ms = self._deadline_ms(timeout)
+        while True:
+            self._wait(deadline_ms, 1)
+            if self._room.enter(1, size):
+                return
+
+    def _when_there_is_room(
+        self, timeout: Duration | None, send: Callable[[Duration | None], T]
+    ) -> T:
+        """Send once there is room; `send` gets the time that is left for it."""
+        if not self._room.full:
+            try:
+                return send(timeout)
+            except TooManyOutstanding:
+                pass  # others were faster
+        deadline_ms = self._deadline_ms(timeout)
+        while True:
+            left_ms = self._wait(deadline_ms, 1)
+            with contextlib.suppress(TooManyOutstanding):
+                return send(left_ms / 1000)
+
+    def _deadline_ms(self, timeout: Duration | None) -> int:
+        limit_ms = self._async._config.send_timeout_ms if timeout is None else to_ms(timeout)
+        return self._async._clock.monotonic_ms() + limit_ms
+
+    def _wait(self, deadline_ms: int, count: int) -> int:
+        """Wait until there is room; return the milliseconds that are left."""
+        while True:
+            if self._closed:
+                raise AlreadyClosed("this producer was closed; make a new one")
+            self._portal.check_thread()
+            left_ms = deadline_ms - self._async._clock.monotonic_ms()
+            if left_ms <= 0:
+                self._async._turn_away(count)
+            if not self._room.full:
+                return left_ms
+            self._room.wait(left_ms / 1000)

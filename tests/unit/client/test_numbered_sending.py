@@ -14,10 +14,11 @@ from inorder.errors import (
     BatchIncomplete,
     ConfigError,
     NoPermission,
+    PredecessorFailed,
     RequestTimeout,
     SystemError_,
 )
-from inorder.model import Message
+from inorder.model import Message, SendReceipt
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
@@ -341,7 +342,8 @@ def test_a_batch_stops_at_the_part_that_was_refused():
         with pytest.raises(BatchIncomplete) as caught:
             await producer.send_batch(messages)
         outcomes = caught.value.outcomes
-        assert [isinstance(outcome, NoPermission) for outcome in outcomes] == [False] + [True] * 5
+        kinds = [type(outcome) for outcome in outcomes]
+        assert kinds == [SendReceipt, NoPermission] + [PredecessorFailed] * 4
         await producer.send("t", body(7), key="k")
         assert server.stored() == [messages[0].body, body(7)]
 

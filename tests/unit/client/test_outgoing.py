@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from inorder.client import outgoing
-from inorder.client.outgoing import Outgoing, compose_batch
+from inorder.client.outgoing import Outgoing, compose_batch, compose_items
 from inorder.client.state.lane import WINDOW_MAX
 from inorder.config import ClientConfig
 from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
@@ -88,7 +88,8 @@ def test_batches_are_cut_by_size_and_keep_their_order():
     """No part is above the limit, unless one message alone is; nor has it too many messages."""
     messages = [Message("t", b"%03d" % n * (500 if n == 4 else 10)) for n in range(9)]
     ids = [f"ID{n}" for n in range(9)]
-    parts = compose_batch(messages, ids, 0, replace(CONFIG, batch_bytes_max=400))
+    made = compose_items(messages, ids, CONFIG)
+    parts = compose_batch(made, ids, 0, replace(CONFIG, batch_bytes_max=400))
     assert [id_ for part in parts for id_ in part.ids] == ids
     items = [item for part in parts for item in part.items or ()]
     assert [item.body for item in items] == [message.body for message in messages]
@@ -96,7 +97,7 @@ def test_batches_are_cut_by_size_and_keep_their_order():
     assert all(part.sys_flag == 0 for part in parts)
     assert any(part.count > 1 for part in parts)
     assert all(len(encode_batch(part.items or ())) <= 400 or part.count == 1 for part in parts)
-    assert len(compose_batch(messages, ids, 0, CONFIG)) == 1
-    many = [Message("t", b"x")] * (2 * WINDOW_MAX + 1)
+    assert len(compose_batch(made, ids, 0, CONFIG)) == 1
+    many = [made[0]] * (2 * WINDOW_MAX + 1)
     parts = compose_batch(many, [str(n) for n in range(len(many))], 0, CONFIG)
     assert [part.count for part in parts] == [WINDOW_MAX, WINDOW_MAX, 1]

@@ -16,6 +16,7 @@ from inorder.errors import (
     AlreadyClosed,
     BatchIncomplete,
     NoPermission,
+    PredecessorFailed,
     RequestTimeout,
     TooManyOutstanding,
     UsageError,
@@ -147,7 +148,8 @@ def test_a_large_batch_is_split_and_stops_at_the_first_failure():
         stored = [isinstance(outcome, SendReceipt) for outcome in outcomes]
         assert stored == sorted(stored, reverse=True)
         assert 0 < sum(stored) < 10
-        assert isinstance(outcomes[-1], NoPermission)
+        assert isinstance(outcomes[sum(stored)], NoPermission)
+        assert isinstance(outcomes[-1], PredecessorFailed)  # so it is known not to be stored
         assert server.count(RequestCode.SEND_BATCH_MESSAGE) == requests + 2
         assert producer.statistics().waiting == 0
 
@@ -236,17 +238,32 @@ def test_what_comes_later_is_refused_until_it_exists():
 
 
 def test_too_many_sends_at_a_time_are_refused():
-    """The limit has a name; when some are done there is room again."""
+    """The limit has a name; when some are done there is room again; statistics count them."""
 
     async def scenario(_: Scripted, client: Session) -> None:
         producer = Producer(client)
         futures = [producer.send_nowait("t", b"x", key="k") for _ in range(5)]
         with pytest.raises(TooManyOutstanding, match="sends_waiting_max"):
             producer.send_nowait("t", b"x", key="k")
+        assert producer.statistics().refused == 1
         await asyncio.gather(*futures)
         await producer.send("t", b"x", key="k")
 
     over_the_wire(scenario, config=ClientConfig(sends_waiting_max=5))
+
+
+def test_too_many_bytes_at_a_time_are_refused():
+    """Bodies count too; one that is larger than the limit goes while there is any room."""
+
+    async def scenario(_: Scripted, client: Session) -> None:
+        producer = Producer(client)
+        futures = [producer.send_nowait("t", b"x" * 600, key="k") for _ in range(2)]
+        with pytest.raises(TooManyOutstanding, match="sends_waiting_bytes_max"):
+            producer.send_nowait("t", b"x", key="k")
+        await asyncio.gather(*futures)
+        await producer.send("t", b"x" * 3000, key="k")
+
+    over_the_wire(scenario, config=ClientConfig(sends_waiting_bytes_max=1000))
 
 
 def test_a_short_send_behind_a_stuck_one_gives_up_in_time():

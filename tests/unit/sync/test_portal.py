@@ -336,3 +336,27 @@ def test_an_interrupted_call_does_not_keep_the_next_one_from_waking_the_loop(mon
         assert portal.call(double, 2, timeout=20) == 4
     finally:
         portal.stop()
+
+
+def test_a_busy_caller_leaves_the_loop_its_timers_and_sockets():
+    """Work that comes faster than it is done does not keep the loop from everything else."""
+    portal = Portal()
+    more = True
+
+    class Again:
+        def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+            if more:
+                portal._inbox.append(self)
+
+        def fail(self, error: Exception) -> None: ...
+
+    async def nap() -> str:
+        await asyncio.sleep(0.001)
+        return "woken"
+
+    try:
+        portal._put(Again())
+        assert portal.call(nap, timeout=30) == "woken"
+    finally:
+        more = False
+        portal.stop()

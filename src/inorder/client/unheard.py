@@ -1,0 +1,108 @@
+"""Failures of sends that nobody has asked for: who keeps no future learns of them by `flush`.
+
+A future counts as heard once somebody has got its error from it, or waits for it when it fails. The
+others are counted, a few of them in words, and reported by the next `flush` or `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any, Final, Protocol
+
+from inorder.errors import SendsFailed
+from inorder.model import SendReceipt
+
+EXAMPLES_MAX: Final = 5
+
+
+class Asked(Protocol):
+    """A future that notes whether somebody asks for its outcome."""
+
+    asked: bool
+    message: tuple[str, str | None]
+    unheard_at: int
+
+
+class Unheard:
+    """The failures of one producer that nobody has heard of."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._report = 1  # counts the reports; a future keeps that in which it will be
+        self._examples: dict[int, str] = {}
+
+    def failed(self, future: Asked, error: BaseException) -> None:
+        """Count a failure, unless somebody waits for it."""
+        if future.asked:
+            return
+        future.unheard_at = self._report
+        self.count += 1
+        if len(self._examples) < EXAMPLES_MAX:
+            topic, key = future.message
+            of_key = "" if key is None else f" key {key!r}"
+            self._examples[id(future)] = f"topic {topic}{of_key}: {error}"
+
+    def heard(self, future: Asked) -> None:
+        """Somebody got the error; each counts once, and not if it was reported."""
+        if future.unheard_at == self._report:
+            self.count -= 1
+            self._examples.pop(id(future), None)
+        future.unheard_at = 0
+
+    def take(self) -> SendsFailed | None:
+        """Return the report of what is unheard; with that it is not any more."""
+        count, self.count = self.count, 0
+        examples, self._examples = list(self._examples.values()), {}
+        self._report += 1
+        if not count:
+            return None
+        more = f", and {count - len(examples)} more" if count > len(examples) else ""
+        return SendsFailed(
+            f"{count} messages of send_nowait failed, and nobody asked for their outcome: "
+            f"{'; '.join(examples) or 'keep the futures to see which'}{more if examples else ''}",
+            count,
+        )
+
+
+class SendFuture(asyncio.Future[SendReceipt]):
+    """The future of `send_nowait` in `inorder.aio`: it knows whether somebody asks."""
+
+    def __init__(
+        self,
+        unheard: Unheard,
+        message: tuple[str, str | None],
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(loop=loop)
+        self.asked = False
+        self.message = message  # its topic and key
+        self.unheard_at = 0
+        self._unheard = unheard
+
+    def set_exception(self, exception: type | BaseException, /) -> None:
+        if isinstance(exception, BaseException):
+            self._unheard.failed(self, exception)
+        super().set_exception(exception)
+
+    def result(self) -> SendReceipt:
+        if self.unheard_at:
+            self._unheard.heard(self)
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        if self.unheard_at:
+            self._unheard.heard(self)
+        return super().exception()
+
+    def __await__(self) -> Generator[Any, None, SendReceipt]:
+        self.asked = True
+        try:
+            return (yield from super().__await__())
+        finally:
+            self.asked = False
+            if self.unheard_at:
+                self._unheard.heard(self)
+
+    __iter__ = __await__
