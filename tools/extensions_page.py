@@ -40,6 +40,9 @@ _UPGRADES = """
 - The journal of owners, `inorder/owners.NNNNNN`, has one more kind of record, `o`: a group consumes
   a topic in order. Directories of before open; the same follows from their grants and commits. A
   broker of before leaves such records out and says so in its log.
+- Grants in that journal may end with `deadline_ms`, and `inorder/start.json` may have
+  `waits_until_ms`: when what was granted before a start has run out. Where they are missing the
+  whole lease is waited for; a broker of before does not look at them.
 """
 
 _MODULES = (producers, leases, parking, resizing)

@@ -8,7 +8,7 @@ arrive twice. Time is counted in ticks: a lease is LEASE_TICKS long, the grace G
 
 Each rule of the contract is a switch of `Rules`; with all of them on nothing breaks, without any
 single one the search finds the schedule that breaks (`test_lease_model.py`). The names of rules and
-invariants are those of the ordering contract (P2, P4, P5, A9..A11).
+invariants are those of the ordering contract (P2, P4, P5, A9..A11, A15).
 """
 
 from __future__ import annotations
@@ -63,6 +63,14 @@ class Rules:
     """Once a release was sent no handler starts under that epoch, answered or not (P2)."""
     renewal_only_renews: bool = True
     """The answer to a renewal gives nothing back that was released or lost meanwhile (P2)."""
+    deadline_kept: bool = True
+    """The end of a lease that a start has set is kept by the next one (A15)."""
+    renewal_voids: bool = True
+    """The first renewal after a start voids that, in the journal and before its answer (A15)."""
+    fold_says_what_stands: bool = True
+    """A fold of the journal does not bring back what was voided (A15)."""
+    wait_deadline_kept: bool = True
+    """A kill does not begin the wait after a power cut anew (A15)."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,8 @@ class Kept(NamedTuple):
     committed: int = 0
     commit_epoch: int = 0
     commit_number: int = 0
+    dated: bool = False
+    """It says when the lease ends; `due` of the broker counts down to that, up or not."""
 
 
 class Broker(NamedTuple):
@@ -117,6 +127,10 @@ class Broker(NamedTuple):
     wait: int = 0
     start: int = 1
     counter: int = 0
+    due: int = 0
+    wait_dated: bool = False
+    stated: bool = False
+    """The lease is from before this start; kept only for a fold that says too much."""
 
 
 class Ghost(NamedTuple):
@@ -128,6 +142,8 @@ class Ghost(NamedTuple):
     applied: int = 0
     floor: int = 0
     released_at: int = 0
+    kept_for: int = NOBODY
+    """Ticks since the first start after the broker heard of the owner; NOBODY: none since."""
     broken: str = ""
 
 
@@ -221,13 +237,17 @@ class Lease:
     # Time.
 
     def _tick(self, world: World) -> World:
-        broker = world.broker
+        broker, ghost = world.broker, world.ghost
+        broker = broker._replace(due=max(0, broker.due - 1))
         if broker.up:
-            broker = broker._replace(
-                remaining=max(0, broker.remaining - 1), wait=max(0, broker.wait - 1)
-            )
+            broker = broker._replace(remaining=max(0, broker.remaining - 1))
+        if broker.up or broker.wait_dated:
+            broker = broker._replace(wait=max(0, broker.wait - 1))
+        if ghost.kept_for != NOBODY:
+            ghost = ghost._replace(kept_for=min(ghost.kept_for + 1, LEASE_TICKS))
         return world._replace(
             broker=broker,
+            ghost=_judged(broker, ghost),
             consumers=tuple(one._replace(trust=max(0, one.trust - 1)) for one in world.consumers),
             packets=tuple(
                 sorted(
@@ -364,8 +384,12 @@ class Lease:
             if packet.epoch != kept.epoch:
                 return _answer(world, packet, kind="refused")
             world = world._replace(
-                broker=broker._replace(remaining=LEASE_TICKS),
-                ghost=world.ghost._replace(granted_to=packet.consumer),
+                broker=self._write(
+                    broker._replace(remaining=LEASE_TICKS),
+                    kept._replace(dated=kept.dated and not self._rules.renewal_voids),
+                    journalled=True,
+                ),
+                ghost=world.ghost._replace(granted_to=packet.consumer, kept_for=NOBODY),
             )
             return _answer(world, packet, kind="granted", offset=kept.committed)
         # Who asks for what it has already begins anew, under a new epoch.
@@ -374,15 +398,15 @@ class Lease:
             return _answer(world, packet, kind="refused")
         epoch = (broker.start << START_BITS) + broker.counter + 1
         granted = self._write(
-            broker._replace(remaining=LEASE_TICKS, counter=broker.counter + 1),
-            kept._replace(owner=asker, epoch=epoch),
+            broker._replace(remaining=LEASE_TICKS, counter=broker.counter + 1, due=0, stated=False),
+            kept._replace(owner=asker, epoch=epoch, dated=False),
             journalled=self._rules.grants_journalled,
         )
         ghost = world.ghost
         world = world._replace(
             broker=granted,
             left=world.left._replace(grants=world.left.grants - 1),
-            ghost=ghost._replace(granted_to=packet.consumer, epoch_top=epoch),
+            ghost=ghost._replace(granted_to=packet.consumer, epoch_top=epoch, kept_for=NOBODY),
         )
         if epoch <= ghost.epoch_top:
             world = _break(world, "P2: an epoch was given before")
@@ -404,6 +428,8 @@ class Lease:
             kept = kept._replace(
                 committed=packet.offset, commit_epoch=packet.epoch, commit_number=packet.number
             )
+        kept = kept._replace(dated=kept.dated and not self._rules.renewal_voids)
+        ghost = ghost._replace(kept_for=NOBODY)
         broker = self._write(
             broker._replace(remaining=LEASE_TICKS),
             kept,
@@ -434,8 +460,8 @@ class Lease:
         return world._replace(broker=self._free(world.broker), ghost=ghost)
 
     def _free(self, broker: Broker) -> Broker:
-        freed = broker._replace(remaining=0)
-        return self._write(freed, broker.now._replace(owner=NOBODY), journalled=True)
+        freed = broker._replace(remaining=0, due=0, stated=False)
+        return self._write(freed, broker.now._replace(owner=NOBODY, dated=False), journalled=True)
 
     def _write(self, broker: Broker, kept: Kept, *, journalled: bool) -> Broker:
         if not journalled or kept == broker.journal:
@@ -463,10 +489,33 @@ class Lease:
     def _broker_steps(self, world: World) -> Iterator[Step]:
         broker = world.broker
         if not broker.up:
-            yield "the broker starts", world._replace(broker=broker._replace(up=True))
+            yield "the broker starts", self._begin(world)
             return
+        if broker.stated and not broker.now.dated:
+            folded = broker._replace(journal=broker.now._replace(dated=True))
+            yield "the journal is folded", world._replace(broker=folded)
         if world.left.resets:
             yield "the offset is reset", self._reset(world)
+
+    def _begin(self, world: World) -> World:
+        """Open the port: what is left of a lease, or of a wait, has an end that is on disk."""
+        broker, kept, ghost, rules = world.broker, world.broker.now, world.ghost, self._rules
+        if broker.wait:
+            broker = broker._replace(wait_dated=rules.wait_deadline_kept)
+        if kept.owner != NOBODY:
+            due = broker.due if kept.dated else LEASE_TICKS
+            kept = kept._replace(dated=rules.deadline_kept)
+            broker = broker._replace(
+                now=kept,
+                journal=kept,
+                remaining=due if rules.waits_stated_lease else 0,
+                due=due if rules.deadline_kept else 0,
+                stated=not rules.fold_says_what_stands,
+            )
+        if ghost.kept_for == NOBODY and (kept.owner != NOBODY or broker.wait):
+            ghost = ghost._replace(kept_for=0)
+        broker = broker._replace(up=True)
+        return world._replace(broker=broker, ghost=_judged(broker, ghost))
 
     def _reset(self, world: World) -> World:
         broker, kept = world.broker, world.broker.now._replace(committed=0)
@@ -502,12 +551,13 @@ class Lease:
 
     def _kill(self, world: World) -> World:
         broker = world.broker
-        span = LEASE_TICKS if self._rules.waits_stated_lease else 0
+        wait = broker.wait if self._rules.wait_survives else 0
+        if wait and not self._rules.wait_deadline_kept:
+            wait = LEASE_TICKS
         down = Broker(
             up=False, now=broker.journal, journal=broker.journal, before=broker.before,
-            remaining=span if broker.journal.owner != NOBODY else 0,
-            wait=LEASE_TICKS if broker.wait and self._rules.wait_survives else 0,
-            start=broker.start + 1, counter=0,
+            wait=wait, start=broker.start + 1, counter=0,
+            due=broker.due if broker.journal.dated else 0, wait_dated=broker.wait_dated,
         )  # fmt: skip
         world = world._replace(broker=down)
         if broker.journal.committed < world.ghost.floor:
@@ -517,19 +567,29 @@ class Lease:
     def _cut(self, world: World, kept: Kept) -> World:
         broker = world.broker
         owner = NOBODY if self._rules.boot_id else kept.owner
-        kept = kept._replace(owner=owner)
+        kept = kept._replace(owner=owner, dated=False)
         start, counter = broker.start + 1, 0
         if not self._rules.start_number:
             start, counter = kept.epoch >> START_BITS, kept.epoch & ((1 << START_BITS) - 1)
         down = Broker(
             up=False, now=kept, journal=kept, before=kept,
-            remaining=LEASE_TICKS if owner != NOBODY else 0,
             wait=LEASE_TICKS if self._rules.waits_after_cut else 0,
             start=max(start, 1), counter=counter,
         )  # fmt: skip
         # Under async flush a power cut takes commits with it; they may be said again, not more.
-        ghost = world.ghost._replace(floor=kept.committed, released_at=kept.committed)
+        ghost = world.ghost._replace(
+            floor=kept.committed, released_at=kept.committed, kept_for=NOBODY
+        )
         return world._replace(broker=down, ghost=ghost)
+
+
+def _judged(broker: Broker, ghost: Ghost) -> Ghost:
+    """Say if a queue is kept for an owner that is not heard of, longer than its lease."""
+    held = broker.now.owner != NOBODY and broker.remaining
+    if broker.up and ghost.kept_for == LEASE_TICKS and (held or broker.wait):
+        what = "P6: a restart gives a dead owner its lease again"
+        return ghost._replace(broken=ghost.broken or what)
+    return ghost
 
 
 def _with(world: World, number: int, one: Consumer) -> World:

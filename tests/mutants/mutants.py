@@ -26,6 +26,7 @@ _NUMBERING = "inorder.broker.numbering"
 SIM = "sim"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
 _IN_COMEBACKS = "tests/integration/test_stock_comebacks.py::"
+_IN_FLAPPING = "tests/integration/test_flapping_broker.py::"
 _IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
 _IN_SENDS = "tests/integration/test_numbered_sends.py::"
 _IN_RESIZING = "tests/integration/test_resizing.py::"
@@ -290,6 +291,35 @@ MUTANTS = [
         "        return last is None or (epoch, number) > (last.epoch, last.number)\n",
         "        return True\n",
         f"{_IN_LEASES}test_a11_commits_are_taken_in_the_order_of_their_numbers",
+    ),
+    Mutant(
+        "lease-begins-anew", "P6, A15", "each start gives a dead owner its whole lease again",
+        "inorder.broker.state.leaseterms",
+        "    return min(stated_ms, begun_anew_ms) if same_boot and stated_ms else begun_anew_ms\n",
+        "    return begun_anew_ms\n",
+        f"{_IN_FLAPPING}test_a_dead_owners_queue_moves_one_lease_after_the_first_start "
+        f"{_IN_FLAPPING}test_a_dead_stock_owners_queue_moves_after_31_s",
+    ),
+    Mutant(
+        "renewal-keeps-the-deadline", "P2, A15", "who renewed after a start is overtaken",
+        _LEASES,
+        "wanted != lease.terms or lease.deadline_ms > 0\n",
+        "wanted != lease.terms\n",
+        f"{_IN_FLAPPING}test_an_owner_that_renews_has_its_whole_lease_from_the_next_start_on",
+    ),
+    Mutant(
+        "fold-brings-the-deadline-back", "P2, A15", "a fold states a deadline that was voided",
+        _LEASES,
+        "        lease.deadline_ms = 0\n",
+        "",
+        f"{_IN_FLAPPING}test_an_owner_that_renews_has_its_whole_lease_from_the_next_start_on",
+    ),
+    Mutant(
+        "wait-begins-anew", "P6, A15", "each start waits anew for what a power cut has taken",
+        _STARTS,
+        "            self.now.waits_until_ms, self.now.longest_ms,",
+        "            0, self.now.longest_ms,",
+        f"{_IN_FLAPPING}test_the_wait_after_a_power_cut_is_one_wait",
     ),
     Mutant(
         "back-between-two-locks", "P4, A16", "in the gap between two locks an offset goes back",

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from inorder.broker.state.leases import (
     NOBODY,
+    STOCK_RESTART_MS,
     STOCK_VIEW_MS,
     Decision,
     LeaseKey,
@@ -50,6 +51,8 @@ class LeaseModel(RuleBasedStateMachine):
         self.connections = {owner: index for index, owner in enumerate(OWNERS)}
         self.last_epoch = dict.fromkeys(KEYS, 0)
         self.last_owner: dict[LeaseKey, tuple[Owner, int]] = {}
+        self.kept_since: dict[LeaseKey, int] = {}
+        """When the broker has started for the first time since it heard of a queue's owner."""
 
     def _believes(self, key: LeaseKey, owner: Owner) -> bool:
         belief = self.beliefs.get((key, owner))
@@ -74,6 +77,7 @@ class LeaseModel(RuleBasedStateMachine):
         else:
             assert decision.epoch == self.last_epoch[key], "nobody goes on under a stale epoch"
         self.last_owner[key] = (owner, decision.epoch)
+        self.kept_since.pop(key, None)
         # A stock client's view begins when it has the answer.
         trust = self.now + STOCK_VIEW_MS if owner.is_stock else sent + decision.terms.trust_ms
         self.beliefs[key, owner] = Belief(decision.epoch, trust, decision.terms)
@@ -103,9 +107,17 @@ class LeaseModel(RuleBasedStateMachine):
         sent = self.now
         self.now += late
         self.table.expire(self.now)
-        if self.table.is_current(*key, known.epoch):
-            self.table.renew(key, self.now, self.connections[owner])
+        lease = self.table.get(*key)
+        if lease is not None and lease.epoch == known.epoch:
+            if lease.deadline_ms:
+                decision = self.table.decide(key, owner, self.now, epoch=known.epoch)
+                assert decision.is_new, "the journal is told of the first renewal after a start"
+                self.journal[key] = Past(owner, decision.epoch, decision.terms, released=False)
+                self.table.apply(decision, self.now, connection=self.connections[owner])
+            else:
+                self.table.renew(key, self.now, self.connections[owner])
             known.until_ms = sent + known.terms.trust_ms
+            self.kept_since.pop(key, None)
 
     @rule(ms=st.integers(1, 9000))
     def time_passes(self, ms: int) -> None:
@@ -135,8 +147,11 @@ class LeaseModel(RuleBasedStateMachine):
         lease = self.table.get(*key)
         if lease is not None and lease.owner != NOBODY:
             epoch = self.table.take_epoch()
-            self.journal[key] = Past(NOBODY, epoch, lease.terms, released=False)
-            self.table.void(key, epoch, self.now)
+            until_ms = self.table.trusted_until_ms(key, self.now)
+            self.journal[key] = Past(
+                NOBODY, epoch, lease.terms, released=False, deadline_ms=until_ms
+            )
+            assert self.table.void(key, epoch, self.now) == until_ms
             self.last_epoch[key] = epoch
 
     @rule(key=keys)
@@ -148,7 +163,9 @@ class LeaseModel(RuleBasedStateMachine):
                 self.journal[key] = self.journal[key]._replace(released=True)
         else:
             self.table.raise_epoch(key, epoch)
-            self.journal[key] = Past(lease.owner, epoch, lease.terms, released=False)
+            self.journal[key] = Past(
+                lease.owner, epoch, lease.terms, released=False, deadline_ms=lease.deadline_ms
+            )
         self.last_epoch[key] = epoch
 
     @rule(same_boot=st.booleans(), down_ms=st.integers(0, 2000))
@@ -158,15 +175,40 @@ class LeaseModel(RuleBasedStateMachine):
         self.starts += 1
         self.table = LeaseTable(start_number=self.starts)
         self.table.restore(self.journal.items(), self.now, same_boot=same_boot)
-        if not same_boot:
-            for key, past in list(self.journal.items()):
-                lease = self.table.get(*key)
-                if lease is not None:
-                    assert not self.table.is_current(*key, past.epoch)
-                    self.journal[key] = Past(NOBODY, lease.epoch, past.terms, released=False)
-                    self.last_epoch[key] = lease.epoch
+        for key, past in list(self.journal.items()):
+            lease = self.table.get(*key)
+            if lease is None:
+                continue
+            if not same_boot:
+                assert not self.table.is_current(*key, past.epoch)
+                self.last_epoch[key] = lease.epoch
+                self.kept_since.pop(key, None)
+            self.kept_since.setdefault(key, self.now)
+        self.journal_is_folded()
         for owner in OWNERS:
             self.connections[owner] += 100
+
+    @rule()
+    def journal_is_folded(self) -> None:
+        """What it says is what stands: who ran out is not in it any more."""
+        self.journal = {
+            key: Past(
+                lease.owner, lease.epoch, lease.terms, released=False,
+                deadline_ms=lease.deadline_ms,
+            )
+            for key in KEYS
+            if (lease := self.table.get(*key)) is not None
+        }  # fmt: skip
+
+    @invariant()
+    def a_dead_owner_is_waited_for_once(self) -> None:
+        """However often the broker restarts: a lease after the first start its queue is free."""
+        self.table.expire(self.now)
+        for key, since_ms in self.kept_since.items():
+            lease = self.table.get(*key)
+            if lease is not None:
+                longest_ms = max(lease.terms.lease_ms, STOCK_RESTART_MS * lease.owner.is_stock)
+                assert self.now < since_ms + longest_ms, f"{key.queue} is kept for {lease.owner}"
 
     @invariant()
     def one_owner_at_a_time(self) -> None:

@@ -318,8 +318,13 @@ class Leasing:
         self._broker.safety.require()
         key = self._key(fields.group, fields.topic, fields.queue_id)
         now_ms = self._broker.clock.monotonic_ms()
-        if self._table.is_current(*key, fields.epoch):
-            self._table.renew(key, now_ms, connection.id)
+        lease = self._table.get(*key)
+        if lease is not None and lease.epoch == fields.epoch:
+            if lease.deadline_ms:  # of before the last start; it ends with this, and for good
+                decision = self._table.decide(key, lease.owner, now_ms, epoch=fields.epoch)
+                self.apply([decision], now_ms, connection)
+            else:
+                self._table.renew(key, now_ms, connection.id)
             return
         past = self._table.past(key)
         if past is None:

@@ -123,7 +123,7 @@ class OwnersFile:
         broker.leases.begin(self.start.now.start)
         broker.leases.restore(leases.items(), now_ms, same_boot=self.start.same_boot)
         if self.start.now.waits:
-            broker.leases.closed_until_ms = now_ms + self.start.now.longest_ms
+            broker.leases.closed_until_ms = self.start.wait(now_ms)
         return bool(records)
 
     def _read(self) -> Iterator[Record]:
@@ -475,8 +475,9 @@ class OwnersFile:
                 if lease is not None:
                     key = LeaseKey(group, queue)
                     yield ownerrecords.granted(
-                        key, lease.owner, lease.epoch, lease.terms, recalled=lease.recalled
-                    )
+                        key, lease.owner, lease.epoch, lease.terms, recalled=lease.recalled,
+                        deadline_ms=lease.deadline_ms,
+                    )  # fmt: skip
         for place in commits.keys():  # noqa: SIM118 - no mapping
             last = commits.get(place)
             offset = self._broker.offsets.query(*place)

@@ -96,8 +96,12 @@ class Ownership:
             return "", 0
         holder, epoch = lease.client_id, lease.epoch
         new = self._table.take_epoch()
-        self._file.write([ownerrecords.granted(key, NOBODY, new, lease.terms)])
-        self._table.void(key, new, self._broker.clock.monotonic_ms())
+        now_ms = self._broker.clock.monotonic_ms()
+        until_ms = self._table.trusted_until_ms(key, now_ms)
+        self._file.write(
+            [ownerrecords.granted(key, NOBODY, new, lease.terms, deadline_ms=until_ms)]
+        )
+        self._table.void(key, new, now_ms)
         self._broker.keeping.lock_deadline_changed()
         self._broker.wake(topic, queue_id)  # its pulls that wait are refused
         return holder, epoch
@@ -116,7 +120,12 @@ class Ownership:
                 self._file.write(
                     [
                         ownerrecords.granted(
-                            key, lease.owner, lease.epoch, lease.terms, recalled=True
+                            key,
+                            lease.owner,
+                            lease.epoch,
+                            lease.terms,
+                            recalled=True,
+                            deadline_ms=lease.deadline_ms,
                         )
                     ]
                 )
@@ -141,7 +150,12 @@ class Ownership:
                 ownerrecords.freed(key)
                 if lease is None
                 else ownerrecords.granted(
-                    key, lease.owner, epoch, lease.terms, recalled=lease.recalled
+                    key,
+                    lease.owner,
+                    epoch,
+                    lease.terms,
+                    recalled=lease.recalled,
+                    deadline_ms=lease.deadline_ms,
                 )
             )
             records.append(ownerrecords.Commit(group, topic, queue_id, offset, end, epoch, 0, ""))

@@ -8,6 +8,7 @@ longest_ms   how long the owners of queues may believe in what was granted; rais
              anything longer is granted, so that a start that cannot know the leases knows how
              long to wait
 waits        a start that could not know the leases has not waited that long yet
+waits_until_ms  when it will have, by the clock of this boot; a kill does not begin that anew
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from inorder.broker.snapshots import Snapshot
+from inorder.broker.state.leaseterms import deadline_after_start
 from inorder.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Start(msgspec.Struct, frozen=True):
     generation: int = 0
     longest_ms: int = 0
     waits: bool = False
+    waits_until_ms: int = 0
 
 
 class StartFile:
@@ -64,6 +67,7 @@ class StartFile:
             generation=before.generation + self.may_have_lost,
             longest_ms=before.longest_ms,
             waits=before.waits or self.may_have_lost,
+            waits_until_ms=before.waits_until_ms if self.same_boot else 0,
         )
 
     def _decode(self, data: bytes) -> None:
@@ -88,9 +92,17 @@ class StartFile:
             self.may_have_lost = True
             self.next_generation()
 
+    def wait(self, now_ms: int) -> int:
+        """Return when all that was granted and is not known has run out; `begin` saves it."""
+        until_ms = deadline_after_start(
+            self.now.waits_until_ms, self.now.longest_ms, now_ms, same_boot=self.same_boot
+        )
+        self.now = msgspec.structs.replace(self.now, waits_until_ms=until_ms)
+        return until_ms
+
     def waited(self) -> None:
         """Note that all that was granted and is not known has run out."""
-        self._save(msgspec.structs.replace(self.now, waits=False))
+        self._save(msgspec.structs.replace(self.now, waits=False, waits_until_ms=0))
 
     def raise_longest(self, ms: int) -> None:
         """Return when it is on disk that leases of this length are granted.

@@ -14,7 +14,9 @@ same epoch. Refused owners are remembered, so that they can be told.
 
 After a start the leases of the journal stand for the whole time that they state (a stock client's
 for 31 s, since its view began with our answer). On the same boot of the machine their owners go on
-with the epoch they have; else they are nobody's, and only waited for.
+with the epoch they have; else they are nobody's, and only waited for. The end of that time is
+written down, and the next start of the same boot keeps to it, unless the owner has been heard of:
+the first renewal after a start is written down before its answer.
 
 `decide` changes nothing: the shell writes what was decided to its journal, then calls `apply`.
 Time is monotonic.
@@ -39,6 +41,7 @@ from inorder.broker.state.leaseterms import (
     Past,
     Terms,
     Verdict,
+    deadline_after_start,
 )
 from inorder.model import TopicQueue
 
@@ -171,14 +174,11 @@ class LeaseTable:
                 return Decision(
                     Verdict.REFUSE, key, owner, wanted, 0, lease.owner, lease.expires_ms
                 )
+            is_new = wanted != lease.terms or lease.deadline_ms > 0
             if owner.is_stock or lease.epoch == epoch:
-                return Decision(
-                    Verdict.RENEW, key, owner, wanted, lease.epoch, is_new=wanted != lease.terms
-                )
+                return Decision(Verdict.RENEW, key, owner, wanted, lease.epoch, is_new=is_new)
             if epoch:
-                return Decision(
-                    Verdict.RESET, key, owner, wanted, lease.epoch, is_new=wanted != lease.terms
-                )
+                return Decision(Verdict.RESET, key, owner, wanted, lease.epoch, is_new=is_new)
             return self._grant(key, owner, wanted)
         past = self._past.get(key)
         if epoch:
@@ -224,6 +224,7 @@ class LeaseTable:
         self._waiting.get(key, {}).pop(owner, None)
         lease.renewed_ms = now_ms
         lease.terms = decision.terms
+        lease.deadline_ms = 0
         if decision.is_fresh:
             assert decision.epoch >= lease.epoch, "epochs grow"
             lease.epoch, lease.granted_ms = decision.epoch, now_ms
@@ -235,6 +236,7 @@ class LeaseTable:
     def renew(self, key: LeaseKey, now_ms: int, connection: int | None) -> None:
         """Count something else that came under the present epoch as a renewal."""
         lease = self._groups[key.group][key.queue]
+        assert not lease.deadline_ms, "the journal has to be told first"
         lease.renewed_ms = now_ms
         self._bind(key, lease, connection)
         self._set_expiry(key, lease, now_ms + lease.terms.lease_ms)
@@ -251,16 +253,21 @@ class LeaseTable:
         if past is not None and past.epoch == epoch:
             self._past[key] = past._replace(released=True)
 
+    def trusted_until_ms(self, key: LeaseKey, now_ms: int) -> int:
+        """Return when an owner has ceased to start handlers by itself, if it hears no more."""
+        lease = self._groups[key.group][key.queue]
+        return max(now_ms, min(lease.expires_ms, lease.renewed_ms + lease.terms.trust_ms))
+
     def void(self, key: LeaseKey, epoch: int, now_ms: int) -> int:
         """Take a queue from its owner; return when another one may have it.
 
         Not before the owner has ceased to start handlers by itself.
         """
         lease = self._groups[key.group][key.queue]
-        until_ms = min(lease.expires_ms, lease.renewed_ms + lease.terms.trust_ms)
+        until_ms = self.trusted_until_ms(key, now_ms)
         self._bind(key, lease, None)
-        lease.owner, lease.epoch = NOBODY, epoch
-        self._set_expiry(key, lease, max(until_ms, now_ms))
+        lease.owner, lease.epoch, lease.deadline_ms = NOBODY, epoch, until_ms
+        self._set_expiry(key, lease, until_ms)
         return lease.expires_ms
 
     def raise_epoch(self, key: LeaseKey, epoch: int) -> None:
@@ -357,12 +364,16 @@ class LeaseTable:
     ) -> None:
         """Take over what a journal says."""
         for key, past in leases:
-            owner, epoch, terms, _, recalled = past
+            owner, epoch, terms, _, recalled, stated_ms = past
             if past.released:
                 self._remember(key, past)
                 continue
-            until_ms = now_ms + (STOCK_RESTART_MS if owner.is_stock else terms.lease_ms)
-            lease = Lease(owner, epoch, terms, now_ms, now_ms, until_ms, recalled=recalled)
+            whole_ms = STOCK_RESTART_MS if owner.is_stock else terms.lease_ms
+            until_ms = deadline_after_start(stated_ms, whole_ms, now_ms, same_boot=same_boot)
+            lease = Lease(
+                owner, epoch, terms, now_ms, now_ms, until_ms, recalled=recalled,
+                deadline_ms=until_ms,
+            )  # fmt: skip
             if not same_boot:  # whoever comes with the old epoch is refused, also with a pull
                 lease.owner, lease.epoch = NOBODY, self.take_epoch()
             self._groups.setdefault(key.group, {})[key.queue] = lease

@@ -69,6 +69,9 @@ class Lease:
     """Its owner is to finish what it handles, and give the queue back."""
     asked: int = 0
     """The number of the request by which it was granted; earlier ones of its owner are late."""
+    deadline_ms: int = 0
+    """When it ends at the latest, also over restarts: nobody has renewed it since a start. 0: it
+    was granted or renewed since, so the next start cannot know."""
 
     @property
     def client_id(self) -> str:
@@ -89,6 +92,18 @@ class Past(NamedTuple):
     terms: Terms
     released: bool
     recalled: bool = False
+    deadline_ms: int = 0
+
+
+def deadline_after_start(stated_ms: int, whole_ms: int, now_ms: int, *, same_boot: bool) -> int:
+    """Return when what was granted before a start has run out, by the clock of the boot.
+
+    `stated_ms`: what an earlier start has said, 0 for nothing. It holds as long as the machine is
+    not restarted: whoever renews after a start has that voided before the answer. So a broker that
+    restarts again and again does not keep a dead owner's queue for ever.
+    """
+    begun_anew_ms = now_ms + whole_ms
+    return min(stated_ms, begun_anew_ms) if same_boot and stated_ms else begun_anew_ms
 
 
 class Verdict(Enum):

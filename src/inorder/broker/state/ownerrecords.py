@@ -37,6 +37,8 @@ class Granted(_Record, frozen=True, tag="g"):
     lease_ms: int
     grace_ms: int
     recalled: bool = False
+    deadline_ms: int = 0
+    """When it ends at the latest, by the clock of this boot; 0: nobody can know."""
 
 
 class Freed(_Record, frozen=True, tag="f"):
@@ -111,11 +113,14 @@ def decode(payload: bytes) -> Record:
 
 
 def granted(
-    key: LeaseKey, owner: Owner, epoch: int, terms: Terms, *, recalled: bool = False
-) -> Granted:
+    key: LeaseKey, owner: Owner, epoch: int, terms: Terms, *, recalled: bool = False,
+    deadline_ms: int = 0,
+) -> Granted:  # fmt: skip
     """Return the record of a lease."""
     group, queue = key
-    return Granted(group, queue.topic, queue.broker, queue.index, *owner, epoch, *terms, recalled)
+    return Granted(
+        group, queue.topic, queue.broker, queue.index, *owner, epoch, *terms, recalled, deadline_ms
+    )
 
 
 def freed(key: LeaseKey) -> Freed:
@@ -143,7 +148,9 @@ def replay(
             if isinstance(record, Granted):
                 owner = Owner(record.client_id, record.instance)
                 terms = Terms(record.lease_ms, record.grace_ms)
-                leases[key] = Past(owner, record.epoch, terms, False, record.recalled)
+                leases[key] = Past(
+                    owner, record.epoch, terms, False, record.recalled, record.deadline_ms
+                )
             elif key in leases:
                 leases[key] = leases[key]._replace(released=True)
         elif isinstance(record, Forgotten):

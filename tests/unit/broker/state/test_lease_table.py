@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from inorder.broker.state.leases import (
     COUNTER_BITS,
     NOBODY,
@@ -15,6 +17,7 @@ from inorder.broker.state.leases import (
     Terms,
     Verdict,
 )
+from inorder.broker.state.leaseterms import deadline_after_start
 from inorder.model import TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
@@ -283,3 +286,38 @@ def test_a_renewed_lease_is_not_due() -> None:
     assert table.is_due(8000)
     assert table.expire(8000) == [KEY]
     assert not table.is_due(8000)
+
+
+@pytest.mark.parametrize(
+    ("stated_ms", "same_boot", "until_ms"),
+    [
+        (0, True, 15_000),
+        (12_000, True, 12_000),
+        (9_000, True, 9_000),
+        (16_000, True, 15_000),
+        (12_000, False, 15_000),
+        (0, False, 15_000),
+    ],
+)
+def test_a15_what_is_left_of_a_lease_after_a_start(
+    stated_ms: int, same_boot: bool, until_ms: int
+) -> None:
+    """At 10 s, of a lease of 5 s: what an earlier start of this boot has stated, and never more."""
+    found = deadline_after_start(stated_ms, 5000, 10_000, same_boot=same_boot)
+    assert found == until_ms
+
+
+def test_a15_the_first_renewal_after_a_start_is_written_down() -> None:
+    """Later ones are not; what comes without one is to be told apart by the next start."""
+    before = LeaseTable(start_number=3)
+    take(before, ANNE, 0)
+    epoch = before.get(*KEY).epoch  # type: ignore[union-attr]
+    after = restored(before, 100)
+    lease = after.get(*KEY)
+    assert lease is not None
+    assert lease.deadline_ms == lease.expires_ms == 100 + TERMS.lease_ms
+    assert take(after, BOB, 200).verdict is Verdict.REFUSE
+    assert lease.deadline_ms, "that was no renewal"
+    assert take(after, ANNE, 300, epoch=epoch).is_new
+    assert lease.deadline_ms == 0
+    assert not take(after, ANNE, 400, epoch=epoch).is_new

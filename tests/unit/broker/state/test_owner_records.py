@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from inorder.broker.state import ownerrecords
@@ -31,6 +32,7 @@ def replayed(
     "record",
     [
         GRANTED,
+        ownerrecords.granted(KEY, ANNE, 7, TERMS, recalled=True, deadline_ms=1 << 40),
         ownerrecords.freed(KEY),
         COMMIT,
         ownerrecords.Progress(*PLACE, 5, 10),
@@ -169,3 +171,12 @@ def test_a16_who_ever_held_a_queue_is_known() -> None:
     for gone in (ownerrecords.Forgotten("billing", ""), ownerrecords.Forgotten("", "orders")):
         assert ownerrecords.ordered([GRANTED, said, gone]) == {}
     assert ownerrecords.ordered([said, ownerrecords.Forgotten("other", "")]) == {pair: True}
+
+
+def test_a15_grants_of_older_brokers_state_no_deadline() -> None:
+    """Their lists are shorter; a grant or a renewal says that there is none any more."""
+    payload = msgspec.msgpack.encode(["g", "billing", "orders", "broker-a", 1, *ANNE, 7, *TERMS])
+    assert ownerrecords.decode(payload) == GRANTED
+    dated = ownerrecords.granted(KEY, ANNE, 7, TERMS, deadline_ms=900)
+    assert replayed(dated)[0][KEY].deadline_ms == 900
+    assert replayed(dated, GRANTED)[0][KEY].deadline_ms == 0
