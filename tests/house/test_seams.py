@@ -84,7 +84,7 @@ ENVIRONMENT_IN = {
     "cli/oncluster.py": "which cluster a person means when no option says it",
     "cli/completing.py": "the same, while a person types",
     "spark/sessions.py": "Spark and Java are configured by it",
-    "client/access.py": "RocketMQ's NAMESRV_ADDR, for a client that is given no name server",
+    "client/environment.py": "which name servers a client means that is given none",
 }
 
 

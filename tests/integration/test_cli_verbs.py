@@ -239,7 +239,11 @@ def test_send_takes_arguments_lines_json_and_files(
         (("bench", "pull", "--topic", "zzz"), 1, "knows topic zzz"),
         (("check", "nowhere"), 1, "nowhere: No such file"),
         (("topic", "list", "--namesrv", "127.0.0.1:1"), 1, "start it with `inorder up`"),
-        (("topic", "list", "--namesrv", "nonsense"), 2, "name servers 'nonsense'"),
+        (
+            ("topic", "list", "--namesrv", "nonsense"),
+            2,
+            "'nonsense' (option): it has no port",
+        ),
     ],
     ids=lambda value: "-".join(value[:4]) if isinstance(value, tuple) else None,
 )

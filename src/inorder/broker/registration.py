@@ -21,7 +21,7 @@ import ssl
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from inorder.errors import BrokerError, ConnectFailed, InorderError, broker_error
+from inorder.errors import BrokerError, CodeNotSupported, ConnectFailed, InorderError, broker_error
 from inorder.logs import get_logger
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig
 from inorder.net.connection import Connection
@@ -303,7 +303,10 @@ class Registration:
 
     def _failed(self, link: _Link, error: Exception) -> None:
         if link.up is not False:
-            logger.warning("not registered namesrv=%s: %s; trying again", link.address, error)
+            what = str(error)
+            if isinstance(error, CodeNotSupported):
+                what = "it is no name server; is it the port of a broker? (--namesrv)"
+            logger.warning("not registered namesrv=%s: %s; trying again", link.address, what)
         link.up = False
         link.known_counter = -1
         link.pending = {}  # all topics come next

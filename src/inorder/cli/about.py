@@ -11,7 +11,7 @@ import typer
 import inorder
 from inorder.accelerated import native, reason
 from inorder.cli.failures import says_errors
-from inorder.cli.render import Output, as_json, put_page, table
+from inorder.cli.render import Output, as_json, put_line, put_page, table
 
 # Packages that make inorder faster or able to do more, and what for.
 _EXTRAS = {
@@ -21,6 +21,13 @@ _EXTRAS = {
     "lz4": "lz4 bodies",
     "zstandard": "zstd bodies",
 }
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version alone and leave, if that is wanted."""
+    if wanted:
+        put_line(f"inorder {inorder.__version__}")
+        raise typer.Exit
 
 
 @says_errors

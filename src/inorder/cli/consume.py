@@ -49,7 +49,7 @@ def consume(
     except ConnectFailed as error:
         raise ConnectFailed(
             f"{error}; start a server with `inorder up`, or give the consumer another name server "
-            "(NAMESRV_ADDR counts where it names none)"
+            "(INORDER_NAMESRV or NAMESRV_ADDR counts where it names none)"
         ) from error
     put_page(_shown(statistics, output), flush=True)
     if statistics.running:

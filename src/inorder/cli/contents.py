@@ -6,6 +6,8 @@ Only what the parser needs is imported here; each command imports what it runs, 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from inorder.cli import (
@@ -28,14 +30,29 @@ from inorder.cli import (
     tail,
     topic,
 )
+from inorder.cli.main import HELP
 
 app = typer.Typer(
     name="inorder",
-    help="Ordered messages: broker, name server and tools that speak Apache RocketMQ's protocol.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=HELP,
 )
+
+
+@app.callback()
+def inorder(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=about.print_version
+        ),
+    ] = False,
+) -> None:
+    """Ordered messages: broker, name server and tools that speak Apache RocketMQ's protocol."""
+
 
 app.command("up")(serve.up)
 app.command("nameserver")(serve.nameserver)

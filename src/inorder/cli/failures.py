@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn, ParamSpec, TypeVar
 
 import typer
@@ -26,13 +27,26 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 
-_ADVICE = {
+_OF_SOCKETS = {
     errno.EADDRINUSE: "stop what listens there or choose another port",
     errno.EADDRNOTAVAIL: "choose an address of this machine for --host",
-    errno.EACCES: "check the permissions, or use a port above 1023",
-    errno.ENOSPC: "make room or choose another --data",
-    errno.EROFS: "choose another --data",
-    errno.ENOTDIR: "choose another --data",
+    errno.EACCES: "a port below 1024 needs rights; choose one above 1023",
+}
+_OF_FILES = {
+    errno.ENOSPC: "make room",
+    errno.EACCES: "check its owner and permissions",
+    errno.EPERM: "check its owner and permissions",
+}
+_OF_DATA = {
+    errno.ENOSPC: "make room, or choose another --data",
+    errno.EACCES: "this user may not write there; choose another --data, or change the owner or "
+    "permissions of that directory",
+    errno.EPERM: "this user may not write there; choose another --data, or change the owner or "
+    "permissions of that directory",
+    errno.EEXIST: "--data is a directory, and this is a file; choose another",
+    errno.ENOTDIR: "--data is a directory, and a part of this path is a file; choose another",
+    errno.ENOENT: "it cannot be made there; choose another --data",
+    errno.EROFS: "that file system takes no writes; choose another --data",
 }
 
 
@@ -67,10 +81,25 @@ def says_errors(command: Callable[Arguments, Result]) -> Callable[Arguments, Res
     return wrapper
 
 
+@contextlib.contextmanager
+def keeping_data(directory: str) -> Iterator[None]:
+    """Say of what fails on files what that means for the data directory of a server."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        about = os.fspath(error.filename)
+        of = "" if str(about) == directory else f"data directory {directory}: "
+        what = error.strerror or str(error)
+        advice = _OF_DATA.get(error.errno or 0, "choose another --data")
+        fail(f"{of}{about}: {what}; {advice}")
+
+
 def _describe(error: OSError) -> str:
     # asyncio puts the address into strerror and leaves filename empty.
     what = error.strerror or str(error)
+    advice = (_OF_SOCKETS if error.filename is None else _OF_FILES).get(error.errno or 0)
     if error.filename is not None:
         what = f"{error.filename}: {what}"
-    advice = _ADVICE.get(error.errno or 0)
     return f"{what}; {advice}" if advice else what

@@ -11,6 +11,7 @@ from typing import Final
 
 import typer
 
+HELP: Final = {"help_option_names": ["-h", "--help"]}
 SERVERS: Final = ("up", "nameserver", "broker")
 
 
@@ -33,6 +34,7 @@ def servers() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         add_completion=False,
+        context_settings=HELP,
     )
     for name in SERVERS:
         app.command(name)(getattr(serve, name))

@@ -24,6 +24,7 @@ from inorder.cli.logs import LogLevel, logging_to_stderr
 from inorder.cli.profiles import FIELDS
 from inorder.cli.render import Output
 from inorder.cli.target import Target, find_target
+from inorder.client.state.nameservers import parse_name_servers
 from inorder.errors import ConnectFailed, GroupNotFound, InorderError, TopicNotRouted
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Cluster:
         from inorder.config import ClientConfig
 
         target = find_target(self._options, os.environ)
+        parse_name_servers(target.name_servers, target.values["namesrv"].origin)
         config = read_settings(ClientConfig, None, {}).config
         return Session(target.name_servers, config=config, tls=target.context())
 

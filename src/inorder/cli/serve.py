@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inorder.cli.failures import says_errors
+from inorder.cli.failures import keeping_data, says_errors
 from inorder.cli.logs import LogLevel, setup_logging
 from inorder.cli.render import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
@@ -93,15 +93,16 @@ def up(
     from inorder.embedded import Embedded
 
     pair = Embedded(namesrv_config, _advertised(broker.config))
-    serve(
-        pair,
-        lambda: {
-            "namesrv": pair.namesrv_address,
-            "broker": pair.broker_address,
-            "data": broker.config.data,
-        },
-        output,
-    )
+    with keeping_data(broker.config.data):
+        serve(
+            pair,
+            lambda: {
+                "namesrv": pair.namesrv_address,
+                "broker": pair.broker_address,
+                "data": broker.config.data,
+            },
+            output,
+        )
 
 
 @says_errors
@@ -131,7 +132,8 @@ def nameserver(
     from inorder.nameserver.server import NameServer
 
     server = Single(NameServer(loaded.config, SystemClock(), OsFiles()))
-    serve(server, lambda: {"namesrv": server.address, "data": loaded.config.data}, output)
+    with keeping_data(loaded.config.data):
+        serve(server, lambda: {"namesrv": server.address, "data": loaded.config.data}, output)
 
 
 @says_errors
@@ -181,7 +183,8 @@ def broker(
     from inorder.disk import OsFiles
 
     server = Single(Broker(_advertised(loaded.config), SystemClock(), OsFiles()))
-    serve(server, lambda: {"broker": server.address, "data": loaded.config.data}, output)
+    with keeping_data(loaded.config.data):
+        serve(server, lambda: {"broker": server.address, "data": loaded.config.data}, output)
 
 
 def _same_tls(

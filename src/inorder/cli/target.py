@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from inorder.cli.profiles import FIELDS, FILE_FIELDS, Raw, find_profile, read_profiles
+from inorder.client.state.nameservers import LOCAL, VARIABLES
 from inorder.errors import ConfigError
 from inorder.settings import Value
 
 if TYPE_CHECKING:
     import ssl
 
-LOCAL: Final = "127.0.0.1:9876"
 DEFAULT_PROFILE: Final = "default"
-_NAMESRV_VARIABLES: Final = ("INORDER_NAMESRV", "NAMESRV_ADDR")
 _WORDS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -88,7 +87,7 @@ def _of_profile(name: str, values: Mapping[str, Raw]) -> dict[str, Value]:
 
 def _of_environment(env: Mapping[str, str]) -> dict[str, Value]:
     found: dict[str, Value] = {}
-    for variable in reversed(_NAMESRV_VARIABLES):
+    for variable in reversed(VARIABLES):
         if env.get(variable):
             found["namesrv"] = Value(env[variable], f"environment {variable}")
     for name, kind in FIELDS.items():

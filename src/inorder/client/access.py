@@ -7,19 +7,16 @@ the connections. The last one that leaves closes it.
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
-from collections.abc import Mapping
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from inorder.client.environment import name_servers
 from inorder.client.ids import Identity, MessageIds
-from inorder.client.session import Session, parse_name_servers
+from inorder.client.session import Session
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
-from inorder.errors import AlreadyClosed, ConfigError, UsageError
-
-NAMESRV_VARIABLE = "NAMESRV_ADDR"
+from inorder.errors import AlreadyClosed, UsageError
 
 _Key = tuple[tuple[str, ...], ClientConfig, ssl.SSLContext | None, str]
 
@@ -65,7 +62,7 @@ class Access:
         self.config = config or ClientConfig()
         self.clock = SystemClock()
         self.message_ids = MessageIds(Identity.of_this_process(), self.clock)
-        servers = parse_name_servers(name_servers(namesrv, os.environ))
+        servers = name_servers(namesrv)
         self._key = (tuple(servers), self.config, tls, instance)
 
     async def open(self) -> Session:
@@ -105,15 +102,3 @@ def _join(loop: asyncio.AbstractEventLoop, key: _Key) -> _Shared:
         shared = of_loop[key] = _Shared(session)
     shared.users += 1
     return shared
-
-
-def name_servers(namesrv: str | None, environment: Mapping[str, str]) -> str:
-    """Return the name servers: those given, else those of NAMESRV_ADDR."""
-    if namesrv is not None:
-        return namesrv
-    found = environment.get(NAMESRV_VARIABLE, "")
-    if not found.strip():
-        raise ConfigError(
-            f"no name server is given; write host:9876, or set {NAMESRV_VARIABLE} to it"
-        )
-    return found

@@ -77,8 +77,9 @@ class ConsumerStatistics:
 class Consumer:
     """Calls handlers for the messages of topics, as a member of a group.
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR, or a
-    Session. `consume_from` says where to begin in a queue for which the group has committed
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876; or a Session.
+    `consume_from` says where to begin in a queue for which the group has committed
     nothing: at its end (`"last"`), its beginning (`"first"`), or a time. With
     `message_model="broadcasting"` every consumer gets everything, and offsets are kept in a file
     of this machine. `allocation` must be the same for all members of a group. `instance` tells two

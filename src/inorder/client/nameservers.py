@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from inorder.client.api import NameServerApi
-from inorder.errors import InorderError, TransportError
+from inorder.client.state.nameservers import no_name_server
+from inorder.errors import CodeNotSupported, ConfigError, InorderError, TransportError
 from inorder.logs import get_logger
 from inorder.net.pool import Pool
 from inorder.tasks.groups import Tasks
@@ -41,6 +42,7 @@ class NameServers:
         self._timeout_ms = timeout_ms
         self._current = 0
         self._silent: set[str] = set()
+        self._proven: set[str] = set()  # those that have answered what only name servers can
 
     @property
     def current(self) -> str:
@@ -55,8 +57,8 @@ class NameServers:
         for _ in range(len(self.addresses)):
             try:
                 return await self._call(self.current, call)
-            except TransportError as error:
-                failure = error
+            except (TransportError, ConfigError) as error:
+                failure: InorderError = error
                 log.info("name server failed address=%s error=%s", self.current, error)
                 self._current = (self._current + 1) % len(self.addresses)
         raise failure
@@ -116,9 +118,29 @@ class NameServers:
         return answer
 
     async def _call(self, address: str, call: Call[T]) -> T:
+        """Ask one. Raises ConfigError if it is there and no name server."""
         connection = await self._pool.get(address)
-        return await call(NameServerApi(connection, timeout_ms=self._timeout_ms))
+        api = NameServerApi(connection, timeout_ms=self._timeout_ms)
+        try:
+            answer = await call(api)
+        except CodeNotSupported as error:
+            if address in self._proven or await _is_name_server(api):
+                raise
+            raise ConfigError(no_name_server(address)) from error
+        self._proven.add(address)
+        return answer
+
+
+async def _is_name_server(api: NameServerApi) -> bool:
+    """Tell by a question that every name server can answer, and no broker."""
+    try:
+        await api.route("TBW102")
+    except CodeNotSupported:
+        return False
+    except InorderError:
+        pass  # it knows the question
+    return True
 
 
 def _failed(task: asyncio.Task[T | InorderError]) -> bool:
-    return task.cancelled() or isinstance(task.result(), TransportError)
+    return task.cancelled() or isinstance(task.result(), TransportError | ConfigError)

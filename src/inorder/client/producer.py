@@ -72,8 +72,9 @@ class ProducerStatistics:
 class Producer:
     """Sends messages to the cluster that a name server knows.
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR, or a
-    Session. `id` names the producer: then every send gives its `sequence`, and the last one of that
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876; or a Session.
+    `id` names the producer: then every send gives its `sequence`, and the last one of that
     name to start is the one that may send. `before_send` gets each message and may return another
     one to send instead; `after_send` gets the message with its receipt or its error. Both are plain
     functions and run on the event loop: they must not block.

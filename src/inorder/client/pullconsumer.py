@@ -47,8 +47,9 @@ class PullConsumerStatistics:
 class PullConsumer:
     """Reads queues for a group, as fast as the caller polls.
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR, or a
-    Session. `consume_from` says where to begin in a queue for which the group has committed
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876; or a Session.
+    `consume_from` says where to begin in a queue for which the group has committed
     nothing: at its end (`"last"`), its beginning (`"first"`), or a time.
     """
 

@@ -25,12 +25,12 @@ from inorder.client.keymaps import KeyMaps
 from inorder.client.nameservers import NameServers
 from inorder.client.routewatch import RouteWatch
 from inorder.client.state import routes
+from inorder.client.state.nameservers import parse_name_servers
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
 from inorder.errors import (
     AlreadyClosed,
     BrokerError,
-    ConfigError,
     ConnectFailed,
     InorderError,
     NoWritableQueue,
@@ -41,7 +41,7 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.net.connection import Connection, parse_address, refuse_request
+from inorder.net.connection import Connection, refuse_request
 from inorder.net.pool import Pool
 from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.tasks.groups import Tasks
@@ -491,16 +491,3 @@ async def _look(api: NameServerApi, topic: str) -> tuple[TopicRoute | None, str]
         with contextlib.suppress(BrokerError):  # it knows none
             text = await api.get_kv(NAMESPACE, topic) or ""
     return route, text
-
-
-def parse_name_servers(text: str) -> list[str]:
-    """Return the addresses of `host:9876;host2:9876`."""
-    found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
-    if not found:
-        raise ConfigError("no name server is given; write host:9876, or host:9876;host2:9876")
-    for address in found:
-        try:
-            parse_address(address)
-        except TransportError as error:
-            raise ConfigError(f"name servers {text!r}: {error}") from error
-    return found

@@ -35,8 +35,10 @@ class KvFile:
     def load(self) -> KvTable:
         """Return what was saved last; from the backup if the file is missing or damaged.
 
-        A damaged file is kept as kvConfig.json.corrupt for a person to look at.
+        A damaged file is kept as kvConfig.json.corrupt for a person to look at. Raises OSError if
+        the folder is not there and cannot be made.
         """
+        self._files.makedirs(self._folder)  # who cannot keep anything says so at its start
         for path in (self.path, self.backup_path):
             if not self._files.exists(path):
                 continue

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
 from inorder.client.state import keymaps
+from inorder.client.state.nameservers import no_name_server, parse_name_servers
 from inorder.client.state.routes import (
     master_address,
     merged,
@@ -25,6 +26,7 @@ from inorder.client.state.routes import (
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
+    ConfigError,
     InorderError,
     KeyMapConflict,
     NotFound,
@@ -296,14 +298,16 @@ class Cluster:
         return merged([TopicRoute.decode(answer.body) for answer in answers])
 
     def _ask_name_servers(self, request: Any) -> list[Command]:
-        """Ask all; return the answers of those that know. Raises TransportError if all fail."""
+        """Ask all; return the answers of those that know. Raises InorderError if all fail."""
         found: list[Command] = []
-        failures = []
-        addresses = _addresses(self.servers.namesrv)
+        failures: list[InorderError] = []
+        addresses = parse_name_servers(self.servers.namesrv)
         for address in addresses:
             try:
                 command = Command.request(request.CODE, encode_fields(request))
                 found.append(_checked(self._connect(address).request(command)))
+            except CodeNotSupported:  # every name server knows these requests
+                failures.append(ConfigError(no_name_server(address)))
             except BrokerError:
                 continue  # it does not know
             except TransportError as error:
@@ -314,12 +318,14 @@ class Cluster:
 
     def _ask_name_server(self, request: Any) -> Command:
         failure: InorderError | None = None
-        for address in _addresses(self.servers.namesrv):
+        for address in parse_name_servers(self.servers.namesrv):
             try:
                 command = Command.request(request.CODE, encode_fields(request))
                 return _checked(self._connect(address).request(command))
             except (TopicNotFound, TransportError) as error:
                 failure = error
+            except CodeNotSupported:  # routes and clusters: every name server knows them
+                failure = ConfigError(no_name_server(address))
         assert failure is not None, "there is at least one name server"
         raise failure
 
@@ -362,10 +368,6 @@ class Cluster:
             found = BlockingConnection(address, tls=self.servers.context())
             _connections[key] = found
         return found
-
-
-def _addresses(namesrv: str) -> list[str]:
-    return [part.strip() for part in namesrv.replace(",", ";").split(";") if part.strip()]
 
 
 def is_system_topic(name: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 from inorder.errors import ConfigError
 from inorder.spark.planning import EARLIEST, LATEST, Places, from_json
 from inorder.spark.schema import COLUMNS, chosen
-from inorder.spark.servers import NAMES, Servers, Tls, read_tls, tls_name
+from inorder.spark.servers import NAMES, Servers, Tls, chosen_servers, read_tls, tls_name
 
 Where = Places | datetime | str
 """Offsets per queue, a time, or one of earliest, latest, group."""
@@ -95,7 +95,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
             "say ordered=false as well if that is what you want"
         )
     return SourceOptions(
-        namesrv=_required(given, "namesrv", "the name servers, host:9876;host2:9876"),
+        namesrv=chosen_servers(given.get("namesrv")),
         topics=() if "topicPattern" in given else _topics(given),
         pattern=_pattern(given),
         keys=(given["key"],) if given.get("key") else (),
@@ -117,13 +117,6 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         check_crc=_boolean(given, "checkCrc", True),
         tls=read_tls(given),
     )
-
-
-def _required(given: Mapping[str, str], name: str, what: str) -> str:
-    value = given.get(name, "").strip()
-    if not value:
-        raise ConfigError(f"the option {name} is missing: {what}")
-    return value
 
 
 def _topics(given: Mapping[str, str]) -> tuple[str, ...]:

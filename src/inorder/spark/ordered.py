@@ -36,7 +36,7 @@ def process_in_order(
     handler: Handler,
     *,
     schema: str | StructType,
-    namesrv: str,
+    namesrv: str | None = None,
     state: str | None = None,
     state_type: Any = None,
     group: str | None = None,
@@ -68,7 +68,7 @@ def process_in_order(
     then span queues, and are tried again on time, at the cost of a shuffle.
     """
     plan = _plan(
-        stream, handler, schema, state, state_type, Servers(namesrv, tls), group,
+        stream, handler, schema, state, state_type, Servers.of(namesrv, tls), group,
         on_failure or Block(), pause, patience, held_max, holes, timers,
     )  # fmt: skip
     if timers:

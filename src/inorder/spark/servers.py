@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from inorder.client.environment import name_servers
 from inorder.errors import ConfigError
 from inorder.net.tls import client_context
 
@@ -73,6 +74,11 @@ class Servers:
     namesrv: str
     tls: Tls | None = None
 
+    @classmethod
+    def of(cls, namesrv: str | None, tls: Tls | None = None) -> Servers:
+        """Return those given, else those that the environment of this process means."""
+        return cls(chosen_servers(namesrv), tls)
+
     def context(self) -> ssl.SSLContext | None:
         """Return how to encrypt; None: not at all."""
         return None if self.tls is None else self.tls.context()
@@ -80,6 +86,14 @@ class Servers:
     def options(self) -> dict[str, str]:
         """Return the options of source and sink that mean this."""
         return {"namesrv": self.namesrv, **({} if self.tls is None else self.tls.options())}
+
+
+def chosen_servers(namesrv: str | None) -> str:
+    """Return `host:9876;host2:9876`: given, or of the environment. Raises ConfigError.
+
+    Executors have another environment, so this is asked where the options are read.
+    """
+    return ";".join(name_servers(namesrv or None))
 
 
 def tls_name(option: str) -> str | None:

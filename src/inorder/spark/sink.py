@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from inorder.errors import ConfigError, InorderError
-from inorder.spark.servers import NAMES, Servers, Tls, read_tls, tls_name
+from inorder.spark.servers import NAMES, Servers, Tls, chosen_servers, read_tls, tls_name
 from inorder.wire import properties as names
 
 if TYPE_CHECKING:
@@ -99,8 +99,6 @@ def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
                 f"{', '.join(NAMES)}"
             )
         given[wanted] = value
-    if not given.get("namesrv"):
-        raise ConfigError("the option namesrv is missing: the name servers, host:9876;host2:9876")
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise ConfigError(f"the sink knows no column {unknown[0]!r}; it has {', '.join(COLUMNS)}")
@@ -114,7 +112,7 @@ def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
     if delivery == EXACTLY_ONCE:
         _check_identity(columns, given.get("sinkId", ""))
     return SinkOptions(
-        given["namesrv"],
+        chosen_servers(given.get("namesrv")),
         given.get("topic"),
         delivery,
         given.get("sinkId", ""),

@@ -37,7 +37,8 @@ from inorder.wire.routedata import ClusterInfo, TopicRoute
 class Admin:
     """The nouns of a cluster, each with its verbs: `cluster`, `topics`, `groups`, …
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR.
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876.
     """
 
     def __init__(

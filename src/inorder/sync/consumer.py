@@ -35,7 +35,8 @@ log = get_logger(__name__)
 class Consumer:
     """Calls handlers for the messages of topics, as a member of a group.
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR.
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876.
     `consume_from` says where to begin in a queue for which the group has committed nothing: at its
     end (`"last"`), its beginning (`"first"`), or a time. With `message_model="broadcasting"` every
     consumer gets everything, and offsets are kept in a file of this machine. `allocation` must be

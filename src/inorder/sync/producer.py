@@ -35,7 +35,9 @@ _NO_WISHES = (None, None, None, None)
 class Producer:
     """Sends messages to the cluster that a name server knows; may be used by many threads.
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR. `id` names
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876.
+    `id` names
     the producer: then every send gives its `sequence`, and the last one of that name to start is
     the one that may send. The hooks `before_send` and `after_send` run on the client's own thread:
     they must not block, nor call the client.

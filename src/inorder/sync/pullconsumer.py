@@ -18,7 +18,8 @@ from inorder.sync.portal import lease
 class PullConsumer:
     """Reads queues for a group, as fast as the caller polls.
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR.
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876.
     `consume_from` says where to begin in a queue for which the group has committed nothing: at its
     end (`"last"`), its beginning (`"first"`), or a time.
     """

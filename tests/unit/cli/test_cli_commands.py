@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import inorder
 from inorder.cli.asking import confirm
 from inorder.cli.contents import app
 from inorder.cli.failures import says_errors
@@ -101,3 +102,25 @@ def test_the_short_parser_of_servers_says_the_same(command: str) -> None:
     for words in (["--help"], ["--no-such-option"], ["--broker-port", "x"], ["word"]):
         short, whole = (runner.invoke(one, [command, *words]) for one in (servers(), app))
         assert (short.output, short.exit_code) == (whole.output, whole.exit_code)
+
+
+@pytest.mark.parametrize("words", [("-h",), ("topic", "-h"), ("topic", "create", "-h")])
+def test_h_is_help_everywhere(words: tuple[str, ...]) -> None:
+    """`-h` does what `--help` does, on every level."""
+    short = CliRunner().invoke(app, list(words))
+    long = CliRunner().invoke(app, [*words[:-1], "--help"])
+    assert short.exit_code == 0
+    assert short.stdout == long.stdout
+    assert short.stdout.startswith("Usage:")
+
+
+def test_h_is_help_of_servers_too() -> None:
+    """The small parser of servers knows it as well."""
+    done = CliRunner().invoke(servers(), ["up", "-h"])
+    assert (done.exit_code, "Start a name server and a broker" in done.stdout) == (0, True)
+
+
+def test_version_is_one_line() -> None:
+    """`--version` prints name and version, as other tools do."""
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"inorder {inorder.__version__}\n")

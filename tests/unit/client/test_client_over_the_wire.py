@@ -9,7 +9,8 @@ import pytest
 from inorder.client.producer import Producer
 from inorder.client.pullconsumer import PullConsumer
 from inorder.client.pulling import PullStatus
-from inorder.client.session import Session, parse_name_servers
+from inorder.client.session import Session
+from inorder.client.state.nameservers import parse_name_servers
 from inorder.errors import (
     AlreadyClosed,
     ConfigError,

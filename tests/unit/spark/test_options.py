@@ -54,7 +54,7 @@ def test_offsets_by_queue() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"topic": "t"}, "namesrv is missing"),
+        ({"topic": "t", "namesrv": "http://h:1"}, "without http://; write h:1"),
         ({"namesrv": "h:1"}, "topic is missing"),
         ({**BASE, "startingOfsets": "earliest"}, "did you mean startingOffsets"),
         ({**BASE, "startingOffsets": "soon"}, "neither earliest, latest, group nor JSON"),

@@ -58,8 +58,8 @@ __all__ = [
 class Admin:
     """The nouns of a cluster, each with its verbs: `cluster`, `topics`, `groups`, …
 
-    `namesrv` is `host:9876` or `host:9876;host2:9876`, by default that of NAMESRV_ADDR, or a
-    Session.
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876; or a Session.
     """
 
     def __init__(

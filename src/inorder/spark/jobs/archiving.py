@@ -56,7 +56,7 @@ class Archived:
 def archive(
     spark: SparkSession,
     *,
-    namesrv: str,
+    namesrv: str | None = None,
     topic: str,
     path: str,
     group: str | None = None,
@@ -78,7 +78,7 @@ def archive(
     folder = Folder(path)
     path = folder.path
     options = {
-        **Servers(namesrv, tls).options(),
+        **Servers.of(namesrv, tls).options(),
         "topic": topic, "tag": tag, "maxOffsetsPerTrigger": str(batch),
         "failOnDataLoss": str(fail_on_data_loss).lower(), "archivePath": path,
         **({} if group is None else {"group": group}),

@@ -59,7 +59,7 @@ class DeadLetters:
 def dead_letters(
     spark: SparkSession,
     *,
-    namesrv: str,
+    namesrv: str | None = None,
     group: str,
     cause: str | None = None,
     topic: str | None = None,
@@ -76,7 +76,7 @@ def dead_letters(
     """
     if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
         raise ConfigError(f"delivery: {delivery!r} is neither {EXACTLY_ONCE} nor {AT_LEAST_ONCE}")
-    servers = Servers(namesrv, tls)
+    servers = Servers.of(namesrv, tls)
     if not _is_there(servers, f"%DLQ%{group}"):
         return DeadLetters(group, 0, 0 if redrive else None, delivery if redrive else None)
     frame = _chosen(letters(spark, servers, group), cause, topic, key).persist()

@@ -55,7 +55,7 @@ class LagOverTime:
 
 
 def lag_over_time(
-    namesrv: str,
+    namesrv: str | None = None,
     *,
     group: str,
     topic: str | None = None,
@@ -79,7 +79,7 @@ def lag_over_time(
         raise ConfigError("sample at least once, and let some time pass between samples")
     the_clock = SystemClock() if clock is None else clock
     found: list[Sample] = []
-    with Admin(namesrv, tls=Servers(namesrv, tls).context()) as admin:
+    with Admin(namesrv, tls=Servers.of(namesrv, tls).context()) as admin:
         admin.groups.configs(group)  # says who does not know it
         for number in range(count):
             at_ms = the_clock.now_ms()

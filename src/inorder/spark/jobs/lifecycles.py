@@ -49,7 +49,7 @@ class Processed:
 def orders(
     spark: SparkSession,
     *,
-    namesrv: str,
+    namesrv: str | None = None,
     topic: str,
     path: str,
     results: str | None = None,
@@ -67,7 +67,7 @@ def orders(
     its account waits meanwhile. `every_s` goes on for ever, with a batch every so many seconds. It
     may be killed at any time: started again with the same `path` it goes on, each effect once.
     """
-    where, servers = path.rstrip("/"), Servers(namesrv, tls)
+    where, servers = path.rstrip("/"), Servers.of(namesrv, tls)
     stream = (
         spark.readStream.format("inorder")
         .options(

@@ -29,7 +29,7 @@ from inorder.spark.jobs.files import Folder
 from inorder.spark.jobs.layout import ArchiveFile, ends, sift, starts, within
 from inorder.spark.jobs.steps import Watch, follow, unwatched
 from inorder.spark.planning import Places, Range, from_json, pack_by_queue, ranges, share, to_json
-from inorder.spark.servers import Servers, Tls, read_tls
+from inorder.spark.servers import Servers, Tls, chosen_servers, read_tls
 from inorder.spark.sink import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE, SinkOptions, send_rows
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def replay(
     spark: SparkSession,
     *,
     path: str,
-    namesrv: str,
+    namesrv: str | None = None,
     topic: str,
     source: str | None = None,
     replay_id: str | None = None,
@@ -97,8 +97,8 @@ def replay(
     path = folder.path
     files, _ = sift(folder.files())
     options = _options(
-        files, path=path, namesrv=namesrv, topic=topic, source=source, replay_id=replay_id,
-        delivery=delivery, messages_per_s=messages_per_s, batch=batch,
+        files, path=path, namesrv=chosen_servers(namesrv), topic=topic, source=source,
+        replay_id=replay_id, delivery=delivery, messages_per_s=messages_per_s, batch=batch,
         partitions_max=spark_parallelism(spark), tls=tls,
     )  # fmt: skip
     files = [file for file in files if file.queue.topic == options.source]
