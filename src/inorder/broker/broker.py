@@ -15,6 +15,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker import queueends
 from inorder.broker.delayed import Delayed
 from inorder.broker.delayrecovery import recover
 from inorder.broker.forwarding import Forwarding
@@ -22,6 +23,7 @@ from inorder.broker.hot import HotPath
 from inorder.broker.keeping import Keeping
 from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
+from inorder.broker.losses import Losses
 from inorder.broker.notices import Notices
 from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
@@ -142,6 +144,7 @@ class Broker:
         self._topic_notes = TopicNotes(files, folder / "topics.json.new")
         self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
         self.delays_file = Snapshot(files, folder / "delayOffset.json")
+        self.losses = Losses(files, config.data_path / "inorder" / "losses.json", clock)
         self.numbers_file = NumbersFile(self)
         self.owners_file = OwnersFile(self)
         self.leasing = Leasing(self)
@@ -206,9 +209,12 @@ class Broker:
         self._groups_file.load(self.groups.decode)
         self.offsets_file.load(self.offsets.decode)
         self._find_lost_topics()
-        self.resizing.load()
-        self.topics.take_changes()
+        self.losses.load()
+        self.resizing.read()
         replayed = self.owners_file.load(self.offsets_file.loaded_checksum)
+        queueends.settle(self)  # before anything is cut back to where the queues end
+        self.resizing.settle()
+        self.topics.take_changes()
         cuts = self.offsets.clamp(partial(end_of, self.store))
         for cut in cuts:
             log.warning(
@@ -229,6 +235,7 @@ class Broker:
             if cuts:
                 self.offsets_file.save(content)  # in the older copy, too
         self.owners_file.begin()
+        self.losses.save()
         self.delays = Delays(self.store.delays_ms, now_ms=self.clock.now_ms())
         self.delays_file.load(self.delays.decode)
         if recover(self.store, self.delays):

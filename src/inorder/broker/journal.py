@@ -55,6 +55,8 @@ class Journal:
         self.failed: str | None = None
         """Why nothing is appended: what the files hold on disk is unknown."""
         self._behind: list[File] = []  # older files that may hold what is not on disk
+        self.cut_bytes = 0
+        """Bytes that a start found behind a torn or damaged record, and cut off."""
         self._torn = False  # something lies behind the last record that does not count
 
     def __repr__(self) -> str:
@@ -99,6 +101,7 @@ class Journal:
                 raise StoreError(f"{path} has {size} bytes; at most {FILE_BYTES_MAX} are read")
             payloads, end = split(file.pread(size, 0))
             if end < size:
+                self.cut_bytes += size - end
                 log.warning("journal cut at its first torn record file=%s at=%d of=%d",
                             path, end, size)  # fmt: skip
                 file.truncate(end)

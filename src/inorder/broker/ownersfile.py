@@ -83,6 +83,8 @@ class OwnersFile:
         self._synced_bytes = 0
         self._syncing: asyncio.Future[None] | None = None
         self._sync_again: asyncio.Future[None] | None = None
+        self.commits_count = True
+        """What the journal says of progress holds: nobody else has worked here since."""
 
     def __repr__(self) -> str:
         return f"OwnersFile({self.journal!r}, start={self.start.now.start})"
@@ -99,10 +101,19 @@ class OwnersFile:
         """
         broker = self._broker
         records = list(self._read())
-        self.start.load()
-        if ownerrecords.depends_on(records) > broker.store.log.end_position:
+        self._chapters_file.load(broker.generations.decode)
+        self._chapters_saved = broker.generations.revision
+        self.start.load(
+            start=ownerrecords.last_start(records),
+            generation=broker.generations.highest,
+            ours=broker.store.was_ours,
+        )
+        end = broker.store.log.end_position
+        if max(ownerrecords.depends_on(records), broker.store.recovery.noted_position) > end:
             self.start.lost_tail()
+        self._look_for_losses(known=bool(records), checksum=checksum)
         ours = not records or ownerrecords.wrote(records, checksum)
+        self.commits_count = ours
         if not ours:
             log.warning("another broker has saved the offsets since; what it saved counts")
         leases = ownerrecords.replay(
@@ -117,14 +128,29 @@ class OwnersFile:
         self._saved.extend(one.checksum for one in records if isinstance(one, ownerrecords.Saved))
         if checksum is not None:
             self._saved.append(checksum)
-        self._chapters_file.load(broker.generations.decode)
-        self._chapters_saved = broker.generations.revision
         now_ms = broker.clock.monotonic_ms()
         broker.leases.begin(self.start.now.start)
         broker.leases.restore(leases.items(), now_ms, same_boot=self.start.same_boot)
         if self.start.now.waits:
             broker.leases.closed_until_ms = self.start.wait(now_ms)
         return bool(records)
+
+    def _look_for_losses(self, *, known: bool, checksum: int | None) -> None:
+        """Say what is lost if the journal is missing, empty or damaged."""
+        start = self.start
+        before = start.now.start > 1
+        missing = before and not known and (checksum is not None or start.now.longest_ms > 0)
+        damaged = before and self.journal.cut_bytes > 0 and not start.may_have_lost
+        if not missing and not damaged:
+            return
+        start.leases_unknown()
+        what = "missing or empty" if missing else f"damaged ({self.journal.cut_bytes} bytes)"
+        self._broker.losses.report_file(
+            f"{self.journal.folder / NAME}.* is {what}: who owns which queue, what is finished "
+            "above committed offsets, and commits since consumerOffset.json was saved are not "
+            "known. Groups go on from that file and may handle messages again; queues are given "
+            f"out after {start.now.longest_ms} ms"
+        )
 
     def _read(self) -> Iterator[Record]:
         for payload in self.journal.open():

@@ -73,9 +73,12 @@ class Resizing:
 
     # -- life ------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Take over what was saved; mend the topics, cut ends that lie behind the log's end."""
+    def read(self) -> None:
+        """Take over what was saved."""
         self._file.load(self._table.decode)
+
+    def settle(self) -> None:
+        """Mend the topics, cut ends that lie behind the log's end."""
         changed = False
         for topic, found in list(self._table.topics.items()):
             kept = past.trim(

@@ -49,6 +49,8 @@ class Snapshot:
         self._directory_is_durable = False
         self.loaded_checksum: int | None = None
         """Of the content that `load` found; None: there was none."""
+        self.took_backup = False
+        """`load` took the content before the last: the last is missing, or cannot be read."""
 
     def __repr__(self) -> str:
         return f"Snapshot({str(self.path)!r})"
@@ -118,6 +120,7 @@ class Snapshot:
                 failures.append(f"{path}: {error}")
                 continue
             self.loaded_checksum = zlib.crc32(content)
+            self.took_backup = path == self._backup
             if failures:
                 self._set_aside()
                 logger.warning("took the previous content file=%s", path)

@@ -19,13 +19,16 @@ import msgspec
 
 from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.leaseterms import deadline_after_start
-from inorder.errors import RemoteProtocolError
+from inorder.errors import RemoteProtocolError, StoreError
+from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from inorder.broker.safety import Safety
     from inorder.disk import Files
+
+log = get_logger(__name__)
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -53,9 +56,38 @@ class StartFile:
         self.may_have_lost = False
         """The end of the log, and of the journals, may be missing."""
 
-    def load(self) -> None:
-        """Read what was known before this start."""
+    def load(self, *, start: int = 0, generation: int = 0, ours: bool = False) -> None:
+        """Read what was known before this start.
+
+        `start` and `generation` are the highest that other files know: higher ones than in this
+        file show that it is an older copy, or missing. Of a directory that is `ours` it must not
+        be missing, unless the others know.
+
+        Raises:
+            StoreError: it is missing, and nothing tells which epochs were given out.
+        """
         known = self._file.load(self._decode)
+        path = self._file.path
+        if ours and not known and not start:
+            raise StoreError(
+                f"{path} is missing, and no journal of owners tells which epochs were given out: "
+                f"restore it from a copy, or write a higher number than any before into it, as "
+                f"with `echo '{{\"start\":'$(date +%s)'}}' > {path}`"
+            )
+        doubtful = (ours and not known) or self._file.took_backup or start > self.now.start
+        if doubtful:
+            log.error(
+                "%s is missing, damaged or an older copy: this start counts on from the highest "
+                "epoch and generation in the other files, and takes the last stop for a crash of "
+                "the machine", path,
+            )  # fmt: skip
+            self.now = msgspec.structs.replace(
+                self.now, start=max(self.now.start, start), boot_id="", clean=False
+            )
+            known = True
+        self.now = msgspec.structs.replace(
+            self.now, generation=max(self.now.generation, generation)
+        )
         boot_id = self._boot_id()
         before = self.now
         self.same_boot = known and bool(boot_id) and before.boot_id == boot_id
@@ -99,6 +131,10 @@ class StartFile:
         )
         self.now = msgspec.structs.replace(self.now, waits_until_ms=until_ms)
         return until_ms
+
+    def leases_unknown(self) -> None:
+        """Take note that the journal does not say all that was granted: nobody gets a queue yet."""
+        self.now = msgspec.structs.replace(self.now, waits=True)
 
     def waited(self) -> None:
         """Note that all that was granted and is not known has run out."""

@@ -1,4 +1,4 @@
-"""`inorder cluster list | brokers | runtime | config`."""
+"""`inorder cluster list | brokers | runtime | losses | config`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.render import Output, as_json, put_page, table
 from inorder.cli.values import parse_pairs, show_time
@@ -98,6 +99,36 @@ def runtime(
         return await admin.cluster.runtime(broker)
 
     _print_map(target.run(work), output)
+
+
+@app.command()
+@on_cluster
+def losses(
+    target: Cluster,
+    *,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List what brokers found to be gone: messages, and what damaged files said.
+
+    Exit code 1 if there is any. A broker forgets them when `inorder/losses.json` is removed from
+    its data directory while it is stopped.
+    """
+
+    async def work(_: Session, admin: Admin) -> list[dict[str, Any]]:
+        found = []
+        for node in await admin.cluster.brokers():
+            numbers = await (await admin.cluster.api(node.address)).runtime_info()
+            count = int(numbers.get("inorderLosses") or 0)
+            shown = [numbers.get(f"inorderLoss_{number}", "") for number in range(count)]
+            found += [{"broker": node.name, "loss": text} for text in shown if text]
+            if more := count - sum(map(bool, shown)):
+                found.append({"broker": node.name, "loss": f"{more} more, in the broker's log"})
+        return found
+
+    rows = target.run(work)
+    _print(rows, output, ("broker", "loss"))
+    if rows:
+        raise typer.Exit(EXIT_FAILED)
 
 
 @app.command()

@@ -35,23 +35,27 @@ class Mismatch(Exception):
 class Dispatcher:
     """Feeds queues and key index from scanned records."""
 
-    __slots__ = ("_delays_ms", "_keys", "_queues", "problems", "strict")
+    __slots__ = ("_keys", "_queues", "delays_ms", "dropped", "problems", "strict")
 
     def __init__(self, queues: QueueTable, keys: KeyIndex, delays_ms: Sequence[int]) -> None:
         self._queues = queues
         self._keys = keys
-        self._delays_ms = delays_ms
+        self.delays_ms = delays_ms
         self.strict = True
+        self.dropped: dict[str, int] = {}
+        """Topics that were deleted, with their records before a position."""
         self.problems: list[str] = []
 
     def to_queue(self, record: ScannedRecord) -> None:
         """Append the record's queue entry, unless it is half of a transaction."""
         if record.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             return
+        if self.dropped and record.position < self.dropped.get(record.topic, 0):
+            return
         queue = self._queues.get(record.topic, record.queue_id)
         if record.queue_offset != queue.next_offset:
             self._align(queue, record)
-        queue.append(record.position, record.size, tag_code(record, self._delays_ms))
+        queue.append(record.position, record.size, tag_code(record, self.delays_ms))
 
     def to_keys(self, record: ScannedRecord) -> None:
         """Note the record's keys, unless it is the end of a transaction that failed."""

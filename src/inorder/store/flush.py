@@ -9,6 +9,7 @@ is the part of the log whose records tell.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +40,7 @@ class FlushPlan:
     checkpoint: Checkpoint
     walk: tuple[int, int] | None = None
     queue_file_bytes: int = 0
+    sync_ends: Callable[[], None] = lambda: None
     done: bool = False
 
     def run(self) -> None:
@@ -54,6 +56,7 @@ class FlushPlan:
         """Sync the derived files and note it: the log has been synced up to `durable`."""
         try:
             self._sync_files()
+            self.sync_ends()
         except OSError as error:
             self._fail("syncing queues and index", error)
         self.positions = self.positions.moved(log=durable)

@@ -97,6 +97,11 @@ class QueueFiles:
         """Return how many queues of a topic have a directory."""
         return len(self._files.listdir(self._layout.consumequeue / topic))
 
+    def forget_queue(self, topic: str, queue_id: int) -> None:
+        """Close the files of a queue: others may have come under their names."""
+        for key in [key for key in self._open if key[:2] == (topic, queue_id)]:
+            self._open.pop(key).close()
+
     def _forget(self, key: Key) -> None:
         file = self._open.pop(key, None)
         if file is not None:

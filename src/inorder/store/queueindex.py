@@ -25,8 +25,8 @@ class QueueIndex:
     """The entries of one queue. An idle one costs some 300 bytes and no descriptor."""
 
     __slots__ = (
-        "_dirty", "_files", "first_file", "first_position", "min_offset", "next_offset", "queue_id",
-        "settled_offset", "tail", "tail_offset", "topic", "visible_offset",
+        "_dirty", "_files", "damaged", "first_file", "first_position", "min_offset", "next_offset",
+        "queue_id", "settled_offset", "tail", "tail_offset", "topic", "visible_offset",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +44,7 @@ class QueueIndex:
         self.visible_offset = 0
         self.tail = bytearray()
         self.tail_offset = 0
+        self.damaged = False  # an entry does not lead to its record; see `mending.py`
 
     def start_at(self, *, first_file: int, next_offset: int) -> None:
         """Continue at `next_offset`; all entries before it are in files."""
@@ -150,26 +151,49 @@ class QueueIndex:
             self.settled_offset = self.visible_offset = self.next_offset
             self.write_out()
 
+    def first_file_of(self, offset: int) -> int:
+        """Return which file is the first that has to stay if a queue begins at `offset`."""
+        size = self._files.size
+        return min(offset, max(self.tail_offset - 1, 0)) * ENTRY_BYTES // size * size
+
     def drop_files_before(self, offset: int) -> None:
         """Unlink leading files whose entries are all below `offset`; the last file stays."""
         size = self._files.size
-        keep = min(offset, max(self.tail_offset - 1, 0)) * ENTRY_BYTES // size * size
+        keep = self.first_file_of(offset)
         while self.first_file < keep:
             self._files.remove(self._key(self.first_file))
             self.first_file += size
 
     def find_first(self, position: int, low: int) -> int:
-        """Return the first offset at or after `low` whose record lies at or after `position`."""
+        """Return the first offset at or after `low` whose record lies at or after `position`.
+
+        Fillers may stand anywhere, and say nothing: the entry behind them decides.
+        """
         high = self.settled_offset
         while low < high:
             middle = (low + high) // 2
-            found = self.read(middle, 1)
-            entry = _unpack(found) if len(found) == ENTRY_BYTES else None
-            if entry is None or entry[1] == FILLER_SIZE or entry[0] < position:
-                low = middle + 1
-            else:
+            at, found = self._next_entry(middle, high)
+            if at == high or found >= position:
                 high = middle
-        return low
+            else:
+                low = at + 1
+        return self._next_entry(low, self.settled_offset)[0]
+
+    def _next_entry(self, offset: int, end: int) -> tuple[int, int]:
+        """Return the next offset that has no filler and the position there, -1 if it is gone."""
+        while offset < end:
+            data = self.read(offset, 1)
+            if len(data) != ENTRY_BYTES:
+                return offset, -1
+            position, size, _ = _unpack(data)
+            if size != FILLER_SIZE:
+                return offset, position
+            block = self.read(offset, min(FILLER_BLOCK, end - offset))
+            run = 0
+            while block[run : run + ENTRY_BYTES] == FILLER:
+                run += ENTRY_BYTES
+            offset += max(run // ENTRY_BYTES, 1)
+        return end, -1
 
     @property
     def needs_file(self) -> bool:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inorder.disk import Files
 from inorder.errors import StoreError
 from inorder.logs import get_logger
 from inorder.store.commitlog import CommitLog
+from inorder.store.intact import leads_to_record, looks_intact
 from inorder.store.layout import (
     ENTRY,
     ENTRY_BYTES,
@@ -29,6 +30,10 @@ from inorder.store.queuefiles import QueueFiles
 from inorder.store.queueindex import QueueIndex
 from inorder.store.recordview import record_matches
 
+if TYPE_CHECKING:
+    from inorder.store.ends import Noted
+    from inorder.store.mending import Mended
+
 log = get_logger(__name__)
 
 NOTHING_CUT: Final = 1 << 62
@@ -39,8 +44,9 @@ class QueueTable:
     """Queues by topic and id."""
 
     __slots__ = (
-        "_files", "_layout", "_log", "_topics", "cut_short", "cutting", "dirty", "limit",
-        "queue_files", "short_allowed", "thorough", "unwritten", "verifying",
+        "_files", "_layout", "_log", "_topics", "cut_short", "cutting", "dirty", "firsts", "limit",
+        "noted", "on_damage", "on_first", "queue_files", "short_allowed", "thorough", "to_note",
+        "trusting", "unwritten", "verifying",
     )  # fmt: skip
 
     def __init__(
@@ -59,12 +65,19 @@ class QueueTable:
         self.thorough = False
         self.verifying = False
         self.short_allowed = False
+        self.noted: dict[tuple[str, int], Noted] = {}  # where queues ended at the last stop
+        self.trusting = False  # a queue ends where it is noted, whatever its files look like
+        self.to_note: dict[QueueIndex, None] = {}  # written since their ends were noted
+        self.firsts: dict[tuple[str, int], int] = {}  # where queues began, if not at 0
+        self.on_first: Callable[[QueueIndex, int], None] = lambda _queue, _first: None
+        self.on_damage: Callable[[QueueIndex], None] = lambda _queue: None
 
     def discover(self) -> None:
         """Find the queues on disk by name; open nothing."""
         self._topics.clear()
         self.dirty.clear()
         self.unwritten.clear()
+        self.to_note.clear()
         root = self._layout.consumequeue
         for topic in self._files.listdir(root):
             if not self._files.is_dir(root / topic):
@@ -76,6 +89,9 @@ class QueueTable:
                 ids[int(name)] = None
             self._topics[topic] = ids
         self.queue_files.queue_count = self.count
+        if self.trusting:
+            for topic, queue_id in self.noted:
+                self._topics.setdefault(topic, {}).setdefault(queue_id, None)
 
     def get(self, topic: str, queue_id: int) -> QueueIndex:
         """Return a queue, new if it does not exist."""
@@ -163,6 +179,7 @@ class QueueTable:
             budget -= NEW_FILE_COST if queue.needs_file else 1
             queue.write_out()
             del unwritten[queue]
+            self.to_note[queue] = None
 
     @property
     def written_position(self) -> int:
@@ -178,8 +195,11 @@ class QueueTable:
         for queue in ids.values():
             if queue is not None:
                 self.unwritten.pop(queue, None)
+                self.to_note.pop(queue, None)
                 if queue in self.dirty:
                     self.dirty.remove(queue)
+        for key in [key for key in self.noted if key[0] == topic]:
+            del self.noted[key]
         self.queue_files.remove_topic(topic)
 
     def restart(self, queue: QueueIndex) -> None:
@@ -195,9 +215,95 @@ class QueueTable:
     def _load(self, topic: str, queue_id: int) -> QueueIndex:
         """Read a queue's files: its numbering goes on behind the last entry below the limit."""
         queue = QueueIndex(topic, queue_id, self.queue_files, self.dirty)
+        noted = self.noted.get((topic, queue_id)) if self.trusting else None
+        if noted is not None:
+            self._load_noted(queue, noted.end)
+            return queue
         bases = self._file_bases(topic, queue_id)
         if not bases:
             return queue
+        self._load_by_entries(queue, bases)
+        return queue
+
+    def _load_noted(self, queue: QueueIndex, end: int) -> None:
+        """Let a queue end where it was noted, whatever became of its files."""
+        size = self.queue_files.size
+        last = (end - 1) * ENTRY_BYTES // size * size if end else 0
+        bases, whole = self._present_bases(queue, last)
+        queue.start_at(first_file=bases[0] if bases else last, next_offset=end)
+        if bases and self._goes_on(queue):
+            log.warning(
+                "queue=%s/%d goes on behind its noted end=%d", queue.topic, queue.queue_id, end
+            )
+            self._load_by_entries(queue, bases)
+            return
+        if not whole:
+            self._damage(queue)
+            return
+        if self.cutting:
+            while end > bases[0] // ENTRY_BYTES:
+                entry = queue.read(end - 1, 1)
+                if ENTRY.unpack(entry)[0] < self.limit or not leads_to_record(
+                    self._log, queue, end - 1, entry
+                ):
+                    break
+                end -= 1  # noted, and the position that goes with it was not written any more
+            queue.start_at(first_file=bases[0], next_offset=end)
+            self._clear_behind(queue, bases)
+        self.set_min_offset(queue)
+        if not looks_intact(self._log, queue):
+            self._damage(queue)
+
+    def _behind_end(self, queue: QueueIndex) -> bytes:
+        """Return what stands in the file behind the last entry; empty if there is no file."""
+        at = queue.next_offset * ENTRY_BYTES
+        inside = at % self.queue_files.size
+        try:
+            file = self.queue_files.get((queue.topic, queue.queue_id, at - inside))
+        except FileNotFoundError:
+            return b""
+        return file.pread(ENTRY_BYTES, inside)
+
+    def _goes_on(self, queue: QueueIndex) -> bool:
+        """Tell whether there is a right entry behind the end: the note is an older copy."""
+        data = self._behind_end(queue)
+        if len(data) < ENTRY_BYTES or ENTRY.unpack(data)[0] >= self.limit:
+            return False
+        return leads_to_record(self._log, queue, queue.next_offset, data)
+
+    def _is_end(self, queue: QueueIndex) -> bool:
+        """Tell whether nothing follows the last entry, or one that is to be made again."""
+        data = self._behind_end(queue)
+        if len(data) < ENTRY_BYTES or data == bytes(ENTRY_BYTES):
+            return True
+        return leads_to_record(self._log, queue, queue.next_offset, data)
+
+    def _present_bases(self, queue: QueueIndex, last: int) -> tuple[list[int], bool]:
+        """Return the files of a queue up to its last, and whether they are all there and whole."""
+        size = self.queue_files.size
+        directory = self._layout.queue(queue.topic, queue.queue_id)
+        bases: list[int] = []
+        whole = True
+        for name in self._files.listdir(directory):
+            base = parse_name(name)
+            if base is None or base % size:
+                raise StoreError(f"{directory / name} does not belong here; move it away")
+            bases.append(base)
+            if self._files.info(directory / name).size != size:
+                log.warning("completing file=%s", directory / name)
+                self._files.open(directory / name, create=True, size=size).close()
+                whole = whole and base > last
+        below = [base for base in bases if base <= last]
+        first = self.firsts.get((queue.topic, queue.queue_id), 0)
+        expected = list(range(min([first, *below]), last + size, size))
+        return bases, whole and below == expected
+
+    def _damage(self, queue: QueueIndex) -> None:
+        queue.damaged = True
+        self.on_damage(queue)
+
+    def _load_by_entries(self, queue: QueueIndex, bases: list[int]) -> None:
+        """Let a queue end behind the last entry below the limit."""
         size = self.queue_files.size
         first = bases[0]
         last = len(bases) - 1
@@ -213,10 +319,11 @@ class QueueTable:
         queue.start_at(first_file=first, next_offset=low)
         if self.verifying:
             self._drop_stale_entries(queue)
+        elif not self.thorough:
+            queue.damaged = not self._is_end(queue)
         if self.cutting:
             self._clear_behind(queue, bases)
         self.set_min_offset(queue)
-        return queue
 
     def _file_bases(self, topic: str, queue_id: int) -> list[int]:
         directory = self._layout.queue(topic, queue_id)
@@ -295,6 +402,35 @@ class QueueTable:
                 file.truncate(max(end - base, 0))
                 file.truncate(size)
 
+    def has_last_file(self, topic: str, queue_id: int, size: int) -> bool:
+        """Tell whether the file with the last noted entry of a queue is there, in its full size."""
+        end = self.noted[topic, queue_id].end
+        base = (end - 1) * ENTRY_BYTES // size * size
+        try:
+            found = self._files.info(self.queue_files.path((topic, queue_id, base)))
+        except FileNotFoundError:
+            return not end
+        return found.size == size
+
+    def take_over(self, mended: Mended) -> QueueIndex:
+        """Go on with a queue whose files were corrected; entries in memory stay."""
+        queue = self.get(mended.topic, mended.queue_id)
+        self.queue_files.forget_queue(queue.topic, queue.queue_id)
+        bases = sorted(
+            base
+            for name in self._files.listdir(self._layout.queue(queue.topic, queue.queue_id))
+            if (base := parse_name(name)) is not None
+        )
+        queue.first_file = bases[0] if bases else 0
+        if mended.end > queue.next_offset:
+            assert not queue.tail, "nothing follows what is not known"
+            queue.start_at(first_file=queue.first_file, next_offset=mended.end)
+        queue.min_offset, queue.first_position = 0, -1
+        self.set_min_offset(queue)
+        queue.damaged = False
+        self.queue_files.queue_count = self.count_on_disk()
+        return queue
+
     def set_min_offset(self, queue: QueueIndex) -> None:
         """Let a queue begin at the first entry whose record the log still has; drop older files."""
         oldest = self._log.min_position
@@ -304,6 +440,9 @@ class QueueTable:
         queue.min_offset = queue.find_first(oldest, low)
         first = queue.entry(queue.min_offset)
         queue.first_position = -1 if first is None else first[0]
+        first_file = queue.first_file_of(queue.min_offset)
+        if first_file > queue.first_file:
+            self.on_first(queue, first_file)  # before, or they would look like removed
         queue.drop_files_before(queue.min_offset)
 
     def file_names(self, queue: QueueIndex) -> list[str]:

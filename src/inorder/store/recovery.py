@@ -26,7 +26,7 @@ what the notes rely on, so it makes them void first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,10 +38,15 @@ from inorder.logs import get_logger
 from inorder.store.checkpoint import Checkpoint
 from inorder.store.commitlog import CommitLog
 from inorder.store.dispatcher import Dispatcher, Mismatch
+from inorder.store.ends import Notes
+from inorder.store.intact import looks_intact
 from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.layout import Layout
 from inorder.store.logscan import Behind, LogScan, is_boundary
+from inorder.store.losses import Loss
+from inorder.store.mending import Wanted, mend
 from inorder.store.positions import IndexState, Positions, PositionsFile
+from inorder.store.queueindex import QueueIndex
 from inorder.store.queuetable import NOTHING_CUT, QueueTable
 from inorder.wire.record import ScannedRecord
 
@@ -62,6 +67,12 @@ class RecoveryReport:
     truncated_bytes: int = 0
     duration_ms: int = 0
     problems: list[str] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    """Messages that are gone, as far as it shows."""
+    uncertain: list[tuple[str, int, int]] = field(default_factory=list)
+    """Topic, queue and end of queues of which more may have been given out than is known."""
+    noted_position: int = 0
+    """The highest end of the log that was noted: beyond the end, a tail is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,7 @@ class Recovery:
         queues: QueueTable,
         keys: KeyIndex,
         positions_file: PositionsFile,
+        notes: Notes | None,
     ) -> None:
         self._files = files
         self._layout = layout
@@ -102,7 +114,9 @@ class Recovery:
         self._queues = queues
         self._keys = keys
         self._positions_file = positions_file
-        self._abort = _read_text(files, layout)
+        self.notes = notes
+        """What is noted of the ends of queues; None: nothing that counts."""
+        self._abort = read_abort(files, layout)
         self.checkpoint = Checkpoint.load(files, layout)
         self.unsynced_from: int | None = None  # entries of records behind may not be on disk
         self.report = RecoveryReport(clean=self._abort is None)
@@ -119,6 +133,10 @@ class Recovery:
             StoreError: the files do not fit the settings, or are damaged.
         """
         began_ms = self._clock.monotonic_ms()
+        if self.notes is not None:
+            self._queues.noted = self.notes.ends
+            self._queues.firsts = self.notes.firsts
+            self.report.noted_position = self.notes.position
         written, synced = self._positions_file.load()
         unfinished = any(
             slot is not None
@@ -137,6 +155,7 @@ class Recovery:
                 log.warning("recovery goes back method=%s reason=%s", start.method, mismatch)
                 continue
             break
+        self._mend(dispatcher.delays_ms)
         self.report.duration_ms = self._clock.monotonic_ms() - began_ms
         self.report.problems += dispatcher.problems
         self._say()
@@ -216,11 +235,14 @@ class Recovery:
             self._void_notes()
         segments = self._log.segments
         self._log.end_position = segments.items[-1].end if segments.items else 0
+        dispatcher.dropped = {} if self.notes is None else self.notes.dropped
         start = self._prepare_queues(start)
-        if start.method == "closed" and self._queues.count != self.positions.queue_count:
-            raise Mismatch(f"{self._queues.count} queues, not {self.positions.queue_count}")
-        if self._queues.count < start.queue_count:  # somebody removed some, to have them rebuilt
-            raise Mismatch(f"{self._queues.count} queues, of {start.queue_count} that there were")
+        found = self._queues.queue_files.queue_count
+        if not self._queues.trusting:
+            if start.method == "closed" and found != self.positions.queue_count:
+                raise Mismatch(f"{found} queues, not {self.positions.queue_count}")
+            if found < start.queue_count:  # somebody removed some, to have them rebuilt
+                raise Mismatch(f"{found} queues, of {start.queue_count} that there were")
         start = self._prepare_index(start, short_allowed=short_allowed)
         dispatcher.strict = start.method != "whole"
         dispatcher.problems.clear()
@@ -246,6 +268,7 @@ class Recovery:
         queues.queue_files.close()
         queues.verifying = queues.cutting = queues.thorough = False
         queues.limit = NOTHING_CUT
+        queues.trusting = self._trusts(start)
         queues.discover()
         if start.method == "foreign":
             queues.verifying = True
@@ -260,6 +283,81 @@ class Recovery:
         if queues.thorough:
             queues.load_all()
         return start
+
+    def _trusts(self, start: Start) -> bool:
+        """Tell whether queues end where it is noted; not if the notes are older than the files."""
+        notes = self.notes
+        if notes is None or notes.damaged or start.method not in ("closed", "written"):
+            return False
+        return notes.position >= start.queues_from
+
+    def _mend(self, delays_ms: Sequence[int]) -> None:
+        """Correct the queues that are damaged as far as a short look tells, from the log."""
+        damaged = [queue for queue in self._suspects() if queue.damaged or self._is_short(queue)]
+        self._look_at_first_segment()
+        if damaged:
+            self._correct(damaged, delays_ms)
+        self._queues.on_damage = lambda _queue: None
+
+    def _suspects(self) -> list[QueueIndex]:
+        """Return the queues that can be damaged, loaded."""
+        queues, notes = self._queues, self.notes
+        if not queues.trusting:
+            if notes is None and self.report.method not in ("closed", "written"):
+                return []  # another broker's, or made from the log just now
+            found = queues.load_all()
+            for queue in found:
+                queue.damaged = queue.damaged or not looks_intact(self._log, queue)
+            return found
+        size = self._config.queue_file_bytes
+        for topic, queue_id in () if notes is None else notes.ends:
+            if not queues.has_last_file(topic, queue_id, size):
+                queues.get(topic, queue_id)
+        return list(queues.loaded())
+
+    def _is_short(self, queue: QueueIndex) -> bool:
+        """Tell whether a queue ends before its noted end, though the log is all there."""
+        noted = None if self.notes is None else self.notes.ends.get((queue.topic, queue.queue_id))
+        if noted is None or noted.position > self._log.end_position:
+            return False
+        return queue.settled_offset < noted.end
+
+    def _correct(self, damaged: list[QueueIndex], delays_ms: Sequence[int]) -> None:
+        notes = self.notes
+        dropped = {} if notes is None else notes.dropped
+        ends = {} if notes is None else notes.ends
+        wanted = []
+        for queue in damaged:
+            key = (queue.topic, queue.queue_id)
+            noted = ends.get(key)
+            end = None if noted is None else max(noted.end, queue.settled_offset)
+            wanted.append(Wanted(*key, end, dropped.get(queue.topic, 0)))
+        clean = notes is not None and notes.clean and not notes.damaged
+        done = mend(
+            self._files, self._layout, self._log.segments, wanted, delays_ms,
+            log_end=self._log.end_position, queue_file_bytes=self._config.queue_file_bytes,
+        )  # fmt: skip
+        for mended in done:
+            key = (mended.topic, mended.queue_id)
+            noted = ends.get(key)
+            self._queues.take_over(mended)
+            certain = mended.holds_last or clean or (noted is not None and noted.emptied)
+            if mended.end and not certain:
+                self.report.uncertain.append((*key, mended.end))
+            self.report.losses += (
+                Loss(*key, low, high, "its records are not in the log") for low, high in mended.lost
+            )
+            what = f"{mended.topic}/{mended.queue_id} was damaged: {mended.changed} entries"
+            self.report.problems.append(f"{what} up to offset {mended.end} made again from the log")
+
+    def _look_at_first_segment(self) -> None:
+        """Say what is missing of the log's beginning, if more is than retention took."""
+        notes, oldest = self.notes, self._log.min_position
+        if notes is None or notes.damaged or oldest <= notes.kept:
+            return
+        self.report.losses.append(
+            Loss("", -1, notes.kept, oldest, "files of commitlog are missing at its beginning")
+        )
 
     def _prepare_index(self, start: Start, *, short_allowed: bool) -> Start:
         """Bring the index files to a state that can be continued; say from where."""
@@ -423,7 +521,7 @@ class Recovery:
         )  # fmt: skip
 
 
-def _read_text(files: Files, layout: Layout) -> str | None:
+def read_abort(files: Files, layout: Layout) -> str | None:
     """Return the content of `abort`, None if there is none."""
     try:
         file = files.open(layout.abort)

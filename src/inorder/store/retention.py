@@ -97,6 +97,8 @@ def clean(store: Store, now_ms: int, local_hour: int, usage: DiskUsage) -> Clean
         used_ratio=usage.used_ratio,
         full_before=store.disk_trouble,
     )
+    if decision.segments:  # before, or a kill would look as if somebody had removed them
+        store.note_taken(segments.items[decision.segments].position)
     for _ in range(decision.segments):
         dropped = segments.drop_first()
         log.info("dropped segment=%s", dropped.path.name)
@@ -104,6 +106,7 @@ def clean(store: Store, now_ms: int, local_hour: int, usage: DiskUsage) -> Clean
         return CleanReport(disk_full=decision.disk_full)
     segments.sync_directory()
     queue_files, index_files = follow_log(store)
+    store.note_taken(segments.min_position)
     return CleanReport(decision.segments, queue_files, index_files, decision.disk_full)
 
 

@@ -29,6 +29,7 @@ from inorder.store import retention, timesearch
 from inorder.store.checkpoint import Checkpoint
 from inorder.store.commitlog import CommitLog
 from inorder.store.dispatcher import Dispatcher
+from inorder.store.ends import Begun, Clean, Dropped, Emptied, EndsFile, Firsts, Kept, Notes, Row
 from inorder.store.flush import FlushPlan
 from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.keyquery import KeyHits, query
@@ -39,7 +40,7 @@ from inorder.store.queueindex import QueueIndex
 from inorder.store.queuetable import QueueTable
 from inorder.store.reader import Reader
 from inorder.store.recordview import record_at
-from inorder.store.recovery import Recovery, RecoveryReport
+from inorder.store.recovery import Recovery, RecoveryReport, read_abort
 from inorder.store.retention import CleanReport
 from inorder.store.segments import Segments
 from inorder.wire.delaylevels import parse_delay_levels
@@ -117,12 +118,16 @@ class Store:
         self.checkpoint = Checkpoint()
         self._positions = Positions()
         self._positions_file = PositionsFile(files, self.layout)
+        self.ends = EndsFile(files, self.layout)
         self._lock = contextlib.ExitStack()
         self._plan: FlushPlan | None = None
         self._flushed = 0
         self._walk: tuple[int, int] | None = None
         self._index_trouble: str | None = None
         self._disk_trouble: str | None = None
+        self.was_ours = False
+        """The directory holds messages, and a broker of ours has had it open before."""
+        self._kept = 0  # where the log begins, as noted
         self._closed = False
 
     @classmethod
@@ -142,8 +147,11 @@ class Store:
                 f"{root} is in use by another broker: stop it, or choose another directory"
             ) from error
         try:
+            known = store._positions_file.exists()
+            notes = store._load_notes()
             store._make_directories()
-            store._recover()
+            store._recover(notes)
+            store.was_ours = known and store.log.end_position > 0
         except BaseException:
             store.abandon()
             raise
@@ -162,6 +170,20 @@ class Store:
                 with contextlib.suppress(PermissionError):  # then it is not of our making
                     self._files.fsync_dir(parent)
 
+    def _load_notes(self) -> Notes | None:
+        """Return what is noted of the ends of queues, if nobody else has been here since."""
+        notes = self.ends.load()
+        if notes is None:
+            return None
+        if notes.damaged:
+            log.error("%s: the ends of queues are taken from the log and the queues", notes.damaged)
+        abort = read_abort(self._files, self.layout)
+        checkpoint = Checkpoint.load(self._files, self.layout)
+        if notes.fit(abort, checkpoint.crc(), self.config.queue_file_bytes):
+            return notes
+        log.warning("the noted ends of queues are not of the last run; they do not count")
+        return None
+
     def _make_directories(self) -> None:
         layout = self.layout
         if self._positions_file.exists() and not self._files.exists(layout.consumequeue):
@@ -173,16 +195,20 @@ class Store:
             self._files.makedirs(directory)
         self._files.fsync_dir(layout.root)
 
-    def _recover(self) -> None:
+    def _recover(self, notes: Notes | None) -> None:
         recovery = Recovery(
             self._files, self.layout, self.config, self._clock, log=self.log, queues=self.queues,
-            keys=self.keys, positions_file=self._positions_file,
+            keys=self.keys, positions_file=self._positions_file, notes=notes,
         )  # fmt: skip
         self.recovery = recovery.run(Dispatcher(self.queues, self.keys, self.delays_ms))
         self.checkpoint = recovery.checkpoint
         self._positions = recovery.positions
+        token = self._positions.token
+        if not token:
+            token = f"inorder {os.getpid()} {self._clock.now_ms()}"
+        self._begin_notes(notes, token)
         if not self._positions.token:
-            self._begin_run()
+            self._begin_run(token)
         self._write_positions()
         if not self.log.segments.items:
             self._make_first_segment()
@@ -206,13 +232,30 @@ class Store:
                 f"the first file of {self.layout.commitlog} cannot be made: {error}"
             ) from error
 
-    def _begin_run(self) -> None:
+    def _begin_notes(self, notes: Notes | None, token: str) -> None:
+        """Note where all queues end now, before one of them gets a message."""
+        if notes is None or not self.queues.trusting:
+            notes = Notes() if notes is None else notes
+            self.queues.load_all()
+        notes.kept = self._kept = self.log.min_position
+        notes.without_gone(self.log.min_position)
+        for queue in self.queues.loaded():
+            if queue.first_file:
+                notes.firsts[queue.topic, queue.queue_id] = queue.first_file
+        self.queues.on_first = self._note_first
+        self.ends.begin(
+            notes, Begun(token, self.config.queue_file_bytes),
+            [(queue.topic, queue.queue_id, queue.tail_offset) for queue in self.queues.loaded()],
+            self.log.end_position,
+        )  # fmt: skip
+        self.queues.to_note.clear()
+
+    def _begin_run(self, token: str) -> None:
         """Mark the directory as ours and in use.
 
         The notes come first, void until `abort` names them, and still say that all is clean if it
         is: a kill here costs the next start nothing.
         """
-        token = f"inorder {os.getpid()} {self._clock.now_ms()}"
         self._positions = self._positions.moved(token=token)
         self._positions_file.write(self._positions)
         # Void but for the sizes, which tell a file cut short by a crash from a wrong setting.
@@ -327,7 +370,26 @@ class Store:
         """Give back memory that only a busy store needs; call it when nothing has come lately."""
         self.keys.rest()
 
+    def _note_ends(self) -> None:
+        """Note the ends of the queues written since the last time, and where the log begins."""
+        to_note = self.queues.to_note
+        if self._kept != self.log.min_position:
+            self.ends.note([Kept(self.log.min_position)])
+            self._kept = self.log.min_position
+        if to_note:
+            rows: list[Row] = [(one.topic, one.queue_id, one.tail_offset) for one in to_note]
+            self.ends.note_ends(rows, self.log.end_position)
+            to_note.clear()
+
+    def _note_first(self, queue: QueueIndex, base: int) -> None:
+        """Note that files of a queue go; if that fails its next use finds it damaged, no more."""
+        try:
+            self.ends.note([Firsts([(queue.topic, queue.queue_id, base)])])
+        except OSError as error:
+            log.error("not noted which files of a queue retention took error=%s", error)
+
     def _write_positions(self) -> None:
+        self._note_ends()
         moved = self._positions.moved(
             queues=self.queues.written_position,
             index=self.keys.written_position,
@@ -362,6 +424,7 @@ class Store:
                 queues=written, index=self.keys.added_position, index_state=self.keys.state
             ),
             self.checkpoint.copy(), self._walk, self.config.queue_file_bytes,
+            self.ends.plan_flush(),
         )  # fmt: skip
         self._walk = None
         return self._plan
@@ -445,6 +508,37 @@ class Store:
         self._disk_trouble = report.disk_full
         return report
 
+    def note_taken(self, kept: int) -> None:
+        """Note that the log begins at a position, and which queues have no message left.
+
+        A full disk does not keep retention from making room: then it is noted a little later.
+        """
+        rows: list[Row] = [
+            (queue.topic, queue.queue_id, queue.tail_offset)
+            for queue in self.queues.loaded()
+            if 0 < queue.min_offset == queue.tail_offset == queue.next_offset
+        ]
+        try:
+            self.ends.note([Kept(kept)])
+            self._kept = kept
+            if rows:
+                self.ends.note([Emptied(self.log.end_position, rows)])
+        except OSError as error:
+            log.error("not noted yet what retention took error=%s", error)
+
+    def extend(self, topic: str, queue_id: int, end: int) -> int:
+        """Let a queue go on at `end`, behind fillers; return where it ended before."""
+        queue = self.queue(topic, queue_id)
+        before = queue.next_offset
+        if not before:
+            queue.start_with_filler(end)
+        else:
+            queue.fill_to(end)
+            self.queues.unwritten.pop(queue, None)
+        self.queues.to_note[queue] = None
+        self._write_positions()
+        return before
+
     def drop_topic(self, topic: str, *, flush: bool = True) -> None:
         """Remove a topic's queues. Its records stay in the log until retention takes them.
 
@@ -458,6 +552,8 @@ class Store:
         count = files.queue_count - files.count_of_topic(topic)
         self._positions = self._positions.moved(queue_count=count)
         self._positions_file.write(self._positions)
+        self._note_ends()
+        self.ends.note([Dropped(topic, self.log.end_position)])
         self.queues.drop_topic(topic)
         self._write_positions()
         if flush:
@@ -485,6 +581,9 @@ class Store:
             self.abandon()
 
     def _finish_clean(self) -> None:
+        checksums = [self.checkpoint.crc(), self.checkpoint.without_derived().crc()]
+        self.ends.note([Clean(self.log.end_position, checksums)])
+        self.ends.plan_flush()()
         positions = self._positions.moved(
             clean=True,
             checkpoint_crc=self.checkpoint.crc(),
@@ -508,6 +607,7 @@ class Store:
         self.queues.queue_files.close()
         self.keys.close()
         self._positions_file.close()
+        self.ends.close()
         self._lock.close()
 
     def __repr__(self) -> str:

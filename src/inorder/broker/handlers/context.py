@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from inorder.broker.leaseclock import LeaseClock
     from inorder.broker.leasing import Leasing
+    from inorder.broker.losses import Losses
     from inorder.broker.ownersfile import OwnersFile
     from inorder.broker.ownership import Ownership
     from inorder.broker.parking import Parking
@@ -198,6 +199,9 @@ class BrokerLike(Protocol):
     def offsets(self) -> OffsetTable: ...
     @property
     def delays(self) -> Delays: ...
+
+    @property
+    def losses(self) -> Losses: ...
     @property
     def members(self) -> Members[ServerConnection]: ...
     @property

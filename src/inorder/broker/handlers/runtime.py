@@ -28,6 +28,8 @@ VERSION_NAME: Final = "V5_3_3"
 HIDDEN: Final = frozenset({"data", "tls_certificate", "tls_key"})
 """Settings that name files are not shown to clients."""
 
+LOSSES_SHOWN_MAX: Final = 100
+
 NO_BUFFER_LIMIT: Final = 2**31 - 1
 
 
@@ -35,7 +37,8 @@ def get_runtime_info(broker: BrokerLike, connection: ServerConnection, command: 
     """Answer counters and rates under RocketMQ's names."""
     broker.count()
     table = {
-        **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker)
+        **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
+        **_losses(broker),
     }  # fmt: skip
     return command.reply(body=bodies.encode_kv_table(table))
 
@@ -119,6 +122,15 @@ def _delays(broker: BrokerLike) -> dict[str, str]:
         end = 0 if queue is None else queue.visible_offset
         table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     return table
+
+
+def _losses(broker: BrokerLike) -> dict[str, str]:
+    """Return what was found to be gone; nothing if nothing was."""
+    found = broker.losses.reported
+    if not found:
+        return {}
+    texts = {f"inorderLoss_{n}": one.text for n, one in enumerate(found[:LOSSES_SHOWN_MAX])}
+    return {"inorderLosses": str(len(found)), **texts}
 
 
 def _size(count: int) -> str:

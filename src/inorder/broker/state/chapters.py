@@ -7,7 +7,9 @@ ever. Offsets of a queue grow by themselves, but
   next version (`state/resizing.py` knows those);
 - a power cut takes the end of the log, and its offsets are given out again: from the recovered ends
   on every queue is in the next generation (`lost_tail`);
-- a topic that is deleted and made again begins at offset 0: in the next generation (`retire`).
+- a topic that is deleted and made again begins at offset 0: in the next generation (`retire`);
+- a queue was damaged, and nobody knows for certain where it ended: from the highest end that is
+  known on it, and it alone, is in the next generation (`begin_at`).
 
 A queue of which nothing is written is new, or was lost as a whole: it is in the generation of the
 last loss, or of its topic's last deletion if that was later, else in 0.
@@ -64,6 +66,26 @@ class Generations:
             self._table.setdefault(topic, {})[queue_id] = found[-CHAPTERS_MAX:]
         self._floor = generation
         self.revision += 1
+
+    def begin_at(self, topic: str, queue_id: int, end: int, generation: int) -> None:
+        """Begin a generation at the end of one queue: what is stored keeps its own."""
+        found = list(self.of(topic, queue_id))
+        while found and found[-1][0] >= end:
+            found.pop()  # no message is in it
+        found.append((end, generation))
+        self._table.setdefault(topic, {})[queue_id] = found[-CHAPTERS_MAX:]
+        self.revision += 1
+
+    @property
+    def highest(self) -> int:
+        """Return the highest generation of all."""
+        found = (
+            generation
+            for queues in self._table.values()
+            for steps in queues.values()
+            for _, generation in steps
+        )
+        return max([self._floor, *self._retired.values(), *found])
 
     def retire(self, topic: str, generation: int) -> None:
         """Forget the queues of a deleted topic; if made again it begins in this generation."""

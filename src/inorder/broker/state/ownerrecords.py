@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from inorder.broker.state.commits import CommitTable, Committed, QueueKey
-from inorder.broker.state.leases import LeaseKey, Owner, Past, Terms
+from inorder.broker.state.leases import COUNTER_BITS, LeaseKey, Owner, Past, Terms
 from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import BrokerError, RemoteProtocolError
 from inorder.model import TopicQueue
@@ -134,6 +134,12 @@ def depends_on(records: Iterable[Record]) -> int:
         (record.depends_on for record in records if isinstance(record, Progress | Commit)),
         default=0,
     )
+
+
+def last_start(records: Iterable[Record]) -> int:
+    """Return the highest number of a start under which an epoch was given out."""
+    epochs = (record.epoch for record in records if isinstance(record, Granted | Commit))
+    return max(epochs, default=0) >> COUNTER_BITS
 
 
 def replay(

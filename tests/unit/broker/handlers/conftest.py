@@ -15,6 +15,7 @@ import pytest
 from inorder.broker.handlers import HANDLERS
 from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
+from inorder.broker.losses import Losses
 from inorder.broker.ownersfile import OwnersFile, end_of
 from inorder.broker.ownership import Ownership
 from inorder.broker.safety import Safety
@@ -181,6 +182,7 @@ class FakeBroker:
         self.parking = FakeParking()
         self.store = Store.open(data, SMALL, self.files, self.clock)
         self.safety = Safety(data / "inorder")
+        self.losses = Losses(self.files, data / "inorder" / "losses.json", self.clock)
         self.owners_file = OwnersFile(self)  # type: ignore[arg-type]
         self.owners_file.load()
         self.owners_file.begin()

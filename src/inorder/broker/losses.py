@@ -1,0 +1,100 @@
+"""What is gone and was reported: `inorder/losses.json`, for operators to see until they say so.
+
+A loss is said in the log when it is found, and kept here, so that `inorder cluster losses` shows it
+later; the same one is kept once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from inorder.broker.snapshots import Snapshot
+from inorder.errors import RemoteProtocolError, StoreError
+from inorder.logs import get_logger
+from inorder.store.losses import Loss
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from inorder.clock import Clock
+    from inorder.disk import Files
+
+log = get_logger(__name__)
+
+LOSSES_MAX: Final = 1000
+"""Kept; of more, the first ones."""
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """A loss, or what a damaged file of ours held, and when it was found."""
+
+    found_ms: int
+    text: str
+    topic: str = ""
+    queue_id: int = -1
+    low: int = 0
+    high: int = 0
+
+
+class Losses:
+    """Reports and remembers."""
+
+    def __init__(self, files: Files, path: Path, clock: Clock) -> None:
+        self._file = Snapshot(files, path)
+        self._clock = clock
+        self._unsaved = False
+        self.reported: list[Reported] = []
+
+    def __repr__(self) -> str:
+        return f"Losses({len(self.reported)})"
+
+    def load(self) -> None:
+        """Read what was reported before; a file that cannot be read is one more loss."""
+        try:
+            self._file.load(self._decode)
+        except StoreError as error:
+            log.error("what was lost before is not known any more: %s", error)
+
+    def _decode(self, data: bytes) -> None:
+        try:
+            self.reported = msgspec.json.decode(data, type=list[Reported])
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise RemoteProtocolError(f"not losses: {error}") from None
+
+    def report(self, loss: Loss) -> None:
+        """Say and keep that messages are gone."""
+        self._add(
+            Reported(
+                self._clock.now_ms(), str(loss), loss.topic, loss.queue_id, loss.low, loss.high
+            ),
+        )
+        log.error(
+            "messages are lost: %s. Restore the commitlog from a copy, or go on without them; "
+            "`inorder cluster losses` lists what is gone", loss,
+        )  # fmt: skip
+
+    def report_file(self, text: str) -> None:
+        """Say and keep that what a file of ours said is gone."""
+        self._add(Reported(self._clock.now_ms(), text))
+        for part in text.split(". "):
+            log.error("lost: %s", part)
+
+    def _add(self, one: Reported) -> None:
+        known = {(old.text, old.topic, old.queue_id, old.low) for old in self.reported}
+        if (one.text, one.topic, one.queue_id, one.low) in known:
+            return
+        if len(self.reported) < LOSSES_MAX:
+            self.reported.append(one)
+            self._unsaved = True
+
+    def save(self) -> None:
+        """Put on disk what is not; an error is said and tried again."""
+        if not self._unsaved:
+            return
+        try:
+            self._file.save(msgspec.json.encode(self.reported))
+            self._unsaved = False
+        except OSError as error:
+            log.error("losses are not written down yet error=%s", error)
