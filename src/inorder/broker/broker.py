@@ -12,12 +12,14 @@ import asyncio
 import contextlib
 import os
 import random
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker import queueends
 from inorder.broker.delayed import Delayed
 from inorder.broker.delayrecovery import recover
+from inorder.broker.foreign import refuse_foreign
 from inorder.broker.forwarding import Forwarding
 from inorder.broker.hot import HotPath
 from inorder.broker.keeping import Keeping
@@ -41,6 +43,7 @@ from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.chapters import Generations
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
+from inorder.broker.state.foreign import not_here
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.leases import LeaseTable
 from inorder.broker.state.locks import QueueLocks
@@ -167,6 +170,7 @@ class Broker:
             descriptors_kept(config, self.files),
             server=f"broker {config.name}",
         )
+        refuse_foreign(self.files, config.data_path)
         self.store = Store.open(config.data_path, config.store, self.files, self.clock)
         self.store.companions.append(self.producers)
         try:
@@ -204,7 +208,8 @@ class Broker:
 
     def _load(self) -> None:
         self._topics_file.load(self.topics.decode)
-        if self._topic_notes.load(self.topics, self.clock.now_ms()):
+        noted = self._topic_notes.load(self.topics, self.clock.now_ms())
+        if self._drop_attributes() or noted:
             self._topics_file.save(self.topics.encode())
         self._groups_file.load(self.groups.decode)
         self.offsets_file.load(self.offsets.decode)
@@ -250,6 +255,20 @@ class Broker:
         content = self.delays.encode(position=position)
         self.store.sync()
         self.delays_file.save(content)
+
+    def _drop_attributes(self) -> bool:
+        """Drop what earlier versions took and never did; tell whether there was any."""
+        found = [config for config in self.topics if not_here(config.attributes)]
+        for config in found:
+            dropped = not_here(config.attributes)
+            kept = {name: value for name, value in config.attributes.items() if name not in dropped}
+            self.topics.put(replace(config, attributes=kept), self.clock.now_ms())
+            log.warning(
+                "attributes are dropped, its queues are plain ones topic=%s attributes=%s",
+                config.name,
+                [f"{name}={config.attributes[name]}" for name in dropped],
+            )
+        return bool(found)
 
     def _find_lost_topics(self) -> None:
         """Know the topics that hold messages and are not in the file: it may be older than they."""

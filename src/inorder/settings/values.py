@@ -161,10 +161,7 @@ def _check_store(store: StoreConfig) -> None:
             lambda: store.message_bytes_max < store.segment_bytes,
             "store.message_bytes_max must be below store.segment_bytes: a message lies in one file",
         ),
-        (
-            lambda: store.index_entries >= store.index_slots,
-            "store.index_entries must not be below store.index_slots",
-        ),
+        (lambda: store.index_entries >= 2, "store.index_entries must be at least 2"),
         (
             lambda: (
                 store.disk_used_ratio_max

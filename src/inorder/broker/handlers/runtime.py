@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
-from inorder.errors import NoPermission, SystemError_
+from inorder.errors import InvalidParameter, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import DataVersion
 from inorder.wire import bodies
@@ -183,8 +183,8 @@ def update_broker_config(
 ) -> Command:
     """Change settings that may change at run time, if the broker allows it at all.
 
-    All or nothing. A name that nobody knows is ignored, as in RocketMQ; one that is known and may
-    not change is refused.
+    All or nothing: one name that cannot be set, known or not, refuses the whole request. RocketMQ
+    ignores names that it does not know and answers 0, so that a typing error looks like success.
     """
     wanted = bodies.decode_settings(command.body)
     if not wanted:
@@ -201,6 +201,11 @@ def update_broker_config(
             changes[change[0]] = change[1](name, text)
         elif name in FIXED:
             raise NoPermission(f"Can not update config in black list: {name}")
+        else:
+            raise InvalidParameter(
+                f"{name[:80]} is no setting that this broker can change at run time; those are "
+                f"{', '.join(sorted(CHANGEABLE))}"
+            )
     if changes:
         _apply(broker, changes)
         logger.warning("settings changed peer=%s %s", connection.peer, changes)

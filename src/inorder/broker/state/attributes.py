@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from inorder.errors import RemoteProtocolError, SystemError_
+from inorder.broker.state.foreign import NOT_HERE
+from inorder.errors import InvalidParameter, RemoteProtocolError, SystemError_
 from inorder.ordering import keymap
 
 LONG_MAX: Final = 2**63 - 1
@@ -101,9 +102,22 @@ def _key_map(value: str) -> None:
         raise SystemError_(str(error)) from None
 
 
+def _but(name: str, check: Callable[[str], None]) -> Callable[[str], None]:
+    """Refuse the value of an attribute that RocketMQ has and we have not."""
+
+    def check_here(value: str) -> None:
+        check(value)
+        if value == NOT_HERE[name]:
+            raise InvalidParameter(
+                f"{name}={value} is not supported by this broker; make the topic without it"
+            )
+
+    return check_here
+
+
 TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
-    "queue.type": Attribute(False, _one_of("BatchCQ", "SimpleCQ")),
-    "cleanup.policy": Attribute(False, _one_of("DELETE", "COMPACTION")),
+    "queue.type": Attribute(False, _but("queue.type", _one_of("BatchCQ", "SimpleCQ"))),
+    "cleanup.policy": Attribute(False, _but("cleanup.policy", _one_of("DELETE", "COMPACTION"))),
     "message.type": Attribute(
         True, _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
     ),

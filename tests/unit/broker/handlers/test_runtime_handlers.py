@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inorder.errors import NoPermission, SystemError_
+from inorder.errors import InvalidParameter, NoPermission, SystemError_
 
 PARSED_BY_TOOLS = {
     "brokerVersionDesc", "brokerActive", "putTps", "getTransferredTps",
@@ -86,9 +86,9 @@ def allow(broker: Any) -> None:
 
 
 def test_some_settings_can_be_changed_if_allowed(broker: Any) -> None:
-    """What is looked up at each use may change; an unknown name is ignored as in RocketMQ."""
+    """What is looked up at each use may change."""
     allow(broker)
-    body = b"longPollingEnable=false\nautoCreateTopicEnable=false\nnoSuchKey=1\n"
+    body = b"longPollingEnable=false\nautoCreateTopicEnable=false\n"
     assert broker.ask(25, body=body).code == 0
     assert not broker.config.long_polling
     assert not broker.topics.auto_create
@@ -121,6 +121,16 @@ def test_other_settings_never_change(broker: Any, body: bytes) -> None:
     before = broker.config
     with pytest.raises(NoPermission):
         broker.ask(25, body=body)
+    assert broker.config == before
+
+
+@pytest.mark.parametrize("name", ["noSuchKey", "haListenPort", "long_polling"])
+def test_a_name_that_cannot_be_set_is_an_error(broker: Any, name: str) -> None:
+    """A typing error, a setting without a meaning here: said, and nothing else is applied."""
+    allow(broker)
+    before = broker.config
+    with pytest.raises(InvalidParameter, match=f"{name} is no setting .*brokerPermission"):
+        broker.ask(25, body=f"longPollingEnable=false\n{name}=1\n".encode())
     assert broker.config == before
 
 

@@ -53,6 +53,8 @@ def test_the_same_topic_again_is_no_change(broker: Any) -> None:
         ({"topic": "rmq_sys_new"}, 29, "conflict with system topic."),
         ({"attributes": "message.type=FIFO"}, 1, "format is wrong: message.type"),
         ({"attributes": "+no.such=1"}, 1, "unsupported key: no.such"),
+        ({"attributes": "+queue.type=BatchCQ"}, 29, "queue.type=BatchCQ is not supported"),
+        ({"attributes": "+cleanup.policy=COMPACTION"}, 29, "cleanup.policy=COMPACTION is not"),
         ({"topicFilterType": "ODD"}, 1, "topicFilterType = [ODD] value invalid"),
         ({"readQueueNums": "-1"}, 29, "queues"),
         ({"writeQueueNums": "70000"}, 29, "queues"),
