@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inorder.client.policies import Handled as Handled
     from inorder.client.policies import Outcome as Outcome
     from inorder.client.policies import Park as Park
+    from inorder.client.policies import Reject as Reject
     from inorder.client.policies import Retry as Retry
     from inorder.client.state.allocation import Average as Average
     from inorder.client.state.allocation import AverageByCircle as AverageByCircle
@@ -76,6 +77,7 @@ _PUBLIC = {
     "Producer": "inorder.sync.producer",
     "PullConsumer": "inorder.sync.pullconsumer",
     "ReceivedMessage": "inorder.model",
+    "Reject": "inorder.client.policies",
     "Retry": "inorder.client.policies",
     "SendReceipt": "inorder.model",
     "StoreConfig": "inorder.config",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inorder.client.admin import Admin
 from inorder.client.consumer import Consumer, ConsumerStatistics
-from inorder.client.policies import Block, DeadLetter, Handled, Outcome, Park, Retry
+from inorder.client.policies import Block, DeadLetter, Handled, Outcome, Park, Reject, Retry
 from inorder.client.producer import Producer
 from inorder.client.pullconsumer import PullConsumer
 from inorder.client.pulling import PullResult, PullStatus
@@ -30,6 +30,7 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "ReceivedMessage",
+    "Reject",
     "Retry",
     "SendReceipt",
     "Session",

@@ -9,7 +9,7 @@ from typing import Any
 
 from inorder.client.handlers import Registration
 from inorder.client.member import Member
-from inorder.client.policies import Handled, Outcome, Retry
+from inorder.client.policies import Handled, Outcome, Reject, Retry
 from inorder.client.receiving import receive
 from inorder.client.running import Run
 from inorder.client.state.pulldecisions import restore_topic
@@ -204,7 +204,7 @@ def _offsets(body: bytes | memoryview) -> dict[TopicQueue, int]:
 
 def _result(run: Run, registration: Registration) -> tuple[str, str | None]:
     """Return what a handler of one message came to, by RocketMQ's names, and why."""
-    if isinstance(run.error, Retry):
+    if isinstance(run.error, Retry | Reject):
         return CR_LATER, str(run.error)
     if run.error is not None:
         return CR_THROW_EXCEPTION, f"{type(run.error).__name__}: {run.error}"

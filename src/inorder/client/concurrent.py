@@ -15,11 +15,12 @@ from functools import partial
 from inorder.client.counting import Counts
 from inorder.client.handlers import Registration
 from inorder.client.holding import Holding
-from inorder.client.policies import Outcome, Retry
+from inorder.client.policies import Outcome, Reject, Retry
 from inorder.client.running import Batch, Run, Workers
 from inorder.client.state import concurrent as rules
 from inorder.client.state.processqueue import EXPIRED_PER_ROUND_MAX
 from inorder.client.state.pulldecisions import RETRY_PREFIX
+from inorder.client.state.sendback import Failure, failure_of
 from inorder.client.state.tenure import DropReason
 from inorder.clock import Clock
 from inorder.logs import get_logger
@@ -29,7 +30,7 @@ from inorder.tasks.groups import Tasks
 log = get_logger(__name__)
 
 NoteOffset = Callable[[TopicQueue, int, bool], None]
-SendBack = Callable[[Registration, ReceivedMessage, int | None], Awaitable[bool]]
+SendBack = Callable[[Registration, ReceivedMessage, Failure], Awaitable[bool]]
 
 
 class Lane:
@@ -235,9 +236,8 @@ class ConcurrentRunner:
             self._counts.dropped += 1
             log.warning("a broadcast message failed and is dropped: %s", where(message))
         if concluded.send_back:
-            after_ms = error.after_ms if isinstance(error, Retry) else None
             holding.enter()
-            work = self._return(holding, lane, concluded, after_ms)
+            work = self._return(holding, lane, concluded, failure_of(error))
             self._tasks.start(work, name=f"send back of {holding.queue}")
 
     def _conclude_leaving(self, holding: Holding, done: Batch) -> None:
@@ -253,7 +253,9 @@ class ConcurrentRunner:
     def _done(self, run: Run, batch: Batch) -> int:
         """Return how many messages of a batch are done."""
         if run.error is not None:
-            if not isinstance(run.error, Retry):
+            if isinstance(run.error, Reject):
+                log.warning("message is rejected %s error=%s", where(batch[0]), run.error)
+            elif not isinstance(run.error, Retry):
                 log.warning("handler failed %s", where(batch[0]), exc_info=run.error)
             return 0
         if run.result in (Outcome.SUSPEND, Outcome.ROLLBACK):
@@ -261,13 +263,13 @@ class ConcurrentRunner:
         return rules.done_count(run.result, len(batch))
 
     async def _return(
-        self, holding: Holding, lane: Lane, concluded: rules.Concluded, after_ms: int | None
+        self, holding: Holding, lane: Lane, concluded: rules.Concluded, failure: Failure
     ) -> None:
         """Send failed messages back; what the broker does not take is tried again here."""
         sent: set[int] = set()
         try:
             for message in concluded.send_back:
-                if await self._send_back(lane.registration, message, after_ms):
+                if await self._send_back(lane.registration, message, failure):
                     sent.add(message.offset)
         finally:
             self._counts.sent_back += len(sent)
@@ -311,7 +313,8 @@ class ConcurrentRunner:
             "a handler takes longer than %d ms; the message is sent back: %s",
             self._handler_timeout_ms, where(message),
         )  # fmt: skip
-        if not await self._send_back(lane.registration, message, None):
+        failure = Failure(f"the handler took longer than {self._handler_timeout_ms} ms")
+        if not await self._send_back(lane.registration, message, failure):
             return False
         self._counts.sent_back += 1
         commit = holding.cache.remove((message,), self._clock.monotonic_ms())

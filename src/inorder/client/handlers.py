@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
@@ -102,7 +103,8 @@ def register(
         raise UsageError(
             "auto_commit=False is for order='queue'; otherwise messages are done one by one"
         )
-    function = _callable(handler)
+    function = _callable(handler, topic)
+    _check_parameters(function, topic, batch)
     return Registration(
         parse_subscription(topic, tag, version),
         order is not None,
@@ -149,10 +151,34 @@ def fallback(topic: str) -> Registration:
     return Registration(subscription, False, 1, 1, DeadLetter(), True, refuse, True)
 
 
-def _callable(handler: Any) -> Callable[..., Any]:
+def _check_parameters(function: Callable[..., Any], topic: str, batch: int) -> None:
+    """Refuse a handler that cannot be called with what it gets. Raises UsageError."""
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return  # some functions of C do not tell
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        what = "a list of messages" if batch > 1 else "the message"
+        name = getattr(function, "__qualname__", type(function).__name__)
+        raise UsageError(
+            f"the handler {name}{signature} of topic {topic} cannot be called with {what} alone "
+            f"({error}); write it with one parameter, def {getattr(function, '__name__', 'handle')}"
+            f"({'messages' if batch > 1 else 'message'})"
+        ) from None
+
+
+def _callable(handler: Any, topic: str) -> Callable[..., Any]:
     """Return the function of a handler: itself, or its method `handle`; a class is made first."""
     if isinstance(handler, type):
-        handler = handler()
+        try:
+            handler = handler()
+        except TypeError as error:
+            raise UsageError(
+                f"the handler class {handler.__name__} of topic {topic} cannot be made without "
+                f"arguments ({error}); give an object of it"
+            ) from error
     method = getattr(handler, "handle", None)
     found = method if callable(method) else handler
     if not callable(found):

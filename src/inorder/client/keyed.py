@@ -19,10 +19,11 @@ from inorder.client.handlers import Registration
 from inorder.client.holding import Holding
 from inorder.client.ordered import DeadLetters, NoteOffset
 from inorder.client.parking import Parker
-from inorder.client.policies import Outcome, Park, Retry
+from inorder.client.policies import Outcome, Park, Reject, Retry, attempts_left
 from inorder.client.running import Run, Workers
 from inorder.client.state import ordered as rules
 from inorder.client.state.keyed import KeyedQueue, Work
+from inorder.client.state.sendback import Failure, failure_of
 from inorder.clock import Clock
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage
@@ -225,21 +226,22 @@ class KeyedRunner:
         after_ms = error.after_ms if isinstance(error, Retry) else None
         if error is not None and not isinstance(error, Retry):
             log.warning(
-                "handler failed topic=%s queue=%s/%d offset=%d key=%s tried=%d",
+                "handler failed topic=%s queue=%s/%d offset=%d key=%s tried=%d%s",
                 first.topic, first.queue.broker, first.queue.index, first.offset, first.key,
-                first.redeliveries + 1, exc_info=error,
+                first.redeliveries + 1, f" error={error}" if isinstance(error, Reject) else "",
+                exc_info=None if isinstance(error, Reject) else error,
             )  # fmt: skip
         if isinstance(error, Retry) and isinstance(self.registration.policy, Park):
             # To wait is no failure: a key is not set aside because a gateway is busy.
             queue.again(work, now_ms + self._pause_ms(after_ms))
             return
-        limit = self.registration.redeliveries_max
+        limit = attempts_left(self.registration.policy, error)
         if first.redeliveries >= limit and holding.live and self._may_be_rid_of(work):
             holding.enter()
             if isinstance(self.registration.policy, Park):
                 ending = self._park(holding, queue, work, error)
             else:
-                ending = self._send_back(holding, queue, work)
+                ending = self._send_back(holding, queue, work, failure_of(error))
             self._tasks.start(ending, name=f"to be rid of a message of {holding.queue}")
             return
         self._put_off(holding, queue, work, self._pause_ms(after_ms), now_ms)
@@ -285,12 +287,14 @@ class KeyedRunner:
         holding.cache.replace_taken(tried)
         queue.again(work, now_ms + pause_ms, tried)
 
-    async def _send_back(self, holding: Holding, queue: KeyedQueue, work: Work) -> None:
+    async def _send_back(
+        self, holding: Holding, queue: KeyedQueue, work: Work, failure: Failure
+    ) -> None:
         """Dead-letter the first message of a work; the rest of its key goes on behind it."""
         first = work.messages[:1]
         sent: set[int] = set()
         try:
-            sent = await self._dead_letter(self.registration, first)
+            sent = await self._dead_letter(self.registration, first, failure)
         finally:
             now_ms = self._clock.monotonic_ms()
             self._counts.dead(len(sent))

@@ -12,10 +12,11 @@ from typing import Final
 from inorder.client.counting import Counts
 from inorder.client.handlers import Registration
 from inorder.client.holding import Holding
-from inorder.client.policies import Outcome, Retry
+from inorder.client.policies import Outcome, Reject, Retry, attempts_left
 from inorder.client.running import Run, Workers
 from inorder.client.state import ordered as rules
 from inorder.client.state.concurrent import batches
+from inorder.client.state.sendback import Failure, failure_of
 from inorder.clock import Clock
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
@@ -27,7 +28,7 @@ RUN_CALLS_MAX: Final = 256
 """Calls that one run may make: what it has done is committed when it ends."""
 
 NoteOffset = Callable[[TopicQueue, int, bool], None]
-DeadLetters = Callable[[Registration, Sequence[ReceivedMessage]], Awaitable[set[int]]]
+DeadLetters = Callable[[Registration, Sequence[ReceivedMessage], Failure], Awaitable[set[int]]]
 
 
 class OrderedRunner:
@@ -102,7 +103,8 @@ class OrderedRunner:
         if stopped:
             batch = holding.cache.take(len(stopped), self._clock.monotonic_ms())
             outcome, after_ms = self._said(run, batch)
-            self._do(holding, self._after(holding, batch, outcome, after_ms), batch)
+            steps = self._after(holding, batch, outcome, after_ms, run.error)
+            self._do(holding, steps, batch, run.error)
         if not holding.cache.waiting:
             holding.began_ms = None
         holding.leave()
@@ -120,6 +122,13 @@ class OrderedRunner:
     def _said(self, run: Run, batch: Sequence[ReceivedMessage]) -> tuple[Outcome, int | None]:
         if isinstance(run.error, Retry):
             return Outcome.SUSPEND, run.error.after_ms
+        if isinstance(run.error, Reject):
+            first = batch[0]
+            log.warning(
+                "message is rejected topic=%s queue=%s/%d offset=%d key=%s error=%s", first.topic,
+                first.queue.broker, first.queue.index, first.offset, first.key, run.error,
+            )  # fmt: skip
+            return Outcome.SUSPEND, None
         if run.error is not None:
             first = batch[0]
             log.warning(
@@ -136,6 +145,7 @@ class OrderedRunner:
         batch: Sequence[ReceivedMessage],
         outcome: Outcome,
         suspend_ms: int | None,
+        error: BaseException | None = None,
     ) -> tuple[rules.Step, ...]:
         return rules.after_batch(
             holding.cache,
@@ -146,12 +156,16 @@ class OrderedRunner:
             needs_lock=holding.needs_lock,
             auto_commit=self.registration.auto_commit,
             suspend_ms=suspend_ms,
-            redeliveries_max=self.registration.redeliveries_max,
+            redeliveries_max=attempts_left(self.registration.policy, error),
             default_suspend_ms=self._suspend_ms,
         )
 
     def _do(
-        self, holding: Holding, steps: Sequence[rules.Step], batch: Sequence[ReceivedMessage]
+        self,
+        holding: Holding,
+        steps: Sequence[rules.Step],
+        batch: Sequence[ReceivedMessage],
+        error: BaseException | None = None,
     ) -> None:
         for step in steps:
             match step:
@@ -163,7 +177,7 @@ class OrderedRunner:
                 case rules.SendBack(messages):
                     holding.busy = True
                     holding.enter()
-                    work = self._send_back(holding, messages, batch)
+                    work = self._send_back(holding, messages, batch, failure_of(error))
                     self._tasks.start(work, name=f"dead letters of {holding.queue}")
                 case rules.Stop(reason):
                     log.info("queue=%s starts no handler: %s", holding.queue, reason)
@@ -184,11 +198,12 @@ class OrderedRunner:
         holding: Holding,
         messages: Sequence[ReceivedMessage],
         batch: Sequence[ReceivedMessage],
+        failure: Failure,
     ) -> None:
         """Dead-letter what was tried often enough; the rest of its batch is put back."""
         sent: set[int] = set()
         try:
-            sent = await self._dead_letter(self.registration, messages)
+            sent = await self._dead_letter(self.registration, messages, failure)
         finally:
             self._counts.dead(len(sent))
             steps = rules.after_send_back(

@@ -1,7 +1,7 @@
 """What a handler can say, and what is done about a message that keeps failing.
 
-A handler returns: done. It raises `Retry(after=seconds)`: again later, in order. Any other
-exception is a failed attempt. With auto-commit off it returns an `Outcome`.
+A handler returns: done. It raises `Retry(after=seconds)`: again later, in order; `Reject`: no
+further try. Any other exception is a failed attempt. With auto-commit off it returns an `Outcome`.
 
 `attempts` counts as RocketMQ's maxReconsumeTimes does: how often a message is handed out *again*.
 The first time is not counted, so a handler sees a message at most `attempts + 1` times.
@@ -39,6 +39,17 @@ class Retry(Exception):
     def __init__(self, after: Duration | None = None) -> None:
         self.after_ms = None if after is None else to_ms(after)
         super().__init__("try again later" if after is None else f"try again after {after} s")
+
+
+class Reject(Exception):
+    """Raised by a handler: this message will never do, no further try.
+
+    It goes to the dead letters at once, with this text; with Park its key is parked. Only Block()
+    without a number of attempts lets nothing leave its queue: there it is a failed attempt.
+    """
+
+    def __init__(self, reason: object = "") -> None:
+        super().__init__(str(reason) if reason else "the handler rejected it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +129,12 @@ def check_policy(policy: Policy, order: str | None) -> None:
 def redeliveries_max(policy: Policy) -> int:
     """Return RocketMQ's maxReconsumeTimes; ATTEMPTS_MAX stands for "for ever"."""
     return ATTEMPTS_MAX if policy.attempts is None else policy.attempts
+
+
+def attempts_left(policy: Policy, error: BaseException | None) -> int:
+    """Return the redeliveries that are allowed to a message whose handler ended so."""
+    limit = redeliveries_max(policy)
+    return 0 if isinstance(error, Reject) and limit < ATTEMPTS_MAX else limit
 
 
 def _check_attempts(attempts: int) -> None:

@@ -16,8 +16,9 @@ from inorder.client.policies import ATTEMPTS_MAX
 from inorder.client.session import TEMPLATE_TOPIC, Session
 from inorder.client.state.sendback import (
     SEND_BACK_TIMEOUT_MS,
+    Failure,
     RetryCopy,
-    delay_level,
+    level_of,
     retry_copy,
 )
 from inorder.errors import BrokerError, InorderError
@@ -44,18 +45,18 @@ class Returner:
         self,
         registration: Registration,
         message: ReceivedMessage,
-        after_ms: int | None,
-        level: int | None = None,
+        failure: Failure,
     ) -> bool:
         """Let a message come again later; tell whether the broker took it."""
         attempts = registration.redeliveries_max
         request = SendBack(
             message.position,
             self._group,
-            delay_level(after_ms) if level is None else level,
+            level_of(failure),
             message.message_id,
             message.topic,
             redeliveries_max=min(attempts, ATTEMPTS_MAX),
+            error=failure.error or None,
         )
         try:
             api = await self._session.master_of(message.queue)
@@ -67,21 +68,24 @@ class Returner:
             return False
         else:
             return True
-        return not self._holds_locks() and await self._send_copy(registration, message)
+        return not self._holds_locks() and await self._send_copy(registration, message, failure)
 
     async def dead_letter(
-        self, registration: Registration, messages: Sequence[ReceivedMessage]
+        self, registration: Registration, messages: Sequence[ReceivedMessage], failure: Failure
     ) -> set[int]:
         """Set messages of an ordered queue aside; return the offsets of those that are."""
         sent = set()
         for message in messages:
-            if await self._send_copy(registration, message):
+            if await self._send_copy(registration, message, failure):
                 log.warning("message is dead-lettered %s", where(message))
                 sent.add(message.offset)
         return sent
 
-    async def _send_copy(self, registration: Registration, message: ReceivedMessage) -> bool:
-        copy = retry_copy(message, self._group, redeliveries_max=registration.redeliveries_max)
+    async def _send_copy(
+        self, registration: Registration, message: ReceivedMessage, failure: Failure
+    ) -> bool:
+        limit = registration.redeliveries_max
+        copy = retry_copy(message, self._group, redeliveries_max=limit, failure=failure)
         try:
             api = await self._session.master_of(message.queue)
             await api.send_message(self._request(copy, message), copy.body)

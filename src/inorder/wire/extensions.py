@@ -35,7 +35,11 @@ DEAD_TRIES: Final = "INORDER_DEAD_TRIES"
 """Property of a dead letter of Spark: how often a handler had it."""
 
 DEAD_ERROR: Final = "INORDER_DEAD_ERROR"
-"""Property of a dead letter of Spark: how the last try failed."""
+"""Property of a dead letter: how the last try failed; one line, cut. Not on those that a stock
+client or broker made."""
+
+SENT_BACK_ERROR: Final = "error"
+"""Field of CONSUMER_SEND_MSG_BACK: how the try failed, for DEAD_ERROR if it was the last one."""
 
 FORWARDED: Final = "INORDER_FORWARD"
 """Property of a delayed message on its way to another broker: the log's generation, the topic."""

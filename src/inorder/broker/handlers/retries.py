@@ -59,6 +59,7 @@ def consumer_send_back(
         level=request.delay_level,
         attempts_max=attempts_max,
         store_host=broker.store_host,
+        error=request.error or "",
     )
     queue_id = 0 if back.dead else broker.random.randrange(queues)
     if back.dead:

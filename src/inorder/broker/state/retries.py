@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from inorder.broker.state.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from inorder.wire.deadletters import put_error
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SCHEDULED, SEQUENCE
 from inorder.wire.ids import offset_message_id
 from inorder.wire.properties import join, parse
@@ -34,9 +35,18 @@ class SentBack(NamedTuple):
 
 
 def send_back(
-    record: Record, *, group: str, level: int, attempts_max: int, store_host: bytes
+    record: Record,
+    *,
+    group: str,
+    level: int,
+    attempts_max: int,
+    store_host: bytes,
+    error: str = "",
 ) -> SentBack:
-    """Return what to store for a message that a group gives back."""
+    """Return what to store for a message that a group gives back.
+
+    `error` says how the try failed; a dead letter keeps it.
+    """
     found = parse(record.properties)
     for name in _OF_THE_SEND:
         found.pop(name, None)
@@ -49,6 +59,8 @@ def send_back(
         level = FIRST_LEVEL + record.redeliveries
     found["DELAY"] = str(level)
     found.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(record.store_host, record.position))
+    if dead and error:
+        put_error(found, error)
     topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + group
     return SentBack(
         replace(

@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from inorder.client.state.sendback import error_text as failed_text
 from inorder.model import Fence, ReceivedMessage, TopicQueue
 from inorder.wire import extensions as names
 from inorder.wire.bodies.parking import ERROR_CHARS_MAX, KEY_CHARS_MAX, OwnedKey, QueueParking
@@ -136,7 +137,5 @@ def key_to_park(key: str | None, message: ReceivedMessage) -> str | None:
 
 def error_text(error: BaseException | None) -> str:
     """Return how a try failed, for people."""
-    if error is None:
-        return "the handler asked for a pause"
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = failed_text(error)
     return text if len(text) <= ERROR_CHARS_MAX else text[: ERROR_CHARS_MAX - 1] + "…"

@@ -12,20 +12,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from inorder.client.policies import ATTEMPTS_MAX
+from inorder.client.policies import ATTEMPTS_MAX, Reject, Retry
 from inorder.client.state.pulldecisions import RETRY_PREFIX
 from inorder.model import ReceivedMessage
 from inorder.wire import properties as names
+from inorder.wire.deadletters import error_of, put_error
 from inorder.wire.delaylevels import parse_delay_levels
 
 FIRST_DELAY_LEVEL: Final = 3
 BROKER_DECIDES: Final = 0
+DEAD_LETTER_NOW: Final = -1
 SEND_BACK_TIMEOUT_MS: Final = 5000
 
 DELAY_LEVELS_MS: Final = parse_delay_levels(
     "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 )
 """RocketMQ's 18 levels, from level 1 on, as brokers have them if not set otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a try failed, and what the handler asked for."""
+
+    error: str = ""
+    after_ms: int | None = None
+    rejected: bool = False
+
+
+def failure_of(error: BaseException | None) -> Failure:
+    """Return what a handler said by what it raised; None: it returned that it failed."""
+    return Failure(
+        error_of(error_text(error)),
+        error.after_ms if isinstance(error, Retry) else None,
+        isinstance(error, Reject),
+    )
+
+
+def error_text(error: BaseException | None) -> str:
+    """Return how a try failed, for people."""
+    if error is None:
+        return "the handler asked for a pause"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +72,16 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
-def retry_copy(message: ReceivedMessage, group: str, *, redeliveries_max: int) -> RetryCopy:
-    """Return the copy: same body, flag and properties, its origin, one redelivery more, a delay."""
+def retry_copy(
+    message: ReceivedMessage, group: str, *, redeliveries_max: int, failure: Failure | None = None
+) -> RetryCopy:
+    """Return the copy: same body, flag and properties, its origin, one redelivery more, a delay.
+
+    One that is to be a dead letter says how it failed.
+    """
+    failure = failure or Failure()
+    if failure.rejected:
+        redeliveries_max = min(redeliveries_max, message.redeliveries)
     properties = dict(message.properties)
     properties.pop(names.TRAN_MSG, None)
     properties[names.ORIGIN_MESSAGE_ID] = (
@@ -54,6 +89,8 @@ def retry_copy(message: ReceivedMessage, group: str, *, redeliveries_max: int) -
     )
     properties[names.RETRY_TOPIC] = message.topic
     properties[names.DELAY] = str(FIRST_DELAY_LEVEL + message.redeliveries)
+    if message.redeliveries >= redeliveries_max:
+        put_error(properties, failure.error)
     return RetryCopy(
         retry_topic(group),
         message.body,
@@ -62,6 +99,11 @@ def retry_copy(message: ReceivedMessage, group: str, *, redeliveries_max: int) -
         min(redeliveries_max, ATTEMPTS_MAX),
         message.flag,
     )
+
+
+def level_of(failure: Failure) -> int:
+    """Return the delay level of a message that goes back: RocketMQ's delayLevelWhenNextConsume."""
+    return DEAD_LETTER_NOW if failure.rejected else delay_level(failure.after_ms)
 
 
 def delay_level(after_ms: int | None, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:

@@ -7,6 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from inorder.wire.codes import RequestCode
+from inorder.wire.extensions import SENT_BACK_ERROR
 from inorder.wire.fields import Int32
 
 
@@ -25,6 +26,7 @@ class SendBack(msgspec.Struct, frozen=True):
     origin_topic: str | None = None
     unit_mode: bool = False
     redeliveries_max: Int32 | None = msgspec.field(default=None, name="maxReconsumeTimes")
+    error: str | None = msgspec.field(default=None, name=SENT_BACK_ERROR)  # ours
 
 
 class ResetClientOffset(msgspec.Struct, frozen=True):
