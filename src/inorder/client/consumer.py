@@ -190,7 +190,11 @@ class Consumer:
         return decorate
 
     async def start(self) -> None:
-        """Join the group and begin to consume; returns at once, before the first message."""
+        """Join the group and begin to consume; returns at once, before the first message.
+
+        Name servers that are not there yet are waited for until they are, or the consumer is
+        closed (AlreadyClosed); brokers and topics are waited for by what it begins.
+        """
         if self._closed.is_set() or self._closing is not None:
             raise AlreadyClosed("this consumer was closed; make a new one")
         if self._consuming is not None:
@@ -225,9 +229,13 @@ class Consumer:
 
     async def run(self) -> None:
         """Consume until the consumer is closed, or this is interrupted, and close it."""
+        begun = self._closing is None
         try:
             await self.start()
             await self._stop_asked.wait()
+        except AlreadyClosed:
+            if not begun or self._closing is None:
+                raise
         finally:
             await self.close()
 

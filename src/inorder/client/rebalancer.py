@@ -9,6 +9,7 @@ says that the members changed, when a route changed, when a queue was released, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -19,13 +20,15 @@ from inorder.client.state.leasing import Acquired
 from inorder.client.state.pulldecisions import RETRY_PREFIX
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.client.state.tenure import DropReason
-from inorder.errors import InorderError, TopicNotRouted
+from inorder.errors import AlreadyClosed, InorderError, TopicNotRouted, TransportError
 from inorder.logs import get_logger
 from inorder.model import Subscription, TopicQueue
+from inorder.tasks.backoff import Backoff
 from inorder.wire.routedata import TopicRoute
 
 log = get_logger(__name__)
 
+SAY_WAITING_MS: Final = 30_000
 GATHER_MS: Final = 10
 """Notices that come so close together share a round."""
 
@@ -46,12 +49,41 @@ class Rebalancer:
         self._ordered = ordered
         self._allocation = allocation
         self._first_seen: dict[str, set[TopicQueue]] = {}
+        self._said_ms: dict[str, int] = {}
         self.rounds = 0
 
     async def look(self) -> None:
-        """Learn the routes of all topics before anything else happens. Raises TransportError."""
+        """Learn the routes of all topics before anything else happens.
+
+        Name servers that are not there yet are waited for, and it is said now and then. Raises
+        AlreadyClosed if the member stops meanwhile.
+        """
+        config = self._session.config
+        backoff = Backoff(config.retry_first_ms, config.retry_max_ms)
         for topic in self._subscriptions:
-            await self._queues(topic)
+            while True:
+                if self._member.stopping:
+                    raise AlreadyClosed("this consumer was closed while it started")
+                try:
+                    await self._queues(topic)
+                    break
+                except TransportError as error:
+                    self._say_waiting("a name server", str(error))
+                await self._pause(backoff.next_ms())
+
+    async def _pause(self, wait_ms: int) -> None:
+        """Wait, but no longer than until the member stops."""
+        self._member.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._member.changed.wait()
+
+    def _say_waiting(self, what: str, why: str) -> None:
+        """Say what is waited for, at once and then every half a minute."""
+        now_ms, last_ms = self._session.clock.monotonic_ms(), self._said_ms.get(what)
+        if last_ms is None or now_ms - last_ms >= SAY_WAITING_MS:
+            self._said_ms[what] = now_ms
+            log.warning("group=%s waits for %s: %s", self._member.group, what, why)
 
     async def run(self) -> None:
         """Run rounds until the member stops."""
@@ -130,8 +162,8 @@ class Rebalancer:
         try:
             route = await self._session.route(topic)
         except TopicNotRouted:
-            if topic not in self._first_seen and not topic.startswith(RETRY_PREFIX):
-                log.warning("topic=%s is not there yet; waiting for it", topic)
+            if not topic.startswith(RETRY_PREFIX):
+                self._say_waiting(f"topic {topic}", "it is not there yet")
             self._first_seen.setdefault(topic, set())
             return None
         queues = sort_queues(subscribe_queues(route, topic, self._session.key_map(topic)))

@@ -124,7 +124,11 @@ class Consumer:
         )
 
     def start(self) -> None:
-        """Join the group and begin to consume; returns at once, before the first message."""
+        """Join the group and begin to consume; returns at once, before the first message.
+
+        Name servers that are not there yet are waited for until they are, or the consumer is
+        closed (AlreadyClosed); brokers and topics are waited for by what it begins.
+        """
         self._lease().call(self._async.start)
 
     def run(self) -> None:
