@@ -43,6 +43,9 @@ _UPGRADES = """
 - Grants in that journal may end with `deadline_ms`, and `inorder/start.json` may have
   `waits_until_ms`: when what was granted before a start has run out. Where they are missing the
   whole lease is waited for; a broker of before does not look at them.
+- Sends that a rule refuses with SYSTEM_ERROR are answered with the field `stored=no`, to those who
+  have said hello. Clients of before ignore it. A client of now takes SYSTEM_ERROR of a broker of
+  before as an unknown outcome.
 """
 
 _MODULES = (producers, leases, parking, resizing)

@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from inorder.errors import BrokerError as BrokerError
     from inorder.errors import ConfigError as ConfigError
     from inorder.errors import InorderError as InorderError
+    from inorder.errors import OutcomeUnknown as OutcomeUnknown
     from inorder.errors import TransportError as TransportError
     from inorder.model import Fence as Fence
     from inorder.model import GroupConfig as GroupConfig
     from inorder.model import Message as Message
     from inorder.model import ReceivedMessage as ReceivedMessage
     from inorder.model import SendReceipt as SendReceipt
+    from inorder.model import SendStatus as SendStatus
     from inorder.model import TopicQueue as TopicQueue
     from inorder.sync.admin import Admin as Admin
     from inorder.sync.consumer import Consumer as Consumer
@@ -73,6 +75,7 @@ _PUBLIC = {
     "NameServerConfig": "inorder.config",
     "NetConfig": "inorder.config",
     "Outcome": "inorder.client.policies",
+    "OutcomeUnknown": "inorder.errors",
     "Park": "inorder.client.policies",
     "Producer": "inorder.sync.producer",
     "PullConsumer": "inorder.sync.pullconsumer",
@@ -80,6 +83,7 @@ _PUBLIC = {
     "Reject": "inorder.client.policies",
     "Retry": "inorder.client.policies",
     "SendReceipt": "inorder.model",
+    "SendStatus": "inorder.model",
     "StoreConfig": "inorder.config",
     "TopicQueue": "inorder.model",
     "TransportError": "inorder.errors",

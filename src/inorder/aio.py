@@ -10,7 +10,7 @@ from inorder.client.pullconsumer import PullConsumer
 from inorder.client.pulling import PullResult, PullStatus
 from inorder.client.session import Session
 from inorder.config import ClientConfig, ConsumerConfig
-from inorder.model import Fence, Message, ReceivedMessage, SendReceipt, TopicQueue
+from inorder.model import Fence, Message, ReceivedMessage, SendReceipt, SendStatus, TopicQueue
 
 __all__ = [
     "Admin",
@@ -33,6 +33,7 @@ __all__ = [
     "Reject",
     "Retry",
     "SendReceipt",
+    "SendStatus",
     "Session",
     "TopicQueue",
 ]

@@ -7,7 +7,7 @@
     ├─ SendsFailed(count)                               failures that nobody has asked for
     ├─ ProtocolError       LocalProtocolError, RemoteProtocolError
     ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding,
-    │                      OutcomeUnknown
+    │                      OutcomeUnknown (a send may be stored): SendTimedOut
     ├─ MessagesLost                                     acknowledged, and gone with the log's end
     ├─ PredecessorFailed                                a message before this one failed
     ├─ RouteError          TopicNotRouted, NoWritableQueue
@@ -110,9 +110,20 @@ class TooManyOutstanding(TransportError):
 
 
 class OutcomeUnknown(TransportError):
-    """A message may or may not be stored, and the broker can no longer tell."""
+    """A message may or may not be stored, and nobody can tell; `code` is the broker's, if any.
+
+    Sent again, it may be stored twice. A named producer may send it again: same number, once.
+    """
 
     retriable = False
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+class SendTimedOut(OutcomeUnknown, RequestTimeout):
+    """The time of a send was up before its outcome was known: it may or may not be stored."""
 
 
 class MessagesLost(InorderError):
@@ -169,9 +180,16 @@ class BrokerError(InorderError):
 
 
 class SystemError_(BrokerError):
-    """SYSTEM_ERROR: anything unexpected, and many 'not found' answers."""
+    """SYSTEM_ERROR: anything unexpected, and many 'not found' answers.
+
+    Of a send it is raised only if the broker says that nothing was stored, else OutcomeUnknown.
+    """
 
     code = 1
+
+
+class StoredInPart(SystemError_):
+    """The first messages of a batch are stored, the others refused; only a broker raises it."""
 
 
 class SystemBusy(BrokerError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from typing import Any, Final, Protocol
 
 PERM_READ: Final = 4
@@ -102,6 +103,22 @@ class Subscription:
         return self.expression_type == "TAG" and self.expression in ("*", "")
 
 
+class SendStatus(Enum):
+    """How safely a message is stored, in RocketMQ's words. It is stored in each case.
+
+    All but OK: less safely than the broker is set to. Do not send it again; if the broker fails
+    now, it may be lost.
+    """
+
+    OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    """Not known to be on the broker's disk yet."""
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    """Not known to be on the broker's replica yet."""
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+    """The broker has no replica at the moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
     """Where a message went; `offset` is -1 if its broker has it, but remembers no more where."""
@@ -109,6 +126,7 @@ class SendReceipt:
     message_id: str
     queue: TopicQueue
     offset: int
+    status: SendStatus = SendStatus.OK
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inorder.aio import ClientConfig, Message, Producer, SendReceipt, Session
+from inorder.aio import ClientConfig, Message, Producer, SendReceipt, SendStatus, Session
 from inorder.checker import Event, Sent, SentResult, queue_name
-from inorder.errors import BatchIncomplete, FlushTimeout, InorderError, TransportError
+from inorder.errors import BatchIncomplete, InorderError, TransportError
 from inorder.testing.history import write_history
 from inorder.testing.seeds import stream
 from tests.crash.pipelines import Pipeline
@@ -146,9 +146,12 @@ class Sender:
         if isinstance(outcome, SendReceipt):
             if outcome.offset >= 0:  # -1: stored, and the broker did not get to say where
                 queue, offset = queue_name(outcome.queue), outcome.offset
+            if outcome.status is not SendStatus.OK:  # a power cut may take it
+                self.errors[outcome.status.name] += 1
+                result = SentResult.UNKNOWN
         else:
             self.errors[type(outcome).__name__] += 1
-            in_doubt = isinstance(outcome, TransportError | FlushTimeout)
+            in_doubt = isinstance(outcome, TransportError)
             result = SentResult.UNKNOWN if in_doubt else SentResult.FAILED
         digest = f"{zlib.crc32(letter.body):08x}"
         self.events.append(

@@ -30,8 +30,8 @@ Made by `python -m tests.integration.errortable`, which provokes each of them; d
 
 All are in `inorder.errors` and derive from `inorder.InorderError`. Sends try again by themselves
 inside of their `timeout` whenever the error is one that may pass (*retriable*); what is raised is
-what was still wrong at the end. After a `TransportError` of a send nobody knows whether the message
-is stored, unless it is a `ConnectFailed` or the text says that it was not sent.
+what was still wrong at the end. After an `OutcomeUnknown` of a send (`SendTimedOut` is one) nobody
+knows whether the message is stored; after any other error it is not.
 
 | what is wrong | class | retriable | what it says | way out |
 |---|---|---|---|---|

@@ -25,8 +25,8 @@ from inorder.errors import (
     ProducerGap,
     ProducerMismatch,
     ProducerUnknown,
+    StoredInPart,
     StoreError,
-    SystemError_,
 )
 from inorder.ordering.sequence import Verdict, expected, judge_batch
 from inorder.wire.extensions import MAP_DIGEST, MAP_VERSION, QUEUE_CHOSEN
@@ -265,7 +265,7 @@ def told_if_partly_stored(count: int) -> Iterator[None]:
     except (BrokerError, StoreError) as error:
         if not count:
             raise
-        raise SystemError_(
+        raise StoredInPart(
             f"the outcome is unknown: the first {count} messages of the batch are stored, the "
             f"others are refused: {error}"
         ) from error

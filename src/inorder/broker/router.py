@@ -21,6 +21,7 @@ from inorder.errors import (
     LocalProtocolError,
     RemoteProtocolError,
     StoreBusy,
+    StoredInPart,
     StoreError,
 )
 from inorder.logs import get_logger
@@ -28,6 +29,7 @@ from inorder.net.quiet import Refusals
 from inorder.net.turns import SHARE_MS
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
+from inorder.wire.extensions import NOTHING_STORED, STORED
 from inorder.wire.header import decode_command
 
 if TYPE_CHECKING:
@@ -221,6 +223,12 @@ class Router:
             )
         if fields is None and command.code in SEND_CODES and code in _REFUSALS_WITH_REGION:
             fields = self._region
+        if (
+            code == ResponseCode.SYSTEM_ERROR
+            and command.code in SEND_CODES
+            and self._broker.producers.has_heard(connection)
+        ):
+            fields = _said_of_storing(error)
         self._reply(connection, command, command.reply(code, remark, fields=fields))
 
     def _reply(self, connection: ServerConnection, command: Command, reply: Command) -> None:
@@ -243,3 +251,10 @@ class Router:
         """Give up the requests that are being served."""
         for task in self._tasks:
             task.cancel()
+
+
+def _said_of_storing(error: Exception) -> dict[str, str] | None:
+    """Say that nothing was stored if a rule refused the send; anything else tells nothing."""
+    if isinstance(error, BrokerError) and not isinstance(error, StoredInPart):
+        return {STORED: NOTHING_STORED}
+    return None

@@ -86,6 +86,7 @@ def print_receipt(receipt: SendReceipt) -> None:
                 "broker": queue.broker,
                 "queue": queue.index,
                 "offset": receipt.offset,
+                "status": receipt.status.value,
             }
         )
     )

@@ -6,9 +6,11 @@ connection. Every method takes `timeout_ms`, or uses the default of its object.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
+from inorder.client.state.verdicts import STATUSES
 from inorder.errors import broker_error
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
 from inorder.wire import bodies
@@ -97,15 +99,16 @@ class _Api:
         code: int | None = None,
         fields: dict[str, str] | None = None,
         timeout_ms: int | None = None,
+        good: Container[int] = (ResponseCode.SUCCESS,),
     ) -> Command:
-        """Send a request and return the answer if its code is 0."""
+        """Send a request and return the answer if its code is good."""
         command = Command.request(
             request.CODE if code is None else code,
             encode_fields(request) if fields is None else fields,
             body,
         )
         answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
+        if answer.code not in good:
             raise broker_error(answer.code, answer.remark, answer.fields)
         return answer
 
@@ -130,8 +133,9 @@ class BrokerApi(_Api):
         """Store a message, or a batch if the request says so; producers post theirs instead."""
         code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
         answer = await self._ask(
-            request, body, code=code, fields=request.to_fields_v2(), timeout_ms=timeout_ms
-        )
+            request, body, code=code, fields=request.to_fields_v2(), timeout_ms=timeout_ms,
+            good=STATUSES,
+        )  # fmt: skip
         return decode_fields(SendReply, answer.fields)
 
     async def producer_hello(self, request: ProducerHello) -> ProducerHelloReply:

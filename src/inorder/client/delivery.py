@@ -36,7 +36,7 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.logs import get_logger
-from inorder.model import SendReceipt, TopicQueue
+from inorder.model import SendReceipt, SendStatus, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.tasks.backoff import Backoff
 from inorder.tasks.groups import Tasks
@@ -292,7 +292,13 @@ class Delivery:
 
     # Outcomes.
 
-    def stored(self, sending: Sending, queue: TopicQueue, fields: SendFields) -> None:
+    def stored(
+        self,
+        sending: Sending,
+        queue: TopicQueue,
+        fields: SendFields,
+        status: SendStatus = SendStatus.OK,
+    ) -> None:
         """A request is stored; the offset is -1 if the broker remembers it no more."""
         if sending.over:
             return
@@ -301,7 +307,7 @@ class Delivery:
             queue = TopicQueue(queue.topic, queue.broker, fields.queueId)
         part, first = sending.part, fields.queueOffset
         if part.items is None:
-            self._on_outcome(sending, SendReceipt(part.ids[0], queue, first), None)
+            self._on_outcome(sending, SendReceipt(part.ids[0], queue, first, status), None)
             return
         offsets: Sequence[int] = [-1] * part.count
         if fields.offsets:
@@ -309,7 +315,8 @@ class Delivery:
         elif first >= 0:
             offsets = range(first, first + part.count)
         receipts = [
-            SendReceipt(id_, queue, offset) for id_, offset in zip(part.ids, offsets, strict=True)
+            SendReceipt(id_, queue, offset, status)
+            for id_, offset in zip(part.ids, offsets, strict=True)
         ]
         self._on_outcome(sending, receipts, None)
 

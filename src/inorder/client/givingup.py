@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from inorder.client.queuelane import QueueLane
 from inorder.client.sending import Sending
 from inorder.client.state.lane import DONE, UNSENT
-from inorder.errors import InorderError, OutcomeUnknown, PredecessorFailed, RequestTimeout
+from inorder.errors import (
+    InorderError,
+    OutcomeUnknown,
+    PredecessorFailed,
+    RequestTimeout,
+    SendTimedOut,
+)
 from inorder.wire.sendframes import SendFields
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ def expire(link: Link, lane: QueueLane, sending: Sending) -> None:
         return
     if not known:
         why = f" ({sending.failure})" if sending.failure is not None else ""
-        error = RequestTimeout(
+        error = SendTimedOut(
             f"broker {link.broker} did not answer a send in time{why}; the message may or may "
             "not be stored"
         )

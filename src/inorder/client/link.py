@@ -18,11 +18,13 @@ from inorder.client.losses import begin_again, resolved
 from inorder.client.queuelane import QueueLane
 from inorder.client.sending import Sending
 from inorder.client.state.lane import DONE, IN_FLIGHT
+from inorder.client.state.verdicts import STATUSES, Verdict, verdict
 from inorder.errors import (
     BrokerError,
     ConnectFailed,
     ConnectionLost,
     InorderError,
+    OutcomeUnknown,
     PredecessorFailed,
     TransportError,
     UsageError,
@@ -31,7 +33,6 @@ from inorder.errors import (
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.tasks.backoff import Backoff
-from inorder.wire.codes import ResponseCode
 from inorder.wire.extensions import ExtensionAnswer
 from inorder.wire.sendframes import SendAnswer, SendFields
 
@@ -41,14 +42,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-# Stored, but not as safely as the broker would like: the number is taken.
-_STORED_CODES: Final = frozenset(
-    (
-        ResponseCode.FLUSH_DISK_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    )
-)
 _NO_FIELDS: Final = SendFields()
 
 
@@ -136,9 +129,10 @@ class Link:
         # hot: 2 us with the receipt.
         if sending.state != IN_FLIGHT:
             return  # of a connection that was given up
-        if answer.code == 0:
+        status = STATUSES.get(answer.code)
+        if status is not None:
             lane.confirm(sending)
-            self.owner.stored(sending, lane.queue, answer.extFields or _NO_FIELDS)
+            self.owner.stored(sending, lane.queue, answer.extFields or _NO_FIELDS, status)
             if lane.backoff.attempts:
                 lane.backoff.reset()
                 self.owner.broker_worked(self.broker)
@@ -157,12 +151,12 @@ class Link:
     def _refused(self, lane: QueueLane, sending: Sending, answer: SendAnswer) -> None:
         code, fields = answer.code, answer.extFields or _NO_FIELDS
         error = broker_error(code, answer.remark)
-        if code in _STORED_CODES:
-            lane.confirm(sending)
-            self.owner.failed(sending, error)
-        elif sending.doomed and code != ResponseCode.SYSTEM_ERROR:
+        is_unknown = verdict(code, fields.stored) is Verdict.UNKNOWN
+        if sending.doomed and not is_unknown:
             lane.refuse(sending, final=True)
             self.owner.failed(sending, predecessor_failed(sending, lane))
+        elif is_unknown:
+            self._left_open(lane, sending, error)
         elif not lane.numbered:
             self._refused_plainly(lane, sending, error)
         elif code == ExtensionAnswer.PRODUCER_GAP:
@@ -186,14 +180,24 @@ class Link:
             sending.failure = error
             lane.refuse(sending, final=False)
             self.owner.map_refused(lane, fields)
-        elif code == ResponseCode.SYSTEM_ERROR:
-            # It does not tell whether the message is stored; the broker's numbers will.
+        else:
+            self._refused_plainly(lane, sending, error)
+
+    def _left_open(self, lane: QueueLane, sending: Sending, error: BrokerError) -> None:
+        """Take an answer that does not tell whether the message is stored."""
+        if lane.numbered:  # the broker's numbers will tell where to go on
             lane.doubt(sending)
             lane.ready = False
             lane.abandon(sending)
-            self.owner.failed(sending, error)
         else:
-            self._refused_plainly(lane, sending, error)
+            lane.refuse(sending, final=True)
+        self.owner.failed(
+            sending,
+            OutcomeUnknown(
+                f"broker {self.broker} answered {error.code}: {error}; the message may or may not "
+                "be stored", error.code,
+            ),
+        )  # fmt: skip
 
     def _refused_plainly(self, lane: QueueLane, sending: Sending, error: BrokerError) -> None:
         """Take a definite refusal: final, or to be tried again here or elsewhere."""
@@ -204,8 +208,8 @@ class Link:
         if not error.retriable:
             lane.refuse(sending, final=True)
             # A refusal of this try says nothing about an earlier one that was not answered.
-            told = sending.failure if sending.in_doubt else None
-            self.owner.failed(sending, told or error)
+            doubt = OutcomeUnknown(f"{sending.failure or error}") if sending.in_doubt else None
+            self.owner.failed(sending, doubt or error)
             return
         self.owner.broker_failed(self.broker)
         if not sending.in_doubt:

@@ -23,12 +23,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from inorder.client.state.routes import publish_queues
+from inorder.client.state.verdicts import Verdict, verdict
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
     ConfigError,
     InorderError,
     KeyMapChanged,
+    OutcomeUnknown,
     ProducerGap,
     ProducerStale,
     TopicNotRouted,
@@ -44,7 +46,7 @@ from inorder.spark.servers import Servers
 from inorder.spark.state.mapnames import Begun, name_at
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
-from inorder.wire.extensions import PROTOCOL
+from inorder.wire.extensions import PROTOCOL, STORED
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests.producers import (
     ProducerHello,
@@ -248,8 +250,7 @@ class Sender:
         while len(self._open) > open_max:
             sent = self._open[0]
             answer = sent.connection.receive(sent.number)
-            if answer.code != ResponseCode.SUCCESS:
-                raise broker_error(answer.code, answer.remark)
+            _check_stored(answer)
             sent.rows.stored[sent.indexes] = True
             self._open.popleft()
 
@@ -319,6 +320,18 @@ class Sender:
             tls = self._cluster.servers.context()
             found = self._connections[address] = BlockingConnection(address, tls=tls)
         return found
+
+
+def _check_stored(answer: Command) -> None:
+    """Raise unless the rows of a request are stored; if nobody knows, the broker is asked again."""
+    said = verdict(answer.code, answer.fields.get(STORED))
+    if said is Verdict.UNKNOWN:
+        raise OutcomeUnknown(
+            f"the broker answered {answer.code}: {answer.remark}; rows may or may not be stored",
+            answer.code,
+        )
+    if said is Verdict.NOT_STORED:
+        raise broker_error(answer.code, answer.remark)
 
 
 def _passes(error: InorderError) -> bool:

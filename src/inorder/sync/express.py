@@ -21,10 +21,10 @@ from inorder.client.expressway import Target, take_over, target
 from inorder.client.ids import Identity, MessageIds, new_producer_id
 from inorder.client.outgoing import Outgoing, compose
 from inorder.client.sending import Sending, Waiter
+from inorder.client.state.verdicts import STATUSES, Verdict, verdict
 from inorder.errors import ConnectionLost, InorderError, RemoteProtocolError, broker_error
 from inorder.model import SendReceipt
 from inorder.net.connection import parse_address
-from inorder.wire.codes import ResponseCode
 from inorder.wire.command import Command
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.fields import encode_fields
@@ -42,11 +42,6 @@ IDLE_MS: Final = 30_000
 """A connection that was not used for so long is opened anew: the broker may have closed it."""
 BODY_BYTES_MAX: Final = 64 * 1024
 
-_STORED: Final = (
-    ResponseCode.FLUSH_DISK_TIMEOUT,
-    ResponseCode.SLAVE_NOT_AVAILABLE,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT,
-)
 _EXTENSIONS: Final = range(7100, 7110)
 _PREFIX: Final = struct.Struct(">II").unpack_from
 _PREFIX_BYTES: Final = 8
@@ -189,16 +184,15 @@ class Express:
             self._drop(where.address)
             self._portal.post_nowait(self._take_over, *doubt)
             raise
-        if answer.code == 0:
+        status = STATUSES.get(answer.code)
+        if status is not None:
             wire.numbers[place] = number + 1
             self.sent += 1
             fields = answer.extFields
             offset = -1 if fields is None else fields.queueOffset
-            return SendReceipt(part.ids[0], queue, offset)
-        if answer.code in _STORED:
-            wire.numbers[place] = number + 1
-            raise broker_error(answer.code, answer.remark)
-        if answer.code == ResponseCode.SYSTEM_ERROR:
+            return SendReceipt(part.ids[0], queue, offset, status)
+        said = "" if answer.extFields is None else answer.extFields.stored
+        if verdict(answer.code, said) is Verdict.UNKNOWN:
             return self._find_out(where, doubt)
         if answer.code in _EXTENSIONS:
             self._drop(where.address)

@@ -98,8 +98,7 @@ class Producer:
         `selector(queues, message, arg)`, chooses the queue instead of the key. `sequence` is the
         number that the caller of a named producer gives the message. With `delay_level` consumers
         get it later: 1 is the broker's shortest delay, a second, 18 its longest, two hours. Raises
-        TransportError when the time is up and the outcome is unknown; a BrokerError when the broker
-        refused the message.
+        OutcomeUnknown when it may or may not be stored; after any other error it is not.
         """
         level = 0
         if delay_level is not None or deliver_at is not None:

@@ -105,6 +105,14 @@ PARK_UNTIL: Final = "INORDER_PARK_UNTIL"
 """Property of a message that a job parked: the group's offset once the batch is done; or absent."""
 
 
+STORED: Final = "stored"
+"""Field of an answer to a send with SYSTEM_ERROR, if a producer has said hello on the connection:
+`no`, nothing was stored; absent: who knows."""
+
+NOTHING_STORED: Final = "no"
+"""Its value."""
+
+
 class ExtensionCode(IntEnum):
     """Requests of ours."""
 

@@ -43,6 +43,7 @@ class SendFields(msgspec.Struct, gc=False):
     highest: int = -1
     version: int = 0
     map: str = ""
+    stored: str = ""
 
 
 class SendAnswer(msgspec.Struct):

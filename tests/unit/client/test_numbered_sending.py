@@ -14,9 +14,9 @@ from inorder.errors import (
     BatchIncomplete,
     ConfigError,
     NoPermission,
+    OutcomeUnknown,
     PredecessorFailed,
     RequestTimeout,
-    SystemError_,
 )
 from inorder.model import Message, SendReceipt
 from inorder.testing.simloop import SimLoop, run
@@ -234,7 +234,7 @@ def test_an_answer_that_does_not_tell_is_asked_after():
         server.answers[SEND] = [server.store, store_and_fail]
         futures = [producer.send_nowait("t", body(n), key="k") for n in range(5)]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        assert isinstance(outcomes[1], SystemError_)
+        assert isinstance(outcomes[1], OutcomeUnknown)
         await producer.send("t", body(5), key="k")
         assert server.stored() == bodies(*range(6))
 

@@ -16,14 +16,16 @@ from inorder.errors import (
     AlreadyClosed,
     BatchIncomplete,
     NoPermission,
+    OutcomeUnknown,
     PredecessorFailed,
     RequestTimeout,
     TooManyOutstanding,
     UsageError,
 )
-from inorder.model import Message, SendReceipt, TopicQueue
+from inorder.model import Message, SendReceipt, SendStatus, TopicQueue
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
+from inorder.wire.command import Command
 from tests.unit.client.scripted import QUEUES, Scripted, over_the_wire, refuse, session, silence
 
 
@@ -293,5 +295,46 @@ def test_close_waits_for_what_was_handed_over():
         assert all(future.done() and future.result() for future in futures)
         with pytest.raises(AlreadyClosed):
             await producer.send("t", b"x")
+
+    over_the_wire(scenario)
+
+
+@pytest.mark.parametrize("status", [one for one in SendStatus if one is not SendStatus.OK])
+def test_what_is_stored_less_safely_has_a_receipt(status: SendStatus):
+    """RocketMQ's codes 10 to 12, of a message and of a batch: stored, so no error."""
+
+    async def scenario(server: Scripted, client: Session) -> None:
+        producer = Producer(client)
+
+        def less_safely(command: Command) -> Command:
+            batch = command.code == RequestCode.SEND_BATCH_MESSAGE
+            reply = server.store_batch(command) if batch else server.store(command)
+            reply.code = ResponseCode[status.name]
+            return reply
+
+        server.answers[RequestCode.SEND_MESSAGE_V2] = [less_safely]
+        server.answers[RequestCode.SEND_BATCH_MESSAGE] = [less_safely]
+        receipt = await producer.send("t", b"0", key="k")
+        assert (receipt.status, receipt.offset) == (status, 0)
+        receipts = await producer.send_batch([Message("t", b"%d" % n, key="k") for n in (1, 2)])
+        assert [(one.status, one.offset) for one in receipts] == [(status, 1), (status, 2)]
+        assert (await producer.send("t", b"3", key="k")).status is SendStatus.OK
+        assert producer.statistics().failed == 0
+
+    over_the_wire(scenario)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.GO_AWAY, 4711])
+def test_an_answer_that_does_not_exclude_storing_leaves_it_open(code: int):
+    """Of Apache RocketMQ, too: not sent again, not called refused; the next send goes on."""
+
+    async def scenario(server: Scripted, client: Session) -> None:
+        producer = Producer(client)
+        server.answers[RequestCode.SEND_MESSAGE_V2] = [refuse(code)]
+        with pytest.raises(OutcomeUnknown, match="may or may not be stored") as caught:
+            await producer.send("t", b"x", key="k")
+        assert caught.value.code == code
+        assert server.count(RequestCode.SEND_MESSAGE_V2) == 1
+        await producer.send("t", b"next", key="k")
 
     over_the_wire(scenario)

@@ -134,6 +134,10 @@ class ProducerTable(Generic[Connection]):
             self._spoken[connection].discard(producer.id)
         return connection
 
+    def has_heard(self, connection: Connection) -> bool:
+        """Tell whether a producer has said hello over a connection: then it knows our fields."""
+        return connection in self._spoken
+
     def speaker(self, producer_id: str, connection: Connection) -> Producer[Connection]:
         """Return the producer of a send over a connection.
 
