@@ -3,6 +3,9 @@
 All writes are `pwrite` on a descriptor and all mappings are read-only. So a full disk is an error
 of the write that hit it and never a SIGBUS, and a fake disk sees every write (`testing/disk.py`).
 A write is whole or raises; after an error nothing is known about the bytes of that call.
+
+What is made belongs to its user alone: messages are nobody else's business. What is there keeps
+its mode.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ _locked: set[str] = set()
 
 
 UNLIMITED = 1 << 20
+DIRECTORY_MODE = 0o700
+FILE_MODE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +206,7 @@ class OsFiles:
         except FileNotFoundError:
             if not create:
                 raise
-            fd = os.open(path, flags | os.O_CREAT, 0o644)
+            fd = os.open(path, flags | os.O_CREAT, FILE_MODE)
             made = True
         try:
             if create and size is not None and os.fstat(fd).st_size != size:
@@ -230,7 +235,11 @@ class OsFiles:
         return path.is_dir()
 
     def makedirs(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(DIRECTORY_MODE, exist_ok=True)
+        except FileNotFoundError:
+            self.makedirs(path.parent)  # with the same mode, unlike `parents=True`
+            path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
@@ -264,7 +273,7 @@ class OsFiles:
         name = os.path.realpath(path)
         if name in _locked:
             raise BlockingIOError(f"{path} is locked by this process")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         _locked.add(name)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from inorder import Admin, Producer
 from inorder.net.tls import client_context
 from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
@@ -173,3 +176,34 @@ def test_tls_of_up_means_both_servers(tmp_path: Path) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host, int(port)
+
+
+def test_a_data_directory_is_its_users_alone(tmp_path: Path) -> None:
+    """Whatever the umask: 0700 and 0600, the name server's too; a directory that is there stays."""
+    there = tmp_path / "there"
+    there.mkdir()
+    there.chmod(0o755)
+    words = ("up", "--namesrv-port", "0", "--broker-port", "0")
+    for data in (tmp_path / "new" / "data", there):
+        before = os.umask(0)
+        try:
+            with inorder(*words, "--data", str(data), cwd=tmp_path) as process:
+                said = ready(process)
+                with Admin(said["namesrv"]) as admin, Producer(said["namesrv"]) as producer:
+                    admin.topics.create("Private", queues=2)
+                    producer.send("Private", b"secret", key="k")
+                assert stop(process)[0] == 0
+        finally:
+            os.umask(before)
+    found = {
+        str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode)
+        for path in tmp_path.rglob("*")
+    }
+    assert found.pop("there") == 0o755
+    assert len(found) > 20
+    wrong = {
+        name: oct(mode)
+        for name, mode in found.items()
+        if mode != (0o700 if (tmp_path / name).is_dir() else 0o600)
+    }
+    assert not wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,23 @@ def test_a_file_is_made_in_its_length_and_found_again(tmp_path: Path) -> None:
     again.close()
     with pytest.raises(FileNotFoundError):
         files.open(tmp_path / "missing")
+
+
+def test_what_is_made_is_its_users_alone(tmp_path: Path) -> None:
+    """Directories 0700 with all that had to be made above them, files 0600; what is there stays."""
+    files = OsFiles()
+    (tmp_path / "there").mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        files.makedirs(tmp_path / "there" / "a" / "b")
+        files.makedirs(tmp_path / "there")
+        files.open(tmp_path / "there" / "file", create=True).close()
+        with files.lock(tmp_path / "there" / "lock", b"lock"):
+            pass
+    finally:
+        os.umask(before)
+    modes = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in [tmp_path / "there", *tmp_path.glob("there/**/*")]
+    }
+    assert modes == {"there": 0o755, "a": 0o700, "b": 0o700, "file": 0o600, "lock": 0o600}
