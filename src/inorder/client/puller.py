@@ -12,7 +12,7 @@ from typing import Final
 from inorder.client.counting import Counts
 from inorder.client.holding import Holding
 from inorder.client.pulling import PullResult, PullStatus
-from inorder.client.receiving import receive_all
+from inorder.client.receiving import receive_from
 from inorder.client.session import Session
 from inorder.client.state import pulldecisions as rules
 from inorder.errors import BrokerError, ConnectFailed, InorderError, LeaseLost, RequestTimeout
@@ -173,20 +173,25 @@ class Puller:
         if fields.commit_offset and done_to is not None:
             self._piggybacked(holding, done_to)
         self._suggested.note(queue, answer.reply.suggest_broker_id)
-        found: tuple[ReceivedMessage, ...] = ()
-        if answer.code == ResponseCode.SUCCESS:
-            limit = self._session.config.message_bytes_max
-            found = rules.for_handlers(
-                receive_all(queue.broker, answer.body, limit, holding.fencing),
-                holding.subscription,
-                topic=queue.topic,
-                group=self._group,
-            )
         reply = answer.reply
+        found: tuple[ReceivedMessage, ...] = ()
+        next_offset = reply.next_begin_offset
+        if answer.code == ResponseCode.SUCCESS:
+            whole, next_offset = receive_from(
+                queue,
+                offset,
+                answer.body,
+                next_offset,
+                body_bytes_max=self._session.config.message_bytes_max,
+                fencing=holding.fencing,
+            )
+            found = rules.for_handlers(
+                whole, holding.subscription, topic=queue.topic, group=self._group
+            )
         return PullResult(
             PullStatus(answer.code),
             holding.not_done(found),
-            reply.next_begin_offset,
+            next_offset,
             reply.min_offset,
             reply.max_offset,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from inorder.client.receiving import receive_all
+from inorder.client.receiving import receive_from
 from inorder.client.session import Session
 from inorder.client.state.pulldecisions import PullStatus
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
@@ -37,7 +37,8 @@ async def pull(
 ) -> PullResult:
     """Ask for messages from an offset on; the broker may hold the pull for `suspend_ms`.
 
-    Raises CorruptRecord if what came is not what was stored.
+    Raises CorruptRecord if the first message that came is not what was stored; those before a
+    damaged one are returned.
     """
     config = session.config
     request = PullMessage(
@@ -55,16 +56,19 @@ async def pull(
     )
     api = await session.reader_of(queue)
     pulled = await api.pull_message(request, timeout_ms=suspend_ms + config.request_timeout_ms)
+    reply = pulled.reply
     found: tuple[ReceivedMessage, ...] = ()
+    next_offset = reply.next_begin_offset
     if pulled.code == ResponseCode.SUCCESS:
-        found = receive_all(queue.broker, pulled.body, config.message_bytes_max)
+        found, next_offset = receive_from(
+            queue, offset, pulled.body, next_offset, body_bytes_max=config.message_bytes_max
+        )
     if not subscription.matches_all:
         found = tuple(message for message in found if _wanted(message, subscription))
-    reply = pulled.reply
     return PullResult(
         PullStatus(pulled.code),
         found,
-        reply.next_begin_offset,
+        next_offset,
         reply.min_offset,
         reply.max_offset,
     )

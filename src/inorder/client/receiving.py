@@ -4,13 +4,17 @@ A consumer of much looks at little: of most messages it reads the body and perha
 message keeps its record as it came, and takes a field out of it, or parses the properties, when
 somebody asks. What is not plain (packed or large bodies, long topics, IPv6 hosts) becomes an
 ordinary message at once.
+
+A message that is damaged, or packed in a way that this process cannot unpack, hides none before it
+in the same answer: they are handed out, and the next pull begins with it and fails.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from inorder.errors import CorruptRecord, InorderError, LocalProtocolError
 from inorder.model import Fence, Fencing, ReceivedMessage, TopicQueue
 from inorder.wire import properties as names
 from inorder.wire.compression import COMPRESSED, decompress_body
@@ -128,6 +132,43 @@ _set_parsed: Final[Any] = vars(_Lazy)["_parsed"].__set__
 _set_offset: Final[Any] = vars(ReceivedMessage)["offset"].__set__
 
 
+class Received(NamedTuple):
+    """The messages of a pull answer, and where to go on."""
+
+    messages: tuple[ReceivedMessage, ...]
+    next_offset: int
+
+
+def receive_from(
+    queue: TopicQueue,
+    offset: int,
+    buffer: Buffer,
+    next_offset: int,
+    *,
+    body_bytes_max: int,
+    fencing: Fencing | None = None,
+) -> Received:
+    """Return the messages of an answer to a pull at `offset`, as far as they are whole.
+
+    `next_offset` is what the broker says; behind a damaged message it is that message's.
+
+    Raises:
+        CorruptRecord: the first one is not what was stored.
+        LocalProtocolError: the first one is packed, and the package for it is not installed.
+    """
+    found, error = receive_whole(queue.broker, buffer, body_bytes_max, fencing)
+    if error is None:
+        return Received(found, next_offset)
+    if found:
+        return Received(found, found[-1].offset + 1)
+    if isinstance(error, CorruptRecord):
+        raise CorruptRecord(
+            f"the message of {queue} at offset {offset}, or the next one with a wanted tag, is "
+            f"damaged: {error}; to skip it, seek behind it or reset the group's offset"
+        ) from error
+    raise error
+
+
 def receive_all(
     broker: str, buffer: Buffer, body_bytes_max: int, fencing: Fencing | None = None
 ) -> tuple[ReceivedMessage, ...]:
@@ -135,6 +176,16 @@ def receive_all(
 
     `fencing` knows their fences. Raises CorruptRecord if what came is not what was stored.
     """
+    found, error = receive_whole(broker, buffer, body_bytes_max, fencing)
+    if error is not None:
+        raise error
+    return found
+
+
+def receive_whole(
+    broker: str, buffer: Buffer, body_bytes_max: int, fencing: Fencing | None = None
+) -> tuple[tuple[ReceivedMessage, ...], InorderError | None]:
+    """Return the messages before the first that cannot be read, and why it cannot."""
     # hot: 0.85 us a message of 200 bytes (bench/decoding.py).
     data = bytes(buffer)
     unpack, short, checksum = _CHECKED.unpack_from, SHORT.unpack_from, crc32
@@ -173,10 +224,13 @@ def receive_all(
                     append(message)
                     at = end
                     continue
-        record = decode(data, at)
-        append(receive(broker, record, body_bytes_max, fencing))
+        try:
+            record = decode(data, at)
+            append(receive(broker, record, body_bytes_max, fencing))
+        except (CorruptRecord, LocalProtocolError) as error:
+            return tuple(found), error
         at += record.size
-    return tuple(found)
+    return tuple(found), None
 
 
 def receive(

@@ -42,6 +42,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _SIZE: Final = struct.Struct(">i").unpack_from
 _HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 RUN_MIN: Final = 8
+BODY_BYTES_MAX: Final = 1 << 26
 _NATIVE_COLUMNS: Final = (
     "_starts", "queues", "offsets", "positions", "sys_flags", "born_at_ms", "stored_at_ms",
     "redeliveries", "_magics", "_crcs", "_sizes", "_hosts", "_body_starts", "_body_ends",
@@ -80,7 +81,9 @@ _HEADS: Final = {
 class Records:
     """The records of one pull answer, as columns."""
 
-    def __init__(self, data: bytes, *, check_crc: bool = True, body_bytes_max: int = 1 << 26):
+    def __init__(
+        self, data: bytes, *, check_crc: bool = True, body_bytes_max: int = BODY_BYTES_MAX
+    ):
         """Find and check all records; CorruptRecord if the bytes are anything else."""
         self._data = data
         self._bytes = np.frombuffer(data, np.uint8)

@@ -10,11 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from inorder.errors import CorruptRecord
 from inorder.spark.cluster import Cluster
-from inorder.spark.columns import PROPERTY_OF, Records
+from inorder.spark.columns import BODY_BYTES_MAX, PROPERTY_OF, Records
 from inorder.spark.options import SourceOptions
 from inorder.spark.planning import DataLoss, Range
 from inorder.wire.codes import ResponseCode
+from inorder.wire.compression import decompress_body
+from inorder.wire.record import decode
 from inorder.wire.subscription import parse_subscription
 
 ROWS_MIN = 2000
@@ -47,12 +50,17 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """
     waiting: list[pa.RecordBatch] = []
     rows = 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= ROWS_MIN:
+    try:
+        for batch in batches:
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= ROWS_MIN:
+                yield _one(waiting)
+                waiting, rows = [], 0
+    except CorruptRecord:
+        if waiting:  # it hides none before it
             yield _one(waiting)
-            waiting, rows = [], 0
+        raise
     if waiting:
         yield _one(waiting)
 
@@ -70,19 +78,55 @@ def _read_range(cluster: Cluster, options: SourceOptions, span: Range) -> Iterat
         if pulled.code == ResponseCode.PULL_OFFSET_MOVED and pulled.next_offset != at:
             _lost(options, span, at, pulled.next_offset)
         if pulled.data:
-            records = Records(pulled.data, check_crc=options.check_crc and not options.keys)
-            _check_order(records.offsets, at, span, filtered=options.tag != "*")
-            if options.keys:
-                records = records.with_keys(options.keys)
-                if options.check_crc and records.count:
-                    records.check_crc()
-            batch = records.batch(options.columns, broker=queue.broker)
-            batch = _wanted(batch, records, options, span)
-            if batch.num_rows:
+            damage: CorruptRecord | None = None
+            try:
+                batch = _decoded(pulled.data, at, options, span)
+            except CorruptRecord as error:
+                whole = whole_bytes(pulled.data, check_crc=options.check_crc)
+                reached = _reached(whole, at)
+                batch = _decoded(whole, at, options, span) if whole else None
+                damage = error if reached < span.end else None
+            if batch is not None and batch.num_rows:
                 yield batch
+            if damage is not None:
+                raise CorruptRecord(
+                    f"queue {queue.broker}/{queue.index} of topic {queue.topic}: the message at "
+                    f"offset {reached}, or the next one with a wanted tag, is damaged: {damage}; "
+                    "read up to it and from behind it"
+                ) from damage
         at = pulled.next_offset
     if at < span.end:
         _lost(options, span, at, span.end)
+
+
+def _decoded(data: bytes, at: int, options: SourceOptions, span: Range) -> pa.RecordBatch:
+    """Return the messages of one answer that belong to the range."""
+    records = Records(data, check_crc=options.check_crc and not options.keys)
+    _check_order(records.offsets, at, span, filtered=options.tag != "*")
+    if options.keys:
+        records = records.with_keys(options.keys)
+        if options.check_crc and records.count:
+            records.check_crc()
+    batch = records.batch(options.columns, broker=span.queue.broker)
+    return _wanted(batch, records, options, span)
+
+
+def whole_bytes(data: bytes, *, check_crc: bool) -> bytes:
+    """Return the records of an answer before the first that is damaged."""
+    at = 0
+    while at < len(data):
+        try:
+            record = decode(data, at, check_crc=check_crc)
+            decompress_body(record.sys_flag, record.body, limit=BODY_BYTES_MAX)
+        except CorruptRecord:
+            break
+        at += record.size
+    return data[:at]
+
+
+def _reached(data: bytes, at: int) -> int:
+    """Return the offset behind the last record, `at` if there is none."""
+    return int(Records(data, check_crc=False).offsets[-1]) + 1 if data else at
 
 
 def _wanted(

@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from inorder.client.receiving import receive, receive_all
+from inorder.client.receiving import receive, receive_all, receive_from
 from inorder.errors import CorruptRecord
-from inorder.model import ReceivedMessage
+from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body
 from inorder.wire.properties import format_properties
 from inorder.wire.record import Record, decode_all, encode, pack_host
@@ -121,3 +121,28 @@ def test_lengths_that_do_not_add_up_are_found() -> None:
         damaged[place] ^= 1
         with pytest.raises(CorruptRecord):
             receive_all("broker-a", damaged, LIMIT)
+
+
+@pytest.mark.parametrize("bad", range(4))
+@pytest.mark.parametrize("kind", ["checksum", "packed", "cut"])
+def test_a_damaged_message_hides_none_before_it(bad: int, kind: str) -> None:
+    """Those before it are returned and the next pull begins with it; the first one raises."""
+    queue = TopicQueue("orders", "broker-a", 3)
+    parts = [bytearray(encode(record(10 + n))) for n in range(4)]
+    if kind == "checksum":
+        parts[bad][88] ^= 1
+    elif kind == "packed":
+        parts[bad] = bytearray(
+            encode(replace(record(10 + bad), body=b"no zlib", sys_flag=COMPRESSION_FLAGS["zlib"]))
+        )
+    else:
+        del parts[bad][-3:]
+        del parts[bad + 1 :]
+    offset = 10
+    if bad == 0:
+        with pytest.raises(CorruptRecord, match=r"at offset 10, .* is damaged: .*seek behind it"):
+            receive_from(queue, offset, b"".join(parts), 14, body_bytes_max=LIMIT)
+        return
+    found = receive_from(queue, offset, b"".join(parts), 14, body_bytes_max=LIMIT)
+    assert [one.offset for one in found.messages] == list(range(10, 10 + bad))
+    assert found.next_offset == 10 + bad

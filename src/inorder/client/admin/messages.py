@@ -11,11 +11,12 @@ from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
 from inorder.client.durations import Duration, moment_ms, to_ms
-from inorder.client.receiving import receive
+from inorder.client.receiving import Received, receive, receive_from
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.errors import BrokerError, NotFound, OffsetOutOfRange, RemoteProtocolError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire import properties as names
+from inorder.wire.codes import ResponseCode
 from inorder.wire.hosts import show_address
 from inorder.wire.ids import parse_message_id
 from inorder.wire.record import Record
@@ -97,12 +98,16 @@ class Messages:
         api = await self._api(queue)
         timeout_ms = wait_ms + self._access.config.request_timeout_ms
         pulled = await api.pull_message(request, timeout_ms=timeout_ms)
+        whole, next_offset = Received((), pulled.reply.next_begin_offset)
+        if pulled.code == ResponseCode.SUCCESS:
+            limit = self._access.config.message_bytes_max
+            whole, next_offset = receive_from(
+                queue, offset, pulled.body, next_offset, body_bytes_max=limit
+            )
         found = tuple(
-            one
-            for one in self._received(queue.broker, pulled.records())
-            if subscription.matches_all or one.tag in subscription.tags
+            one for one in whole if subscription.matches_all or one.tag in subscription.tags
         )
-        return Batch(found, pulled.reply.next_begin_offset, pulled.reply.max_offset)
+        return Batch(found, next_offset, pulled.reply.max_offset)
 
     async def by_offset(self, queue: TopicQueue, offset: int) -> ReceivedMessage:
         """Return the message at an offset. Raises OffsetOutOfRange."""
