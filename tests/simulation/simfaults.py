@@ -6,15 +6,22 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from inorder.broker.state.leases import Lease
 from inorder.errors import InorderError, ResizeUnderWay, ServiceNotAvailable
 from inorder.model import TopicQueue
 from inorder.testing.clock import SimClock
 from inorder.testing.seeds import stream
+from inorder.testing.simcluster import SimBroker
 from inorder.wire.requests.leases import LeaseFree
+from tests.simulation.simcomeback import Comeback
 from tests.simulation.simplan import Fault
 from tests.simulation.simworld import GROUP, TOPIC, Member, World
 
 DAY_MS = 24 * 3600 * 1000
+
+
+def _host(lease: Lease) -> str:
+    return lease.client_id.partition("@")[0]
 
 
 class Nobody(Exception):
@@ -173,6 +180,54 @@ class Faults:
         await self._world.start_broker(broker, how=ended, unsynced=unsynced)
         self._down.discard(broker.name)
 
+    async def flap(self, draw: random.Random) -> None:
+        """A broker dies again and again, soon after each start; often an owner died with it."""
+        broker = draw.choice(self._world.cluster.brokers)
+        if broker.name in self._down:
+            return
+        self._down.add(broker.name)
+        owners = {_host(lease) for lease in broker.broker.leases.held(GROUP).values()}
+        mortal = [one for one in self._world.members if one.alive and one.node.host in owners]
+        dead = draw.choice(mortal) if mortal and draw.random() < 0.7 else None
+        self._world.say(f"{broker.name} flaps" + (f", {dead.node.host} is dead" if dead else ""))
+        broker.kill()
+        joining: asyncio.Future[None] | None = None
+        if dead is not None:
+            self._loop.kill(dead.node, silent=draw.random() < 0.5)
+            joining = asyncio.ensure_future(self._world.join())
+        ends: dict[TopicQueue, int] = {}
+        for life in range(draw.randint(3, 7)):
+            if life:
+                await asyncio.sleep(draw.uniform(0.05, 0.95) * self._world.plan.lease_ms / 1000)
+                self._world.say(f"{broker.name} dies again")
+                broker.kill()
+            await asyncio.sleep(draw.choice((0.0, 0.02, 0.2)))
+            await self._world.start_broker(broker, how="killed")
+            if dead is not None:
+                self._judge_dead(broker, dead, ends)
+        self._down.discard(broker.name)
+        if joining is not None:
+            await joining
+
+    def _judge_dead(self, broker: SimBroker, dead: Member, ends: dict[TopicQueue, int]) -> None:
+        """A dead owner's lease ends when the first start after its death has said that it does."""
+        for queue, lease in broker.broker.leases.held(GROUP).items():
+            if _host(lease) != dead.node.host:
+                continue
+            end = ends.setdefault(queue, lease.expires_ms)
+            if lease.expires_ms > end:
+                self._world.problems.append(
+                    f"P6: {queue} is kept for {dead.node.host}, who is dead, until "
+                    f"{lease.expires_ms} ms and not until {end} ms"
+                )
+
+    async def comeback(self, draw: random.Random) -> None:
+        """A stock client of long ago commits what it knew then, where nobody holds the queue."""
+        kinds = {fault.kind for fault in self._world.plan.faults}
+        if kinds & {"reset", "power cut"}:
+            return  # it may then know more than the group: to a broker that is progress
+        await Comeback(self._world, draw).run(self._while_s(draw))
+
     async def clock(self, draw: random.Random) -> None:
         clocks: list[SimClock] = [broker.clock for broker in self._world.cluster.brokers]
         for member in self._world.members:
@@ -260,5 +315,5 @@ _ACTS = {
     "power cut": Faults.cut_power, "broker restarted": Faults.restart, "clock": Faults.clock,
     "disk full": Faults.disk_full, "reset": Faults.reset,
     "redrive": Faults.redrive, "taken away": Faults.take_away, "resize": Faults.resize,
-    "abort": Faults.abort,
+    "abort": Faults.abort, "flap": Faults.flap, "comeback": Faults.comeback,
 }  # fmt: skip

@@ -19,6 +19,12 @@ KINDS: Final = (
 )  # fmt: skip
 MORE_KINDS: Final = ("abort",)
 """Kinds that are drawn only when they are asked for: so the seeds of before stay what they are."""
+LATER_KINDS: Final = ("flap", "comeback")
+"""Kinds that came later: a seed has one or two of them beside its others, or none. They are drawn
+by themselves, so that the seeds of before can be played without them."""
+LATER_RATIO: Final = 0.4
+LATER_FROM: Final = 100
+"""The numbers of these faults, and so their random numbers, begin here."""
 KINDS_MAX: Final = 5
 CALM: Final = frozenset(("join", "close", "clock"))
 """With nothing but these every message is handled once."""
@@ -63,8 +69,11 @@ class Plan:
     """The kinds of faults that were drawn from, if not from all."""
 
     @classmethod
-    def of(cls, seed: int, only: tuple[str, ...] = ()) -> Plan:
-        """Draw the plan of a seed, with faults of all kinds or of a few."""
+    def of(cls, seed: int, only: tuple[str, ...] = (), *, later: bool = True) -> Plan:
+        """Draw the plan of a seed, with faults of all kinds or of a few.
+
+        Without `later` it is what it was before there were `LATER_KINDS`.
+        """
         draw = stream(seed, "plan")
         order: Literal["queue", "key"] = draw.choice(("queue", "key"))
         lease_ms = draw.choice((1000, 2000, 5000))
@@ -75,7 +84,7 @@ class Plan:
             kinds = list(only)
         span_s = max(1.5, sends * gap_s + 0.5)
         times = sorted(draw.uniform(0.1, span_s) for _ in range(draw.randint(1, 6)))
-        return cls(
+        plan = cls(
             seed=seed,
             brokers=draw.choice((1, 1, 2)),
             queues=draw.randint(1, 3),
@@ -95,6 +104,18 @@ class Plan:
             ),
             only=only,
         )
+        return plan._with_later(span_s) if later and not only else plan
+
+    def _with_later(self, span_s: float) -> Plan:
+        draw = stream(self.seed, "later")
+        if draw.random() >= LATER_RATIO:
+            return self
+        more = [
+            Fault(LATER_FROM + number, draw.uniform(0.1, span_s), draw.choice(LATER_KINDS))
+            for number in range(draw.randint(1, 2))
+        ]
+        faults = sorted((*self.faults, *more), key=lambda fault: fault.at_s)
+        return replace(self, faults=tuple(faults))
 
     @property
     def is_calm(self) -> bool:

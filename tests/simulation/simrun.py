@@ -30,7 +30,7 @@ from inorder.testing.simloop import SimLoop, run
 from tests.model.traces import follow_trace
 from tests.simulation.simfaults import Faults
 from tests.simulation.simlosses import without_lost
-from tests.simulation.simplan import KINDS, MORE_KINDS, Plan
+from tests.simulation.simplan import KINDS, LATER_KINDS, MORE_KINDS, Plan
 from tests.simulation.simworld import PATIENCE_S, World
 
 STEPS_MAX = 400_000
@@ -92,7 +92,7 @@ def play(plan: Plan) -> Outcome:
         judge(world, outcome)
     outcome.figures.update(
         handled=len(world.runs), effects=len(world.store.effects), refused=world.store.refused,
-        sent=len(world.acked), virtual_s=int(world.loop.time()),
+        late_commits=world.late_commits, sent=len(world.acked), virtual_s=int(world.loop.time()),
     )  # fmt: skip
     return outcome
 
@@ -218,7 +218,7 @@ def many(seeds: range, *, processes: int, seconds: float | None, only: tuple[str
 def _kinds(text: str) -> tuple[str, ...]:
     """Read kinds of faults."""
     found = tuple(text.split(","))
-    known = (*KINDS, *MORE_KINDS)
+    known = (*KINDS, *LATER_KINDS, *MORE_KINDS)
     unknown = sorted(set(found) - set(known))
     if unknown:
         raise argparse.ArgumentTypeError(f"no such kind: {unknown}; there are {', '.join(known)}")

@@ -51,11 +51,15 @@ class Watch:
         self._lease, leasing.lease = leasing.lease, self.lease
         self._commit, leasing.commit = leasing.commit, self.commit
         self._release, leasing.release = leasing.release, self.release
+        self._check_pull, leasing.check_pull = leasing.check_pull, self.check_pull
         ownership: Any = broker.ownership
         self._reset, ownership.reset = ownership.reset, self.reset
         self._take_away, ownership.take_away = ownership.take_away, self.take_away
         self._recall, ownership.recall = ownership.recall, self.recall
         self._client_left, ownership.client_left = ownership.client_left, self.client_left
+        self._lock_batch, ownership.lock_batch = ownership.lock_batch, self.lock_batch
+        any_broker: Any = broker
+        self._commit_offset, any_broker.commit_offset = broker.commit_offset, self.commit_offset
         parking: Any = broker.parking
         self._park, parking.park = parking.park, self.park
         broker.server.handler = Copies(world, broker)
@@ -72,6 +76,7 @@ class Watch:
                 "ask", owner, group, (grant.topic, grant.queue), epoch=epoch, answer="granted",
                 new_epoch=grant.epoch, fresh=grant.fresh,
             )  # fmt: skip
+            self._heard(grant.topic, grant.queue, grant.epoch)
             if grant.fresh:
                 self._world.granted(self._queue(grant.topic, grant.queue), owner, grant.epoch)
         config = self._broker.topics.get(TOPIC)
@@ -106,8 +111,32 @@ class Watch:
             self._changed(group, owner, one, known)
             place = (one.topic, one.queue_id)
             answer_of_it = "taken" if place in taken else "lost"
+            if place in taken:
+                self._heard(*place, one.epoch)
             self._trace("commit", owner, group, place, answer=answer_of_it, **self._step(one))
         return answer
+
+    def check_pull(self, fields: Any, connection: Any) -> None:
+        """Note that an owner's pull renewed its lease."""
+        self._check_pull(fields, connection)
+        if (fields.group, fields.topic) == (GROUP, TOPIC):
+            self._heard(fields.topic, fields.queue_id, fields.epoch)
+
+    def _heard(self, topic: str, queue_id: int, epoch: int) -> None:
+        """Note when an owner was heard of: it trusts its lease from a little before on."""
+        now_ms = self._broker.clock.monotonic_ms()
+        self._world.heard[self._queue(topic, queue_id)] = (epoch, now_ms)
+
+    def _look_at_ends(self) -> None:
+        """After a start no lease may end while its owner trusts it."""
+        for queue, lease in self._broker.leases.held(GROUP).items():
+            epoch, heard_ms = self._world.heard.get(queue, (0, 0))
+            trusted_ms = heard_ms + lease.terms.trust_ms
+            if lease.epoch == epoch and lease.expires_ms < trusted_ms:
+                self._world.problems.append(
+                    f"P2: the lease of {lease.client_id} on {queue} ends at {lease.expires_ms} ms, "
+                    f"and it may trust it until {trusted_ms} ms"
+                )
 
     def release(self, group: str, owner: Any, one: Any) -> Any:
         """Note what its commit changed."""
@@ -126,6 +155,7 @@ class Watch:
             finish = self._freed(finish, owner, group, place, one.epoch)
         self._changed(group, owner, one, known)
         self._world.say(f"{owner.client_id} released {one.topic}/{one.queue_id} at {one.offset}")
+        self._world.note_freed()
         return finish
 
     async def _freed(
@@ -134,6 +164,7 @@ class Watch:
         """Note when a release that waits for the disk frees the queue."""
         await finish
         self._trace("freed", owner, group, place, epoch=epoch)
+        self._world.note_freed()
 
     def _step(self, one: Any) -> dict[str, int]:
         """Return what a commit says, and where its queue ends."""
@@ -187,9 +218,41 @@ class Watch:
             self._trace("left", None, group, (queue.topic, queue.index))
         return found
 
+    def lock_batch(
+        self, group: str, queues: Any, client_id: str, connection: ServerConnection, *,
+        frees_omitted: bool,
+    ) -> Any:  # fmt: skip
+        """Note what a stock client gets: whoever had it goes on under no epoch of before."""
+        self._look_at_recalled()
+        granted = self._lock_batch(
+            group, queues, client_id, connection, frees_omitted=frees_omitted
+        )
+        for queue in granted:
+            lease = self._broker.leases.get(group, queue)
+            assert lease is not None, "it was granted"
+            if lease.granted_ms == self._broker.clock.monotonic_ms():
+                self._trace("taken", None, group, (queue.topic, queue.index))
+                self._world.granted(queue, lease.owner, lease.epoch)
+        return granted
+
+    def commit_offset(
+        self, group: str, topic: str, queue_id: int, offset: int, connection: ServerConnection,
+        **options: Any,
+    ) -> Any:  # fmt: skip
+        """Judge a commit without an epoch: no consumer takes an offset back."""
+        before = self._broker.offsets.query(group, topic, queue_id)
+        ruling = self._commit_offset(group, topic, queue_id, offset, connection, **options)
+        after = self._broker.offsets.query(group, topic, queue_id)
+        if after < before:
+            self._world.problems.append(
+                f"P4: {connection.peer} took {topic}/{queue_id} back from {before} to {after}"
+            )
+        return ruling
+
     async def listen(self, host: str, port: int) -> Any:
         """Note what the broker knows before its port opens."""
         if self._how:
+            self._look_at_ends()
             config = self._broker.topics.get(TOPIC)
             for queue_id in range(QUEUES_MAX):  # also those that a resize has taken away
                 self._trace(self._how, None, GROUP, (TOPIC, queue_id))

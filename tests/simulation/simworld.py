@@ -8,6 +8,7 @@ documentation tells users to.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
@@ -152,8 +153,24 @@ class World:
         self.traces: dict[str, list[Happened]] = {}
         """What befell each queue at its broker, for the model."""
         self.admin: Admin
+        self.heard: dict[TopicQueue, tuple[int, int]] = {}
+        """When a broker heard of the owner of a queue for the last time, and under which epoch."""
+        self.late_commits = 0
+        """Commits of stock clients that came back."""
+        self._freed = asyncio.Event()
 
     # Notes.
+
+    def note_freed(self) -> None:
+        """Wake whoever waits for a queue that nobody holds."""
+        self._freed.set()
+
+    async def freed(self, timeout_s: float) -> None:
+        """Wait for one, for a while."""
+        self._freed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._freed.wait()
 
     def now_ns(self) -> int:
         """Return the time of the loop; later each time, for what comes first came before."""
