@@ -49,3 +49,6 @@ def queues_of_keys(
 def ranges_of(
     data: Any, count_max: int, bytes_max: int, oldest: int
 ) -> tuple[list[tuple[int, int]], int, int, int, bool]: ...
+def count_right(
+    data: Any, view: Any, base: int, end: int, topic: bytes, queue_id: int, offset: int
+) -> int: ...

@@ -999,3 +999,54 @@ def ranges_of(data, Py_ssize_t count_max, int64_t bytes_max, int64_t oldest):
     if end > start:
         ranges.append((start, end - start))
     return ranges, count, total, examined, removed
+
+
+def count_right(
+    data, view, int64_t base, int64_t end, bytes topic not None, int32_t queue_id, int64_t offset
+):
+    """Return how many queue entries lead to the records that they should: `intact.count_right`."""
+    cdef Held held = Held(data)
+    cdef Held seen = Held(view)
+    cdef const uint8_t* entry = <const uint8_t*>held.view.buf
+    cdef const uint8_t* record
+    cdef const char* name = PyBytes_AS_STRING(topic)
+    cdef int64_t name_bytes = PyBytes_GET_SIZE(topic)
+    cdef Py_ssize_t left = held.view.len // ENTRY_BYTES
+    cdef Py_ssize_t count = 0
+    cdef int64_t limit = min(<int64_t>seen.view.len, end - base)
+    cdef int64_t position, at, topic_at, size, body
+    cdef uint32_t magic, flag
+    while count < left:
+        position = <int64_t>get64(entry)
+        size = <int32_t>get32(entry + 8)
+        if size != 0x7FFFFFFF:
+            at = position - base
+            if size < 91 or at < 0 or at > limit - size:
+                break
+            record = <const uint8_t*>seen.view.buf + at
+            magic, flag = get32(record + 4), get32(record + 36)
+            if (
+                <int32_t>get32(record) != size
+                or <int32_t>get32(record + 12) != queue_id
+                or <int64_t>get64(record + 20) != offset + count
+                or <int64_t>get64(record + 28) != position
+                or (magic != 0xDAA320A7u and magic != 0xDAA320ABu)
+            ):
+                break
+            topic_at = 84 + (12 if flag & 0x10 else 0) + (12 if flag & 0x20 else 0)
+            if topic_at + 4 > size:
+                break
+            body = <int32_t>get32(record + topic_at)
+            topic_at += 4 + body + (1 if magic == 0xDAA320A7u else 2)
+            if body < 0 or topic_at + name_bytes + 2 > size:
+                break
+            if magic == 0xDAA320A7u:
+                if record[topic_at - 1] != name_bytes:
+                    break
+            elif (record[topic_at - 2] << 8 | record[topic_at - 1]) != name_bytes:
+                break
+            if memcmp(record + topic_at, name, name_bytes):
+                break
+        entry += ENTRY_BYTES
+        count += 1
+    return count

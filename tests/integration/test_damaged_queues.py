@@ -97,6 +97,25 @@ def cut_file(files: FakeFiles) -> None:
     file.close()
 
 
+def zero(first: int, count: int) -> Damage:
+    def damage(files: FakeFiles) -> None:
+        files.write(FIRST, bytes(20 * count), 20 * first)
+
+    return damage
+
+
+def flip(first: int, count: int) -> Damage:
+    """Turn a bit of the position of entries, so that each leads elsewhere."""
+
+    def damage(files: FakeFiles) -> None:
+        data = files.read(FIRST)
+        for number in range(first, first + count):
+            at = 20 * number + 6
+            files.write(FIRST, bytes([data[at] ^ 0x04]), at)
+
+    return damage
+
+
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("damage", [remove_file, remove_queue, remove_queues, cut_file])
 def test_a_queue_whose_files_are_gone_goes_on_where_it_ended(damage: Damage, clean: bool) -> None:
@@ -116,6 +135,35 @@ def test_a_queue_whose_files_are_gone_goes_on_where_it_ended(damage: Damage, cle
         assert (ledger.applied, ledger.refused) == (before + after, [])
         assert committed(kit) == 100
         assert [m.body for m in await kit.stored(TOPIC)] == before + after
+
+    play(story, broker=BROKER)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "damage",
+    [zero(0, 40), zero(40, 40), zero(20, 40), zero(0, 80), flip(4, 32), flip(0, 1), flip(79, 1)],
+    ids=["first", "last", "middle", "all", "flipped", "flipped first", "flipped last"],
+)
+def test_entries_that_do_not_lead_to_their_messages_skip_nothing(
+    damage: Damage, clean: bool
+) -> None:
+    """They are made again from the log: each message has its effect, in order, once."""
+
+    async def story(kit: Kit) -> None:
+        sent = await send(kit, 0, 80)
+        await asyncio.sleep(3)
+        await restart(kit, damage, clean=clean)
+        ledger = Ledger()
+        await begin(kit, await consumer_with(kit, ledger))
+        await kit.until(lambda: len(ledger.applied) >= 80)
+        await asyncio.sleep(3)
+        assert ledger.applied == sent
+        assert committed(kit) == 80
+        assert losses(kit) == []
+        sent += await send(kit, 80, 5)
+        await kit.until(lambda: len(ledger.applied) == 85)
+        assert ledger.applied == sent
 
     play(story, broker=BROKER)
 

@@ -20,9 +20,11 @@ from hypothesis import strategies as st
 from inorder import accelerated
 from inorder.accelerated import native, reason
 from inorder.errors import ConfigError
+from inorder.store.intact import count_right
 from inorder.store.layout import ENTRY
 from inorder.store.reader import ranges_of
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
+from inorder.wire.record import Record, encode
 
 ROOT = Path(__file__).parents[2]
 needs_compiled = pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")
@@ -89,6 +91,7 @@ def test_records_are_packed_only_where_there_is_room():
     assert len(batch.pack(bytearray(size), 0, bytes(84), b"\x03Top", 0, 0, len)) == 20
 
 
+LONG_TOPIC = "Topic" * 30
 ENTRIES = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from([0, -1, 1, 10, 90, 0x7FFFFFFF]), st.booleans()),
     max_size=30,
@@ -112,6 +115,42 @@ def test_ranges_of_entries_are_the_same(
     data = data[: len(data) // 20 * 20]
     expected = ranges_of(data, count_max, bytes_max, oldest, None)
     assert native.ranges_of(data, count_max, bytes_max, oldest) == expected
+
+
+@needs_compiled
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["T", "U", LONG_TOPIC]), st.binary(max_size=9)), max_size=8),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(1, 255)), max_size=3),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 255)), max_size=2),
+    st.booleans(),
+)
+def test_entries_are_compared_with_records_alike(
+    records: list[tuple[str, bytes]],
+    flips: list[tuple[int, int]],
+    entry_flips: list[tuple[int, int]],
+    v6: bool,
+):
+    """Right ones, flipped ones, other topics, fillers, hosts of both kinds."""
+    assert native is not None
+    log, data = bytearray(), bytearray()
+    for number, (topic, body) in enumerate(records):
+        record = Record(
+            topic, 3, number, 500 + len(log), body, b"", sys_flag=0x10 if v6 else 0,
+            born_host=bytes(20) if v6 else bytes(8), version=2 if topic == LONG_TOPIC else 1,
+        )  # fmt: skip
+        packed = encode(record)
+        data += ENTRY.pack(500 + len(log), len(packed), 0)
+        log += packed
+    for store, changes in ((log, flips), (data, entry_flips)):
+        for at, mask in changes:
+            if store:
+                store[at % len(store)] ^= mask
+    view = memoryview(bytes(log))
+    for wanted in (b"T", LONG_TOPIC.encode()):
+        for end in (500 + len(log), 500 + len(log) // 2):
+            arguments = (bytes(data), view, 500, end, wanted, 3, 0)
+            assert native.count_right(*arguments) == count_right(*arguments)
 
 
 def built(folder: Path, **environment: str) -> tuple[Path, str]:

@@ -26,6 +26,7 @@ from inorder.broker.keeping import Keeping
 from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
 from inorder.broker.losses import Losses
+from inorder.broker.mending import Mending
 from inorder.broker.notices import Notices
 from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
@@ -59,6 +60,8 @@ from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.net.descriptors import connections_below
 from inorder.net.server import Server, ServerConnection
+from inorder.store.intact import count_intact
+from inorder.store.layout import ENTRY_BYTES
 from inorder.store.store import Store, queue_files_max
 from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
@@ -68,6 +71,7 @@ from inorder.wire.record import pack_host
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from inorder.broker.gates import Gate
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
     from inorder.disk import Files
@@ -148,6 +152,7 @@ class Broker:
         self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
         self.delays_file = Snapshot(files, folder / "delayOffset.json")
         self.losses = Losses(files, config.data_path / "inorder" / "losses.json", clock)
+        self.mending = Mending(self)
         self.numbers_file = NumbersFile(self)
         self.owners_file = OwnersFile(self)
         self.leasing = Leasing(self)
@@ -195,6 +200,7 @@ class Broker:
         self.registration = Registration(self)
         self.store_writable = self.store.unwritable_reason is None
         self._ready = True
+        self.mending.start(loop)
         self.keeping.start()
         self.keeping.lock_deadline_changed()
         self.delayed.start()
@@ -299,6 +305,7 @@ class Broker:
         self.numbers_file.cancel()
         self.parking.cancel()
         self.owners_file.cancel()
+        self.mending.cancel()
         self.lease_clock.cancel()
         self._notices.cancel()
         await self.keeping.stop()
@@ -365,6 +372,7 @@ class Broker:
         self.numbers_file.cancel()
         self.parking.cancel()
         self.owners_file.cancel()
+        self.mending.cancel()
         self.owners_file.close()
         self.lease_clock.cancel()
         self.resizing.cancel()
@@ -556,13 +564,21 @@ class Broker:
         for wait in self.waits.drop_topic(topic):
             self.pulls.finish(wait.request)
 
-    def send_cold(self, connection: ServerConnection, head: bytes, result: ReadResult) -> None:
-        """Read a cold answer in a thread, then send it."""
-        ranges, reader = result.ranges, self.store.reader
+    def send_cold(
+        self, connection: ServerConnection, head: bytes, result: ReadResult, gate: Gate, offset: int
+    ) -> None:
+        """Read a cold answer in a thread, compare it with its entries, then send it."""
+        ranges, reader, queue = result.ranges, self.store.reader, gate.queue
 
         def send(parts: list[bytes] | None) -> None:
             if parts is None:  # removed meanwhile: the client asks again and is told
                 connection.close("the messages were removed while they were read")
+                return
+            # Now they are in memory.
+            right = count_intact(self.store.log, queue, result.entries, offset, gate.wanted)
+            if right < len(result.entries) // ENTRY_BYTES:
+                self.mending.found(queue, offset + right)
+                connection.close("an entry of the queue does not lead to its message")
             else:
                 connection.write_parts([head, *parts])
 

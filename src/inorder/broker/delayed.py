@@ -25,6 +25,8 @@ from inorder.broker.state.delays import (
 from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.errors import BrokerError, CorruptRecord, StoreError
 from inorder.logs import get_logger
+from inorder.store.intact import count_intact
+from inorder.store.layout import ENTRY, ENTRY_BYTES
 from inorder.wire.properties import join, parse
 from inorder.wire.record import Record, decode
 
@@ -232,7 +234,12 @@ class Delayed:
         if count <= 0:
             self._wait_for_visible(level, queue, now_ms)
             return 0
-        found = delays.look(level, queue.read(offset, count), now_ms)
+        data = self._intact(queue, offset, queue.read(offset, count))
+        if not data:
+            self._broker.mending.found(queue, offset)
+            self._heads[level] = now_ms + RETRY_MS
+            return 0
+        found = delays.look(level, data, now_ms)
         due, until = _share(found.due), found.next_offset
         if len(due) < len(found.due):
             until = due[-1].offset + 1
@@ -249,6 +256,22 @@ class Delayed:
             views = [self._store.log.view_at(one.position, one.size) for one in due]
             self._deliver(level, due, views, until, now_ms=now_ms, delivery=delivery)
         return until - offset
+
+    def _intact(self, queue: QueueIndex, offset: int, data: bytes | bytearray) -> bytes | bytearray:
+        """Return the entries that lead to their messages, up to the first that does not."""
+        if queue.damaged:
+            return b""
+        cold = self._store.log.end_position - self._store.reader.hot_bytes
+        if data and ENTRY.unpack_from(data)[0] < cold:
+            return data
+        return data[: count_intact(self._store.log, queue, data, offset) * ENTRY_BYTES]
+
+    def look_again(self) -> None:
+        """Look at all levels: a queue that had stopped goes on."""
+        now_ms = self._clock.now_ms()
+        for level in self._heads:
+            self._heads[level] = min(self._heads[level], now_ms)
+        self._arm()
 
     def _wait_for_visible(self, level: int, queue: QueueIndex | None, now_ms: int) -> None:
         """The level is empty, or what came last is not safe yet."""

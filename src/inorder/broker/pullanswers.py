@@ -21,6 +21,7 @@ _CODES: Final = {
     ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.QUEUE_DAMAGED: ResponseCode.PULL_NOT_FOUND,
     ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,

@@ -206,7 +206,7 @@ class Pulls:
         end = self._held_at(fields) if gate.resized else None
         if end is not None and offset >= end:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, queue.min_offset, offset)
-        return self._store.reader.get(
+        result = self._store.reader.get(
             queue,
             offset,
             max_messages=max(1, min(fields.max_messages, count_max)),
@@ -215,6 +215,9 @@ class Pulls:
             wanted=gate.wanted,
             end=end,
         )
+        if result.status is ReadStatus.QUEUE_DAMAGED:
+            self._broker.mending.found(queue, offset)
+        return result
 
     def _held_at(self, fields: PullFields) -> int | None:
         """Return where a version of the topic ends that the group has yet to finish elsewhere."""
@@ -261,7 +264,7 @@ class Pulls:
         if not found:
             pull.connection.write(head)
         elif result.cold:
-            self._broker.send_cold(pull.connection, head, result)
+            self._broker.send_cold(pull.connection, head, result, gate, pull.fields.offset)
         elif result.size > JOIN_BYTES_MAX:
             pull.connection.write_parts([head, *result.views])
         else:
@@ -394,5 +397,6 @@ _HOLDABLE: Final = frozenset(
         ReadStatus.NO_MESSAGE_IN_QUEUE,
         ReadStatus.NO_MATCHED_LOGIC_QUEUE,
         ReadStatus.OFFSET_FOUND_NULL,
+        ReadStatus.QUEUE_DAMAGED,
     )
 )

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from inorder.accelerated import native
 from inorder.store.commitlog import CommitLog
+from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES, FILLER_SIZE
 from inorder.store.queueindex import QueueIndex
 
@@ -39,6 +40,7 @@ class ReadStatus(Enum):
     OFFSET_RESET = "OFFSET_RESET"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    QUEUE_DAMAGED = "QUEUE_DAMAGED"  # ours: an entry does not lead to its record
 
 
 class ReadResult:
@@ -48,8 +50,8 @@ class ReadResult:
     """
 
     __slots__ = (
-        "cold", "count", "max_offset", "min_offset", "next_offset", "ranges", "size", "status",
-        "views",
+        "cold", "count", "entries", "max_offset", "min_offset", "next_offset", "ranges", "size",
+        "status", "views",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +66,8 @@ class ReadResult:
         self.count = 0
         self.size = 0
         self.cold = False
+        self.entries: bytes | bytearray = b""
+        """If it is cold, the entries that are still to be compared with their records."""
 
     def __repr__(self) -> str:
         return (
@@ -104,8 +108,15 @@ class Reader:
         count = max(max_messages, 1) if wanted is None else max(scan_max, 1)
         data = queue.read(offset, count if count < available else available)
         found = len(data) // ENTRY_BYTES
-        if not found:
-            return self._missing_file(queue, offset, min_offset, max_offset)
+        if not found or queue.damaged:
+            return ReadResult(ReadStatus.QUEUE_DAMAGED, offset, min_offset, max_offset)
+        cold = self._is_cold(data)
+        if not cold:
+            right = count_intact(self._log, queue, data, offset, wanted)
+            if not right:
+                return ReadResult(ReadStatus.QUEUE_DAMAGED, offset, min_offset, max_offset)
+            if right < found:  # what comes before is good
+                data, found = data[: right * ENTRY_BYTES], right
         if wanted is None and found <= UNPACK_MAX:
             values = _ENTRIES[found].unpack(data)
             sizes = values[1::3]
@@ -113,10 +124,19 @@ class Reader:
             if size <= max_bytes and min(sizes) > 0:
                 result = ReadResult(ReadStatus.FOUND, offset + found, min_offset, max_offset)
                 if self._whole(result, values[::3], sizes, size):
+                    result.entries = data if cold else b""
                     return result
         result = ReadResult(ReadStatus.NO_MATCHED_MESSAGE, offset, min_offset, max_offset)
         self._collect(result, data, max_messages=max_messages, max_bytes=max_bytes, wanted=wanted)
+        result.entries = data[: (result.next_offset - offset) * ENTRY_BYTES] if cold else b""
         return result
+
+    def _is_cold(self, data: bytes | bytearray) -> bool:
+        """Tell whether the first record lies so far back that it is probably not in memory."""
+        position, size, _ = _EACH.unpack_from(data)
+        if size == FILLER_SIZE:
+            return False
+        return bool(position >= 0 and self._log.end_position - position > self.hot_bytes)
 
     def _whole(
         self, result: ReadResult, positions: tuple[int, ...], sizes: tuple[int, ...], size: int
@@ -198,14 +218,6 @@ class Reader:
                 return None
             views.append(whole[position - start : end - start])
         return views
-
-    def _missing_file(
-        self, queue: QueueIndex, offset: int, min_offset: int, max_offset: int
-    ) -> ReadResult:
-        """Skip to the next file, as RocketMQ does when one is gone."""
-        per_file = queue.entries_per_file
-        following = min((offset // per_file + 1) * per_file, max_offset)
-        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, following, min_offset, max_offset)
 
     def load(self, ranges: list[tuple[int, int]]) -> list[bytes] | None:
         """Return copies of ranges by pread, None if some are gone. May run in any thread."""

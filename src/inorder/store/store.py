@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,6 +36,7 @@ from inorder.store.flush import FlushPlan
 from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.keyquery import KeyHits, query
 from inorder.store.layout import LOCK_CONTENT, Layout
+from inorder.store.mending import Mended, Wanted, mend
 from inorder.store.positions import Positions, PositionsFile
 from inorder.store.queuefiles import QueueFiles
 from inorder.store.queueindex import QueueIndex
@@ -125,6 +128,8 @@ class Store:
         self._walk: tuple[int, int] | None = None
         self._index_trouble: str | None = None
         self._disk_trouble: str | None = None
+        self.dropped: dict[str, int] = {}
+        """Topics that were deleted, with their records before a position of the log."""
         self.was_ours = False
         """The directory holds messages, and a broker of ours has had it open before."""
         self._kept = 0  # where the log begins, as noted
@@ -243,6 +248,7 @@ class Store:
             if queue.first_file:
                 notes.firsts[queue.topic, queue.queue_id] = queue.first_file
         self.queues.on_first = self._note_first
+        self.dropped = notes.dropped
         self.ends.begin(
             notes, Begun(token, self.config.queue_file_bytes),
             [(queue.topic, queue.queue_id, queue.tail_offset) for queue in self.queues.loaded()],
@@ -526,6 +532,21 @@ class Store:
         except OSError as error:
             log.error("not noted yet what retention took error=%s", error)
 
+    def plan_mending(self, queues: list[QueueIndex]) -> Callable[[], list[Mended]]:
+        """Return a function that compares queues with the log and corrects them; for any thread.
+
+        `QueueTable.take_over` brings what it did into memory.
+        """
+        wanted = []
+        for queue in queues:
+            self.queues.queue_files.forget_queue(queue.topic, queue.queue_id)
+            since = self.dropped.get(queue.topic, 0)
+            wanted.append(Wanted(queue.topic, queue.queue_id, queue.tail_offset, since))
+        return partial(
+            mend, self._files, self.layout, self.log.segments, wanted, self.delays_ms,
+            log_end=self.log.end_position, queue_file_bytes=self.config.queue_file_bytes,
+        )  # fmt: skip
+
     def extend(self, topic: str, queue_id: int, end: int) -> int:
         """Let a queue go on at `end`, behind fillers; return where it ended before."""
         queue = self.queue(topic, queue_id)
@@ -554,6 +575,7 @@ class Store:
         self._positions_file.write(self._positions)
         self._note_ends()
         self.ends.note([Dropped(topic, self.log.end_position)])
+        self.dropped[topic] = self.log.end_position
         self.queues.drop_topic(topic)
         self._write_positions()
         if flush:

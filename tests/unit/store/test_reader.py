@@ -132,13 +132,13 @@ def test_filters_compare_hashes_and_say_how_far_they_looked(store: Store) -> Non
     assert (none.status, none.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 20)
 
 
-def test_a_missing_queue_file_is_skipped(store: Store) -> None:
-    """OFFSET_FOUND_NULL leads to the first offset of the next file."""
+def test_a_missing_queue_file_is_damage(store: Store) -> None:
+    """RocketMQ skips to the next file; here nothing behind it is given out before it is back."""
     fill(store, 150)
     store.housekeep(1)
     store.queues.queue_files.remove(("T", 0, 0))
     result = get(store, 5)
-    assert (result.status, result.next_offset) == (ReadStatus.OFFSET_FOUND_NULL, 100)
+    assert (result.status, result.next_offset) == (ReadStatus.QUEUE_DAMAGED, 5)
 
 
 def test_records_whose_segment_is_gone_are_passed_over(store: Store) -> None:
