@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from inorder.client.hooks import HandleContext as HandleContext
     from inorder.client.policies import Block as Block
     from inorder.client.policies import DeadLetter as DeadLetter
     from inorder.client.policies import Handled as Handled
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from inorder.client.state.allocation import ByMachineRoom as ByMachineRoom
     from inorder.client.state.allocation import ConsistentHash as ConsistentHash
     from inorder.client.state.allocation import MachineRoomNearby as MachineRoomNearby
+    from inorder.client.state.returned import ReturnType as ReturnType
     from inorder.config import BrokerConfig as BrokerConfig
     from inorder.config import ClientConfig as ClientConfig
     from inorder.config import ConsumerConfig as ConsumerConfig
@@ -68,6 +70,7 @@ _PUBLIC = {
     "Embedded": "inorder.embedded",
     "Fence": "inorder.model",
     "GroupConfig": "inorder.model",
+    "HandleContext": "inorder.client.hooks",
     "Handled": "inorder.client.policies",
     "InorderError": "inorder.errors",
     "MachineRoomNearby": "inorder.client.state.allocation",
@@ -82,6 +85,7 @@ _PUBLIC = {
     "ReceivedMessage": "inorder.model",
     "Reject": "inorder.client.policies",
     "Retry": "inorder.client.policies",
+    "ReturnType": "inorder.client.state.returned",
     "SendReceipt": "inorder.model",
     "SendStatus": "inorder.model",
     "StoreConfig": "inorder.config",

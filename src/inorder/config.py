@@ -142,6 +142,7 @@ class ConsumerConfig:
     topic_bytes_max: int = setting(0, "bytes of one topic not done yet, divided among its queues here; 0: only the limit of a queue counts")
     concurrency: int = setting(20, "handlers of one topic at a time", rocketmq="consumeThreadMax")
     suspend_ms: int = setting(1000, "how long an ordered queue waits after a failed attempt", rocketmq="suspendCurrentQueueTimeMillis")
+    run_max_ms: int = setting(60_000, "how long an ordered queue is handled in one go; then it pauses for 10 ms and others get their turn", rocketmq="rocketmq.client.maxTimeConsumeContinuously")
     handler_timeout_ms: int = setting(900_000, "a message without order that takes longer is sent back")
     commit_interval_ms: int = setting(5000, "how often offsets are committed; under leases at least every second", rocketmq="persistConsumerOffsetInterval")
     lease_ms: int = setting(5000, "how long an ordered queue stays a consumer's of which nothing is heard; 500 to 120000")

@@ -6,13 +6,16 @@ import asyncio
 
 import pytest
 
+from inorder.config import BrokerConfig
 from inorder.net import accepted
 from inorder.net.output import Buffer, write_last
 from inorder.testing.clock import MovableClock
 from inorder.wire.codes import ResponseCode
 from inorder.wire.command import BINARY
 from inorder.wire.record import decode_all
+from inorder.wire.requests.pull import PullMessage
 from tests.integration.brokerkit import Rig, pull_fields, running, send_fields, until
+from tests.integration.consumerkit import TOPIC, Kit, play
 
 HOLD = {"sysFlag": "6"}
 
@@ -192,6 +195,28 @@ def test_pull_commits_the_offset_that_it_carries() -> None:
             assert (answer.code, answer.fields["offset"]) == (0, "2")
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("long_polling", "held_s"), [(True, 15), (False, 1)])
+def test_how_long_a_pull_is_held_that_finds_nothing(long_polling: bool, held_s: int) -> None:
+    """As long as its client asked for; a second (`short_polling_ms`) with long polling off."""
+
+    async def story(kit: Kit) -> None:
+        await kit.send(1, key="k")
+        request = PullMessage("CG", TOPIC, 0, 1, 32, 2 | 4, 0, 15_000, 0, "*")
+        began = kit.loop.time()
+        answer = await kit.api.pull_message(request, timeout_ms=60_000)
+        assert answer.code == 19
+        assert held_s <= kit.loop.time() - began < held_s + 1
+        waiting = asyncio.create_task(kit.api.pull_message(request, timeout_ms=60_000))
+        await asyncio.sleep(0.3)
+        began = kit.loop.time()
+        await kit.send(1, key="k")  # what comes meanwhile is answered at once, held for long or not
+        assert (await waiting).code == 0
+        assert kit.loop.time() - began < 0.5
+
+    play(story, broker=BrokerConfig(long_polling=long_polling))
 
 
 def test_a_pull_of_ours_never_lowers_an_offset() -> None:

@@ -351,6 +351,39 @@ def test_consume_from_a_time():
     play(story)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("consume_from", "expected"),
+    [
+        ("timestamp", [b"new"]),  # half an hour before the consumer was made
+        ("an hour ago", [b"newer", b"new"]),
+        ("first", [b"old", b"newer", b"new"]),
+        ("last", []),
+    ],
+)
+def test_a_group_without_an_offset_begins_where_it_says(consume_from: str, expected: list[bytes]):
+    """On a queue of which the broker does not offer the beginning, as it does of a young one."""
+
+    async def story(kit: Kit) -> None:
+        kit.cluster.broker.store.reader.hot_bytes = -1  # nothing is young
+        for body, minutes in ((b"old", 40), (b"newer", 20), (b"new", 20)):
+            await kit.producer.send(TOPIC, body, key="k")
+            await asyncio.sleep(minutes * 60)
+        hour_ago = datetime.fromtimestamp(kit.cluster.clock.now_ms() / 1000 - 3600, UTC)
+        begins = hour_ago if consume_from == "an hour ago" else consume_from
+        consumer = await consumer_of(kit, consume_from=begins)
+
+        @consumer.on(TOPIC, order=None)
+        async def handle(message: ReceivedMessage) -> None:
+            kit.got.append(message)
+
+        await begin(kit, consumer)
+        await asyncio.sleep(30)
+        assert kit.bodies() == expected
+
+    play(story)
+
+
 def test_redeliveries_do_not_change_the_message():
     """A message that came back has its body, key and properties, and knows its origin."""
 

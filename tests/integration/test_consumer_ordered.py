@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from inorder.model import GroupConfig, Message, ReceivedMessage, TopicQueue
 from tests.integration.consumerkit import (
     GROUP,
     TOPIC,
+    Handle,
     Kit,
     begin,
     consumer_of,
@@ -483,8 +485,58 @@ def test_a_second_consumer_of_the_group_on_one_client_is_refused():
     play(story)
 
 
+@pytest.mark.parametrize(("run_max_ms", "pauses"), [(60_000, 0), (200, 4)])
+def test_a_queue_pauses_after_its_longest_run(run_max_ms: int, pauses: int):
+    """`run_max_ms` of handlers without a break, then 10 ms in which others get their turn."""
+
+    async def story(kit: Kit) -> None:
+        config = ClientConfig(consumer=ConsumerConfig(run_max_ms=run_max_ms))
+        consumer, got = await handler_of(kit, seconds=0.02, config=config)
+        await kit.send(50, key="k")
+        began = kit.loop.time()
+        await begin(kit, consumer)
+        await kit.until(lambda: len(got) == 50)
+        spent_ms = (kit.loop.time() - began) * 1000
+        assert pauses * 10 <= spent_ms - 50 * 20 < pauses * 10 + 40
+
+    play(story)
+
+
+@pytest.mark.parametrize("order", ["queue", "key"])
+def test_an_ordered_broadcast_tries_again_and_drops_nothing(order: str, tmp_path: Path):
+    """Each member holds its own queue, or key, until the message is done, or dead-lettered."""
+    consumers = ConsumerConfig(offsets_dir=str(tmp_path))
+
+    async def story(kit: Kit) -> None:
+        config = ClientConfig(consumer=consumers)
+        model = {"config": config, "message_model": "broadcasting"}
+        members = [await consumer_of(kit, **model) for _ in range(2)]
+        seen: list[list[tuple[int, int]]] = [[], []]
+        for number, policy in enumerate((Block(), DeadLetter(attempts=2))):
+
+            def handler(number: int = number) -> Handle:
+                async def handle(message: ReceivedMessage) -> None:
+                    seen[number].append((message.offset, message.attempt))
+                    if message.offset == 0 and message.attempt < 5:
+                        raise ValueError("not yet")
+
+                return handle
+
+            members[number].on(TOPIC, order=order, on_failure=policy)(handler())
+        await kit.send(2, key="k")
+        for member in members:
+            await begin(kit, member)
+        await kit.until(lambda: all((1, 1) in one for one in seen))
+        assert seen[0] == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (1, 1)]
+        assert seen[1] == [(0, 1), (0, 2), (0, 3), (1, 1)]
+        assert [member.statistics().dropped for member in members] == [0, 0]
+        assert [one.body for one in await kit.stored(f"%DLQ%{GROUP}")] == [b"0"]
+
+    play(story)
+
+
 def test_class_handlers_and_hooks():
-    """A class with `handle` is made and called; hooks see every call and its error."""
+    """A class with `handle` is made and called; hooks see every call and its end."""
 
     async def story(kit: Kit) -> None:
         seen: list[tuple[str, int, str]] = []
@@ -493,8 +545,8 @@ def test_class_handlers_and_hooks():
             session,
             group=GROUP,
             consume_from="first",
-            before_handle=lambda batch: seen.append(("before", batch[0].offset, "")),
-            after_handle=lambda batch, error: seen.append(("after", batch[0].offset, repr(error))),
+            before_handle=lambda one: seen.append(("before", one.messages[0].offset, one.status)),
+            after_handle=lambda one: seen.append(("after", one.messages[0].offset, one.status)),
         )
 
         @consumer.on(TOPIC)
@@ -512,8 +564,8 @@ def test_class_handlers_and_hooks():
         await kit.start(node, session, consumer)
         await kit.until(lambda: len(kit.got) == 1)
         assert seen == [
-            ("before", 0, ""), ("after", 0, "ValueError('once')"),
-            ("before", 0, ""), ("after", 0, "None"),
+            ("before", 0, ""), ("after", 0, "SUSPEND_CURRENT_QUEUE_A_MOMENT"),
+            ("before", 0, ""), ("after", 0, "SUCCESS"),
         ]  # fmt: skip
 
     play(story)

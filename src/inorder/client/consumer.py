@@ -21,23 +21,21 @@ from inorder.client.access import Access
 from inorder.client.consuming import Consuming
 from inorder.client.durations import Duration, moment_ms, to_ms
 from inorder.client.handlers import (
-    AfterHandle,
-    BeforeHandle,
     Handler,
-    Hooks,
     Order,
     Registration,
     register,
 )
 from inorder.client.handling import in_handler
+from inorder.client.hooks import Hook, Hooks
 from inorder.client.patience import Patience
 from inorder.client.policies import Policy
 from inorder.client.pullconsumer import ConsumeFrom, Target
 from inorder.client.running import WorkersFactory
 from inorder.client.session import Session
+from inorder.client.state import startoffset
 from inorder.client.state.allocation import Allocation, Average
 from inorder.client.state.keyed import Keyless, KeyOf
-from inorder.client.state.startoffset import FromTime
 from inorder.client.state.tenure import GRACE_MIN_MS, LEASE_MAX_MS, LEASE_MIN_MS, Terms
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.disk import OsFiles
@@ -48,6 +46,7 @@ from inorder.model import TopicQueue
 log = get_logger(__name__)
 
 MessageModel = Literal["clustering", "broadcasting"]
+BeginFrom = ConsumeFrom | Literal["timestamp"]
 BROADCAST_INSTANCE = "DEFAULT"
 """RocketMQ's: the offset file of a broadcasting consumer is found again by it."""
 
@@ -79,12 +78,12 @@ class Consumer:
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876; or a Session.
-    `consume_from` says where to begin in a queue for which the group has committed
-    nothing: at its end (`"last"`), its beginning (`"first"`), or a time. With
-    `message_model="broadcasting"` every consumer gets everything, and offsets are kept in a file
-    of this machine. `allocation` must be the same for all members of a group. `instance` tells two
-    consumers of one group in one process apart. `before_handle` and `after_handle` are called
-    around every handler, where it runs.
+    `consume_from` says where to begin in a queue for which the group has committed nothing: at its
+    end (`"last"`), its beginning (`"first"`), half an hour before now (`"timestamp"`), or a time.
+    With `message_model="broadcasting"` every consumer gets everything, and offsets are kept in a
+    file of this machine. `allocation` must be the same for all members of a group. `instance` tells
+    two consumers of one group in one process apart. `before_handle` and `after_handle` get a
+    HandleContext before and after every call of a handler, where it runs.
 
     `lease` is how long an ordered queue stays ours when nothing is heard of us (5 s), `grace` the
     same once our connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer
@@ -96,21 +95,24 @@ class Consumer:
         namesrv: str | Session | None = None,
         *,
         group: str,
-        consume_from: ConsumeFrom = "last",
+        consume_from: BeginFrom = "last",
         message_model: MessageModel = "clustering",
         allocation: Allocation | None = None,
         instance: str = "",
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
-        before_handle: BeforeHandle | None = None,
-        after_handle: AfterHandle | None = None,
+        before_handle: Hook | None = None,
+        after_handle: Hook | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
     ) -> None:
         if not group:
             raise UsageError("a consumer needs a group; its members share the queues")
-        if not (consume_from in ("first", "last") or isinstance(consume_from, datetime)):
-            raise UsageError(f"consume_from={consume_from!r}: write 'first', 'last' or a datetime")
+        by_name = consume_from in ("first", "last", "timestamp")
+        if not (by_name or isinstance(consume_from, datetime)):
+            raise UsageError(
+                f"consume_from={consume_from!r}: write 'first', 'last', 'timestamp' or a datetime"
+            )
         if message_model not in ("clustering", "broadcasting"):
             raise UsageError(
                 f"message_model={message_model!r}: write 'clustering' or 'broadcasting'"
@@ -120,11 +122,12 @@ class Consumer:
             instance = BROADCAST_INSTANCE
         self._access = Access(namesrv, config=config, tls=tls, instance=instance)
         self._group = group
-        self._consume_from = consume_from
+        self._consume_from = _begin(consume_from, self._access.clock.now_ms())
         self._clustering = not broadcasting
         self._terms = _terms(self._access.config.consumer, lease, grace)
         self._allocation = Average() if allocation is None else allocation
-        self._hooks = Hooks(before_handle, after_handle)
+        timeout_ms = self._access.config.consumer.handler_timeout_ms
+        self._hooks = Hooks(before_handle, after_handle, group, timeout_ms, self._access.clock)
         self._registrations: dict[str, Registration] = {}
         self._threads: WorkersFactory | None = None  # the blocking twin sets it
         self._consuming: Consuming | None = None
@@ -202,14 +205,11 @@ class Consumer:
         if not self._registrations:
             raise UsageError("there is nothing to consume; register a handler with on(topic) first")
         session = await self._access.open()
-        consume_from = self._consume_from
         self._consuming = Consuming(
             session,
             self._group,
             self._registrations,
-            consume_from=FromTime(moment_ms(consume_from))
-            if isinstance(consume_from, datetime)
-            else consume_from,
+            consume_from=self._consume_from,
             clustering=self._clustering,
             allocation=self._allocation,
             threads=self._threads,
@@ -363,6 +363,12 @@ class Consumer:
         if self._consuming is None:
             raise NotStarted("this consumer has not started; start it first")
         return self._consuming
+
+
+def _begin(consume_from: BeginFrom, now_ms: int) -> startoffset.ConsumeFrom:
+    if isinstance(consume_from, datetime):
+        return startoffset.FromTime(moment_ms(consume_from))
+    return startoffset.from_timestamp(now_ms) if consume_from == "timestamp" else consume_from
 
 
 def _terms(config: ConsumerConfig, lease: Duration | None, grace: Duration | None) -> Terms:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from inorder.client.asked import Answers, run_directly
@@ -324,7 +325,9 @@ class Consuming:
     def _make_ordered(
         self, registration: Registration, returner: Returner
     ) -> OrderedRunner | KeyedRunner:
-        kind = OrderedRunner if registration.key_of is None else KeyedRunner
+        kind: Callable[..., OrderedRunner | KeyedRunner] = KeyedRunner
+        if registration.key_of is None:
+            kind = partial(OrderedRunner, run_max_ms=self._config.run_max_ms)
         return kind(
             registration,
             self._workers[registration.topic],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
 
+from inorder.client.hooks import Hooks
 from inorder.client.policies import (
     DeadLetter,
     Policy,
@@ -25,20 +26,10 @@ log = get_logger(__name__)
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 Order = Literal["queue", "key"] | None
-BeforeHandle = Callable[[Sequence[ReceivedMessage]], None]
-AfterHandle = Callable[[Sequence[ReceivedMessage], BaseException | None], None]
 
 BATCH_MAX: Final = 1024
 CONCURRENCY_MAX: Final = 1000
 SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "%PARK%")
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What is called around every handler, in its thread."""
-
-    before: BeforeHandle | None = None
-    after: AfterHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +103,12 @@ def register(
         batch,
         policy,
         auto_commit,
-        _batch_call(function, single=batch == 1, hooks=hooks),
+        hooks.around(
+            _batch_call(function, single=batch == 1),
+            is_async=is_async(function),
+            ordered=order is not None,
+            auto_commit=auto_commit,
+        ),
         is_async(function),
         _key_function(key_of) if order == "key" else None,
         keyless,
@@ -187,49 +183,13 @@ def _callable(handler: Any, topic: str) -> Callable[..., Any]:
     return result
 
 
-def _batch_call(function: Callable[..., Any], *, single: bool, hooks: Hooks) -> Call:
+def _batch_call(function: Callable[..., Any], *, single: bool) -> Call:
     """Return a function of a batch: handlers of one get the message, others a list."""
 
     def call(batch: Batch) -> Any:
         return function(batch[0]) if single else function(list(batch))
 
-    if hooks.before is None and hooks.after is None:
-        return call
-    return _hooked_async(call, hooks) if is_async(function) else _hooked(call, hooks)
-
-
-def _hooked(call: Call, hooks: Hooks) -> Call:
-    def hooked(batch: Batch) -> Any:
-        error: BaseException | None = None
-        try:
-            if hooks.before is not None:
-                hooks.before(batch)
-            return call(batch)
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            if hooks.after is not None:
-                hooks.after(batch, error)
-
-    return hooked
-
-
-def _hooked_async(call: Call, hooks: Hooks) -> Call:
-    async def hooked(batch: Batch) -> Any:
-        error: BaseException | None = None
-        try:
-            if hooks.before is not None:
-                hooks.before(batch)
-            return await call(batch)
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            if hooks.after is not None:
-                hooks.after(batch, error)
-
-    return hooked
+    return call
 
 
 def _check_range(name: str, value: int, limit: int) -> None:

@@ -45,6 +45,7 @@ class OrderedRunner:
         note: NoteOffset,
         dead_letter: DeadLetters,
         suspend_ms: int,
+        run_max_ms: int,
     ) -> None:
         self.registration = registration
         self.workers = workers
@@ -54,6 +55,7 @@ class OrderedRunner:
         self._note = note
         self._dead_letter = dead_letter
         self._suspend_ms = suspend_ms
+        self._run_max_ms = run_max_ms
 
     def pump(self, holding: Holding) -> None:
         """Start the next run of a queue, if there is something to do and nothing against it."""
@@ -69,6 +71,7 @@ class OrderedRunner:
             now_ms=now_ms,
             began_ms=holding.began_ms,
             needs_lock=holding.needs_lock,
+            run_max_ms=self._run_max_ms,
         )
         if isinstance(before, rules.Run):
             self._start(holding, now_ms)

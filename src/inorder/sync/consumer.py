@@ -13,10 +13,11 @@ from types import TracebackType
 
 from inorder.client import consumer as twin
 from inorder.client.durations import Duration
-from inorder.client.handlers import AfterHandle, BeforeHandle, Handler, Order
+from inorder.client.handlers import Handler, Order
 from inorder.client.handling import in_handler
+from inorder.client.hooks import Hook
 from inorder.client.policies import Policy
-from inorder.client.pullconsumer import ConsumeFrom, Target
+from inorder.client.pullconsumer import Target
 from inorder.client.state.allocation import Allocation
 from inorder.client.state.keyed import Keyless, KeyOf
 from inorder.config import ClientConfig
@@ -38,10 +39,11 @@ class Consumer:
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876.
     `consume_from` says where to begin in a queue for which the group has committed nothing: at its
-    end (`"last"`), its beginning (`"first"`), or a time. With `message_model="broadcasting"` every
-    consumer gets everything, and offsets are kept in a file of this machine. `allocation` must be
-    the same for all members of a group. `instance` tells two consumers of one group in one process
-    apart. `before_handle` and `after_handle` are called around every handler, where it runs.
+    end (`"last"`), its beginning (`"first"`), half an hour before now (`"timestamp"`), or a time.
+    With `message_model="broadcasting"` every consumer gets everything, and offsets are kept in a
+    file of this machine. `allocation` must be the same for all members of a group. `instance` tells
+    two consumers of one group in one process apart. `before_handle` and `after_handle` get a
+    HandleContext before and after every call of a handler, where it runs.
 
     `lease` is how long an ordered queue stays ours when nothing is heard of us (5 s), `grace` the
     same once our connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer
@@ -55,14 +57,14 @@ class Consumer:
         namesrv: str | None = None,
         *,
         group: str,
-        consume_from: ConsumeFrom = "last",
+        consume_from: twin.BeginFrom = "last",
         message_model: twin.MessageModel = "clustering",
         allocation: Allocation | None = None,
         instance: str = "",
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
-        before_handle: BeforeHandle | None = None,
-        after_handle: AfterHandle | None = None,
+        before_handle: Hook | None = None,
+        after_handle: Hook | None = None,
         lease: Duration | None = None,
         grace: Duration | None = None,
     ) -> None:

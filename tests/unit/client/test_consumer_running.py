@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from inorder.client.handlers import Hooks, fallback, register
+from inorder.client.handlers import fallback, register
 from inorder.client.handling import in_handler
+from inorder.client.hooks import Hooks
 from inorder.client.policies import DeadLetter, Handled, Outcome, Retry
 from inorder.client.running import SLICE_MS, LoopWorkers, Run, end, is_async
 from inorder.errors import UsageError

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from inorder.client.handlers import Hooks, register
+from inorder.client.handlers import register
+from inorder.client.hooks import Hooks
 from inorder.errors import UsageError
 
 

@@ -269,6 +269,15 @@ def test_a_queue_yields_after_60_s(handled_ms: int, step: object) -> None:
     assert CONTINUOUS_MAX_MS == 60_000
 
 
+@pytest.mark.parametrize(("handled_ms", "step"), [(5000, Run()), (5001, SuspendFor(10))])
+def test_after_how_long_a_queue_yields_is_a_setting(handled_ms: int, step: object) -> None:
+    """`consumer.run_max_ms`, RocketMQ's maxTimeConsumeContinuously."""
+    found = before_batch(
+        locked(handled_ms), now_ms=handled_ms, began_ms=0, needs_lock=True, run_max_ms=5000
+    )
+    assert found == step
+
+
 # Ending after the queue is lost or given up.
 
 

@@ -87,7 +87,14 @@ RUN: Final = Run()
 HOLD: Final = Hold()
 
 
-def before_batch(tenure: Tenure, *, now_ms: int, began_ms: int, needs_lock: bool) -> Before:
+def before_batch(
+    tenure: Tenure,
+    *,
+    now_ms: int,
+    began_ms: int,
+    needs_lock: bool,
+    run_max_ms: int = CONTINUOUS_MAX_MS,
+) -> Before:
     """Tell whether a handler may start now; `began_ms`: since when the queue is handled in one go.
 
     An ordered queue whose lock is lost or in doubt is dropped here: it begins anew with a new lock.
@@ -97,7 +104,7 @@ def before_batch(tenure: Tenure, *, now_ms: int, began_ms: int, needs_lock: bool
         return Stop(tenure.dropped.value)
     if needs_lock and not tenure.check_lock(now_ms):
         return HOLD if tenure.epoch else Stop(DropReason.LOCK_EXPIRED.value)
-    if now_ms - began_ms > CONTINUOUS_MAX_MS:
+    if now_ms - began_ms > run_max_ms:
         return SuspendFor(YIELD_MS)
     return RUN
 

@@ -25,6 +25,10 @@ NOT_READ: Final = -2
 """The answer of an offset store that could not be asked."""
 
 
+HALF_AN_HOUR_MS: Final = 30 * 60 * 1000
+"""RocketMQ's consumeTimestamp if none is given: so long before the consumer was made."""
+
+
 @dataclass(frozen=True, slots=True)
 class FromTime:
     """Begin with what was stored then or later (ms since 1970)."""
@@ -33,6 +37,11 @@ class FromTime:
 
 
 ConsumeFrom = Literal["first", "last"] | FromTime
+
+
+def from_timestamp(now_ms: int) -> FromTime:
+    """Return where "timestamp" begins for a consumer that is made now."""
+    return FromTime(now_ms - HALF_AN_HOUR_MS)
 
 
 @dataclass(frozen=True, slots=True)
