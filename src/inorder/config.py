@@ -174,6 +174,7 @@ class ClientConfig:
     sends_waiting_max: int = setting(10_000, "messages of one producer without an outcome yet; further calls wait, or are refused")
     sends_waiting_bytes_max: int = setting(64 * MIB, "their bodies in bytes; the same")
     sends_in_flight_max: int = setting(256, "sends of one producer to one queue that may be unanswered at a time; 1 to 1024")
+    delay_levels: str = setting("1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "the delay levels of the brokers, which delay= and delay_level= are checked by", rocketmq="messageDelayLevel")
     avoid_failed_ms: int = setting(5000, "how long sends without a key pass over a broker that failed")
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
     net: NetConfig = field(default_factory=NetConfig)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, SupportsIndex, cast
+
+from inorder.errors import UsageError
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -129,9 +132,21 @@ class SendReceipt:
     status: SendStatus = SendStatus.OK
 
 
+def key_text(key: object) -> str:
+    """Return a key as it is stored: a text as it is, a whole number in decimal digits."""
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool) or not hasattr(type(key), "__index__"):
+        raise UsageError(
+            f"key {key!r} is a {type(key).__name__}; give text, or a whole number, which is taken "
+            "as its digits"
+        )
+    return str(operator.index(cast("SupportsIndex", key)))
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer sends."""
+    """What a producer sends. A key that is a whole number becomes its digits."""
 
     topic: str
     body: bytes
@@ -140,6 +155,10 @@ class Message:
     keys: tuple[str, ...] = ()
     properties: dict[str, str] = field(default_factory=dict)
     flag: int = 0
+
+    def __post_init__(self) -> None:
+        if self.key is not None and type(self.key) is not str:
+            object.__setattr__(self, "key", key_text(self.key))
 
 
 @dataclass(frozen=True, slots=True)

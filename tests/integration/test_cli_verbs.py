@@ -332,3 +332,14 @@ def test_the_cluster_is_shown(shell: Shell) -> None:
     assert "brokerName" in shell.run("cluster", "config", row["address"])
     refused = shell.run("cluster", "config", "broker-a", "--set", "brokerPermission=4", code=1)
     assert "remote_config=true" in refused
+
+
+def test_send_takes_a_delay(shell: Shell, topic: str) -> None:
+    """One that a level has; others are refused, with the nearest."""
+    (receipt,) = shell.lines("send", topic, "later", "--key", "k", "--delay", "2h")
+    assert receipt["status"] == "SEND_OK"
+    assert "sent 1 message" in shell.run("send", topic, "later", "--delay", "10")
+    assert "nearest: 10s (level 3) and 30s (level 4)" in shell.run(
+        "send", topic, "x", "--delay", "12s", code=2
+    )
+    assert "is no duration" in shell.run("send", topic, "x", "--delay", "soon", code=2)

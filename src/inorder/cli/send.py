@@ -12,7 +12,7 @@ from inorder.cli.completing import TopicArgument
 from inorder.cli.lines import Line, json_line, plain_line, sources
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
 from inorder.cli.render import Output, put_line
-from inorder.cli.values import parse_pairs
+from inorder.cli.values import parse_duration, parse_pairs
 from inorder.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +49,10 @@ def send(
     key_separator: Annotated[
         str | None, typer.Option("--key-separator", help="Lines are KEY, this, BODY.")
     ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option("--delay", help="Consumers get it later: 10s, 5m, 2h.", metavar="TIME"),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Send a message, or one per line. Empty lines are left out."""
@@ -57,6 +61,7 @@ def send(
     if (key_field or tag_field) and not as_json:
         raise UsageError("--key-field and --tag-field need --json")
     properties = parse_pairs(property_, "--property")
+    delay_s = None if delay is None else parse_duration(delay, "--delay")
     read = json_line(key_field, tag_field) if as_json else plain_line(key_separator)
 
     def lines() -> Iterator[Line]:
@@ -69,7 +74,7 @@ def send(
 
         await admin.cluster.brokers()  # a wrong address is told now, not when a send gives up
         shown = print_receipt if output is Output.JSON else None
-        return await send_all(session, topic, lines(), properties, shown)
+        return await send_all(session, topic, lines(), properties, shown, delay_s=delay_s)
 
     count = target.run(work)
     if output is Output.TABLE:

@@ -15,10 +15,12 @@ from typing import Final
 from inorder.cli.lines import Line
 from inorder.cli.progress import progress
 from inorder.cli.render import put_line, put_page
+from inorder.client.checks import checked_delay
 from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import InorderError
 from inorder.model import SendReceipt
+from inorder.wire.delaylevels import parse_delay_levels
 
 WINDOW: Final = 256
 
@@ -33,8 +35,11 @@ async def send_all(
     lines: Iterable[Line],
     properties: dict[str, str],
     shown: Callable[[SendReceipt], None] | None,
+    *,
+    delay_s: float | None = None,
 ) -> int:
     """Send messages; return how many were stored. Raises LineFailed."""
+    checked_delay(delay_s, None, None, parse_delay_levels(session.config.delay_levels))
     pending: deque[tuple[Line, asyncio.Task[SendReceipt]]] = deque()
     count = 0
 
@@ -58,7 +63,7 @@ async def send_all(
                     words = [line.key] if line.key and " " not in line.key else []
                     sending = producer.send(
                         topic, line.body, key=line.key, tag=line.tag, keys=words,
-                        properties=properties,
+                        properties=properties, delay=delay_s,
                     )  # fmt: skip
                     pending.append((line, asyncio.create_task(sending)))
                     await settle(WINDOW - 1)

@@ -32,6 +32,14 @@ def parse_time(text: str, now_ms: int) -> datetime:
         raise UsageError(f"{text!r} is no time; give {TIME_HELP}") from None
 
 
+def parse_duration(text: str, option: str) -> float:
+    """Read a duration in seconds: `10`, `10s`, `5m`, `2h`."""
+    found = _AGO.fullmatch(text if not text.isdigit() else f"{text}s")
+    if found is None:
+        raise UsageError(f"{option} {text!r} is no duration; give seconds, or 10s, 5m, 2h")
+    return int(found[1]) * _UNIT_MS[found[2]] / 1000
+
+
 def _moment(timestamp_ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=timestamp_ms)
 

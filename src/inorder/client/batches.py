@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from inorder.client.outgoing import check_topic, compose_batch
+from inorder.client.outgoing import check_topic, check_topic_type, compose_batch
 from inorder.client.sending import Choice, Sending, Series
 from inorder.client.state.lane import DONE
 from inorder.config import ClientConfig
@@ -210,7 +210,20 @@ def _size(items: Sequence[BatchItem]) -> int:
 
 
 def one_topic(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages if they are of one topic, and it has a name."""
+    """Return the messages if they are such, of one topic, and it has a name."""
+    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Sequence):
+        raise UsageError(
+            f"send_batch takes a list of messages, not a {type(messages).__name__}; "
+            'give [inorder.Message("orders", b"paid", key="order-42"), …]'
+        )
+    for place, message in enumerate(messages):
+        if not isinstance(message, Message):
+            raise UsageError(
+                f"message {place} of the batch is a {type(message).__name__}: "
+                f"{message!r:.64}; give inorder.Message(topic, body, key=…)"
+            )
+        if type(message.topic) is not str:
+            check_topic_type(message.topic, message.body)
     topics = {message.topic for message in messages}
     if len(topics) > 1:
         raise UsageError(f"a batch is of one topic, not of {', '.join(sorted(topics))}")

@@ -13,7 +13,7 @@ from typing import Final
 from inorder.client.state.lane import WINDOW_MAX
 from inorder.config import ClientConfig
 from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
-from inorder.model import Message
+from inorder.model import Message, key_text
 from inorder.wire import properties as names
 from inorder.wire.batch import BatchItem
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body
@@ -112,6 +112,8 @@ def compose(  # noqa: PLR0917 - by place, for it is called for every message
 ) -> Outgoing:
     """Return the request of a message. Raises MessageIllegal, UsageError, LocalProtocolError."""
     # hot: 2 us.
+    if type(topic) is not str:
+        check_topic_type(topic, body)
     check_topic(topic)
     text = _properties(body, key, tag, keys, properties, message_id, config)
     if delay_level:
@@ -136,7 +138,6 @@ def compose_items(
     """
     items = []
     for message, id_ in zip(messages, message_ids, strict=True):
-        check_topic(message.topic)
         text = _properties(
             message.body, message.key, message.tag, message.keys, message.properties, id_, config
         )
@@ -190,14 +191,14 @@ def _properties(  # noqa: PLR0917 - as above
         _check_body(body, config.message_bytes_max)
     text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
     if more:
-        _check_names(more)
+        _check_properties(more)
         text += format_properties(more)
     if tag is not None:
-        text += f"TAGS\x01{_checked(tag, names.TAGS)}\x02"
+        text += f"TAGS\x01{_checked(tag, 'tag=')}\x02"
     if keys:
-        text += f"KEYS\x01{_checked(' '.join(words(keys)), names.KEYS)}\x02"
+        text += f"KEYS\x01{_checked(' '.join(words(keys)), 'keys=')}\x02"
     if key is not None:
-        text += f"__SHARDINGKEY\x01{_checked(key, names.SHARDING_KEY)}\x02"
+        text += f"__SHARDINGKEY\x01{_checked(key, 'key=')}\x02"
     if len(text) > _CHECK_CHARS and len(text.encode()) > _TEXT_BYTES_MAX:
         raise MessageIllegal(
             f"the properties have more than {_TEXT_BYTES_MAX} bytes; put data into the body"
@@ -205,17 +206,34 @@ def _properties(  # noqa: PLR0917 - as above
     return text
 
 
-def _checked(value: str, name: str) -> str:
+def _checked(value: str, argument: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{value!r} is not a str; keys and tags are texts")
-    if not value or "\x01" in value or "\x02" in value:
+        raise UsageError(f"{argument} is {value!r}, a {type(value).__name__}; give text")
+    if not value:
+        raise UsageError(
+            f"{argument} is empty; give at least one character, or leave {argument} out"
+        )
+    if "\x01" in value or "\x02" in value:
         raise LocalProtocolError(
-            f"property {name!r}: names and values must not be empty or hold \\x01 or \\x02"
+            f"{argument} holds \\x01 or \\x02, which separate the properties of a message; give "
+            "text without them"
         )
     return value
 
 
-def _check_names(more: Mapping[str, str]) -> None:
+def _check_properties(more: Mapping[str, str]) -> None:
+    if not isinstance(more, Mapping):
+        raise UsageError(
+            f"properties= is a {type(more).__name__}; give a dict of texts, as in "
+            '{"source": "web"}'
+        )
+    for name, value in more.items():
+        for what, text in (("name", name), ("value", value)):
+            if not isinstance(text, str):
+                raise UsageError(
+                    f"property {name!r} has the {what} {text!r}, a {type(text).__name__}; names "
+                    f"and values of properties are texts: write str({text!r})"
+                )
     found = more.keys()
     if not found.isdisjoint(_OURS):
         reserved = ", ".join(sorted(_OURS & found))
@@ -226,8 +244,8 @@ def _check_names(more: Mapping[str, str]) -> None:
     if not found.isdisjoint(_NOT_YET):
         refused = ", ".join(sorted(_NOT_YET & found))
         raise UsageError(
-            f"properties {refused}: a delay is given by delay_level=; transactional messages and "
-            "those for a time of day are not supported yet"
+            f"properties {refused}: a delay is given by delay= or delay_level=; transactional "
+            "messages and those for a time of day are not supported yet"
         )
 
 
@@ -235,7 +253,22 @@ def words(keys: Sequence[str]) -> tuple[str, ...]:
     """Return keys as they are kept in a message; a text is probably a mistake."""
     if isinstance(keys, str):
         raise UsageError("keys= takes a list of words; for one word write keys=[word]")
-    return tuple(keys)
+    return tuple(word if type(word) is str else key_text(word) for word in keys)
+
+
+def check_topic_type(topic: object, body: object) -> None:
+    """Refuse what is no text, with what probably went wrong."""
+    if isinstance(topic, str):
+        return  # of a class of its own
+    if isinstance(topic, bytes) and isinstance(body, str):
+        raise UsageError(
+            f"topic and body are swapped: the topic is the bytes {topic[:32]!r}, the body the text "
+            f"{body[:32]!r}; call send(topic, body), as in send('orders', b'paid')"
+        )
+    raise UsageError(
+        f"the topic is {topic!r:.64}, a {type(topic).__name__}; give its name as text, as in "
+        "send('orders', b'paid')"
+    )
 
 
 @lru_cache(1024)
@@ -247,9 +280,15 @@ def check_topic(topic: str) -> None:
         )
 
 
-def _check_body(body: bytes, limit: int) -> None:
+def _check_body(body: object, limit: int) -> None:
     if not isinstance(body, bytes):
-        raise UsageError(f"the body is a {type(body).__name__}; give bytes (text.encode())")
+        kinds: dict[type, str] = {
+            str: "text.encode()",
+            bytearray: "bytes(body)",
+            memoryview: "bytes(body)",
+        }
+        how = kinds.get(type(body), "json.dumps(value).encode(), for example")
+        raise UsageError(f"the body is a {type(body).__name__}; give bytes ({how})")
     if not body:
         raise MessageIllegal("the body is empty; a message needs at least one byte")
     if len(body) > limit:

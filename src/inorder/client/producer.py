@@ -43,9 +43,10 @@ from inorder.errors import (
     TooManyOutstanding,
 )
 from inorder.logs import get_logger
-from inorder.model import Message, SendReceipt, TopicQueue
+from inorder.model import Message, SendReceipt, TopicQueue, key_text
 from inorder.tasks.groups import Tasks
 from inorder.wire.batch import BatchItem
+from inorder.wire.delaylevels import parse_delay_levels
 
 log = get_logger(__name__)
 
@@ -105,6 +106,7 @@ class Producer:
         self._closed = False
         self._idle: asyncio.Event = asyncio.Event()
         self._sent = self._failed = self._waiting = 0
+        self._delays_ms = parse_delay_levels(self._config.delay_levels)
         self._room = Room(self._config.sends_waiting_max, self._config.sends_waiting_bytes_max)
         self._unheard = Unheard()
 
@@ -135,7 +137,7 @@ class Producer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | int | None = None,
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -143,6 +145,7 @@ class Producer:
         selector: Selector | None = None,
         arg: Any = None,
         sequence: int | None = None,
+        delay: Duration | None = None,
         delay_level: int | None = None,
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
@@ -151,13 +154,14 @@ class Producer:
 
         Messages of one key are stored in the order of the calls. `queue`, or the function
         `selector(queues, message, arg)`, chooses the queue instead of the key. `sequence` is the
-        number that the caller of a named producer gives the message. With `delay_level` consumers
-        get it later: 1 is the broker's shortest delay, a second, 18 its longest, two hours. Raises
-        OutcomeUnknown when it may or may not be stored; after any other error it is not.
+        number that the caller of a named producer gives the message. With `delay` (seconds or a
+        timedelta) consumers get it later; the broker knows 18 delays from a second to two hours,
+        which `delay_level` counts from 1. A key that is a whole number is taken as its digits.
+        Raises OutcomeUnknown when it may or may not be stored; after any other error it is not.
         """
         level = 0
-        if delay_level is not None or deliver_at is not None:
-            level = checked_delay(delay_level, deliver_at)
+        if delay is not None or delay_level is not None or deliver_at is not None:
+            level = checked_delay(delay, delay_level, deliver_at, self._delays_ms)
         future: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         self._begin(
             future, topic, body, key, tag, keys, properties, queue, selector, arg, sequence,
@@ -170,7 +174,7 @@ class Producer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | int | None = None,
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -178,6 +182,7 @@ class Producer:
         selector: Selector | None = None,
         arg: Any = None,
         sequence: int | None = None,
+        delay: Duration | None = None,
         delay_level: int | None = None,
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
@@ -188,9 +193,9 @@ class Producer:
         Failures that nobody asks the futures for are reported by `flush` and `close`.
         """
         level = 0
-        if delay_level is not None or deliver_at is not None:
-            level = checked_delay(delay_level, deliver_at)
-        future = SendFuture(self._unheard, (topic, key))
+        if delay is not None or delay_level is not None or deliver_at is not None:
+            level = checked_delay(delay, delay_level, deliver_at, self._delays_ms)
+        future = SendFuture(self._unheard, (topic, key if key is None else str(key)))
         self._begin(
             future, topic, body, key, tag, keys, properties, queue, selector, arg, sequence,
             timeout, False, level,
@@ -202,7 +207,7 @@ class Producer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | int | None = None,
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -241,7 +246,9 @@ class Producer:
         BatchIncomplete if some of several failed.
         """
         self._check_open()
-        wanted = one_topic([self._before(message) for message in messages])
+        wanted = one_topic(messages)
+        if self._before_send is not None:
+            wanted = one_topic([self._before(message) for message in wanted])
         born_at_ms = self._clock.now_ms()
         ids = self._access.message_ids.some(len(wanted), born_at_ms)
         items = compose_items(wanted, ids, self._config)
@@ -378,7 +385,7 @@ class Producer:
         born_at_ms: int,
         topic: str,
         body: bytes,
-        key: str | None,
+        key: str | int | None,
         tag: str | None,
         keys: Sequence[str],
         properties: Mapping[str, str] | None,
@@ -392,6 +399,8 @@ class Producer:
     ) -> Sending:
         """Check a message and return the request; without hooks any thread may do it."""
         # hot: 5 us with the properties.
+        if key is not None:
+            key = key_text(key)
         choice = messages = None
         flag = 0
         if queue is not None or selector is not None:

@@ -130,7 +130,11 @@ class Express:
         if self._lone < LONE_SENDS:
             self._lone += 1
             return None
-        if len(body) > BODY_BYTES_MAX or not self._lock.acquire(blocking=False):
+        if (
+            type(body) is not bytes
+            or len(body) > BODY_BYTES_MAX
+            or not self._lock.acquire(blocking=False)
+        ):
             return None
         try:
             if self._pid != os.getpid():

@@ -20,7 +20,7 @@ from inorder.client.sending import AfterSend, BeforeSend, Choice, Selector
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, SendsFailed, TooManyOutstanding
 from inorder.logs import get_logger
-from inorder.model import Message, SendReceipt, TopicQueue
+from inorder.model import Message, SendReceipt, TopicQueue, key_text
 from inorder.sync.express import Express
 from inorder.sync.portal import Future, lease
 from inorder.sync.sends import SendFuture, SharedIds, SharedRoom, SharedUnheard, bytes_of
@@ -80,7 +80,7 @@ class Producer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | int | None = None,
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -88,6 +88,7 @@ class Producer:
         selector: Selector | None = None,
         arg: Any = None,
         sequence: int | None = None,
+        delay: Duration | None = None,
         delay_level: int | None = None,
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
@@ -96,13 +97,16 @@ class Producer:
 
         Messages of one key are stored in the order of the calls. `queue`, or the function
         `selector(queues, message, arg)`, chooses the queue instead of the key. `sequence` is the
-        number that the caller of a named producer gives the message. With `delay_level` consumers
-        get it later: 1 is the broker's shortest delay, a second, 18 its longest, two hours. Raises
-        OutcomeUnknown when it may or may not be stored; after any other error it is not.
+        number that the caller of a named producer gives the message. With `delay` (seconds or a
+        timedelta) consumers get it later; the broker knows 18 delays from a second to two hours,
+        which `delay_level` counts from 1. A key that is a whole number is taken as its digits.
+        Raises OutcomeUnknown when it may or may not be stored; after any other error it is not.
         """
         level = 0
-        if delay_level is not None or deliver_at is not None:
-            level = checked_delay(delay_level, deliver_at)
+        if delay is not None or delay_level is not None or deliver_at is not None:
+            level = checked_delay(delay, delay_level, deliver_at, self._async._delays_ms)
+        if key is not None:
+            key = key_text(key)
         express = self._express
         if express is not None:
             if (
@@ -129,7 +133,7 @@ class Producer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | int | None = None,
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
@@ -137,6 +141,7 @@ class Producer:
         selector: Selector | None = None,
         arg: Any = None,
         sequence: int | None = None,
+        delay: Duration | None = None,
         delay_level: int | None = None,
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
@@ -147,7 +152,9 @@ class Producer:
         it waits for room, `timeout` at most, and raises TooManyOutstanding after that. Failures
         that nobody asks the futures for are reported by `flush` and `close`.
         """
-        level = checked_delay(delay_level, deliver_at)
+        level = checked_delay(delay, delay_level, deliver_at, self._async._delays_ms)
+        if key is not None:
+            key = key_text(key)
         size = bytes_of(body)
         self._enter(size, timeout)
         twin_ = self._async
@@ -175,7 +182,7 @@ class Producer:
         topic: str,
         body: bytes,
         *,
-        key: str | None = None,
+        key: str | int | None = None,
         tag: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from inorder.client import outgoing
-from inorder.client.outgoing import Outgoing, compose_batch, compose_items
+from inorder.client.outgoing import Outgoing, compose_batch, compose_items, words
 from inorder.client.state.lane import WINDOW_MAX
 from inorder.config import ClientConfig
 from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
-from inorder.model import Message
+from inorder.model import Message, key_text
 from inorder.wire.batch import encode_batch
 from inorder.wire.compression import decompress_body
 from inorder.wire.properties import parse
@@ -67,14 +67,13 @@ def test_properties_carry_key_tag_and_words():
         (Message("t", b"x" * (4 * 1024 * 1024 + 1)), MessageIllegal, "message_bytes_max"),
         (Message("no topic", b"x"), UsageError, "no topic"),
         (Message("", b"x"), UsageError, "no topic"),
-        (Message("t", b"x", key=7), UsageError, "not a str"),
         (Message("t", b"x", keys="word"), UsageError, "list of words"),
         (Message("t", b"x", properties={"TAGS": "a"}), UsageError, "TAGS"),
         (Message("t", b"x", properties={"DELAY": "3"}), UsageError, "not supported yet"),
         (Message("t", b"x", properties={"TRAN_MSG": "true"}), UsageError, "not supported yet"),
         (Message("t", b"x", properties={"a": "x" * 32768}), MessageIllegal, "properties"),
         (Message("t", b"x", properties={"a": "\x01"}), LocalProtocolError, "hold"),
-        (Message("t", b"x", tag=""), LocalProtocolError, "empty"),
+        (Message("t", b"x", tag="a\x01"), LocalProtocolError, "hold"),
         (Message("t", b"x", properties={"INORDER_SEQ": "1"}), UsageError, "producer's own"),
     ],
 )
@@ -101,3 +100,52 @@ def test_batches_are_cut_by_size_and_keep_their_order():
     many = [made[0]] * (2 * WINDOW_MAX + 1)
     parts = compose_batch(many, [str(n) for n in range(len(many))], 0, CONFIG)
     assert [part.count for part in parts] == [WINDOW_MAX, WINDOW_MAX, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"topic": b"orders", "body": "text"}, r"swapped.*send\('orders', b'paid'\)"),
+        ({"topic": b"orders", "body": b"x"}, "the topic is b'orders', a bytes"),
+        ({"topic": None, "body": b"x"}, "a NoneType"),
+        ({"topic": ["orders"], "body": b"x"}, "a list"),
+        ({"body": bytearray(b"x")}, r"bytearray; give bytes \(bytes\(body\)\)"),
+        ({"body": {"state": "paid"}}, "a dict; give bytes .*json.dumps"),
+        ({"body": None}, "a NoneType; give bytes"),
+        ({"key": ""}, "key= is empty; .* leave key= out"),
+        ({"tag": ""}, "tag= is empty"),
+        ({"tag": 7}, "tag= is 7, a int; give text"),
+        ({"keys": [""]}, "keys= is empty"),
+        ({"properties": {"n": 5}}, r"property 'n' has the value 5, a int; .* write str\(5\)"),
+        ({"properties": {5: "n"}}, "property 5 has the name 5"),
+        ({"properties": {"n": b"x"}}, "a bytes"),
+        ({"properties": [("a", "b")]}, "properties= is a list; give a dict"),
+    ],
+)
+def test_what_was_meant_is_said(arguments: dict[str, object], text: str):
+    """The mistakes of a first day: which argument, what it is, what to write."""
+    given = {"topic": "orders", "body": b"x", "key": "k", "tag": None, "keys": ()} | arguments
+    with pytest.raises(UsageError, match=text):
+        outgoing.compose(
+            given["topic"], given["body"], given["key"], given["tag"], given["keys"],
+            given.get("properties"), "ID", 0, CONFIG,
+        )  # type: ignore[arg-type]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("a", "a"), (42, "42"), (-7, "-7"), (10**30, "1" + "0" * 30), (0, "0")]
+)
+def test_whole_numbers_are_keys(key: object, text: str):
+    """As their decimal digits, so that 42 and "42" are one key; words too."""
+    assert key_text(key) == text
+    assert Message("t", b"x", key).key == text  # type: ignore[arg-type]
+    assert words(["a", key]) == ("a", text)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("key", [1.5, True, b"k", ("a",), 3j])
+def test_other_keys_are_refused(key: object):
+    """They have several texts, or are a mistake."""
+    with pytest.raises(UsageError, match="whole number"):
+        key_text(key)
+    with pytest.raises(UsageError, match="whole number"):
+        Message("t", b"x", key)  # type: ignore[arg-type]
