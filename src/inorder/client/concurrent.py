@@ -20,7 +20,7 @@ from inorder.client.running import Batch, Run, Workers
 from inorder.client.state import concurrent as rules
 from inorder.client.state.processqueue import EXPIRED_PER_ROUND_MAX
 from inorder.client.state.pulldecisions import RETRY_PREFIX
-from inorder.client.state.sendback import Failure, failure_of
+from inorder.client.state.sendback import FIRST_DELAY_LEVEL, Failure, failure_of
 from inorder.client.state.tenure import DropReason
 from inorder.clock import Clock
 from inorder.logs import get_logger
@@ -313,7 +313,8 @@ class ConcurrentRunner:
             "a handler takes longer than %d ms; the message is sent back: %s",
             self._handler_timeout_ms, where(message),
         )  # fmt: skip
-        failure = Failure(f"the handler took longer than {self._handler_timeout_ms} ms")
+        why = f"the handler took longer than {self._handler_timeout_ms} ms"
+        failure = Failure(why, level=FIRST_DELAY_LEVEL)
         if not await self._send_back(lane.registration, message, failure):
             return False
         self._counts.sent_back += 1

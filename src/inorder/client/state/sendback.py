@@ -37,6 +37,8 @@ class Failure:
     error: str = ""
     after_ms: int | None = None
     rejected: bool = False
+    level: int | None = None
+    """The delay level, where it is not for the handler to say."""
 
 
 def failure_of(error: BaseException | None) -> Failure:
@@ -103,6 +105,8 @@ def retry_copy(
 
 def level_of(failure: Failure) -> int:
     """Return the delay level of a message that goes back: RocketMQ's delayLevelWhenNextConsume."""
+    if failure.level is not None:
+        return failure.level
     return DEAD_LETTER_NOW if failure.rejected else delay_level(failure.after_ms)
 
 
