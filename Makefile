@@ -150,6 +150,7 @@ proof-mixed: $(STAMP) ## one group of five client libraries, members killed, fro
 
 proof-handover: $(STAMP) ## hand-overs of stock consumers, ours beside Apache RocketMQ
 	$(PY) -m tests.interop.handover $(ARGS)
+	$(PY) -m tests.interop.comeback
 
 proof-spark: spark-setup ## kill -9 of the Spark driver, its workers and its broker, 50 rounds
 	$(PY) -m tests.spark.killing --rounds 50 $(ARGS)

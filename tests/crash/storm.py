@@ -1,4 +1,5 @@
-"""A storm: consumers of one group join, leave, are stopped and killed, the broker is killed.
+"""A storm: consumers of one group join, leave, are stopped and killed, the broker is killed, now
+and then again and again before a lease is over.
 
 Producers run all the while. What handlers do ends in a table of SQLite that compares
 `message.fence`. The broker writes down whom it grants what (`stormbroker.py`), so owners are judged
@@ -177,7 +178,7 @@ class Storm:
         until = time.monotonic() + self.plan.seconds
         while (left_s := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left_s, draw.uniform(*self.plan.pause_s)))
-            what = draw.choice(("kill", "leave", "freeze", "freeze", "join", "broker"))
+            what = draw.choice(("kill", "leave", "freeze", "freeze", "join", "broker", "flap"))
             await self._do(what, draw, broker)
             self.events[what] += 1
             if show:
@@ -187,10 +188,13 @@ class Storm:
     async def _do(self, what: str, draw: random.Random, broker: OurBroker) -> None:
         crew = self.crew
         free = [member for member in crew.running if not self._is_frozen(member)]
-        if what == "broker":
-            broker.kill()
-            await asyncio.sleep(draw.uniform(0, 0.5))
-            await broker.start()
+        if what in ("broker", "flap"):
+            for life in range(1 if what == "broker" else draw.randint(2, 4)):
+                if life:
+                    await asyncio.sleep(draw.uniform(0.1, 0.9) * self.plan.lease_ms / 1000)
+                broker.kill()
+                await asyncio.sleep(draw.uniform(0, 0.5))
+                await broker.start()
         elif what == "join" or len(free) < 2:
             if len(crew.running) < self.plan.members + 2:
                 crew.add()

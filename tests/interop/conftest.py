@@ -27,6 +27,7 @@ ORDER = (
     "test_stock_scenarios",
     "test_stock_clients",
     "test_stock_handover",
+    "test_stock_comeback",
     "test_store_two_way",
     "test_mixed_groups",
     "test_delays_two_way",

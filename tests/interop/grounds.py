@@ -47,6 +47,15 @@ class Relay:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
 
+    def cut(self, since: int) -> None:
+        """End the connections that came after the first `since`, for both ends."""
+        with self._lock:
+            chosen = self._links[since:]
+        for link in chosen:
+            for end in link:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """End everything."""
         self._listening.close()

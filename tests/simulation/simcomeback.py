@@ -82,8 +82,9 @@ class Comeback:
         for _ in range(100):
             free = [queue for queue in self._offsets() if not self._held(queue)]
             if free:
-                body = LockBatchBody(self.client_id, GROUP, (self._draw.choice(free),)).encode()
-                await self._say(free[0], Command.request(41, {}, body, language=LanguageCode.JAVA))
+                queue = self._draw.choice(free)
+                body = LockBatchBody(self.client_id, GROUP, (queue,)).encode()
+                await self._say(queue, Command.request(41, {}, body, language=LanguageCode.JAVA))
                 return
             await asyncio.sleep(LOOKS_S)
 
