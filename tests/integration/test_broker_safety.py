@@ -235,6 +235,27 @@ def test_a_full_disk_at_a_write_is_tried_again(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.slow
+def test_a_full_disk_is_said_once_and_its_end_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Not with every write that fails, nor as often as it is looked whether there is room."""
+    caplog.set_level(logging.WARNING, "inorder")
+
+    async def scenario() -> None:
+        files = FakeFiles()
+        async with running(files) as rig:
+            spoil(files, "write", "commitlog/*", errno.ENOSPC)
+            for _ in range(12):
+                assert (await rig.send(b"no")).code == REFUSED
+                await asyncio.sleep(0.2)
+            files.heal()
+            assert (await rig.send(b"yes")).code == 0
+            assert (await rig.send(b"yes")).code == 0
+        assert len([one for one in lines(caplog, logging.ERROR) if "are refused" in one]) == 1
+        assert len([one for one in lines(caplog, logging.WARNING) if "takes writes" in one]) == 1
+
+    play(scenario)
+
+
+@pytest.mark.slow
 def test_a_log_that_failed_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     """The flush timer goes on ringing; the critical line does not repeat."""
     caplog.set_level(logging.WARNING, "inorder")
@@ -272,7 +293,9 @@ def test_no_descriptor_is_no_failed_sync(caplog: pytest.LogCaptureFixture) -> No
             with pytest.raises(Exception, match="Too many open files"):
                 await rig.broker.keeping.flush_now()
             files.heal()
-            await rig.broker.keeping.flush_now()
+            rig.broker.keeping._flush_all()  # its timer rings, though nothing more has come
+            store = rig.broker.store
+            await until_true(lambda: store.flushed_position == store.log.end_position)
             fault = spoil(files, "sync", "commitlog/*", errno.EMFILE)
             sending = asyncio.create_task(rig.send(b"two"))
             await until_true(lambda: fault.met > 2)

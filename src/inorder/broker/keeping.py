@@ -82,6 +82,9 @@ class Keeping:
         self._saving_delays = False
         self._delays_saved = broker.delays.revision
         self._say_descriptors_ms = 0
+        self._say_refused_ms = 0
+        self.refusing = False
+        """Whether the last write failed and was taken back."""
         self.stopped = False
 
     def start(self) -> None:
@@ -230,6 +233,7 @@ class Keeping:
         plan = store.plan_flush()
 
         def failed(error: BaseException) -> None:
+            self._flushed_all_to = -1  # also if nothing more comes
             self._flush_wanted += served
             self._flush_failed(error)
 
@@ -356,12 +360,32 @@ class Keeping:
         writable, reason = store.writable, store.unwritable_reason
         if writable != broker.store_writable:
             broker.store_writable = writable
-            if writable:
-                log.warning("the store takes writes again data=%s", broker.config.data)
-            else:
-                log.error("writes are refused data=%s: %s", broker.config.data, reason)
+            if not writable:
+                self._say_refused(reason)
+            elif not self.refusing:  # else the next write that succeeds tells
+                self._say_taken()
         if not writable and store.log.failed is None:
             self.disk_was_full()
+
+    def write_refused(self, error: StoreError) -> None:
+        """Say that a write failed and was taken back; of many in a row once a minute."""
+        self.refusing = True
+        self._say_refused(str(error))
+
+    def write_taken(self) -> None:
+        """Say that the first write after those has succeeded."""
+        self.refusing = False
+        self._say_taken()
+
+    def _say_refused(self, reason: str | None) -> None:
+        now_ms = self._broker.clock.monotonic_ms()
+        if now_ms >= self._say_refused_ms:
+            self._say_refused_ms = now_ms + SAY_MS
+            log.error("writes are refused data=%s: %s", self._broker.config.data, reason)
+
+    def _say_taken(self) -> None:
+        self._say_refused_ms = 0
+        log.warning("the store takes writes again data=%s", self._broker.config.data)
 
     # -- tables ----------------------------------------------------------------------------------
 

@@ -69,8 +69,9 @@ class Safety:
     def mended(self, name: str) -> None:
         """Take note that all that the file must hold is in a new one, on disk; for any thread."""
         if self._broken.pop(name, None) is not None:
+            more = ": commits and grants are taken again, and messages unless the log has failed"
             log.warning(
                 "written anew and on disk file=%s%s",
                 self._folder / name,
-                "" if self._broken else ": messages, commits and grants are taken again",
+                "" if self._broken else more,
             )

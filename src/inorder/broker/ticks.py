@@ -212,6 +212,8 @@ class Ticks:
             self._tell_drained()
             return
         assert written is not None, "answers are owed, so there were records"
+        if self._broker.keeping.refusing:
+            self._broker.keeping.write_taken()
         if not self._sync_flush:
             self._settle(written, answers)
             self._tell_drained()
@@ -241,7 +243,8 @@ class Ticks:
             remark = f"the broker's disk is full, nothing was stored: {error}"
         else:
             remark = f"the store takes no writes: {error}"
-        log.error("write refused requests=%d error=%s", sum(map(_count, answers)), error)
+        if self._broker.store.log.failed is None:
+            self._broker.keeping.write_refused(error)
         for owed in answers:
             owed.refuse(code, remark, self._refusal_fields)
         self._broker.write_failed(error)
@@ -308,7 +311,3 @@ class Ticks:
             if not self._drained.done():
                 self._drained.set_result(None)
             self._drained = None
-
-
-def _count(answers: Owed) -> int:
-    return answers.count

@@ -312,7 +312,10 @@ class EndsFile:
             return lambda: None
         if self._size <= self._fold_above or self._torn:
             return lambda: self._sync(number)
-        following = self._files.open(self._path(number + 1), create=True, size=0)
+        try:
+            following = self._files.open(self._path(number + 1), create=True, size=0)
+        except OSError:  # no room, or no descriptor: the next one folds
+            return lambda: self._sync(number)
         self._file.close()
         self._file, self._number, self._size = following, number + 1, 0
         return lambda: self._fold(number)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from inorder.store import ends
 from inorder.store.ends import Begun, Clean, Dropped, Emptied, Ends, EndsFile, Kept, Noted, Notes
 from inorder.store.layout import Layout
-from inorder.testing.disk import FakeFiles
+from inorder.testing.disk import FakeFiles, Fault
 
 ROOT = Path("/data")
 BEGUN = Begun("inorder 1 2", 2000)
@@ -105,3 +107,22 @@ def test_a_file_that_has_grown_is_folded_while_the_next_is_written() -> None:
         ("T", 0): 39_999, ("T", 1): 39_997, ("T", 2): 39_998, ("L", 0): 39_000,
     }  # fmt: skip
     assert notes.clean
+
+
+def test_a_file_that_cannot_be_folded_now_is_synced_and_folded_later() -> None:
+    """No room or no descriptor for the next file: what was noted is on disk all the same."""
+    files = FakeFiles()
+    file = made(files)
+    for number in range(40_000):
+        file.note_ends([("T", number % 3, number)], number)
+    for folder in (ROOT.parent, ROOT):
+        files.fsync_dir(folder)
+    files.fail(Fault("create", 0, errno.EMFILE, place="ends.*"))
+    file.plan_flush()()
+    notes = EndsFile(files.crash(Random(1)), Layout(ROOT)).load()
+    assert notes is not None
+    assert notes.ends["T", 39_999 % 3].end == 39_999
+    files.heal()
+    file.plan_flush()()
+    names = [name for name in files.listdir(ROOT / "inorder") if name.startswith("ends.")]
+    assert sum(len(files.read(ROOT / "inorder" / name)) for name in names) < ends.FOLD_BYTES_MIN
