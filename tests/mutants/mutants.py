@@ -30,6 +30,7 @@ _IN_FLAPPING = "tests/integration/test_flapping_broker.py::"
 _IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
 _IN_SENDS = "tests/integration/test_numbered_sends.py::"
 _IN_RESIZING = "tests/integration/test_resizing.py::"
+_IN_MOVES = "tests/integration/test_consumer_moves.py::"
 _OF_A_POWER_CUT = f"{_IN_LEASES}test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow"
 _OF_A_FORGOTTEN_HEIR = (
     f"{_IN_LEASES}test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_heir"
@@ -894,6 +895,44 @@ MUTANTS = [
         "            self._await(0)\n        except",
         "            self._await(AHEAD_MAX)\n        except",
         "tests/spark/test_packed_sink.py::test_a_task_ends_when_its_last_rows_are_stored",
+    ),
+    # Consuming without order, and members that want different things.
+    Mutant(
+        "late-commit-of-a-moved-queue", "P4", "what ends after a queue moved is committed",
+        "inorder.client.concurrent",
+        "if holding.tenure.dropped is DropReason.STOPPED:",
+        "if holding.tenure.dropped is not None:",
+        f"{_IN_MOVES}test_what_an_old_handler_has_done_does_not_count_for_the_new_one",
+    ),
+    Mutant(
+        "close-throws-away", "P5", "what ends while a consumer closes is thrown away",
+        "inorder.client.concurrent",
+        "if holding.tenure.dropped is DropReason.STOPPED:",
+        "if holding.tenure.dropped is None:",
+        f"{_IN_MOVES}test_a_close_commits_what_its_handlers_finish",
+    ),
+    Mutant(
+        "unlocked-commit-goes-back", "P4", "a commit without a lock lowers what the group has",
+        "inorder.broker.state.commits",
+        "    if only_up:\n        return Manner.ONLY_UP\n",
+        "    if only_up:\n        return Manner.ORDINARY\n",
+        f"{_IN_MOVES}test_a_member_that_lost_its_queue_unawares_does_not_take_the_group_back",
+    ),
+    Mutant(
+        "rocketmq-is-not-looked-at", "P4", "on RocketMQ a commit does not look before it is sent",
+        "inorder.client.offsetstores",
+        "        return stored > offset\n",
+        "        return False\n",
+        f"{_IN_MOVES}test_a_member_that_lost_its_queue_unawares_does_not_take_the_group_back",
+    ),
+    Mutant(
+        "topics-not-subscribed-do-not-count", "P4", "only tags are compared, not topics",
+        "inorder.broker.state.subscriptions",
+        "            views.setdefault(wishes.get(topic), []).append(client_id)\n",
+        "            if topic in wishes:\n"
+        "                views.setdefault(wishes[topic], []).append(client_id)\n",
+        "tests/unit/broker/state/test_subscription_differences.py::"
+        "test_topics_that_members_want_differently",
     ),
 ]  # fmt: skip
 

@@ -80,7 +80,7 @@ class RemoteOffsets:
                 if await self._is_behind(api, queue, offset):
                     log.info("group=%s is beyond offset %d of %s", self._group, offset, queue)
                 else:
-                    await api.update_offset(self._group, queue, offset, only_up=True)
+                    await api.update_offset(self._group, queue, offset, only_up=api.is_ours)
             except InorderError as error:
                 log.info("offset not saved group=%s queue=%s error=%s", self._group, queue, error)
             else:
