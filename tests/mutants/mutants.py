@@ -387,7 +387,7 @@ MUTANTS = [
     Mutant(
         "released-while-handled", "P5", "a release does not wait for the handler",
         "inorder.client.state.rebalance",
-        "    if tenure.phase is Phase.LEAVING:\n        return (Release.WAIT,)\n",
+        "    if tenure.is_waited_for(ordered=ordered):\n        return (Release.WAIT,)\n",
         "",
         "tests/unit/client/test_rebalance_state.py",
     ),
@@ -804,8 +804,9 @@ MUTANTS = [
     Mutant(
         "version-before-duplicate", "A4", "a retry over a map change is refused, and stored twice",
         _NUMBERING,
-        "        producer_id, items = found\n",
-        "        self._check_map(request.topic, version)\n        producer_id, items = found\n",
+        "        producer_id, items, keyed = found\n",
+        "        self._check_map(request.topic, command)\n"
+        "        producer_id, items, keyed = found\n",
         "tests/integration/test_numbered_sends.py::"
         "test_an_older_map_version_is_refused_but_a_duplicate_is_not",
     ),
