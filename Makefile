@@ -13,7 +13,7 @@ SEED ?= 1
 ARGS ?=
 
 .PHONY: help setup lock fmt lint types imports house unit property check test test-core crash sim mutants model fuzz \
-        interop spark spark-setup bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize \
+        interop spark spark-setup bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs demo clean
 
 help: ## list the targets
@@ -82,6 +82,9 @@ mutants: spark-setup ## plant bugs in the code, one by one, and see each caught
 model: $(STAMP) ## search the models of leases and resizes within their larger bounds
 	INORDER_MODEL=whole $(PYTEST) -q -s -n $(WORKERS) tests/model
 
+rot: $(STAMP) ## damage files of data directories for a minute; ARGS="--seed 7" for one case
+	$(PY) -m tests.rot.rotting --cases 1000 --seconds 60 $(ARGS)
+
 fuzz: $(STAMP) ## fuzz the decoders, guided by coverage; ARGS="--seconds 60"
 	@$(PY) -c 'import atheris' 2>/dev/null || $(PY) -m pip install -q --disable-pip-version-check -r requirements/fuzz.txt
 	$(PY) -m tests.fuzz.run $(ARGS)
@@ -117,7 +120,7 @@ docs: $(STAMP) ## renew the generated pages and verify all links
 
 ## full counts, as the claims in the documentation need them
 
-proof: proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
+proof: proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
 
 proof-crash: $(STAMP) ## kill -9 under load, 100 rounds
 	$(PY) -m tests.crash.killing --rounds 100 $(ARGS)
@@ -143,6 +146,9 @@ proof-resize: $(STAMP) ## a topic resized under load, everything killed: in orde
 
 proof-storm: $(STAMP) ## 16 consumers come, go, freeze and die, the broker too: effects once
 	$(PY) -m tests.crash.storm --minutes 10 $(ARGS)
+
+proof-rot: $(STAMP) ## 5,000 damaged files: each message has its effect, or its loss is reported
+	$(PY) -m tests.rot.rotting --cases 5000 $(ARGS)
 
 proof-mixed: $(STAMP) ## one group of five client libraries, members killed, frozen, added at random
 	$(PY) -m tests.interop.mixed --minutes 10 $(ARGS)

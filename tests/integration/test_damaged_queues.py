@@ -291,3 +291,35 @@ def test_only_a_queue_whose_end_is_not_certain_gets_a_new_generation() -> None:
         assert (receipt.offset, other.offset) == (10, end)
 
     play(story, broker=BROKER, queues=2)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_changed_file_of_offsets_skips_nothing(clean: bool) -> None:
+    """It is not the one that was saved, and nobody else was here: the journal counts."""
+
+    def damage(files: FakeFiles) -> None:
+        path = DATA / "config" / "consumerOffset.json"
+        data = files.read(path)
+        changed = data.replace(b'"0":20', b'"0":39').replace(b":20\n", b":39\n")
+        assert changed != data
+        files.write(path, changed)
+
+    async def story(kit: Kit) -> None:
+        ledger = Ledger()
+        consumer = await consumer_with(kit, ledger)
+        await begin(kit, consumer)
+        sent = await send(kit, 0, 20)
+        await kit.until(lambda: committed(kit) == 20)
+        await asyncio.sleep(12)
+        kit.cluster.broker.keeping.cancel()
+        await consumer.close()
+        sent += await send(kit, 20, 20)
+        await restart(kit, damage, clean=clean)
+        assert "consumerOffset.json is damaged" in losses(kit)[0]
+        assert committed(kit) == 20
+        heir = await consumer_with(kit, ledger)
+        await begin(kit, heir)
+        await kit.until(lambda: len(ledger.applied) == 40)
+        assert ledger.applied == sent
+
+    play(story, broker=BROKER)

@@ -27,6 +27,7 @@ SIM = "sim"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
 _IN_COMEBACKS = "tests/integration/test_stock_comebacks.py::"
 _IN_FLAPPING = "tests/integration/test_flapping_broker.py::"
+_IN_DAMAGE = "tests/integration/test_damaged_queues.py::"
 _IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
 _IN_SENDS = "tests/integration/test_numbered_sends.py::"
 _IN_RESIZING = "tests/integration/test_resizing.py::"
@@ -68,6 +69,42 @@ class Mutant:
 
 
 MUTANTS = [
+    # Damaged files.
+    Mutant(
+        "ends-are-not-noted", "P7, A14", "a queue that lost its files begins again at 0",
+        "inorder.store.store",
+        "            self.ends.note_ends(rows, self.log.end_position)\n",
+        "",
+        f"{_IN_DAMAGE}test_a_queue_whose_files_are_gone_goes_on_where_it_ended",
+    ),
+    Mutant(
+        "entries-are-believed", "P4, A14", "a pull goes where entries lead, and passes over zeros",
+        "inorder.store.reader",
+        "            right = count_intact(self._log, queue, data, offset, wanted)\n",
+        "            right = found\n",
+        f"{_IN_DAMAGE}test_entries_that_do_not_lead_to_their_messages_skip_nothing",
+    ),
+    Mutant(
+        "generation-for-all-queues", "P7, A14", "one damaged queue begins a generation for all",
+        "inorder.broker.queueends",
+        "        broker.generations.begin_at(topic, queue_id, end, generation)\n",
+        "        broker.generations.lost_tail([(topic, queue_id, end)], generation)\n",
+        f"{_IN_DAMAGE}test_only_a_queue_whose_end_is_not_certain_gets_a_new_generation",
+    ),
+    Mutant(
+        "every-end-is-certain", "P7, A14", "a damaged queue always goes on in its generation",
+        "inorder.store.recovery",
+        "certain = mended.holds_last or clean or (noted is not None and noted.emptied)",
+        "certain = True",
+        f"{_IN_DAMAGE}test_only_a_queue_whose_end_is_not_certain_gets_a_new_generation",
+    ),
+    Mutant(
+        "older-start-is-believed", "P2, A14", "epochs of starts that are lost are given out again",
+        _STARTS,
+        "                self.now, start=max(self.now.start, start), boot_id=\"\", clean=False\n",
+        "                self.now, start=self.now.start, boot_id=\"\", clean=False\n",
+        f"{_IN_DAMAGE}test_epochs_and_fences_grow_on_without_the_count_of_starts",
+    ),
     # Who owns a queue.
     Mutant(
         "commit-without-epoch", "P4, A11", "a commit under a stale epoch counts",

@@ -113,6 +113,9 @@ class OwnersFile:
             self.start.lost_tail()
         self._look_for_losses(known=bool(records), checksum=checksum)
         ours = not records or ownerrecords.wrote(records, checksum)
+        if not ours and broker.store.undisturbed:
+            self._restore_offsets(records)
+            ours = True
         self.commits_count = ours
         if not ours:
             log.warning("another broker has saved the offsets since; what it saved counts")
@@ -134,6 +137,21 @@ class OwnersFile:
         if self.start.now.waits:
             broker.leases.closed_until_ms = self.start.wait(now_ms)
         return bool(records)
+
+    def _restore_offsets(self, records: list[Record]) -> None:
+        """Take the last file of offsets that we saved: the present one was changed by nobody."""
+        file = self._broker.offsets_file
+        found = "none that was saved is left"
+        for path, content in file.contents():
+            if ownerrecords.wrote(records, zlib.crc32(content)):
+                self._broker.offsets.decode(content)
+                found = f"{path.name} was taken"
+                break
+        self._broker.losses.report_file(
+            f"{file.path} is damaged: it is not what was saved, and no other broker has been here. "
+            f"{found[0].upper()}{found[1:]}, and what the journal has since; groups of clients "
+            "without leases may handle messages again. To set offsets use `inorder offset reset`"
+        )
 
     def _look_for_losses(self, *, known: bool, checksum: int | None) -> None:
         """Say what is lost if the journal is missing, empty or damaged."""

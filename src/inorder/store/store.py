@@ -130,6 +130,8 @@ class Store:
         self._disk_trouble: str | None = None
         self.dropped: dict[str, int] = {}
         """Topics that were deleted, with their records before a position of the log."""
+        self.undisturbed = False
+        """Nobody else has used the directory since our last run."""
         self.was_ours = False
         """The directory holds messages, and a broker of ours has had it open before."""
         self._kept = 0  # where the log begins, as noted
@@ -211,6 +213,7 @@ class Store:
         token = self._positions.token
         if not token:
             token = f"inorder {os.getpid()} {self._clock.now_ms()}"
+        self.undisturbed = notes is not None
         self._begin_notes(notes, token)
         if not self._positions.token:
             self._begin_run(token)
