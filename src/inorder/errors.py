@@ -6,8 +6,8 @@
     ├─ BatchIncomplete(outcomes)                        some messages of a batch were not stored
     ├─ SendsFailed(count)                               failures that nobody has asked for
     ├─ ProtocolError       LocalProtocolError, RemoteProtocolError
-    ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding,
-    │                      OutcomeUnknown (a send may be stored): SendTimedOut
+    ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding (of
+    │                      sends: NoRoom), OutcomeUnknown (a send may be stored): SendTimedOut
     ├─ MessagesLost                                     acknowledged, and gone with the log's end
     ├─ PredecessorFailed                                a message before this one failed
     ├─ RouteError          TopicNotRouted, NoWritableQueue
@@ -107,6 +107,14 @@ class RequestTimeout(TransportError):
 
 class TooManyOutstanding(TransportError):
     """More requests are in flight than the limit allows."""
+
+
+class NoRoom(TooManyOutstanding):
+    """More messages, or bytes, of a producer have no outcome yet than it may have: not taken."""
+
+    def __init__(self, message: str, count: int = 1) -> None:
+        self.count = count
+        super().__init__(message)
 
 
 class OutcomeUnknown(TransportError):

@@ -39,8 +39,8 @@ from inorder.config import ClientConfig
 from inorder.errors import (
     AlreadyClosed,
     InorderError,
+    NoRoom,
     SendsFailed,
-    TooManyOutstanding,
 )
 from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue, key_text
@@ -195,7 +195,8 @@ class Producer:
         level = 0
         if delay is not None or delay_level is not None or deliver_at is not None:
             level = checked_delay(delay, delay_level, deliver_at, self._delays_ms)
-        future = SendFuture(self._unheard, (topic, key if key is None else str(key)))
+        named = (topic, None if key is None else str(key))
+        future = SendFuture(self._unheard, named, loop=asyncio.get_running_loop())
         self._begin(
             future, topic, body, key, tag, keys, properties, queue, selector, arg, sequence,
             timeout, False, level,
@@ -463,7 +464,7 @@ class Producer:
 
     def _turn_away(self, count: int) -> NoReturn:
         self._room.turn_away(count)
-        raise TooManyOutstanding(f"{self._room}; wait for some of them")
+        raise NoRoom(f"{self._room}; wait for some of them", count)
 
     def _before(self, message: Message) -> Message:
         if self._before_send is None:

@@ -73,7 +73,7 @@ class SendFuture(asyncio.Future[SendReceipt]):
         unheard: Unheard,
         message: tuple[str, str | None],
         *,
-        loop: asyncio.AbstractEventLoop | None = None,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(loop=loop)
         self.asked = False

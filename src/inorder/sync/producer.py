@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from inorder.client.durations import Duration, to_ms
 from inorder.client.outgoing import compose_items
 from inorder.client.sending import AfterSend, BeforeSend, Choice, Selector
 from inorder.config import ClientConfig
-from inorder.errors import AlreadyClosed, SendsFailed, TooManyOutstanding
+from inorder.errors import AlreadyClosed, NoRoom, SendsFailed
 from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue, key_text
 from inorder.sync.express import Express
@@ -230,6 +229,7 @@ class Producer:
                     sequences=sequences, timeout=left,
                 )),
             )  # fmt: skip
+        self._portal.check_thread()
         wanted = one_topic(messages)
         ids, born_at_ms = self._ids.some(len(wanted))
         items = compose_items(wanted, ids, twin_._config)
@@ -288,6 +288,7 @@ class Producer:
 
     def _enter(self, size: int, timeout: Duration | None) -> None:
         """Take room for a message; wait for it if need be."""
+        self._portal.check_thread()
         if not self._closed and self._room.enter(1, size):
             return
         deadline_ms = self._deadline_ms(timeout)
@@ -303,13 +304,15 @@ class Producer:
         if not self._room.full:
             try:
                 return send(timeout)
-            except TooManyOutstanding:
-                pass  # others were faster
+            except NoRoom as error:  # others were faster
+                self._room.turn_away(-error.count)
         deadline_ms = self._deadline_ms(timeout)
         while True:
             left_ms = self._wait(deadline_ms, 1)
-            with contextlib.suppress(TooManyOutstanding):
+            try:
                 return send(left_ms / 1000)
+            except NoRoom as error:
+                self._room.turn_away(-error.count)
 
     def _deadline_ms(self, timeout: Duration | None) -> int:
         limit_ms = self._async._config.send_timeout_ms if timeout is None else to_ms(timeout)

@@ -55,7 +55,7 @@ class SharedRoom(Room):
             if self._waiting and self.wide:
                 self._changed.notify_all()
 
-    def turn_away(self, messages: int) -> None:
+    def turn_away(self, messages: int) -> None:  # below 0: they are tried again
         with self._changed:
             super().turn_away(messages)
 
@@ -173,7 +173,7 @@ class SendFuture(Posted):
             self._unheard.heard(self)
 
     def __del__(self) -> None:
-        if self.unheard_at:
+        if self.unheard_at and not self._portal.is_forked:
             self._unheard.dropped(self, self._failure)
 
 
