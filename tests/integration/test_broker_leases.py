@@ -505,6 +505,10 @@ def test_offsets_that_another_broker_saved_are_not_undone(stop: bool) -> None:
         files = files if stop else files.kill()
         theirs = Snapshot(files, path)
         theirs.save(b'{"dataVersion":{},"offsetTable":{"Orders@CG":{0:5}}}')
+        root = path.parent.parent
+        written = int.from_bytes(files.read(root / "checkpoint")[:8], "big") + 1
+        files.write(root / "checkpoint", written.to_bytes(8, "big"))
+        files.remove(root / "abort")
         async with running(files, stop=stop, clock=FakeClock()) as rig, ours(rig, "a") as (a,):
             assert stored(rig) == 5
             grant = await a.take()
