@@ -13,7 +13,7 @@ SEED ?= 1
 ARGS ?=
 
 .PHONY: help setup lock fmt lint types imports house unit property check test test-core crash sim mutants model fuzz \
-        interop spark spark-setup bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot \
+        interop spark spark-setup bench curves garbage soak proof proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot rot journeys proof-journeys \
         proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench docs demo clean
 
 help: ## list the targets
@@ -92,6 +92,9 @@ fuzz: $(STAMP) ## fuzz the decoders, guided by coverage; ARGS="--seconds 60"
 garbage: $(STAMP) ## throw garbage at a running broker; ARGS="--scale 0.1 --only idle"
 	$(PY) -m tests.garbage.attack $(ARGS)
 
+journeys: $(STAMP) ## programs as users write them, stopped and killed: two minutes of them
+	$(PY) -m tests.journeys.run --seconds 100 $(ARGS)
+
 interop: $(STAMP) ## with Apache RocketMQ and stock clients; needs java and mvn, some clients go and node
 	$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m interop tests/interop tests/suite
 
@@ -120,7 +123,7 @@ docs: $(STAMP) ## renew the generated pages and verify all links
 
 ## full counts, as the claims in the documentation need them
 
-proof: proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
+proof: proof-crash proof-delay proof-power proof-faults proof-producer proof-consumer proof-storm proof-resize proof-rot proof-journeys proof-mixed proof-handover proof-spark proof-garbage proof-fuzz proof-interop proof-jobs proof-bench ## all of them
 
 proof-crash: $(STAMP) ## kill -9 under load, 100 rounds
 	$(PY) -m tests.crash.killing --rounds 100 $(ARGS)
@@ -149,6 +152,9 @@ proof-storm: $(STAMP) ## 16 consumers come, go, freeze and die, the broker too: 
 
 proof-rot: $(STAMP) ## 5,000 damaged files: each message has its effect, or its loss is reported
 	$(PY) -m tests.rot.rotting --cases 5000 $(ARGS)
+
+proof-journeys: $(STAMP) ## programs as users write them, signals, kills, restarts: 500 rounds
+	$(PY) -m tests.journeys.run --rounds 500 $(ARGS)
 
 proof-mixed: $(STAMP) ## one group of five client libraries, members killed, frozen, added at random
 	$(PY) -m tests.interop.mixed --minutes 10 $(ARGS)

@@ -428,6 +428,37 @@ MUTANTS = [
         "",
         "tests/unit/client/test_rebalance_state.py",
     ),
+    Mutant(
+        "context-of-the-caller", "P5", "the loop is woken in the context of whoever calls",
+        "inorder.sync.portal",
+        "self._loop.call_soon_threadsafe(self._drain, context=Context())",
+        "self._loop.call_soon_threadsafe(self._drain)",
+        "tests/unit/sync/test_portal.py::test_the_loop_is_woken_in_an_empty_context",
+    ),
+    Mutant(
+        "handler-for-ever", "P5", "what a handler started counts as a handler when it has ended",
+        "inorder.client.handling",
+        "    call.running = False\n",
+        "",
+        "tests/integration/test_consumer_closing.py::"
+        "test_a_task_that_outlives_its_handler_waits_for_the_end",
+    ),
+    Mutant(
+        "begun-after-close", "P5", "close in a handler lets the next messages begin",
+        "inorder.client.consuming",
+        "        self.member.changed.set()\n        self.member.drop_all()\n",
+        "        self.member.changed.set()\n",
+        "tests/integration/test_consumer_closing.py::"
+        "test_a_handler_that_awaits_a_task_which_closes_does_not_wait_for_itself",
+    ),
+    Mutant(
+        "closed-before-it-is", "P5", "a second close returns before the first has ended",
+        "inorder.client.consumer",
+        "        if not in_handler(self):\n            assert self._closing is not None\n",
+        "        if not in_handler(self) and not self._stop_asked.is_set():\n"
+        "            assert self._closing is not None\n",
+        "tests/integration/test_blocking_consumer.py::test_several_close_at_once",
+    ),
     # Order of handling.
     Mutant(
         "two-of-a-key", "P3", "a key's next message starts beside the one that runs",
