@@ -60,11 +60,11 @@ check: lint types imports ## format, lint, types, imports, house, unit, property
 
 ## running it
 
-test: $(STAMP) ## every test that needs nothing but Python, with samples of the long ones
-	$(PYTEST) -q -n $(WORKERS) tests
+test: $(STAMP) ## every test that needs nothing but Python, with samples of the long ones; examples: docs
+	$(PYTEST) -q -n $(WORKERS) tests --ignore=tests/snippets
 
 test-core: $(STAMP) ## the same without Spark, whether or not it is installed
-	$(PYTEST) -q -n $(WORKERS) tests --ignore=tests/spark --ignore=tests/unit/spark
+	$(PYTEST) -q -n $(WORKERS) tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
 
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
 	$(PYTEST) -q -n $(WORKERS) tests/crash
@@ -116,10 +116,10 @@ soak: $(STAMP) ## ten minutes at half load: memory, descriptors and latency stay
 demo: spark-setup ## the story so far: orders, a consumer killed, a Spark driver killed, all checked
 	$(VENV)/bin/inorder demo --spark --picture build/inorder-demo.png $(ARGS)
 
-docs: $(STAMP) ## renew the generated pages and verify all links
+docs: $(STAMP) ## renew the generated pages, verify all links, run all examples
 	$(PY) -m tools.make_reference
 	$(PY) -m tests.golden.replay
-	$(PYTEST) -q tests/house/test_docs.py tests/house/test_compatibility_page.py
+	$(PYTEST) -q -n $(WORKERS) tests/house/test_docs.py tests/house/test_compatibility_page.py tests/snippets
 
 ## full counts, as the claims in the documentation need them
 

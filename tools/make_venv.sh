@@ -41,5 +41,7 @@ echo "installing the versions of $lock"
 pip install --prefer-binary -r "$lock"
 # The build backend is in the lock as well: no second, unlocked environment for the build.
 pip install --no-deps --no-build-isolation --editable .
+# Bytecode once, also where PYTHONDONTWRITEBYTECODE is set: without it every start compiles 300 modules.
+"$venv/bin/python" -m compileall -q src/inorder
 # One module is compiled where there is a C compiler; without one everything works, some of it slower.
 "$venv/bin/python" -c 'from inorder.accelerated import reason; print("compiled module:", reason)'

@@ -1,4 +1,4 @@
-"""What the how-to pages show is what happens: their examples run as they are."""
+"""The page about administration prints what it says. tests/snippets runs all pages."""
 
 from __future__ import annotations
 
@@ -31,43 +31,6 @@ async def run(*words: str, env: dict[str, str]) -> tuple[int | None, str, str]:
     )  # fmt: skip
     out, errors = await process.communicate()
     return process.returncode, out.decode(), errors.decode()
-
-
-def test_the_page_about_the_shell(tmp_path: Path) -> None:
-    """Its commands, one after the other, all succeed and say nothing on stderr."""
-    command = tmp_path / "inorder"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m inorder.cli.main "$@"\n')
-    command.chmod(0o755)
-    script = "\n".join(["set -e -o pipefail", *blocks("command-line.md", "bash")])
-
-    async def story() -> tuple[int | None, str, str]:
-        async with Cluster() as cluster:
-            path = f"{tmp_path}:{os.environ['PATH']}"
-            env = {"PATH": path, "INORDER_NAMESRV": cluster.namesrv}
-            return await run("bash", "-c", script, env=env)
-
-    code, out, errors = asyncio.run(story())
-    assert (code, errors) == (0, "")
-    assert "created\npaid\n" in out
-    assert out.endswith("group billing deleted\ntopic orders deleted\n")
-
-
-def test_the_page_about_resizing(tmp_path: Path) -> None:
-    """Its example runs, and its command says what it says."""
-    example = blocks("resizing.md", "python")[0]
-    command, printed = blocks("resizing.md", "console")[0].removeprefix("$ inorder ").split("\n", 1)
-
-    async def story() -> None:
-        async with Cluster() as cluster:
-            env = {"NAMESRV_ADDR": cluster.namesrv}
-            assert await run(sys.executable, "-W", "error", "-c", example, env=env) == (0, "", "")
-        async with Cluster() as cluster:
-            env = {"NAMESRV_ADDR": cluster.namesrv}
-            inorder = (sys.executable, "-m", "inorder.cli.main")
-            await run(*inorder, "topic", "create", "orders", "--queues", "4", env=env)
-            assert await run(*inorder, *command.split(), env=env) == (0, printed, "")
-
-    asyncio.run(story())
 
 
 def test_the_page_about_python() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -122,6 +125,26 @@ def test_faults_of_a_stopped_broker_say_so() -> None:
     with pytest.raises(NotStarted, match="start it first"):
         broker.restart()
     broker.stop()
+
+
+@pytest.mark.slow
+def test_pytest_loads_the_broker_before_the_first_test_that_wants_one(tmp_path: Path) -> None:
+    """The fixture itself only starts servers; a run without it loads none of them."""
+    head = "import sys\n\nimport pytest\n\n\n"
+    loaded = "'inorder.broker.broker' in sys.modules"
+    (tmp_path / "test_with.py").write_text(
+        f"{head}@pytest.fixture(autouse=True)\ndef before_all():\n    assert {loaded}\n\n\n"
+        "def test_it(before_all, inorder_broker):\n    inorder_broker.create_topic('t')\n"
+    )
+    (tmp_path / "test_without.py").write_text(f"{head}def test_it():\n    assert not {loaded}\n")
+    for name in ("test_with.py", "test_without.py"):
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "inorder.testing.plugin",
+             "-p", "no:cacheprovider", str(tmp_path / name)],
+            cwd=tmp_path, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import inorder
 from inorder.cli import onspark
 from inorder.cli.contents import app
-from inorder.model import Message
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -24,27 +22,24 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.M)
 
 
-@pytest.fixture
-def filled(namesrv: str) -> str:
-    """Return a name server with an order of three steps and a dead letter."""
-    with inorder.Producer(namesrv) as producer:
-        for step in ("created", "paid", "shipped"):
-            producer.send("orders", step.encode(), key="order-42", tag=step)
-        producer.send_batch(
-            [Message("%DLQ%billing", b"paid", key="order-42", properties={"RETRY_TOPIC": "orders"})]
-        )
-    return namesrv
+def code_of(blocks: list[str], namesrv: str, folder: Path) -> str:
+    """Return examples as one program, with servers and folder of a test and without a session."""
+    code = "\n".join(blocks).replace('spark = session("local[2]")\n', "")
+    return code.replace('"127.0.0.1:9876", "."', f"{namesrv!r}, {str(folder)!r}")
 
 
 def test_the_commands_of_the_page(
-    spark: Any, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, namesrv: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every line of shell, in the order of the page, in the session of the tests."""
     from contextlib import nullcontext
 
     monkeypatch.setattr(onspark, "spark_session", lambda *_: nullcontext(spark))
-    monkeypatch.setenv("INORDER_NAMESRV", filled)
+    monkeypatch.setenv("INORDER_NAMESRV", namesrv)
     monkeypatch.chdir(tmp_path)
+    first, *others = blocks("python")
+    letters = next(one for one in others if "inorder.DeadLetter" in one)
+    exec(compile(code_of([first, letters], namesrv, tmp_path), str(PAGE), "exec"), {})
     said = {}
     for line in "".join(blocks("bash")).splitlines():
         words = line.split()
@@ -59,12 +54,11 @@ def test_the_commands_of_the_page(
 
 
 def test_the_python_of_the_page(
-    spark: Any, filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: Any, namesrv: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The functions behind the verbs, in the order of the page."""
-    code = "\n".join(blocks("python"))
-    names = {"NAMESRV": filled, "FOLDER": str(tmp_path), "spark": spark}
-    exec(compile(code, str(PAGE), "exec"), names)
+    code = code_of(blocks("python"), namesrv, tmp_path)
+    exec(compile(code, str(PAGE), "exec"), {"spark": spark})
     out = capsys.readouterr().out
     assert "3 messages, 0 holes" in out
     assert "3 of 3" in out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,11 @@ def test_the_examples_of_the_ordered_page(
     spark: Any, namesrv: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Balances by key with a busy gateway and a broken payment; nobody waits; the job `orders`."""
-    with inorder.Producer(namesrv) as producer:
-        for amount in (b"5", b"7", b"x", b"8"):
-            producer.send("payments", amount, key="anna", tag="paid",
-                          properties={"gateway": "busy" if amount == b"7" else "free"})  # fmt: skip
-            producer.send("payments", b"1", key="bert", tag="paid")
-        for step in ("created", "overdue", "paid", "shipped"):
-            body = json.dumps({"order": "o-1", "step": step, "amount": 500})
-            producer.send("steps", body.encode(), key="carl")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.M))
     # The tests have their one session already.
     code = code.replace('spark = session("local[2]")\n', "")
-    names = {"NAMESRV": namesrv, "FOLDER": str(tmp_path), "spark": spark}
-    exec(compile(code, str(PAGE), "exec"), names)
+    code = code.replace('"127.0.0.1:9876", "."', f"{namesrv!r}, {str(tmp_path)!r}")
+    exec(compile(code, str(PAGE), "exec"), {"spark": spark})
     assert capsys.readouterr().out.splitlines()[-1] == "1 0 1"
     found: dict[str, list[bytes]] = {}
     with inorder.PullConsumer(namesrv, group="look") as consumer:

@@ -19,14 +19,11 @@ def test_the_examples_of_the_page(
     spark: Any, namesrv: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Reading, copying exactly once and following a topic, in the order of the page."""
-    with inorder.Producer(namesrv) as producer:
-        for step in ("created", "paid", "shipped"):
-            producer.send("orders", step.encode(), key="order-42", tag=step)
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.M))
     # The tests have their one session already.
     code = code.replace('spark = session("local[2]")\n', "")
-    names = {"NAMESRV": namesrv, "FOLDER": str(tmp_path), "spark": spark}
-    exec(compile(code, str(PAGE), "exec"), names)
+    code = code.replace('"127.0.0.1:9876", "."', f"{namesrv!r}, {str(tmp_path)!r}")
+    exec(compile(code, str(PAGE), "exec"), {"spark": spark})
     assert "order-42|    3" in capsys.readouterr().out
     with inorder.PullConsumer(namesrv, group="look") as consumer:
         found = [
