@@ -31,6 +31,12 @@ Protocol 2 adds `md` and `mq` to sends and `protocol` to PRODUCER_HELLO. Brokers
 protocol 1 and 2 work together, in any order of upgrade: an older broker ignores the new fields, and
 a newer one asks for them only where the hello says 2. Until a topic's brokers and a producer both
 speak 2, name servers that differ can still make that producer put a key into two queues.
+
+Brokers of protocol 2 give a topic its first key map by RESIZE_STOP, RESIZE_GO and RESIZE_OPEN.
+While one broker of a topic speaks 1, `inorder topic create` gives it as an attribute of the
+topic, as before, and a send makes the topic by the template. Directories of protocol 1 open;
+`inorder/resizing.json` has new fields, which an older broker ignores. `inorder/identity.json` is
+new, and so is the field `inorderIdentity` of REGISTER_BROKER, which stock name servers ignore.
 """
 
 

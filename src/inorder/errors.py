@@ -15,7 +15,8 @@
     ├─ BrokerError(code, remark)  one class per response code that callers tell apart
     │  └─ ProducerGap(expected), ProducerUnknown, ProducerStale(highest), ProducerMismatch,
     │     ProducersFull, KeyMapChanged(version, map)    numbered sends and key maps: ours alone
-    │  └─ LeaseLost(holder, epoch), LeasesFull, ResizeUnderWay(version, plan_id), GroupNotDone
+    │  └─ LeaseLost(holder, epoch), LeasesFull, ResizeUnderWay(version, plan_id), GroupNotDone,
+    │     BrokerNameTaken
     └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, NoDescriptors,
                            StoreLocked, StoreFailed, WriteInDoubt
 
@@ -393,6 +394,15 @@ class GroupNotDone(BrokerError):
     retriable = True
 
 
+class BrokerNameTaken(BrokerError):
+    """BROKER_NAME_TAKEN: another broker with this name and id is connected to the name server.
+
+    Give one of them another name, or stop it.
+    """
+
+    code = 7150
+
+
 BROKER_ERRORS: dict[int, type[BrokerError]] = {
     cls.code: cls
     for cls in (
@@ -402,7 +412,7 @@ BROKER_ERRORS: dict[int, type[BrokerError]] = {
         InvalidParameter, ConsumerNotOnline, ProducerGap, ProducerUnknown, ProducerStale,
         ProducerMismatch, ProducersFull, KeyMapChanged, LeaseLost, LeasesFull,
         SubscriptionsDiffer,
-        ResizeUnderWay, GroupNotDone,
+        ResizeUnderWay, GroupNotDone, BrokerNameTaken,
     )
 }  # fmt: skip
 

@@ -94,6 +94,8 @@ def test_a_topic_from_birth_to_death(cluster: SuiteCluster) -> None:
             version = (await topics.resize_status(topic)).version
             assert (await topics.abort_resize(topic)).version == version  # it is over
             assert await topics.release_group(topic, "nobody") == version
+            with pytest.raises(UsageError, match="nothing to repair"):
+                await topics.repair(topic)
         assert len((await topics.describe(topic)).queues) == 3
         await topics.delete(topic)
         await until(lambda: _gone(admin, topic))

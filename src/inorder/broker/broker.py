@@ -22,6 +22,7 @@ from inorder.broker.delayrecovery import recover
 from inorder.broker.foreign import refuse_foreign
 from inorder.broker.forwarding import Forwarding
 from inorder.broker.hot import HotPath
+from inorder.broker.identity import load_identity
 from inorder.broker.keeping import Keeping
 from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
@@ -55,7 +56,7 @@ from inorder.broker.state.stats import BrokerStats
 from inorder.broker.state.topics import TopicTable
 from inorder.broker.state.waits import PullWaits
 from inorder.broker.ticks import Answers, Ticks
-from inorder.errors import StoreError, StoreFailed
+from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.net.descriptors import connections_below
@@ -139,6 +140,7 @@ class Broker:
         self.server = Server(self, config.net, clock, name=f"broker {config.name}")
         self.address = ""
         self.store_host = b""
+        self.identity = ""
         self.started_ms = now_ms
         self.safety = Safety(config.data_path / "inorder")
         self.store_writable = False
@@ -206,13 +208,19 @@ class Broker:
         self.delayed.start()
         self.resizing.releasing.watch()
         self.forwarding.start()
-        await self.registration.start()
+        try:
+            await self.registration.start()
+        except BrokerNameTaken:
+            await self.stop()
+            raise
         log.info(
             "broker started name=%s address=%s data=%s", config.name, self.address, config.data
         )
         return host, port
 
     def _load(self) -> None:
+        path = self.config.data_path / "inorder" / "identity.json"
+        self.identity = load_identity(self.files, path, self.random)
         self._topics_file.load(self.topics.decode)
         noted = self._topic_notes.load(self.topics, self.clock.now_ms())
         if self._drop_attributes() or noted:

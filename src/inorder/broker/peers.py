@@ -52,13 +52,12 @@ class Peers:
         return found
 
     async def _address(self, topic: str, name: str) -> str:
-        """Return where a broker is now, as a name server knows."""
-        answer = await self._broker.registration.ask(
-            Command.request(GetRoute.CODE, encode_fields(GetRoute(topic)))
-        )
-        for data in TopicRoute.decode(answer.body).brokers:
-            if data.name == name and MASTER_ID in data.addresses:
-                return data.addresses[MASTER_ID]
+        """Return where a broker is now, as any name server knows."""
+        request = Command.request(GetRoute.CODE, encode_fields(GetRoute(topic)))
+        for answer in await self._broker.registration.ask_all(request):
+            for data in TopicRoute.decode(answer.body).brokers:
+                if data.name == name and MASTER_ID in data.addresses:
+                    return data.addresses[MASTER_ID]
         raise ConnectFailed(f"no name server knows broker {name} of topic {topic} at present")
 
     def close(self) -> None:

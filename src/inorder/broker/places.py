@@ -72,10 +72,18 @@ class Places:
         raise KeyMapChanged(remark, version=current, map=text)
 
     def check_queue(self, topic: str, queue_id: int, *, ours: bool) -> None:
-        """Refuse a send to a queue that a resize takes away; our clients learn the map from it."""
-        if not self._is_closed(topic, queue_id):
+        """Refuse a send to a queue that a resize takes away; our clients learn the map from it.
+
+        Also one to a topic that is there for its first map, and has none yet.
+        """
+        if self._resizing.is_making(topic):
+            remark = f"topic[{topic}] is being made, and its key map is not at all its brokers yet"
+        elif self._is_closed(topic, queue_id):
+            remark = (
+                f"queue {queue_id} of topic[{topic}] is closed for writing, a resize takes it away"
+            )
+        else:
             return
-        remark = f"queue {queue_id} of topic[{topic}] is closed for writing, a resize takes it away"
         if not ours:
             raise NoPermission(remark)
         text = map_text(self._broker.topics.get(topic) or TopicConfig(topic))
@@ -101,11 +109,15 @@ class Places:
         ):
             return name, queue_id
         now = self._resizing.versions(topic)
+        if plan is None and not now.map:
+            return name, queue_id
         newest = _decode(now.map if plan is None else plan.map)
         key = get(properties, b"__SHARDINGKEY")
         if key is not None:
             text = key.decode("utf-8", "replace")
-            maps = [now.map, *(one.map for one in now.past)]
+            maps = [text for text in (now.map, *(one.map for one in now.past)) if text]
+            if plan is not None and plan.base:
+                maps.append(plan.base)
             if any(_decode(one).queue(text) == (name, queue_id) for one in maps):
                 return newest.queue(text)
         count = sum(broker == name for broker, _ in newest.queues)

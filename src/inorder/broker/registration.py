@@ -21,7 +21,14 @@ import ssl
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from inorder.errors import BrokerError, CodeNotSupported, ConnectFailed, InorderError, broker_error
+from inorder.errors import (
+    BrokerError,
+    BrokerNameTaken,
+    CodeNotSupported,
+    ConnectFailed,
+    InorderError,
+    broker_error,
+)
 from inorder.logs import get_logger
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig
 from inorder.net.connection import Connection
@@ -31,6 +38,7 @@ from inorder.tasks.groups import Tasks
 from inorder.wire.bodies import RegisterBrokerBody, decode_kv_table
 from inorder.wire.bodies.topics import encode_data_version
 from inorder.wire.command import Command
+from inorder.wire.extensions import BROKER_IDENTITY
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.record import body_crc
 from inorder.wire.requests.routes import (
@@ -50,6 +58,9 @@ logger = get_logger(__name__)
 START_WAIT_MS: Final = 1000
 REGISTER_WAIT_MS: Final = 1000
 STOP_WAIT_MS: Final = 1000
+TAKEN_WAIT_MS: Final = 3000
+"""So long a broker that starts waits for another one of its name to go."""
+TAKEN_LOOK_MS: Final = 50
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 5000
 READ_WRITE: Final = PERM_READ | PERM_WRITE
@@ -69,6 +80,9 @@ class Registrant(Protocol):
     @property
     def topics(self) -> TopicTable: ...
 
+    @property
+    def identity(self) -> str: ...
+
     def save_topics(self) -> None:
         """Persist the topics after a change."""
         ...
@@ -87,6 +101,8 @@ class _Link:
     all_due: bool = True
     known_counter: int = -1
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
+    taken: BrokerNameTaken | None = None
+    """Another broker has our name there."""
     order_topics: frozenset[str] | None = None
 
     def release(self, *, all_: bool) -> None:
@@ -119,6 +135,7 @@ class Registration:
         self._links = [_Link(address) for address in dict.fromkeys(filter(None, addresses))]
         self._tasks = Tasks(f"registration of {config.name}")
         self._body: tuple[tuple[int, int], bytes] | None = None
+        self._ready = False
 
     def __repr__(self) -> str:
         up = sum(link.up is True for link in self._links)
@@ -132,15 +149,26 @@ class Registration:
         )
 
     async def start(self) -> None:
-        """Register with all name servers; return when each has answered or failed, or after 1 s."""
+        """Register with all name servers; return when each has answered or failed, or after 1 s.
+
+        Raises BrokerNameTaken if another broker has our name at one of them, and keeps it for a
+        while: the connection of a former life of ours may be noticed to be gone a little later.
+        """
         for link in self._links:
             link.task = self._tasks.start(self._run(link), name=link.address)
         await self._wait(START_WAIT_MS)
+        until_ms = self._broker.clock.monotonic_ms() + TAKEN_WAIT_MS
+        while taken := [link.taken for link in self._links if link.taken is not None]:
+            if self._broker.clock.monotonic_ms() >= until_ms:
+                raise taken[0]
+            await asyncio.sleep(TAKEN_LOOK_MS / 1000)
+        self._ready = True
 
     async def stop(self) -> None:
         """Take leave of the name servers that are up, within a second."""
         await self._tasks.stop()
-        open_links = [link for link in self._links if link.connection is not None]
+        # Where we are not registered somebody else may be, under our name or even our address.
+        open_links = [link for link in self._links if link.connection is not None and link.up]
         results = await asyncio.gather(
             *(self._unregister(link) for link in open_links), return_exceptions=True
         )
@@ -173,17 +201,29 @@ class Registration:
         """Return when the name servers that are up know the present topics, or after a while."""
         await self._wait(timeout_ms)
 
-    async def ask(self, command: Command) -> Command:
-        """Ask a name server that is up. Raises TransportError, the BrokerError that it answers."""
-        for link in self._links:
-            if link.connection is not None and not link.connection.closed:
-                answer = await link.connection.request(
-                    command, self._broker.config.register_timeout_ms
-                )
-                if answer.code != 0:
-                    raise broker_error(answer.code, answer.remark)
-                return answer
-        raise ConnectFailed("no name server of this broker is up")
+    async def ask_all(self, command: Command) -> list[Command]:
+        """Ask the name servers that are up, which may know different brokers; return what they say.
+
+        Raises ConnectFailed if none is up, else the first failure if none answers.
+        """
+        up = [link.connection for link in self._links if link.connection is not None]
+        timeout_ms = self._broker.config.register_timeout_ms
+        answers = await asyncio.gather(
+            *(
+                one.request(Command.request(command.code, dict(command.fields)), timeout_ms)
+                for one in up if not one.closed
+            ),
+            return_exceptions=True,
+        )  # fmt: skip
+        if not answers:
+            raise ConnectFailed("no name server of this broker is up")
+        found = [one for one in answers if not isinstance(one, BaseException) and one.code == 0]
+        if not found:
+            first = answers[0]
+            if isinstance(first, BaseException):
+                raise first
+            raise broker_error(first.code, first.remark)
+        return found
 
     async def _wait(self, timeout_ms: int) -> None:
         counter = self._broker.topics.data_version.counter
@@ -299,10 +339,19 @@ class Registration:
         if not link.up:
             logger.info("registered namesrv=%s address=%s", link.address, self._broker.address)
         link.up = True
+        link.taken = None
         link.release(all_=False)
 
     def _failed(self, link: _Link, error: Exception) -> None:
-        if link.up is not False:
+        taken = error if isinstance(error, BrokerNameTaken) else None
+        if taken is not None and link.taken is None:
+            logger.critical(
+                "not registered namesrv=%s: %s. %s", link.address, error,
+                "This broker goes on serving whoever knows it, and tries again"
+                if self._ready else "This broker does not start unless that ends soon",
+            )  # fmt: skip
+        link.taken = taken
+        if link.up is not False and taken is None:
             what = str(error)
             if isinstance(error, CodeNotSupported):
                 what = "it is no name server; is it the port of a broker? (--namesrv)"
@@ -363,7 +412,8 @@ class Registration:
             compressed=body[:1] != b"{",
             body_crc32=body_crc(body),
         )
-        return Command.request(RegisterBroker.CODE, encode_fields(header), body)
+        fields = {**encode_fields(header), BROKER_IDENTITY: self._broker.identity}
+        return Command.request(RegisterBroker.CODE, fields, body)
 
     async def _unregister(self, link: _Link) -> None:
         assert link.connection is not None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inorder.broker.state.resizing import Versions
+from inorder.broker.state.resizing import Plan, Versions
 from inorder.wire.bodies.resizing import ChapterView, PlanView, ResizeView
+from inorder.wire.extensions import PROTOCOL
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -29,7 +30,7 @@ def resize_view(broker: Broker, resizing: Resizing, topic: str, group: str) -> R
         now.version,
         now.map,
         resizing.last_version(topic),
-        None if now.plan is None else PlanView(now.plan.id, now.plan.version, now.plan.map),
+        None if now.plan is None else _plan_view(now.plan),
         now.ends,
         now.opened,
         tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
@@ -38,4 +39,12 @@ def resize_view(broker: Broker, resizing: Resizing, topic: str, group: str) -> R
         0 if config is None else config.write_queues,
         now.going,
         now.withdrawn,
+        PROTOCOL,
+        resizing.is_empty(topic),
+        resizing.is_making(topic),
+        broker.config.auto_create_topics,
     )
+
+
+def _plan_view(plan: Plan) -> PlanView:
+    return PlanView(plan.id, plan.version, plan.map, plan.base, plan.without)

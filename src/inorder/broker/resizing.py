@@ -62,6 +62,7 @@ class Resizing:
         self._mending: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._stopping: dict[str, Plan] = {}
+        self._fresh: dict[str, int] = {}  # topics that are made, and what they may be used for
         self.bounds = Bounds(broker)
         self.places = Places(broker, self)
         self.rewinding = Rewinding(broker, self)
@@ -172,23 +173,33 @@ class Resizing:
         """Decide a plan: this is the topic's first broker."""
         async with self._changing:
             now = self._planned(topic, plan.id)
-            self._check_first(topic, now)
+            check_mapped(topic, now)
+            self._check_first(topic, now, plan.without)
             await self._keep(topic, now, rules.decide(now, plan))
         return self.view(topic)
 
-    async def stop(self, topic: str, plan: Plan) -> ResizeView:
-        """Take no more sends of the present version; note where it ends."""
+    async def stop(self, topic: str, plan: Plan, making: TopicConfig | None = None) -> ResizeView:
+        """Take no more sends of the present version; note where it ends.
+
+        `making`: the topic as it is to be made if it is not there, for its first map.
+        """
         async with self._changing:
-            now = self._planned(topic, plan.id)
+            missing = making is not None and topic not in self._broker.topics
+            now = Versions() if missing else self._planned(topic, plan.id)
+            last = self.last_version(topic)
             if now.opened != plan.id and not now.stopped:
-                rules.check_next(now, plan)
-                await self._stop(topic, now, plan)
+                rules.check_next(now, plan, last=last)
+                await self._stop(topic, now, plan, making)
             else:
-                rules.note(now, plan, {}, {})  # refuses another plan, changes nothing
+                rules.note(now, plan, {}, {}, last=last)  # refuses another plan, changes nothing
         return self.view(topic)
 
-    async def _stop(self, topic: str, now: Versions, plan: Plan) -> None:
+    async def _stop(
+        self, topic: str, now: Versions, plan: Plan, making: TopicConfig | None = None
+    ) -> None:
         self._stopping[topic] = plan
+        if making is not None and not now.version and self._is_bare(topic):
+            self._make(making, plan)
         self._forget_targets()
         try:
             ends = await self._ends(topic)
@@ -197,9 +208,46 @@ class Resizing:
             self._forget_targets()
             raise
         # From here on the note may be on disk, whatever goes wrong: the version stays closed.
-        await self._keep(topic, now, rules.note(now, plan, ends, self._groups(topic)))
+        noted = rules.note(
+            now, plan, ends, self._groups(topic), last=self.last_version(topic),
+            made=self._fresh.get(topic, 0),
+        )  # fmt: skip
+        await self._keep(topic, now, noted)
+        self._fresh.pop(topic, None)
         self._stopping.pop(topic, None)
         log.info("topic=%s version=%d stopped ends=%s", topic, now.version, ends)
+
+    def _make(self, config: TopicConfig, plan: Plan) -> None:
+        """Make a topic that nobody may use before its map is open."""
+        count = rules.counts_of(plan.map).get(self._broker.config.name, 0)
+        closed = replace(config, read_queues=count, write_queues=count, perm=0)
+        self._fresh[config.name] = config.perm
+        self._broker.topics.put(closed, self._broker.clock.now_ms())
+        self._broker.save_topics()
+        log.info("topic=%s made, closed until all brokers of %s have it", config.name, plan.map)
+
+    def _is_bare(self, topic: str) -> bool:
+        """Tell whether a topic is not there, or as a kill left it right after it was made."""
+        config = self._broker.topics.get(topic)
+        return config is None or (not config.perm and not map_text(config) and self.is_empty(topic))
+
+    def is_empty(self, topic: str) -> bool:
+        """Tell whether a topic holds nothing here."""
+        first = self.bounds.first(topic)
+        return all(
+            queue.next_offset <= first(queue.queue_id)
+            for queue in self._broker.store.queues_of(topic)
+        )
+
+    def is_making(self, topic: str) -> bool:
+        """Tell whether a topic is there for its first map, and has none yet: it stores nothing."""
+        known = self._table.topics.get(topic)
+        made = topic in self._fresh or (known is not None and known.making)
+        return made and not self._map_of(topic)
+
+    def _map_of(self, topic: str) -> int:
+        config = self._broker.topics.get(topic)
+        return 0 if config is None else keymap.version_of(map_text(config))
 
     async def _ends(self, topic: str) -> dict[int, int]:
         """Return where the queues end now, once all of that is on disk."""
@@ -227,11 +275,13 @@ class Resizing:
         )
         return found
 
-    async def open(self, topic: str, plan_id: str, version: int) -> ResizeView:
+    async def open(
+        self, topic: str, plan_id: str, version: int, *, empty: bool = False
+    ) -> ResizeView:
         """Begin the version that is planned."""
         async with self._changing:
             now = self.versions(topic)
-            opened = rules.open_next(now, plan_id, version)
+            opened = rules.open_next(now, plan_id, version, empty=empty)
             if opened is not now:
                 await self._keep(topic, now, opened)
                 log.info("topic=%s version=%d opened map: %s", topic, version, opened.map)
@@ -258,8 +308,12 @@ class Resizing:
             log.info("resize taken back topic=%s version=%d plan=%s", topic, now.version, plan_id)
         return self.view(topic)
 
-    def _check_first(self, topic: str, now: Versions) -> None:
-        first = min(rules.counts_of(now.map)) if now.version else ""
+    def _check_first(self, topic: str, now: Versions, without: tuple[str, ...] = ()) -> None:
+        plan = now.plan
+        if plan is None and without and now.map:
+            first = min(set(rules.counts_of(now.map)) - set(without), default="")
+        else:
+            first = rules.first_of(now)
         if first != self._broker.config.name:
             raise InvalidParameter(f"resizes of topic[{topic}] are decided at broker {first}")
 
@@ -289,6 +343,8 @@ class Resizing:
         broker.notify_route_changed(topic)
 
     def _with_map(self, config: TopicConfig, now: Versions) -> TopicConfig:
+        if not now.version:
+            return config
         count = rules.counts_of(now.map).get(self._broker.config.name, 0)
         waiting, first = rules.waiting(now), self.bounds.first(config.name)
         parked = self._broker.parking.reach.queues_left(config.name, waiting)
@@ -298,11 +354,12 @@ class Resizing:
         if now.plan is not None or now.stopped:  # as it is, until the next version is open
             count, wanted = config.write_queues, max(wanted, config.read_queues)
         attributes = {**config.attributes, keymap.ATTRIBUTE: now.map}
+        if now.made and not map_text(config):  # it was made for this map, and may be used now
+            config = config.with_perm(now.made)
         return replace(config, write_queues=count, read_queues=wanted, attributes=attributes)
 
     def _planned(self, topic: str, plan_id: str) -> Versions:
         now = self.versions(topic)
-        check_mapped(topic, now)
         if not 0 < len(plan_id) <= PLAN_ID_CHARS_MAX:
             raise InvalidParameter(f"the id of a plan has 1 to {PLAN_ID_CHARS_MAX} characters")
         return now

@@ -48,6 +48,13 @@ def resize(
             help="Wait no more for a group: what it has not handled may come late, or never.",
         ),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without", metavar="BROKER",
+            help="Gone for good, with what it holds; repeatable, with --queues or --resume.",
+        ),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="For the groups that consume just now.")
     ] = True,
@@ -57,6 +64,11 @@ def resize(
     """Give a topic another number of queues while it is in use; keys stay in order."""
     if sum((queues is not None, resume, abort, status, release is not None)) != 1:
         raise UsageError("give one of --queues, --resume, --abort, --status and --release")
+    if without and (abort or status or release is not None):
+        raise UsageError("--without goes with --queues or --resume")
+    if without:
+        names = ", ".join(sorted(without))
+        confirm(f"Share topic {topic} among the others, and lose what only {names} holds?", yes)
     if release is not None:
         _release(target, topic, release, yes=yes, output=output)
         return
@@ -66,7 +78,7 @@ def resize(
             return await admin.topics.resize_status(topic)
         if abort:
             return await admin.topics.abort_resize(topic)
-        found = await admin.topics.resize(topic, queues=queues)
+        found = await admin.topics.resize(topic, queues=queues, without=without or ())
         return await _until_read(admin, found) if wait else found
 
     found = target.run(work)
@@ -74,6 +86,25 @@ def resize(
         put_page(as_json(shown(found)))
     else:
         put_page(describe(found, taken_back=abort))
+
+
+@on_cluster
+def repair(
+    target: Cluster,
+    topic: TopicArgument,
+    *,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Give a topic one key map whose brokers use different ones of one version."""
+
+    async def work(_: Session, admin: Admin) -> TopicResize:
+        return await admin.topics.repair(topic)
+
+    found = target.run(work)
+    if output is Output.JSON:
+        put_page(as_json(shown(found)))
+    else:
+        put_page(describe(found))
 
 
 def _release(target: Cluster, topic: str, group: str, *, yes: bool, output: Output) -> None:

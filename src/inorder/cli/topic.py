@@ -153,6 +153,7 @@ def update(
 
 
 app.command("resize")(resizing.resize)
+app.command("repair")(resizing.repair)
 
 
 @app.command()

@@ -396,6 +396,8 @@ class Delivery:
         try:
             await self.session.try_refresh_route(topic.name)
             await self.session.key_maps.settle(topic.name, text)
+            if topic.name in self.session.key_maps.unfinished:
+                await self.session.finish_topic(topic.name)
         finally:
             topic.settling = False
         conflict = self.session.key_maps.conflict(topic.name)

@@ -37,6 +37,8 @@ class KeyMaps:
         self._told: dict[str, set[str]] = {}
         self.conflicts: dict[str, tuple[KeyMapConflict, int]] = {}
         """Topics whose maps contradict each other, and when that was found."""
+        self.unfinished: set[str] = set()
+        """Topics whose map was not open at all of its brokers when they were asked."""
         self._settling: dict[str, asyncio.Task[None]] = {}
 
     def get(self, topic: str) -> KeyMap | None:
@@ -115,6 +117,9 @@ class KeyMaps:
             answers = await asyncio.gather(*(self._view(topic, name) for name in names))
             views |= {view.broker: view for view in answers if view is not None}
         found = rules.settle(texts, views)
+        self.unfinished.discard(topic)
+        if any(view.making for view in views.values()):
+            self.unfinished.add(topic)
         void = self._void.setdefault(topic, set())
         void.update(list(found.void)[: TEXTS_MAX - len(void)])
         self._told[topic] = set(texts) - found.void

@@ -7,7 +7,7 @@ asked again for a while; then the caller is told how to resume.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from inorder.client.session import Session
 from inorder.client.state import resizing as rules
+from inorder.client.state.keymaps import newest
 from inorder.client.state.resizing import Goal, TopicResize
 from inorder.errors import (
     CodeNotSupported,
@@ -51,10 +52,14 @@ STOP_TIMEOUT_MS: Final = 20_000
 class Resizer:
     """Drives resizes of one cluster's topics."""
 
-    def __init__(self, session: Session, cluster: Cluster, topic: str) -> None:
+    def __init__(
+        self, session: Session, cluster: Cluster, topic: str, without: Iterable[str] = ()
+    ) -> None:
+        """`without` are brokers of the map that are gone for good: nobody asks them."""
         self._session = session
         self._cluster = cluster
         self._topic = topic
+        self._without = frozenset(without)
 
     async def views(self) -> dict[str, ResizeView]:
         """Ask all brokers of the topic's map. Raises UsageError if it has none."""
@@ -69,6 +74,7 @@ class Resizer:
                     )
                 found[name] = await self._view(addresses[name])
             mapped = {name for view in found.values() if view.map for name in _brokers(view.map)}
+            mapped -= self._without
             if not mapped:
                 raise UsageError(
                     f"topic {self._topic} has no key map, so nothing keeps its keys in order; "
@@ -80,7 +86,13 @@ class Resizer:
 
     async def _addresses(self) -> dict[str, str]:
         await self._cluster.route(self._topic)  # TopicNotRouted if nobody has it
-        return {node.name: node.address for node in await self._cluster.masters()}
+        masters = await self._cluster.masters()
+        return {one.name: one.address for one in masters if one.name not in self._without}
+
+    async def contradicting(self) -> list[KeyMap]:
+        """Return the maps of the highest version that brokers hold: more than one contradict."""
+        views, _, _ = await self._answering()
+        return newest([view.map for view in views.values()])
 
     async def _view(self, address: str) -> ResizeView:
         return await self._ask(address, ResizeStatus(self._topic))
@@ -203,12 +215,14 @@ class Resizer:
         if isinstance(step, rules.Go):
             return await self._ask(address, ResizeGo(topic, plan.id, plan.version), STOP_TIMEOUT_MS)
         if isinstance(step, rules.Stop):
-            stop = ResizeStop(topic, plan.id, plan.version, plan.map)
+            without = ",".join(plan.without)
+            stop = ResizeStop(topic, plan.id, plan.version, plan.map, without)
             return await self._ask(address, stop, STOP_TIMEOUT_MS)
         return await self._ask(address, ResizeOpen(topic, plan.id, plan.version), STOP_TIMEOUT_MS)
 
     async def _decide(self, address: str, plan: PlanView) -> ResizeView:
-        request = ResizeDecide(self._topic, plan.id, plan.version, plan.map)
+        without = ",".join(plan.without)
+        request = ResizeDecide(self._topic, plan.id, plan.version, plan.map, without)
         try:
             return await self._ask(address, request, STOP_TIMEOUT_MS)
         except ResizeUnderWay:

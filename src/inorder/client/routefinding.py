@@ -6,8 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from inorder.client.sending import Sending
+from inorder.client.state.routes import publish_queues
 from inorder.client.topiclines import BatchCall, TopicLine
-from inorder.errors import InorderError, NoWritableQueue, RequestTimeout
+from inorder.errors import InorderError, NoWritableQueue, RequestTimeout, TopicNotRouted
+from inorder.wire.routedata import TopicRoute
 
 if TYPE_CHECKING:
     from inorder.client.delivery import Delivery
@@ -37,7 +39,7 @@ async def find_route(delivery: Delivery, topic: TopicLine) -> None:
 
 
 async def _look(delivery: Delivery, topic: TopicLine) -> None:
-    route = await delivery.session.route_for_send(topic.name)
+    route = await _route(delivery, topic.name)
     if not delivery.is_known(topic):
         delivery.adopt(topic, route)  # that of the template: a send makes the topic
     if not topic.keyed:
@@ -45,6 +47,20 @@ async def _look(delivery: Delivery, topic: TopicLine) -> None:
             f"topic {topic.name} has no queue that may be written to; give it write permission, "
             "or start its broker"
         )
+
+
+async def _route(delivery: Delivery, name: str) -> TopicRoute:
+    """Return the route of a topic, which is made if nobody knows it or it is half made."""
+    session = delivery.session
+    try:
+        route = await session.route(name)
+        if publish_queues(route, name) or session.key_map(name) is not None:
+            return route
+    except TopicNotRouted:
+        pass
+    if await session.make_topic(name):
+        return await session.route(name)
+    return await session.route_for_send(name)  # perhaps that of the template: a send makes it
 
 
 def place_early(delivery: Delivery, topic: TopicLine) -> None:

@@ -22,6 +22,7 @@ from inorder.client.differing import Differing
 from inorder.client.groups import GroupMember, Groups
 from inorder.client.ids import Identity, MessageIds
 from inorder.client.keymaps import KeyMaps
+from inorder.client.making import Maker
 from inorder.client.nameservers import NameServers
 from inorder.client.routewatch import RouteWatch
 from inorder.client.state import routes
@@ -40,7 +41,7 @@ from inorder.errors import (
     TransportError,
 )
 from inorder.logs import get_logger
-from inorder.model import TopicQueue
+from inorder.model import MASTER_ID, TopicQueue
 from inorder.net.connection import Connection, refuse_request
 from inorder.net.pool import Pool
 from inorder.ordering.keymap import NAMESPACE, KeyMap
@@ -58,6 +59,7 @@ T = TypeVar("T")
 OnRequest = Callable[[Connection, Command], None]
 
 TEMPLATE_TOPIC = "TBW102"
+SYSTEM_PREFIXES: Final = ("%", "rmq_sys_", "RMQ_SYS_")
 ANSWER_KEPT_MS: Final = 120_000
 """So long the last answer of a name server counts that is silent, as it would keep a broker."""
 
@@ -115,6 +117,7 @@ class Session:
         self._said: set[str] = set()
         self._differing = Differing(self.clock)
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
+        self._making: dict[str, asyncio.Task[bool]] = {}
         self._groups = Groups(self.client_id)
         self._handlers: dict[int, OnRequest] = {}
         self._introduced: dict[str, Connection] = {}
@@ -176,7 +179,7 @@ class Session:
     async def master_of(self, queue: TopicQueue) -> BrokerApi:
         """Return the requests to the broker that takes writes for a queue."""
         route = await self.route_for_send(queue.topic)
-        address = self._master_in(route, queue.broker)
+        address = self._master_in(route, queue.broker) or await self._find_broker(queue.broker)
         if address is None:
             raise NoWritableQueue(
                 f"no name server of {self._names} knows a master of broker {queue.broker} of topic "
@@ -188,6 +191,17 @@ class Session:
         """Return where a broker takes writes, by a route, by any other, or by an earlier one."""
         address = None if route is None else routes.master_address(route, broker)
         return address or self._addresses.get(broker)
+
+    async def _find_broker(self, broker: str) -> str | None:
+        """Ask the name servers for a broker that no route has named."""
+        for data in (await self.cluster_info()).brokers.values():
+            if MASTER_ID in data.addresses:
+                self._addresses[data.name] = data.addresses[MASTER_ID]
+        return self._addresses.get(broker)
+
+    def address_of(self, broker: str) -> str | None:
+        """Return where a broker takes writes, as far as any route has told."""
+        return self._addresses.get(broker)
 
     async def _broker_named(self, topic: str, broker: str) -> BrokerApi:
         return await self.master_of(TopicQueue(topic, broker, 0))
@@ -296,6 +310,64 @@ class Session:
                     f"{TEMPLATE_TOPIC} of which brokers make topics; create it, or start its broker"
                 ) from error
             return routes.template_route(template, self.config.default_topic_queues)
+
+    async def make_topic(self, topic: str) -> bool:
+        """Make a topic that nobody knows, with a key map; callers at the same time share that.
+
+        Also one that somebody else began to make and did not finish. False if it is to be made by
+        the template: a broker of that is not of inorder, or older. Raises InorderError.
+        """
+        making = self._making.get(topic)
+        if making is None:
+            making = self._tasks.start(self._make_topic(topic), name=f"make {topic}")
+            self._making[topic] = making
+            making.add_done_callback(lambda _: self._making.pop(topic, None))
+        made: bool = await asyncio.shield(making)
+        return made
+
+    async def finish_topic(self, topic: str) -> None:
+        """Finish a topic whose map is open at some of its brokers; a failure is logged, no more."""
+        key_map = self.key_map(topic)
+        if key_map is None:
+            return
+
+        async def addresses() -> dict[str, str]:
+            await self._find_broker("")
+            return dict(self._addresses)
+
+        maker = Maker(self, topic, addresses)
+        brokers = {broker for broker, _ in key_map.queues}
+        try:
+            wait_ms = self.config.request_timeout_ms
+            await maker.make(brokers, lambda _: key_map.queues, timeout_ms=wait_ms)
+        except InorderError as error:
+            log.info("topic=%s is not made everywhere yet: %s", topic, error)
+
+    async def _make_topic(self, topic: str) -> bool:
+        if topic.startswith(SYSTEM_PREFIXES):
+            return False
+        try:
+            template = await self.refresh_route(TEMPLATE_TOPIC)
+        except TopicNotRouted:
+            return False
+        masters = routes.broker_masters(template)
+        cut = routes.template_route(template, self.config.default_topic_queues)
+        places = tuple(
+            (one.broker_name, index)
+            for one in cut.queues if one.broker_name in masters
+            for index in range(one.write_queues)
+        )  # fmt: skip
+        brokers = {broker for broker, _ in places}
+
+        async def addresses() -> dict[str, str]:
+            return masters
+
+        maker = Maker(self, topic, addresses, auto=True)
+        wait_ms = self.config.request_timeout_ms
+        if not brokers or await maker.make(brokers, lambda _: places, timeout_ms=wait_ms) is None:
+            return False
+        await self.refresh_route(topic)
+        return True
 
     async def refresh_route(self, topic: str) -> TopicRoute:
         """Ask the name servers for a route; callers that ask at the same time share one request."""

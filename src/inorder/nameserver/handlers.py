@@ -26,6 +26,7 @@ from inorder.wire.bodies.lists import encode_kv_table, encode_settings, encode_t
 from inorder.wire.bodies.register import RegisterBrokerBody
 from inorder.wire.bodies.topics import decode_data_version_request, encode_data_version
 from inorder.wire.codes import VERSION_STANDARD_ROUTE_JSON, RequestCode, ResponseCode
+from inorder.wire.extensions import BROKER_IDENTITY
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests import names, routes
 from inorder.wire.routedata import TopicRoute
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from inorder.wire.command import Command
 
 TIMEOUT_MS_MIN: Final = 1000
+IDENTITY_CHARS_MAX: Final = 64
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 ZONE_NAME: Final = "__ZONE_NAME"
 ZONE_MODE: Final = "__ZONE_MODE"
@@ -151,6 +153,7 @@ def register_broker(desk: Desk, call: Call) -> Steps[Command]:
             acting_master=asked.enable_acting_master,
             zone_name=request.fields.get(ZONE_NAME),
             filter_servers=body.filter_servers,
+            identity=request.fields.get(BROKER_IDENTITY, "")[:IDENTITY_CHARS_MAX],
         ),
         now_ms=call.now_ms,
     )

@@ -17,7 +17,8 @@ Rules, all RocketMQ's:
 
 Not from RocketMQ: a refused registration leaves no trace, an address that comes back with another
 broker name leaves the old one, and the numbers of brokers and topic entries have limits. Key maps
-are taken from an attribute of brokers' topics, and go with them.
+are taken from an attribute of brokers' topics, and go with them. A broker of ours says which
+directory it has: while it is connected, no other one gets its name and id.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from inorder.errors import SystemError_
+from inorder.errors import BrokerNameTaken, SystemError_
 from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from inorder.ordering import keymap
 from inorder.wire.routedata import BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRoute
@@ -65,6 +66,8 @@ class Registration:
     acting_master: bool | None = None
     zone_name: str | None = None
     filter_servers: tuple[str, ...] = ()
+    identity: str = ""
+    """Of the broker's directory; empty: it is not of inorder, or older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class _Life:
     channel: object
     ha_address: str
     filter_servers: tuple[str, ...]
+    identity: str = ""
 
 
 class RouteTable:
@@ -149,6 +153,7 @@ class RouteTable:
             for broker_id, address in broker.addresses.items()
             if address != new.address or broker_id == new.broker_id
         }
+        self._check_not_taken(new, broker.addresses.get(new.broker_id))
         if self._outdated(new, addresses.get(new.broker_id)):
             broker.addresses = addresses
             self._forget_life((new.cluster, new.address))
@@ -325,6 +330,23 @@ class RouteTable:
         life = self._lives.get((new.cluster, holder))
         return life is not None and life.version.state_version > new.version.state_version
 
+    def _check_not_taken(self, new: Registration, holder: str | None) -> None:
+        """Refuse the name and id of a broker of ours that is connected and is another one.
+
+        Another is one with another identity, and one with the same at a second address: its
+        directory was copied. One that comes back over a new connection is none.
+        """
+        life = None if holder is None else self._lives.get((new.cluster, holder))
+        if life is None or not life.identity or not new.identity or life.channel is new.channel:
+            return
+        if life.identity == new.identity and holder == new.address:
+            return
+        why = "its directory is a copy" if life.identity == new.identity else "it is another broker"
+        raise BrokerNameTaken(
+            f"broker {new.broker_name} with id {new.broker_id} is connected from {holder}, so the "
+            f"one at {new.address} is not registered: {why}; give it another name, or stop one"
+        )
+
     def _leave_other_name(self, new: Registration) -> None:
         """Forget the name that the address had before: nothing else would ever remove it."""
         life = self._lives.get((new.cluster, new.address))
@@ -358,6 +380,7 @@ class RouteTable:
             new.channel,
             new.ha_address,
             new.filter_servers,
+            new.identity,
         )
         self._channels.setdefault(new.channel, {})[key] = None
 

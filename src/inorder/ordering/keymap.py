@@ -11,6 +11,9 @@ that a broker that is down does not change where a key goes. In both places it i
 
     3/broker-a:0-7/broker-b:0-3        version 3: twelve queues, in this order
 
+Versions begin at 1. Version 0 stands for how keys were placed while a topic had no map: over all
+queues of its route.
+
 No comma and no equals sign: RocketMQ's text of attributes is separated by them. Names are
 percent-encoded.
 """
@@ -39,7 +42,7 @@ QUEUES_MAX: Final = 262_144
 
 _DIGEST_BYTES: Final = 8
 _RUN: Final = re.compile(r"([^/:,=]+):([0-9]{1,9})-([0-9]{1,9})")
-_VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
+_VERSION: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 def queue_for_key(key: str, queues: int) -> int:
@@ -70,8 +73,8 @@ class KeyMap:
 
     def __post_init__(self) -> None:
         """Refuse what the text could not carry."""
-        if self.version < 1:
-            raise ValueError(f"versions of a key map begin at 1, not {self.version}")
+        if self.version < 0:
+            raise ValueError(f"no key map has version {self.version}")
         if not self.queues:
             raise ValueError("a key map needs at least one queue")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ssl
 import warnings
+from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
 
@@ -183,8 +184,12 @@ class Topics:
         queues: int | None = None,
         wait: Duration = 30,
         on_progress: OnProgress | None = None,
+        without: Iterable[str] = (),
     ) -> TopicResize:
         """Give a topic another number of queues, in all, while it is in use; keys stay in order.
+
+        A topic without a key map gets its first one. `without` are brokers that are gone for good,
+        with what they hold: the others share the queues, and nobody waits for them.
 
         Without `queues` a resize that was begun is finished. `on_progress` is called in a thread of
         the client.
@@ -193,8 +198,16 @@ class Topics:
         be finished first, InterruptedResize after `wait`.
         """
         return self._portal.call(partial(
-            self._async.resize, name, queues=queues, wait=wait, on_progress=on_progress
+            self._async.resize, name, queues=queues, wait=wait, on_progress=on_progress,
+            without=without,
         ))  # fmt: skip
+
+    def repair(self, name: str, *, wait: Duration = 30) -> TopicResize:
+        """Give a topic one key map whose brokers use different ones of one version.
+
+        Raises UsageError if there is nothing to repair, InterruptedResize after `wait`.
+        """
+        return self._portal.call(partial(self._async.repair, name, wait=wait))
 
     def resize_status(self, name: str) -> TopicResize:
         """Return where a topic stands: a resize under way, and the groups that wait."""

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from inorder.model import ReceivedMessage, TopicConfig
 from inorder.nameserver.server import NameServer
 from inorder.testing.faults import Faults
 from inorder.wire.hosts import show_address
+
+TURNS_TO_NOTICE = 5
 
 
 class AsyncRunningBroker:
@@ -163,6 +166,10 @@ class AsyncRunningBroker:
         if killed is None:
             raise NotStarted("the broker was killed already; restart it first")
         killed.abandon()
+        for _ in range(
+            TURNS_TO_NOTICE
+        ):  # so that clients of this loop see their connections closed
+            await asyncio.sleep(0)
         await killed.offload.drain()
         killed.offload.close()
 

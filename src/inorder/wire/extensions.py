@@ -53,6 +53,9 @@ MAP_DIGEST: Final = "md"
 QUEUE_CHOSEN: Final = "mq"
 """Field of a send with a key: `1`, the caller chose its queue, not the map."""
 
+BROKER_IDENTITY: Final = "inorderIdentity"
+"""Field of REGISTER_BROKER: the text that tells this broker's directory from any other."""
+
 ROUTE_TOPIC: Final = "topic"
 """Field of NOTIFY_CONSUMER_IDS_CHANGED: the queues of this topic changed; ask for its route."""
 
@@ -170,3 +173,5 @@ class ExtensionAnswer(IntEnum):
     """Another resize of the topic was decided: `planId`, `version`. Nothing was done."""
     GROUP_NOT_DONE = 7141
     """The group has yet to finish messages of an earlier version of the map. Nothing was done."""
+    BROKER_NAME_TAKEN = 7150
+    """A name server's: another broker with this name and id is connected. It is not registered."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from inorder.errors import SystemError_
+from inorder.errors import BrokerNameTaken, SystemError_
 from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver import routes
 from inorder.nameserver.routes import Registered, Registration, RouteTable, only_zone
@@ -415,3 +415,35 @@ def test_key_maps_come_with_topics_and_go_with_them() -> None:
     made.register(replace(newer, version=DataVersion(0, 1, 3), topics=mapped("2/b:0-0")), now_ms=0)
     made.delete_topic("orders")
     assert made.key_map("orders") is None
+
+
+OURS = replace(MASTER, identity="one")
+
+
+@pytest.mark.parametrize(
+    ("holder", "new", "taken"),
+    [
+        (OURS, replace(OURS, identity="two", channel="c"), True),
+        (OURS, replace(OURS, identity="two", address=B, channel="c"), True),
+        (OURS, replace(OURS, address=B, channel="c"), True),  # a copied directory
+        (OURS, replace(OURS, channel="c"), False),  # it is back before its old connection is gone
+        (OURS, replace(OURS, address=B), False),  # over the same connection
+        (OURS, replace(OURS, identity="two", broker_id=1, address=B, channel="c"), False),
+        (OURS, replace(OURS, identity="", address=B, channel="c"), False),  # a stock broker
+        (MASTER, replace(OURS, address=B, channel="c"), False),
+    ],
+)
+def test_the_name_of_a_connected_broker_is_taken(
+    holder: Registration, new: Registration, taken: bool
+) -> None:
+    """By another directory, or a copy of it, while it is connected; then whoever comes gets it."""
+    made = table(holder)
+    if not taken:
+        made.register(new, now_ms=0)
+        return
+    with pytest.raises(BrokerNameTaken, match="broker-a with id 0 is connected from 10"):
+        made.register(new, now_ms=0)
+    assert addresses(made) == {0: A}, "a refused registration leaves no trace"
+    assert [gone.address for gone in made.channel_lost(holder.channel)] == [A]
+    made.register(new, now_ms=0)
+    assert addresses(made) == {0: new.address}

@@ -70,7 +70,7 @@ def test_a_map_gives_the_queue_of_a_key() -> None:
     "text",
     [
         "",
-        "0/a:0-1",
+        "00/a:0-1",
         "x/a:0-1",
         "1",
         "1/",
@@ -91,8 +91,8 @@ def test_what_is_no_map_is_refused(text: str) -> None:
 
 def test_a_map_has_a_version_and_queues() -> None:
     """Nothing is made that could not be read."""
-    with pytest.raises(ValueError, match="begin at 1"):
-        KeyMap(0, (("a", 0),))
+    with pytest.raises(ValueError, match="no key map has version"):
+        KeyMap(-1, (("a", 0),))
     with pytest.raises(ValueError, match="at least one queue"):
         KeyMap(1, ())
     assert version_of("garbage") == 0

@@ -130,6 +130,10 @@ class ResizingLike(Protocol):
         """Look after a group that another broker asks about."""
         ...
 
+    def is_empty(self, topic: str) -> bool:
+        """Tell whether a topic holds nothing here."""
+        ...
+
     def last_version(self, topic: str) -> int:
         """Return the highest version that the name ever had here."""
         ...
@@ -145,7 +149,7 @@ class ResizingLike(Protocol):
         """Decide the next version."""
         ...
 
-    async def stop(self, topic: str, plan: Plan) -> ResizeView:
+    async def stop(self, topic: str, plan: Plan, making: TopicConfig | None = None) -> ResizeView:
         """Close the present version."""
         ...
 
@@ -153,7 +157,9 @@ class ResizingLike(Protocol):
         """Let the next version be begun."""
         ...
 
-    async def open(self, topic: str, plan_id: str, version: int) -> ResizeView:
+    async def open(
+        self, topic: str, plan_id: str, version: int, *, empty: bool = False
+    ) -> ResizeView:
         """Begin the next version."""
         ...
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.handlers.topics import check_topic
 from inorder.broker.state.names import validate_group
-from inorder.broker.state.resizing import Plan
+from inorder.broker.state.resizing import Plan, counts_of
 from inorder.broker.state.rewinding import TERM_MAX
-from inorder.errors import InvalidParameter
+from inorder.errors import InvalidParameter, TopicNotFound
 from inorder.logs import get_logger
+from inorder.model import TopicConfig
 from inorder.wire.bodies.resizing import ResizeView, encode_resize_view
 from inorder.wire.fields import decode_fields
 from inorder.wire.requests.resizing import (
@@ -33,7 +35,7 @@ logger = get_logger(__name__)
 async def decide(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Decide the next version of a topic, unless somebody else did."""
     request = decode_fields(ResizeDecide, command.fields)
-    plan = Plan(request.plan_id, request.version, request.map)
+    plan = Plan(request.plan_id, request.version, request.map, without=_names(request.without))
     view = await broker.resizing.decide(request.topic, plan)
     logger.info(
         "resize decided topic=%s plan=%s version=%d peer=%s map: %s",
@@ -45,14 +47,39 @@ async def decide(broker: BrokerLike, connection: ServerConnection, command: Comm
 async def stop(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Close the present version of a topic and answer where it ended."""
     request = decode_fields(ResizeStop, command.fields)
-    plan = Plan(request.plan_id, request.version, request.map)
-    return _answer(command, await broker.resizing.stop(request.topic, plan))
+    plan = Plan(
+        request.plan_id, request.version, request.map, request.base, _names(request.without)
+    )
+    making = _topic_to_make(broker, request)
+    return _answer(command, await broker.resizing.stop(request.topic, plan, making))
+
+
+def _topic_to_make(broker: BrokerLike, request: ResizeStop) -> TopicConfig | None:
+    """Return the topic that a first map is for; None if it had queues here before."""
+    if request.base and broker.config.name in counts_of(request.base):
+        return None
+    missing = request.topic not in broker.topics
+    if missing and request.auto and not broker.config.auto_create_topics:
+        raise TopicNotFound(
+            f"topic[{request.topic}] not exist, and sends make no topics at this broker "
+            "(autoCreateTopicEnable)"
+        )
+    config = TopicConfig(request.topic, perm=request.perm, order=request.order)
+    if missing:
+        check_topic(broker, config)
+    return config
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 async def open_next(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Begin the next version of a topic."""
     request = decode_fields(ResizeOpen, command.fields)
-    view = await broker.resizing.open(request.topic, request.plan_id, request.version)
+    view = await broker.resizing.open(
+        request.topic, request.plan_id, request.version, empty=request.empty
+    )
     return _answer(command, view)
 
 
@@ -98,7 +125,8 @@ async def rewind(broker: BrokerLike, connection: ServerConnection, command: Comm
     """Let a group rest that was set back, or read on: another broker asks."""
     request = decode_fields(ResizeRewind, command.fields)
     _check_name(request.group)
-    if not 0 < request.term <= TERM_MAX or request.version < 1:
+    unmapped = any(not one.version for one in broker.resizing.view(request.topic).past)
+    if not 0 < request.term <= TERM_MAX or request.version < (0 if unmapped else 1):
         raise InvalidParameter(
             f"a group is not set back to version {request.version} for the {request.term}th time"
         )

@@ -45,7 +45,7 @@ def create_topic(
         order=request.order,
     )
     changes = parse_changes(request.attributes or "")
-    _check(broker, config)
+    check_topic(broker, config)
     _check_map(broker, config, changes)
     _apply(broker, [broker.topics.altered(config, changes)])
     logger.info("topic=%s created or changed peer=%s", request.topic, connection.peer)
@@ -58,14 +58,15 @@ def create_topic_list(
     """Create or change several topics, all or none."""
     configs = bodies.decode_topic_configs(command.body)
     for config in configs:
-        _check(broker, config)
+        check_topic(broker, config)
         _check_map(broker, config, config.attributes)
     _apply(broker, [broker.topics.altered(config, config.attributes) for config in configs])
     logger.info("topics=%d created or changed peer=%s", len(configs), connection.peer)
     return _answer_registered(broker, command.reply(remark=NOTHING_SET))
 
 
-def _check(broker: BrokerLike, config: TopicConfig) -> None:
+def check_topic(broker: BrokerLike, config: TopicConfig) -> None:
+    """Refuse a topic that cannot be."""
     invalid = validate_topic(config.name)
     if invalid is not None:
         raise InvalidParameter(invalid)
@@ -101,6 +102,11 @@ def _check_map(broker: BrokerLike, config: TopicConfig, changes: Mapping[str, st
                 "`inorder topic resize`"
             )
     elif new is not None:
+        if known is not None and not broker.resizing.is_empty(config.name):
+            raise InvalidParameter(
+                f"topic[{config.name}] has messages, which its first key map would move keys away "
+                "from; use `inorder topic resize`, which keeps their order"
+            )
         last = broker.resizing.last_version(config.name)
         if keymap.version_of(new) <= last:
             raise InvalidParameter(

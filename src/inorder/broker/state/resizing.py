@@ -47,6 +47,10 @@ class Plan(msgspec.Struct, frozen=True):
     id: str
     version: int
     map: str
+    base: str = ""
+    """Of a topic's first map: how keys were placed before, as a map of version 0."""
+    without: tuple[str, ...] = ()
+    """Brokers that are gone for good: nobody waits for them."""
 
 
 class Chapter(msgspec.Struct, frozen=True):
@@ -86,6 +90,13 @@ class Versions(msgspec.Struct, frozen=True):
     """The ids of plans that were taken back, oldest first."""
     term: int = 0
     """The highest of groups that were forgotten: who is made again, and set back, is above it."""
+    made: int = 0
+    """The permission of a topic that a plan made, when it is open; 0: it was there before."""
+
+    @property
+    def making(self) -> bool:
+        """Tell whether the topic was made for a first map, and has none yet: it stores nothing."""
+        return self.made > 0 and self.version == 0
 
     @property
     def stopped(self) -> bool:
@@ -105,29 +116,43 @@ def decide(now: Versions, plan: Plan) -> Versions:
 
 
 def note(
-    now: Versions, plan: Plan, ends: Mapping[int, int], groups: Mapping[str, bool]
+    now: Versions,
+    plan: Plan,
+    ends: Mapping[int, int],
+    groups: Mapping[str, bool],
+    *,
+    last: int = 0,
+    made: int = 0,
 ) -> Versions:
     """Note the ends of the present version and the groups that read the topic.
 
-    `groups` tells of each whether its pulls are to be held. Ends that were noted stay.
+    `groups` tells of each whether its pulls are to be held. Ends that were noted stay. `made`: the
+    topic was not there, and has this permission when the plan is open. `last` as in `check_next`.
     """
     if _is_done(now, plan):
         return now
-    check_next(now, plan)
+    check_next(now, plan, last=last)
     if now.ends is not None:
         return now
     known = dict(now.groups)
     for group, member in list(groups.items())[: GROUPS_MAX - len(known)]:
         before = known_of(now, group)
         known[group] = replace(before, member=before.member or member)
-    return replace(now, plan=plan, ends=dict(ends), groups=known)
+    made = made or now.made
+    return replace(now, plan=plan, ends=dict(ends), groups=known, made=made)
 
 
-def open_next(now: Versions, plan_id: str, version: int) -> Versions:
-    """Begin the version of a plan; all brokers of the topic have stopped the one before."""
+def open_next(now: Versions, plan_id: str, version: int, *, empty: bool = False) -> Versions:
+    """Begin the version of a plan; all brokers of the topic have stopped the one before.
+
+    `empty`: nothing was stored at any of them before the topic's first map, so nobody has to read
+    that first.
+    """
     if now.version == version and now.opened == plan_id:
         return now
     plan, ends = _stopped_for(now, plan_id, version)
+    chapter = Chapter(now.version, now.map or plan.base, ends)
+    forgotten = not now.version and (empty or not plan.base)
     return replace(
         now,
         version=version,
@@ -136,7 +161,7 @@ def open_next(now: Versions, plan_id: str, version: int) -> Versions:
         plan=None,
         ends=None,
         going=False,
-        past=(*now.past, Chapter(now.version, now.map, ends)),
+        past=now.past if forgotten else (*now.past, chapter),
     )
 
 
@@ -184,16 +209,21 @@ def withdraw(now: Versions, plan_id: str) -> Versions:
     known = (*(one for one in now.withdrawn if one != plan_id), plan_id)[-WITHDRAWN_MAX:]
     if not mine:
         return replace(now, withdrawn=known)
-    return replace(now, plan=None, ends=None, withdrawn=known)
+    return replace(now, plan=None, ends=None, withdrawn=known)  # what was made stays closed
 
 
-def check_next(now: Versions, plan: Plan) -> None:
-    """Refuse a plan that is not for the next version, not the one decided, or taken back."""
+def check_next(now: Versions, plan: Plan, *, last: int = 0) -> None:
+    """Refuse a plan that is not for the next version, not the one decided, or taken back.
+
+    A topic's first map has a version above `last`, the highest that its name ever had here.
+    """
     _check_not_withdrawn(now, plan.id)
     if now.plan is not None and now.plan.id != plan.id:
         raise _under_way(now.plan)
-    if plan.version != now.version + 1 or now.version < 1:
+    if plan.version != now.version + 1 if now.version else plan.version <= last:
         raise _changed(now, plan.version)
+    if plan.base:
+        counts_of(plan.base)
     if plan.version > VERSION_MAX:
         raise InvalidParameter(f"a topic has at most {VERSION_MAX} versions of its key map")
     try:
@@ -226,6 +256,16 @@ def _changed(now: Versions, wanted: int) -> KeyMapChanged:
     )
 
 
+def first_of(now: Versions) -> str:
+    """Return the broker that decides about plans of a topic, empty if there is none yet.
+
+    The first one of the present map, or of the map that is to be its first one.
+    """
+    plan = now.plan
+    names = set(counts_of(now.map)) if now.map else set(counts_of(plan.map)) if plan else set()
+    return min(names - set(plan.without if plan else ()), default="")
+
+
 def counts_of(text: str) -> dict[str, int]:
     """Return how many queues each broker has in a map. A broker's queues are 0, 1, … in it."""
     counts: dict[str, int] = {}
@@ -240,7 +280,7 @@ def brokers_of(now: Versions) -> set[str]:
     """Return the brokers that hold messages of a topic, by any version of its map."""
     texts = [now.map, *(one.map for one in now.past)]
     if now.plan is not None:
-        texts.append(now.plan.map)
+        texts += [now.plan.map, now.plan.base]
     return {name for text in texts if text for name in counts_of(text)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,10 +10,17 @@ from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
 from inorder.client.durations import Duration, to_ms
+from inorder.client.making import Maker
 from inorder.client.resizing import OnProgress, Resizer
 from inorder.client.state.resizing import Goal, TopicResize, spread
 from inorder.client.state.routes import broker_masters, subscribe_queues
-from inorder.errors import CodeNotSupported, TopicNotFound, TopicNotRouted, UsageError
+from inorder.errors import (
+    CodeNotSupported,
+    TopicNotFound,
+    TopicNotRouted,
+    TransportError,
+    UsageError,
+)
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
 from inorder.ordering import keymap
 from inorder.ordering.keymap import KeyMap
@@ -20,6 +28,7 @@ from inorder.wire.bodies.resizing import decode_resize_view
 from inorder.wire.requests.resizing import ResizeStatus
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+MAKE_WAIT_MS: Final = 30_000
 SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "%PARK%", "rmq_sys_", "RMQ_SYS_")
 
 
@@ -97,15 +106,21 @@ class Topics:
 
         Where all brokers are inorder's the topic gets a key map: the list of all its queues, kept
         by each broker and by the name server, so that keys stay where they are while a broker is
-        down. The number of queues of a topic that has one is changed by `resize`.
+        down. It is open when all brokers have it. The number of queues of a topic that has one is
+        changed by `resize`.
         """
         session = await self._access.open()
         given = dict(attributes or {})
-        key_map = await self._new_map(name, queues, cluster)
+        nodes = dict.fromkeys(await self._cluster.masters(cluster=cluster))
+        key_map = None
+        made = await self._make(name, queues, [node.name for node in nodes], perm=perm, order=order)
+        if not made:
+            key_map = await self._new_map(name, queues, cluster)
         if key_map is not None:
             given[keymap.ATTRIBUTE] = key_map.encode()
-        config = TopicConfig(name, queues, queues, perm, order=order, attributes=given)
-        nodes = await self._cluster.each(lambda api: api.create_topic(config), cluster=cluster)
+        if not made or given:
+            config = TopicConfig(name, queues, queues, perm, order=order, attributes=given)
+            nodes = await self._cluster.each(lambda api: api.create_topic(config), cluster=cluster)
         if key_map is not None:
             text = key_map.encode()
             await session.tell_name_servers(lambda api: api.put_kv(keymap.NAMESPACE, name, text))
@@ -116,8 +131,42 @@ class Topics:
             )
         session.forget_route(name)
 
+    async def _make(
+        self, name: str, queues: int, brokers: list[str], *, perm: int, order: bool
+    ) -> bool:
+        """Give a topic its first map, in two steps; False if it has one, or a broker cannot."""
+        maker = await self._maker(name, perm=perm, order=order)
+        views = await maker.views(brokers)
+        if views is None or any(view.version for view in views.values()):
+            return False
+        places = tuple((broker, index) for broker in sorted(brokers) for index in range(queues))
+        return await maker.make(brokers, lambda _: places, timeout_ms=MAKE_WAIT_MS) is not None
+
+    async def _maker(self, name: str, *, perm: int = 6, order: bool = False) -> Maker:
+        async def addresses() -> dict[str, str]:
+            return {node.name: node.address for node in await self._cluster.masters()}
+
+        return Maker(await self._access.open(), name, addresses, perm=perm, order=order)
+
+    async def _first_map(self, name: str, queues: int | None, wait_ms: int) -> bool:
+        """Give a topic that has messages, or may have, its first map; False if it has one."""
+        route = await self._cluster.route(name)
+        brokers = sorted(broker_masters(route))
+        maker = await self._maker(name)
+        try:
+            views = await maker.views(brokers)
+        except TransportError:
+            return False  # who drives a resize says which broker is away
+        if views is None or any(view.version for view in views.values()):
+            return False
+        total = sum(view.write_queues for view in views.values()) if queues is None else queues
+        places = spread(brokers, total)
+        return await maker.make(brokers, lambda _: places, timeout_ms=wait_ms) is not None
+
     async def _new_map(self, name: str, queues: int, cluster: str | None) -> KeyMap | None:
         """Return the first key map of a topic; None if it has one, or a broker knows none.
+
+        For brokers of protocol 1, which take it as an attribute.
 
         Its version is above all that topics of this name had, also those that were deleted.
         """
@@ -128,7 +177,7 @@ class Topics:
                 view = decode_resize_view((await api.ask(ResizeStatus(name))).body)
             except CodeNotSupported:
                 return None  # a stock broker
-            if view.version:
+            if view.version or view.write_queues:
                 return None
             last = max(last, view.last)
             places += [(node.name, index) for index in range(queues)]
@@ -185,8 +234,12 @@ class Topics:
         queues: int | None = None,
         wait: Duration = 30,
         on_progress: OnProgress | None = None,
+        without: Iterable[str] = (),
     ) -> TopicResize:
         """Give a topic another number of queues, in all, while it is in use; keys stay in order.
+
+        A topic without a key map gets its first one. `without` are brokers that are gone for good,
+        with what they hold: the others share the queues, and nobody waits for them.
 
         Without `queues` a resize that was begun is finished. When this returns producers use the
         new queues; each group gets them once it is done with what was sent before (see
@@ -196,11 +249,32 @@ class Topics:
         Raises UsageError if the topic has no key map, ResizeUnderWay if another resize of it has to
         be finished first, InterruptedResize after `wait`.
         """
-        resizer = await self._resizer(name)
-        wanted = None if queues is None else spread(await resizer.views(), queues)
         session = await self._access.open()
-        goal = Goal(session.message_ids.at(session.clock.now_ms()), wanted)
+        gone = tuple(sorted(without))
+        if not gone and await self._first_map(name, queues, to_ms(wait)):
+            return await self.resize_status(name)
+        resizer = Resizer(session, self._cluster, name, gone)
+        wanted = None if queues is None else spread(await resizer.views(), queues)
+        goal = Goal(session.message_ids.at(session.clock.now_ms()), wanted, gone)
         return await resizer.run(goal, timeout_ms=to_ms(wait), on_progress=on_progress)
+
+    async def repair(self, name: str, *, wait: Duration = 30) -> TopicResize:
+        """Give a topic one key map whose brokers use different ones of one version.
+
+        That happens where topics were made by name servers that knew different brokers. The next
+        version has the queues of all of them. What was sent meanwhile may lie in two places for one
+        key, and is handled before anything of the next version.
+
+        Raises UsageError if there is nothing to repair, InterruptedResize after `wait`.
+        """
+        resizer = await self._resizer(name)
+        maps = await resizer.contradicting()
+        if len(maps) < 2:
+            raise UsageError(f"the brokers of topic {name} agree on its key map; nothing to repair")
+        wanted = tuple(sorted({place for one in maps for place in one.queues}))
+        session = await self._access.open()
+        goal = Goal(session.message_ids.at(session.clock.now_ms()), wanted, anew=True)
+        return await resizer.run(goal, timeout_ms=to_ms(wait))
 
     async def resize_status(self, name: str) -> TopicResize:
         """Return where a topic stands: a resize under way, and the groups that wait."""

@@ -29,6 +29,10 @@ class Goal:
 
     id: str
     queues: Places | None
+    without: tuple[str, ...] = ()
+    """Brokers that are gone for good; they are not in the views."""
+    anew: bool = False
+    """Also if the first broker has these queues: others use another map of its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class Open:
 
     brokers: tuple[str, ...]
     plan: PlanView
+    empty: bool = False
+    """Of a first map: nothing was stored before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +110,12 @@ def next_step(views: Mapping[str, ResizeView], goal: Goal) -> Step:
     if left is not None:
         return left
     if plan is None:
-        if goal.queues in (None, KeyMap.decode(first.map).queues) or first.opened == goal.id:
+        same = goal.queues == KeyMap.decode(first.map).queues and not goal.anew
+        if goal.queues is None or same or first.opened == goal.id:
             return Publish(first.map)
         version = first.version + 1
-        wanted = KeyMap.of(version, goal.queues or ())
-        return Decide(name, PlanView(goal.id, version, wanted.encode()))
+        wanted = KeyMap.of(version, goal.queues)
+        return Decide(name, PlanView(goal.id, version, wanted.encode(), without=goal.without))
     if goal.queues not in (None, KeyMap.decode(plan.map).queues):
         return UnderWay(plan)
     behind = {one: view for one, view in views.items() if view.version < plan.version}
@@ -225,7 +232,8 @@ def summary(topic: str, views: Mapping[str, ResizeView]) -> TopicResize:
     """Put together what the brokers say."""
     first = views[min(views)]
     counts: dict[str, int] = dict.fromkeys(sorted(views), 0)
-    for broker, _ in KeyMap.decode(first.map).queues:
+    shown = first.map or ("" if first.plan is None else first.plan.map)
+    for broker, _ in KeyMap.decode(shown).queues if shown else ():
         counts[broker] = counts.get(broker, 0) + 1
     plan = first.plan
     return TopicResize(

@@ -17,6 +17,10 @@ class PlanView(msgspec.Struct, frozen=True):
     id: str
     version: int
     map: str
+    base: str = ""
+    """Of a topic's first map: how keys were placed before."""
+    without: tuple[str, ...] = ()
+    """Brokers that are gone for good."""
 
 
 class ChapterView(msgspec.Struct, frozen=True):
@@ -72,6 +76,14 @@ class ResizeView(msgspec.Struct, frozen=True):
     """The plan is not taken back any more; said by the topic's first broker."""
     withdrawn: tuple[str, ...] = ()
     """The ids of the last plans that were taken back, oldest first."""
+    protocol: int = 1
+    """From 2 on a topic gets its first map by RESIZE_STOP, RESIZE_GO and RESIZE_OPEN."""
+    empty: bool = False
+    """Nothing of the present version is held here."""
+    making: bool = False
+    """The topic is there for a first map that is not open: nothing can be stored in it."""
+    auto: bool = False
+    """Sends may make topics here."""
 
 
 def encode_resize_view(view: ResizeView) -> bytes:

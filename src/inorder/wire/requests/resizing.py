@@ -27,6 +27,8 @@ class ResizeDecide(msgspec.Struct, frozen=True):
     version: int
     map: str
     """The new map as text."""
+    without: str = ""
+    """Brokers of the present map that are gone for good, with `,` between them."""
 
 
 class ResizeStop(msgspec.Struct, frozen=True):
@@ -41,6 +43,17 @@ class ResizeStop(msgspec.Struct, frozen=True):
     plan_id: str
     version: int
     map: str
+    without: str = ""
+    """As in RESIZE_DECIDE."""
+    base: str = ""
+    """Of a topic's first map: how keys were placed before, as a map of version 0. Empty: the topic
+    is made by this request where it is not there, and nothing can be stored in it before it is
+    opened."""
+    perm: int = 6
+    """The permission of a topic that is made."""
+    order: bool = False
+    auto: bool = False
+    """A send makes it: refused with TOPIC_NOT_EXIST where topics are not made so."""
 
 
 class ResizeOpen(msgspec.Struct, frozen=True):
@@ -54,6 +67,8 @@ class ResizeOpen(msgspec.Struct, frozen=True):
     topic: str
     plan_id: str
     version: int
+    empty: bool = False
+    """Of a topic's first map: nothing was stored at any of its brokers before."""
 
 
 class ResizeGo(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ def test_a_plan_goes_its_way() -> None:
         (TWO, OTHER, KeyMapChanged),
         (ONE, Plan("p", 3, "3/a:0-1"), KeyMapChanged),
         (ONE, Plan("p", 1, "1/a:0-1"), KeyMapChanged),
-        (Versions(), Plan("p", 1, "1/a:0-1"), KeyMapChanged),
+        (Versions(), Plan("p", 0, "0/a:0-1"), KeyMapChanged),
         (ONE, Plan("p", 2, "3/a:0-1"), InvalidParameter),
         (ONE, Plan("p", 2, "garbage"), InvalidParameter),
         (Versions(2047, "2047/a:0-0"), Plan("p", 2048, "2048/a:0-0"), InvalidParameter),

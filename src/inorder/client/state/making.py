@@ -1,0 +1,115 @@
+"""Giving a topic its first key map: given what each broker says, what to do next. No I/O.
+
+    installed closed at all its brokers, one after the other -> go at the first -> opened at all
+
+The steps are those of a resize from version 0, so whoever is killed is followed by anybody, and
+several may drive at once. Who is alone with a plan brings it to its end, whoever planned it. Where
+plans meet, the one that may be open already stands; else the one at the broker with the highest
+name, and the others are taken back: plans are installed in the order of names, so that one has all
+of its brokers before it. Where a map is open, that is the topic's map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from inorder.client.state.keymaps import newest
+from inorder.client.state.resizing import Go, Open, Places, Publish, Stop, Withdraw
+from inorder.ordering.keymap import KeyMap
+from inorder.wire.bodies.resizing import PlanView, ResizeView
+
+Step = Stop | Go | Open | Withdraw | Publish
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted: these queues, by the plan of this id."""
+
+    id: str
+    queues: Places
+
+
+def next_step(views: Mapping[str, ResizeView], wanted: Wanted) -> Step:
+    """Return what to do next; `views` has all brokers that any plan or map among them names."""
+    plans = {name: view.plan for name, view in views.items() if view.plan and not view.version}
+    opened = [view for view in views.values() if view.version]
+    if opened:
+        return _with_open(views, plans, opened)
+    if not plans:
+        plan = _planned(views, wanted)
+        return Stop((_brokers(plan)[0],), plan)
+    winner = _winner(views, plans)
+    for name, plan in sorted(plans.items()):
+        if plan.id != winner.id:
+            return _taking_back(plans, name, plan)
+    first = _brokers(winner)[0]
+    if winner.id in views[first].withdrawn:  # it was taken back, and not everywhere
+        return Withdraw((next(iter(plans)),), winner)
+    missing = [name for name in _brokers(winner) if name not in plans]
+    if missing:
+        return Stop((missing[0],), winner)
+    if not views[first].going:
+        return Go(first, winner)
+    return _opening(views, winner, _brokers(winner))
+
+
+def _with_open(
+    views: Mapping[str, ResizeView], plans: Mapping[str, PlanView], opened: list[ResizeView]
+) -> Step:
+    for view in opened:
+        waiting = [name for name, plan in sorted(plans.items()) if plan.id == view.opened]
+        if waiting:
+            return _opening(views, plans[waiting[0]], waiting)
+    for name, plan in sorted(plans.items()):
+        if not views[name].going:
+            return _taking_back(plans, name, plan)
+    return Publish(newest([view.map for view in opened])[0].encode())
+
+
+def _opening(views: Mapping[str, ResizeView], plan: PlanView, waiting: list[str]) -> Open:
+    """Open the others before the first one. What was stored before is read first, if anything."""
+    first = _brokers(plan)[0]
+    of_plan = [views[name] for name in _brokers(plan) if name in views]
+    empty = all(view.empty if not view.version else not view.past for view in of_plan)
+    others = tuple(name for name in waiting if name != first)
+    return Open(others or (first,), plan, empty=empty)
+
+
+def _winner(views: Mapping[str, ResizeView], plans: Mapping[str, PlanView]) -> PlanView:
+    going = [plan for name, plan in sorted(plans.items()) if views[name].going]
+    return going[0] if going else plans[max(plans)]
+
+
+def _taking_back(plans: Mapping[str, PlanView], name: str, plan: PlanView) -> Withdraw:
+    """Take a plan back, at its first broker before all others."""
+    first = _brokers(plan)[0]
+    held_there = first in plans and plans[first].id == plan.id
+    return Withdraw((first if held_there else name,), plan)
+
+
+def _planned(views: Mapping[str, ResizeView], wanted: Wanted) -> PlanView:
+    """Return the plan, above every version that the name ever had.
+
+    How keys were placed before: over all queues that may be written.
+    """
+    version = 1 + max(view.last for view in views.values())
+    before = [
+        (name, index)
+        for name, view in views.items() if not view.making and view.plan is None
+        for index in range(view.write_queues)
+    ]  # fmt: skip
+    base = KeyMap.of(0, before).encode() if before else ""
+    text = KeyMap.of(version, wanted.queues).encode()
+    return PlanView(wanted.id, version, text, base)
+
+
+def mentioned(views: Mapping[str, ResizeView]) -> set[str]:
+    """Return the brokers that plans and maps name."""
+    texts = [view.map for view in views.values() if view.map]
+    texts += [view.plan.map for view in views.values() if view.plan]
+    return {broker for text in texts for one in newest([text]) for broker, _ in one.queues}
+
+
+def _brokers(plan: PlanView) -> list[str]:
+    return sorted({broker for broker, _ in KeyMap.decode(plan.map).queues})
