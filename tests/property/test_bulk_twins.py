@@ -120,10 +120,11 @@ def sent(body: bytes, numbers: list[int], *, way: str = "messages", kind: str = 
     """Send a batch to a broker of its own in a way; return what it left behind."""
     clock = FakeClock()
     store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), clock)
+    places = SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
     broker: Any = SimpleNamespace(
         store=store, clock=clock, config=BrokerConfig(), store_host=pack_host("127.0.0.1", 10911),
         unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
-        resizing=SimpleNamespace(places=SimpleNamespace(send_version=lambda _: "")),
+        resizing=SimpleNamespace(places=places),
     )  # fmt: skip
     connection: Any = Connection()
     table = broker.producers
