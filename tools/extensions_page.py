@@ -52,6 +52,12 @@ _UPGRADES = """
 - Sends that a rule refuses with SYSTEM_ERROR are answered with the field `stored=no`, to those who
   have said hello. Clients of before ignore it. A client of now takes SYSTEM_ERROR of a broker of
   before as an unknown outcome.
+- Commits and pulls of queues without a lock carry `onlyUp` to brokers of protocol 2. With a broker
+  of before a client asks for the stored offset before it commits, as with Apache RocketMQ.
+- Where members of a group subscribe differently, HEART_BEAT's answer has the field `subsDiffer` and
+  the list of connections the key `inorderDifferences`. Clients of before ignore both.
+- CONSUMER_SEND_MSG_BACK carries `error`. A broker of before ignores it: its dead letters do not
+  say why.
 """
 
 _MODULES = (producers, leases, parking, resizing)

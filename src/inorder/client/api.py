@@ -17,6 +17,7 @@ from inorder.wire import bodies
 from inorder.wire.bodies.producers import NamedProducer, decode_named_producers
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.command import Command
+from inorder.wire.extensions import ONLY_UP_SINCE
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.record import Record, decode, decode_all
 from inorder.wire.requests import admin, groups, locks, names, offsets, progress, query, routes
@@ -87,9 +88,9 @@ class _Api:
         return self._connection
 
     @property
-    def is_ours(self) -> bool:
-        """Tell whether it has said that it is one of ours; not before its first heartbeat."""
-        return bool(getattr(self._connection, "capability", None))
+    def compares_offsets(self) -> bool:
+        """Tell whether it has said that it knows `onlyUp`; not before its first heartbeat."""
+        return (getattr(self._connection, "capability", None) or 0) >= ONLY_UP_SINCE
 
     async def _ask(
         self,

@@ -369,8 +369,8 @@ class Member:
         """Note that everything below an offset is done."""
         self.offsets.note(queue, offset, only_up=only_up)
 
-    def done_to(self, holding: Holding, ours: bool) -> int | None:
-        """Return what a pull may commit on its way; `ours`: the broker is one of ours.
+    def done_to(self, holding: Holding, compares: bool) -> int | None:
+        """Return what a pull may commit on its way; `compares`: to a broker that knows `onlyUp`.
 
         Nothing under a lease. Without a lock RocketMQ takes whatever a pull says, also of one who
         lost the queue unawares: there it goes by a request that looks first.
@@ -378,7 +378,7 @@ class Member:
         now_ms = self.session.clock.monotonic_ms()
         if holding.leased or not holding.may_commit(now_ms):
             return None
-        if not holding.needs_lock and not ours:
+        if not holding.needs_lock and not compares:
             return None
         return self.offsets.unsaved([holding.queue]).get(holding.queue)
 

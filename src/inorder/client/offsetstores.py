@@ -80,7 +80,9 @@ class RemoteOffsets:
                 if await self._is_behind(api, queue, offset):
                     log.info("group=%s is beyond offset %d of %s", self._group, offset, queue)
                 else:
-                    await api.update_offset(self._group, queue, offset, only_up=api.is_ours)
+                    await api.update_offset(
+                        self._group, queue, offset, only_up=api.compares_offsets
+                    )
             except InorderError as error:
                 log.info("offset not saved group=%s queue=%s error=%s", self._group, queue, error)
             else:
@@ -89,7 +91,7 @@ class RemoteOffsets:
 
     async def _is_behind(self, api: BrokerApi, queue: TopicQueue, offset: int) -> bool:
         """Tell whether a broker that does not compare has a higher offset than this."""
-        if api.is_ours:
+        if api.compares_offsets:
             return False
         try:
             stored = await api.query_offset(self._group, queue, set_zero_if_not_found=False)

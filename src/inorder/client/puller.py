@@ -140,7 +140,7 @@ class Puller:
         queue, config = holding.queue, self._config
         suggested = self._suggested.of(queue)
         api = await self._session.reader_of(queue, suggested)
-        done_to = self._done_to(holding, api.is_ours)
+        done_to = self._done_to(holding, api.compares_offsets)
         fields = rules.pull_fields(
             holding.subscription,
             done_to=done_to,

@@ -67,7 +67,10 @@ EPOCH: Final = "epoch"
 
 ONLY_UP: Final = "onlyUp"
 """Field of UPDATE_CONSUMER_OFFSET and of a pull that commits: what is below the stored offset is
-ignored. A broker of ours before this field takes it as a plain commit; update brokers first."""
+ignored. A client sends it to those who speak ONLY_UP_SINCE; with others it looks first."""
+
+ONLY_UP_SINCE: Final = 2
+"""The protocol that has it."""
 
 DIFFERING: Final = "subsDiffer"
 """Field of HEART_BEAT's answer: a JSON object, by group, of how its members' subscriptions differ;
