@@ -42,6 +42,18 @@ def test_a_time_goes_before_offsets() -> None:
         assert found.starting == noon
 
 
+def test_without_name_servers_the_environment_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for every other client: INORDER_NAMESRV, NAMESRV_ADDR, that of `inorder up`; read once."""
+    monkeypatch.delenv("INORDER_NAMESRV", raising=False)
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    assert parse({"topic": "t"}).namesrv == "127.0.0.1:9876"
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1;b:2")
+    assert parse({"topic": "t"}).namesrv == "a:1;b:2"
+    monkeypatch.setenv("INORDER_NAMESRV", "c:3")
+    assert parse({"topic": "t"}).servers.namesrv == "c:3"
+    assert parse({"topic": "t", "nameServer": "d:4"}).namesrv == "d:4"
+
+
 def test_offsets_by_queue() -> None:
     """JSON by topic, broker and queue."""
     found = parse({**BASE, "startingOffsets": '{"orders": {"broker-a": {"0": 23, "1": -1}}}'})
