@@ -1,4 +1,4 @@
-"""`inorder check`: was order kept? The order checker over logs of your own."""
+"""`inorder check`: was order kept? The order checker over logs of your own, or a broker's files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ from inorder.errors import UsageError
 
 if TYPE_CHECKING:
     from inorder.checker import Event, Report
+    from inorder.store.deep import Comparison
+    from inorder.store.mending import Mended
 
 
 @says_errors
 def check(
     files: Annotated[
-        list[Path], typer.Argument(help="JSON lines or CSV; - is stdin.", metavar="FILE...")
-    ],
+        list[Path] | None, typer.Argument(help="JSON lines or CSV; - is stdin.", metavar="FILE...")
+    ] = None,
     *,
+    deep: Annotated[
+        Path | None,
+        typer.Option(
+            "--deep",
+            help="A broker's data directory: compare all queues with the log.",
+            metavar="DATA",
+        ),
+    ] = None,
     handling: Annotated[
         str, typer.Option("--handling", help="What waits for what: queue, key or concurrent.")
     ] = "queue",
@@ -39,9 +49,17 @@ def check(
 ) -> None:
     """Judge logs: was order kept? Names what is lost, doubled, inverted or overlaps.
 
-    Exit code 1 if anything is wrong, or if there was nothing to judge.
+    With --deep nothing but files is read, also beside a running broker on the same machine; a
+    broker corrects what differs when it meets it. Exit code 1 if anything is wrong, or if there was
+    nothing to judge.
     """
+    if deep is not None:
+        _check_deep(deep, output)
+        return
     from inorder import checker
+
+    if not files:
+        raise UsageError("give files to judge, or --deep and the data directory of a broker")
 
     if handling not in list(checker.Handling):
         raise UsageError(f"--handling {handling}: give queue, key or concurrent")
@@ -59,6 +77,49 @@ def check(
     put_page(as_json(_object(report)) if output is Output.JSON else str(report))
     if not report.ok:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _check_deep(root: Path, output: Output) -> None:
+    from inorder.config import StoreConfig
+    from inorder.disk import OsFiles
+    from inorder.store.deep import compare
+    from inorder.wire.delaylevels import parse_delay_levels
+
+    found = compare(OsFiles(), root, parse_delay_levels(StoreConfig().delay_levels))
+    if output is Output.JSON:
+        shown = as_json(
+            {
+                "ok": found.ok,
+                "queues": found.queues,
+                "entries": found.entries,
+                "problems": found.problems,
+                "queues_that_differ": [
+                    {
+                        "topic": one.topic,
+                        "queue": one.queue_id,
+                        "wrong_entries": one.changed,
+                        "lost": one.lost,
+                    }
+                    for one in found.differing
+                ],
+            }
+        )
+    else:
+        shown = "\n".join([*found.problems, *map(_difference, found.differing), _summary(found)])
+    put_page(shown)
+    if not found.ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _difference(one: Mended) -> str:
+    lost = ", ".join(f"{low} to {high - 1}" for low, high in one.lost)
+    wrong = f"{one.topic}/{one.queue_id}: {one.changed} entries do not lead to their messages"
+    return f"{wrong}; not in the log: offsets {lost}" if lost else wrong
+
+
+def _summary(found: Comparison) -> str:
+    counts = f"{found.queues} queues with {found.entries} entries compared"
+    return f"{counts}, {len(found.differing)} differ"
 
 
 def _events(files: list[Path]) -> Iterator[Event]:
