@@ -914,6 +914,52 @@ MUTANTS = [
         "    done = 0\n",
         "tests/unit/ordering/test_sequence.py",
     ),
+    # Name servers that differ, maps that are made, names that are taken.
+    Mutant(
+        "no-map-is-asked-for", "A13", "a broker takes keyed sends that were placed by no map",
+        "inorder.broker.numbering",
+        "DIGESTS_SINCE: Final = 2\n",
+        "DIGESTS_SINCE: Final = 99\n",
+        "tests/integration/test_placed_sends.py",
+    ),
+    Mutant(
+        "one-name-server-is-asked", "A13", "routes and maps come from one name server",
+        "inorder.client.nameservers",
+        "        if len(self.addresses) == 1:\n",
+        "        if self.addresses:\n",
+        "tests/integration/test_differing_nameservers.py::"
+        "test_a_key_stays_in_its_queue_when_the_first_name_server_knows_less",
+    ),
+    Mutant(
+        "void-maps-count", "A13", "a map that all of its brokers deny is used for ever",
+        "inorder.client.state.keymaps",
+        "                void.add(encoded)\n",
+        "                left.add(encoded)\n",
+        "tests/unit/client/test_key_map_client.py::"
+        "test_a_map_of_a_name_server_that_no_broker_holds_is_void",
+    ),
+    Mutant(
+        "maps-open-before-all-hold-them", "A13", "a first map is opened where it is installed",
+        "inorder.client.state.making",
+        "    if missing:\n",
+        "    if missing == 0:\n",
+        "tests/property/test_making_model.py::test_there_is_one_map_whoever_makes_it",
+    ),
+    Mutant(
+        "what-was-stored-is-not-read-first", "A13", "before a first map there is no chapter",
+        _RESIZING,
+        "    forgotten = not now.version and (empty or not plan.base)\n",
+        "    forgotten = not now.version\n",
+        "tests/integration/test_making_maps.py::"
+        "test_a_topic_with_messages_gets_its_first_map_in_order",
+    ),
+    Mutant(
+        "names-are-not-taken", "A13", "a second broker of a name takes over the routes",
+        "inorder.nameserver.routes",
+        "        self._check_not_taken(new, broker.addresses.get(new.broker_id))\n",
+        "",
+        "tests/unit/nameserver/test_routes.py::test_the_name_of_a_connected_broker_is_taken",
+    ),
     # The Spark sink.
     Mutant(
         "rows-share-a-number", "A12", "further rows of a message have the number of its first",

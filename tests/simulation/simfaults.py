@@ -180,6 +180,23 @@ class Faults:
         await self._world.start_broker(broker, how=ended, unsynced=unsynced)
         self._down.discard(broker.name)
 
+    async def names(self, draw: random.Random) -> None:
+        """One of the name servers, which know different brokers, dies and comes back knowing none.
+
+        Half of the time brokers and clients then hear first what the other one does not know.
+        """
+        number = draw.choice((0, 1))
+        if f"names {number}" in self._down:
+            return
+        self._down.add(f"names {number}")
+        server = self._world.cluster.names[number]
+        self._world.say(f"name server {number} dies")
+        server.kill()
+        await asyncio.sleep(self._while_s(draw))
+        await server.start()
+        self._world.say(f"name server {number} is back")
+        self._down.discard(f"names {number}")
+
     async def flap(self, draw: random.Random) -> None:
         """A broker dies again and again, soon after each start; often an owner died with it."""
         broker = draw.choice(self._world.cluster.brokers)
@@ -315,5 +332,5 @@ _ACTS = {
     "power cut": Faults.cut_power, "broker restarted": Faults.restart, "clock": Faults.clock,
     "disk full": Faults.disk_full, "reset": Faults.reset,
     "redrive": Faults.redrive, "taken away": Faults.take_away, "resize": Faults.resize,
-    "abort": Faults.abort, "flap": Faults.flap, "comeback": Faults.comeback,
+    "abort": Faults.abort, "names": Faults.names, "flap": Faults.flap, "comeback": Faults.comeback,
 }  # fmt: skip

@@ -19,7 +19,7 @@ KINDS: Final = (
 )  # fmt: skip
 MORE_KINDS: Final = ("abort",)
 """Kinds that are drawn only when they are asked for: so the seeds of before stay what they are."""
-LATER_KINDS: Final = ("flap", "comeback")
+LATER_KINDS: Final = ("flap", "comeback", "names")
 """Kinds that came later: a seed has one or two of them beside its others, or none. They are drawn
 by themselves, so that the seeds of before can be played without them."""
 LATER_RATIO: Final = 0.4
@@ -104,7 +104,9 @@ class Plan:
             ),
             only=only,
         )
-        return plan._with_later(span_s) if later and not only else plan
+        if later and not only:
+            plan = plan._with_later(span_s)
+        return replace(plan, brokers=2) if plan.names_differ else plan
 
     def _with_later(self, span_s: float) -> Plan:
         draw = stream(self.seed, "later")
@@ -116,6 +118,11 @@ class Plan:
         ]
         faults = sorted((*self.faults, *more), key=lambda fault: fault.at_s)
         return replace(self, faults=tuple(faults))
+
+    @property
+    def names_differ(self) -> bool:
+        """Tell whether there are two name servers, of which the second knows one broker less."""
+        return any(fault.kind == "names" for fault in self.faults)
 
     @property
     def is_calm(self) -> bool:

@@ -121,8 +121,10 @@ class World:
         self.loop = loop
         self.plan = plan
         self.draw = stream(plan.seed, "world")
+        self._clients = 0
         config = BrokerConfig(store=replace(_STORE, sync_flush=plan.sync_flush))
-        self.cluster = SimCluster(loop, broker=config, brokers=plan.brokers)
+        known_to = [(0,), (0, 1)] if plan.names_differ else ()
+        self.cluster = SimCluster(loop, broker=config, brokers=plan.brokers, known_to=known_to)
         self.client_config = ClientConfig(
             consumer=ConsumerConfig(
                 lease_ms=plan.lease_ms,
@@ -249,7 +251,7 @@ class World:
 
     async def join(self) -> None:
         """Start another consumer."""
-        node, session = await self.cluster.client(self.client_config)
+        node, session = await self._client()
         consumer = Consumer(session, group=GROUP, consume_from="first")
         policy = Park(attempts=ATTEMPTS) if self.plan.bad_keys else Block()
         on = consumer.on(TOPIC, order=self.plan.order, concurrency=4, on_failure=policy)
@@ -293,9 +295,15 @@ class World:
     def _is_bad(self, key: str) -> bool:
         return int(key[1:]) < self.plan.bad_keys
 
+    async def _client(self) -> tuple[Node, Session]:
+        """Return a client; where name servers differ every other one asks the poorer one first."""
+        self._clients += 1
+        names = (0,) if not self.plan.names_differ else ((1, 0), (0, 1))[self._clients % 2]
+        return await self.cluster.client(self.client_config, names=names)
+
     async def feed(self) -> None:
         """Send to all keys, without waiting for answers."""
-        _, session = await self.cluster.client(self.client_config)
+        _, session = await self._client()
         producer = Producer(session)
         sending = []
         for number in range(self.plan.sends):

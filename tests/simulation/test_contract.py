@@ -74,6 +74,16 @@ def test_the_contract_holds_though_brokers_flap_and_stock_owners_come_back(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("names",), ("names", "broker killed"), ("names", "resize")])
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_the_contract_holds_though_name_servers_differ(seed: int, kinds: tuple[str, ...]):
+    """A13: one knows a broker less, half of the clients ask it first, and both come and go."""
+    outcome = play(Plan.of(seed, kinds))
+    if not outcome.ok:
+        pytest.fail(story(shrink(outcome)))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kinds"),
     [*((seed, ("resize", "reset", "redrive")) for seed in range(1, 9)), *FOUND_AMONG],
