@@ -1049,6 +1049,35 @@ MUTANTS = [
         "tests/unit/broker/state/test_subscription_differences.py::"
         "test_topics_that_members_want_differently",
     ),
+    Mutant(
+        "doubt-is-ignored", "P2, P4", "after a failed sync of their files owners go on as before",
+        "inorder.broker.safety",
+        "        if self._broken:\n            raise",
+        "        if not self:\n            raise",
+        "tests/integration/test_broker_safety.py::"
+        "test_a_failed_sync_of_an_own_file_stops_all_until_it_is_written_anew",
+    ),
+    Mutant(
+        "no-descriptor-is-final", "P1", "a lack of descriptors counts as a failed sync",
+        "inorder.store.faults",
+        "    if error in NO_DESCRIPTORS:\n",
+        "    if error is NO_DESCRIPTORS:\n",
+        "tests/integration/test_broker_safety.py::test_no_descriptor_is_no_failed_sync",
+    ),
+    Mutant(
+        "a-damaged-message-is-passed", "P3, P4", "the next pull begins behind a damaged message",
+        "inorder.client.receiving",
+        "        return Received(found, found[-1].offset + 1)\n",
+        "        return Received(found, next_offset)\n",
+        "tests/unit/client/test_receiving.py::test_a_damaged_message_hides_none_before_it",
+    ),
+    Mutant(
+        "a-damaged-message-hides-others", "P8", "a damaged message fails the whole pull",
+        "inorder.client.receiving",
+        "    if found:\n        return Received",
+        "    if not error:\n        return Received",
+        "tests/unit/client/test_receiving.py::test_a_damaged_message_hides_none_before_it",
+    ),
 ]  # fmt: skip
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
