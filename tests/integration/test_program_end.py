@@ -125,3 +125,38 @@ enough.wait(60)
         members = [each.connections for each in admin.groups.consumers("g").values()]
     assert committed == handled > 20
     assert not any(members)
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_sends_that_have_no_outcome_are_said_to_be_lost(
+    broker: RunningBroker, tmp_path: Path, closes: bool
+) -> None:
+    """The broker goes away for good: the program says at its end how many are lost, and why."""
+    text = """
+import sys
+import inorder
+
+config = inorder.ClientConfig(send_timeout_ms=500)
+producer = inorder.Producer(config=config)
+producer.send("orders", b"first", key="k")
+print("go", flush=True)
+sys.stdin.readline()
+for number in range(40):
+    producer.send_nowait("orders", b"%d" % number, key="k")
+"""
+    script = tmp_path / "program.py"
+    script.write_text(text + ("producer.close()\n" if closes else ""))
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=os.environ | {"NAMESRV_ADDR": broker.namesrv},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "go\n"
+        broker.kill()
+        _, errors = process.communicate("go\n", timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    assert "40 messages of send_nowait failed" in errors
+    assert process.returncode == (1 if closes else 0)

@@ -205,6 +205,8 @@ class Consumer:
         if not self._registrations:
             raise UsageError("there is nothing to consume; register a handler with on(topic) first")
         session = await self._access.open()
+        if self._closing is not None:
+            raise AlreadyClosed("this consumer was closed while it started")
         self._consuming = Consuming(
             session,
             self._group,
