@@ -369,7 +369,7 @@ class SubscriptionsDiffer(BrokerError):
     """SUBSCRIPTIONS_DIFFER: members of the group want other topics or tags, and the broker is set
     to refuse such a member. `groups` are those that were not joined, with commas between them."""
 
-    code = 7150
+    code = 7160
     says = (("groups", "subsDiffer"), ("capability", "inorder"))
     groups: str = ""
     capability: int = 0

@@ -127,7 +127,7 @@ def test_a_broker_that_is_set_to_refuses_the_second_member():
 
 
 def test_a_stock_member_that_is_refused_gets_an_error_and_no_queues():
-    """Code 7150 to its heartbeat, code 1 to the question who the members are; others stay."""
+    """Code 7160 to its heartbeat, code 1 to the question who the members are; others stay."""
 
     async def story(kit: Kit) -> None:
         _, session = await kit.client()

@@ -7,7 +7,7 @@ file.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, unique
 from typing import Final
 
 CAPABILITY: Final = "inorder"
@@ -119,6 +119,7 @@ NOTHING_STORED: Final = "no"
 """Its value."""
 
 
+@unique
 class ExtensionCode(IntEnum):
     """Requests of ours."""
 
@@ -150,6 +151,7 @@ class ExtensionCode(IntEnum):
     PARK_MOVE = 7138
 
 
+@unique
 class ExtensionAnswer(IntEnum):
     """Answers of ours."""
 
@@ -169,7 +171,7 @@ class ExtensionAnswer(IntEnum):
     """Another consumer has the queue (`holder`, `epoch`), or it was reset, or freed. Not done."""
     LEASES_FULL = 7121
     """There is no room for another lease, or for another map of finished messages."""
-    SUBSCRIPTIONS_DIFFER = 7150
+    SUBSCRIPTIONS_DIFFER = 7160
     """A heartbeat's group has members with other subscriptions, and the broker is set to refuse
     such a member (`refuse_different_subscriptions`). Its other groups count."""
     RESIZE_UNDER_WAY = 7140

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from inorder import errors
 from inorder.broker.state.members import Member, Members
 from inorder.broker.state.subscriptions import differences, in_words, wishes_of
+from inorder.errors import BROKER_ERRORS
 from inorder.wire.bodies.connections import ConsumerConnections, Difference
+from inorder.wire.extensions import ExtensionAnswer
 from inorder.wire.subscription import parse_subscription
 
 
@@ -145,3 +148,14 @@ def test_differences_travel_with_the_connections_of_a_group() -> None:
     answer = ConsumerConnections(differences=found)
     assert ConsumerConnections.decode(answer.encode()).differences == found
     assert b"inorder" not in ConsumerConnections().encode()
+
+
+def test_every_answer_of_ours_has_a_code_of_its_own() -> None:
+    """And the error of our client that stands for it has the same."""
+    raised = {kind.__name__: code for code, kind in BROKER_ERRORS.items()}
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    own = {kind.__name__: kind.code for kind in classes if "code" in vars(kind)}
+    assert {name: own[name] for name in raised} == raised
+    codes = [code for code in own.values() if code >= 7000]
+    assert sorted(codes) == sorted(set(codes))
+    assert set(codes) <= {int(answer) for answer in ExtensionAnswer}
