@@ -85,7 +85,8 @@ class Reader:
         self._log = log
         self.hot_bytes = _memory_bytes() if hot_bytes is None else hot_bytes
 
-    # hot: 32 contiguous records 3 µs (4.3 if their entries are in a file), 32 scattered ones 10 µs
+    # hot: 32 contiguous records 3 µs (4.3 if their entries are in a file), 32 scattered ones 10 µs;
+    # to compare them with their entries 0.1 µs a record, 2 µs without the compiled module
     def get(
         self,
         queue: QueueIndex,
