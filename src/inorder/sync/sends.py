@@ -112,6 +112,8 @@ class SharedUnheard(Unheard):
 class SendFuture(Posted):
     """The future of `send_nowait`: it knows whether somebody asks."""
 
+    unheard_at = 0  # also of one whose making Ctrl-C has ended
+
     def __init__(
         self,
         portal: Portal,
@@ -125,7 +127,6 @@ class SendFuture(Posted):
         super().__init__(portal, begin, ())
         self.asked = False
         self.message = message  # its topic and key
-        self.unheard_at = 0
         self._unheard = unheard
         self._room = room
         self._size = size
