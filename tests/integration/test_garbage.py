@@ -87,7 +87,7 @@ def test_an_attack_is_answered_or_closed_and_others_are_served(scene: Scene, nam
 @pytest.mark.slow
 def test_running_out_of_descriptors_refuses_connections_and_recovers(tmp_path: Path) -> None:
     """With few descriptors left the broker goes on for whom it serves, and for all afterwards."""
-    target = Target(tmp_path, {}, files_max=96)
+    target = Target(tmp_path, {}, files_max=160)
     try:
         with Peer(target.broker) as served:
             send = Command.request(310, catalogue.send_fields("scarce"), b"x")
@@ -95,7 +95,7 @@ def test_running_out_of_descriptors_refuses_connections_and_recovers(tmp_path: P
             assert answer is not None
             assert answer.code == 0
             crowd = []
-            for _ in range(150):
+            for _ in range(250):
                 peer = Peer(target.broker)
                 crowd.append(peer)
             try:
