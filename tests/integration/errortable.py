@@ -197,13 +197,6 @@ def mapped_topic() -> None:
         admin.topics.update("orders", queues=8)
 
 
-def unmapped_topic() -> None:
-    """Resize a topic that a send made."""
-    with running() as broker, inorder.Admin(broker.namesrv) as admin:
-        send(broker.namesrv, "plain")
-        admin.topics.resize("plain", queues=8)
-
-
 CASES = (
     Case("no name server given", no_name_server, "write `host:9876`, or set `NAMESRV_ADDR`"),
     Case("wrong host", wrong_host, "correct the name; `getent hosts NAME` shows it"),
@@ -248,11 +241,6 @@ CASES = (
         "other queues for a topic with a key map",
         mapped_topic,
         "`inorder topic resize`, which keeps the order of keys",
-    ),
-    Case(
-        "resize of a topic without a key map",
-        unmapped_topic,
-        "`inorder topic create`; or `topic update --queues`, if order does not matter",
     ),
     Case("`Park` without keys", park_without_keys, 'use `order="key"`, or another policy'),
     Case("`Park` on Apache RocketMQ", park_on_rocketmq, "use `DeadLetter` or `Block` there"),

@@ -75,7 +75,7 @@ def test_garbage_in_our_own_requests_is_answered_and_poisons_nothing(
             assert [one.exc_info for one in caplog.records if one.exc_info] == []
             strange = [name for name in rig.broker.topics.names() if not LEGAL.fullmatch(name)]
             assert strange == []
-            assert len(rig.broker.topics.names()) < 30
+            assert len(rig.broker.topics.names()) < 60
             assert {len(place.group) <= 255 for place in rig.broker.parking.table.places} <= {True}
             assert (await rig.send(b"x", b="Others")).code == 0
         async with running(files.kill()) as rig:
@@ -97,7 +97,7 @@ def test_honest_requests_are_not_refused() -> None:
                 codes[code] = (answer.code, answer.remark)
             refused = {code for code, (answer, _) in codes.items() if answer}
             # No lease is held any more, another topic is not there, nothing was stopped.
-            assert refused == {7121, 7130, 7135, 7136, 7141, 7142, 7145}, codes
+            assert refused == {7121, 7130, 7135, 7136, 7142, 7145}, codes
 
     asyncio.run(scenario())
 

@@ -41,7 +41,7 @@ def resize_view(broker: Broker, resizing: Resizing, topic: str, group: str) -> R
         now.withdrawn,
         PROTOCOL,
         resizing.is_empty(topic),
-        resizing.is_making(topic),
+        resizing.is_making(topic) or (config is not None and resizing.is_bare(topic)),
         broker.config.auto_create_topics,
     )
 

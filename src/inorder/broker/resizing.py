@@ -198,7 +198,7 @@ class Resizing:
         self, topic: str, now: Versions, plan: Plan, making: TopicConfig | None = None
     ) -> None:
         self._stopping[topic] = plan
-        if making is not None and not now.version and self._is_bare(topic):
+        if making is not None and not now.version and self.is_bare(topic):
             self._make(making, plan)
         self._forget_targets()
         try:
@@ -226,7 +226,7 @@ class Resizing:
         self._broker.save_topics()
         log.info("topic=%s made, closed until all brokers of %s have it", config.name, plan.map)
 
-    def _is_bare(self, topic: str) -> bool:
+    def is_bare(self, topic: str) -> bool:
         """Tell whether a topic is not there, or as a kill left it right after it was made."""
         config = self._broker.topics.get(topic)
         return config is None or (not config.perm and not map_text(config) and self.is_empty(topic))

@@ -101,6 +101,8 @@ class Maker:
                 views = await self.views(names)
                 if views is None:
                     return None
+                if self._auto and rules.is_there(views):
+                    return None  # a send makes missing topics, and gives no map to others
                 if wanted is None or any(wanted.id in view.withdrawn for view in views.values()):
                     wanted = Wanted(session.message_ids.at(session.clock.now_ms()), spread(views))
                 step = rules.next_step(views, wanted)

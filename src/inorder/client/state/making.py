@@ -104,6 +104,12 @@ def _planned(views: Mapping[str, ResizeView], wanted: Wanted) -> PlanView:
     return PlanView(wanted.id, version, text, base)
 
 
+def is_there(views: Mapping[str, ResizeView]) -> bool:
+    """Tell whether the topic is there without a map, and nobody is giving it one."""
+    begun = any(view.version or view.plan or view.making for view in views.values())
+    return not begun and any(view.write_queues for view in views.values())
+
+
 def mentioned(views: Mapping[str, ResizeView]) -> set[str]:
     """Return the brokers that plans and maps name."""
     texts = [view.map for view in views.values() if view.map]
