@@ -108,8 +108,9 @@ class OwnersFile:
             generation=broker.generations.highest,
             ours=broker.store.was_ours,
         )
-        end = broker.store.log.end_position
-        if max(ownerrecords.depends_on(records), broker.store.recovery.noted_position) > end:
+        end, recovery = broker.store.log.end_position, broker.store.recovery
+        known_end = max(ownerrecords.depends_on(records), recovery.noted_position)
+        if known_end > end or recovery.was_short:
             self.start.lost_tail()
         self._look_for_losses(known=bool(records), checksum=checksum)
         ours = not records or ownerrecords.wrote(records, checksum)

@@ -73,6 +73,8 @@ class RecoveryReport:
     """Topic, queue and end of queues of which more may have been given out than is known."""
     noted_position: int = 0
     """The highest end of the log that was noted: beyond the end, a tail is lost."""
+    was_short: bool = False
+    """A file of the log was short: a tail may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,7 @@ class Recovery:
             for slot in (written, synced)
         )
         self._log.segments.load(short_allowed=unfinished)
+        self.report.was_short = self._log.segments.completed
         self._queues.short_allowed = unfinished
         if not self._log.segments.items:
             self._refuse_queues_without_log()

@@ -19,13 +19,14 @@ log = get_logger(__name__)
 class Segments:
     """Neighbouring segments of one size, oldest first."""
 
-    __slots__ = ("_directory", "_files", "items", "size")
+    __slots__ = ("_directory", "_files", "completed", "items", "size")
 
     def __init__(self, files: Files, layout: Layout, size: int) -> None:
         self._files = files
         self._directory = layout.commitlog
         self.size = size
         self.items: list[Segment] = []
+        self.completed = False  # a file was short: what it held may be lost
 
     def load(self, *, short_allowed: bool) -> None:
         """Find the files; complete short ones if `short_allowed`.
@@ -60,6 +61,7 @@ class Segments:
             segment = Segment(self._files, path, position, self.size)
             if size != self.size:
                 segment.create()
+                self.completed = True
             self.items = [*self.items, segment]
         for before, after in zip(self.items, self.items[1:], strict=False):
             if before.end != after.position:
