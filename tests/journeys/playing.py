@@ -193,7 +193,7 @@ class Player:
         """
         wanted = self._lines() + self._rng.randrange(1, max(2, self._count))
         early, moment = self._rng.random() < 0.15, self._rng.uniform(0.2, 2)
-        if not early:
+        if not early and self._lines() < 2 * self._count:  # else all may be done
             self._wait_for_lines(self._lines() + 1, PROGRESS_S)
         self._wait_for_lines(wanted, moment)
         time.sleep(self._rng.uniform(0, 0.1))
