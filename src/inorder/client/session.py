@@ -194,9 +194,10 @@ class Session:
 
     async def _find_broker(self, broker: str) -> str | None:
         """Ask the name servers for a broker that no route has named."""
-        for data in (await self.cluster_info()).brokers.values():
-            if MASTER_ID in data.addresses:
-                self._addresses[data.name] = data.addresses[MASTER_ID]
+        with contextlib.suppress(InorderError):  # the caller says what is missing
+            for data in (await self.cluster_info()).brokers.values():
+                if MASTER_ID in data.addresses:
+                    self._addresses[data.name] = data.addresses[MASTER_ID]
         return self._addresses.get(broker)
 
     def address_of(self, broker: str) -> str | None:
