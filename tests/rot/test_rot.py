@@ -28,6 +28,13 @@ def test_a_damaged_file_loses_nothing_silently(only: str, kind: str) -> None:
         assert not verdict.problems, verdict
 
 
+@pytest.mark.slow
+def test_a_negative_position_does_not_move_the_beginning_of_a_queue() -> None:
+    """A group that begins there later gets what lies before that entry, too."""
+    verdict = play(20037)
+    assert not verdict.problems, verdict
+
+
 def test_the_judge_sees_a_loss_and_a_fence_that_went_back() -> None:
     """Messages without an effect, and without a word, are problems; new ones in any case."""
     case = Case(SEED)

@@ -56,11 +56,29 @@ def looks_intact(log: CommitLog, queue: QueueIndex) -> bool:
         return False
     if first <= queue.first_file // ENTRY_BYTES:
         return True
-    data = queue.read(first - 1, 1)
+    return is_gone(log, queue, first - 1)
+
+
+def is_gone(log: CommitLog, queue: QueueIndex, offset: int) -> bool:
+    """Tell whether the record of an entry is one that the log has no more; a filler has none.
+
+    Positions grow along a queue: if the entry before names a later record, one of them is wrong.
+    """
+    data = queue.read(offset, 1)
     if len(data) != ENTRY_BYTES:
         return False
     position, size, _ = ENTRY.unpack(data)
-    return bool(size == FILLER_SIZE or (size > 0 and 0 <= position < log.min_position))
+    if size == FILLER_SIZE:
+        return True
+    if size <= 0 or not 0 <= position < log.min_position:
+        return False
+    if offset <= queue.first_file // ENTRY_BYTES:
+        return True
+    before = queue.read(offset - 1, 1)
+    if len(before) != ENTRY_BYTES:
+        return True
+    position_before, size_before, _ = ENTRY.unpack(before)
+    return bool(size_before == FILLER_SIZE or position_before < position)
 
 
 def count_intact(

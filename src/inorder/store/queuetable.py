@@ -17,7 +17,7 @@ from inorder.disk import Files
 from inorder.errors import StoreError
 from inorder.logs import get_logger
 from inorder.store.commitlog import CommitLog
-from inorder.store.intact import leads_to_record, looks_intact
+from inorder.store.intact import is_gone, leads_to_record, looks_intact
 from inorder.store.layout import (
     ENTRY,
     ENTRY_BYTES,
@@ -251,7 +251,7 @@ class QueueTable:
             queue.start_at(first_file=bases[0], next_offset=end)
             self._clear_behind(queue, bases)
         self.set_min_offset(queue)
-        if not looks_intact(self._log, queue):
+        if not queue.damaged and not looks_intact(self._log, queue):
             self._damage(queue)
 
     def _behind_end(self, queue: QueueIndex) -> bytes:
@@ -426,18 +426,27 @@ class QueueTable:
             assert not queue.tail, "nothing follows what is not known"
             queue.start_at(first_file=queue.first_file, next_offset=mended.end)
         queue.min_offset, queue.first_position = 0, -1
-        self.set_min_offset(queue)
+        self.set_min_offset(queue, corrected=True)
         queue.damaged = False
         self.queue_files.queue_count = self.count_on_disk()
         return queue
 
-    def set_min_offset(self, queue: QueueIndex) -> None:
-        """Let a queue begin at the first entry whose record the log still has; drop older files."""
+    def set_min_offset(self, queue: QueueIndex, *, corrected: bool = False) -> None:
+        """Let a queue begin at the first entry whose record the log still has; drop older files.
+
+        An entry that does not lead to its record can mislead the search. Then nothing goes, the
+        queue begins where it began before, and it is damaged; unless it was just corrected.
+        """
         oldest = self._log.min_position
         if queue.first_position >= oldest:
             return
         low = max(queue.min_offset, queue.first_file // ENTRY_BYTES)
-        queue.min_offset = queue.find_first(oldest, low)
+        found = queue.find_first(oldest, low)
+        if found > low and not corrected and not is_gone(self._log, queue, found - 1):
+            queue.min_offset = low
+            self._damage(queue)
+            return
+        queue.min_offset = found
         first = queue.entry(queue.min_offset)
         queue.first_position = -1 if first is None else first[0]
         first_file = queue.first_file_of(queue.min_offset)
