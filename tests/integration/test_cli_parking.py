@@ -1,4 +1,4 @@
-"""`inorder parked` and `inorder redrive`, against a cluster in the process; and their page."""
+"""`inorder parked` and `inorder redrive`, against a cluster in the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import inorder
 import inorder.testing
 from inorder.cli.contents import app
 from inorder.testing.cluster import Cluster
-from tests.integration.test_howto_pages import blocks, run
+from tests.integration.test_howto_pages import run
 
 pytestmark = pytest.mark.slow
 
@@ -36,19 +36,29 @@ def park(namesrv: str, group: str = "billing") -> None:
         assert answers == ["parked"] * 3
 
 
-def test_the_commands_of_the_page(tmp_path: Path) -> None:
+COMMANDS = """\
+set -e -o pipefail
+inorder parked
+inorder parked billing --topic orders
+inorder parked show billing order-13
+inorder redrive billing order-13 --dry-run
+inorder parked drop billing order-13 --first --reason "customer 7 was deleted" --yes
+inorder parked drop billing order-13 --reason "test data" --yes
+"""
+
+
+def test_commands_show_and_drop_what_is_parked(tmp_path: Path) -> None:
     """Each succeeds and says nothing on stderr; in the end nothing is left in the key."""
     command = tmp_path / "inorder"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m inorder.cli.main "$@"\n')
     command.chmod(0o755)
-    script = "\n".join(["set -e -o pipefail", *blocks("parking.md", "bash")])
 
     async def story() -> tuple[int | None, str, str]:
         async with Cluster() as cluster:
             await asyncio.to_thread(park, cluster.namesrv)
             path = f"{tmp_path}:{os.environ['PATH']}"
             env = {"PATH": path, "INORDER_NAMESRV": cluster.namesrv}
-            return await run("bash", "-c", script, env=env)
+            return await run("bash", "-c", COMMANDS, env=env)
 
     code, out, errors = asyncio.run(story())
     assert (code, errors) == (0, "")
