@@ -323,3 +323,26 @@ def test_a_changed_file_of_offsets_skips_nothing(clean: bool) -> None:
         assert ledger.applied == sent
 
     play(story, broker=BROKER)
+
+
+def test_offsets_on_disk_count_after_a_power_cut_that_took_the_journal() -> None:
+    """The file of offsets is newer than what is left of the journal: that is no damage."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_with(kit, Ledger())
+        await begin(kit, consumer)
+        await send(kit, 0, 10)
+        await kit.until(lambda: committed(kit) == 10)
+        broker = kit.cluster.broker
+        await broker.owners_file.fold()  # this is on disk, what follows need not be
+        await send(kit, 10, 10)
+        await kit.until(lambda: committed(kit) == 20)
+        await broker.keeping.flush_now()
+        await broker.keeping.save_offsets_now()
+        kit.cluster.cut_power()
+        await kit.cluster.start_broker()
+        assert not [one for one in losses(kit) if "consumerOffset.json is damaged" in one]
+        assert committed(kit) == 20
+
+    for seed in range(5):
+        play(story, broker=BROKER, seed=seed)

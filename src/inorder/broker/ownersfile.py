@@ -114,7 +114,8 @@ class OwnersFile:
             self.start.lost_tail()
         self._look_for_losses(known=bool(records), checksum=checksum)
         ours = not records or ownerrecords.wrote(records, checksum)
-        if not ours and broker.store.undisturbed:
+        # After a power cut the file may be right, and the journal's word of it gone.
+        if not ours and broker.store.undisturbed and not self.start.may_have_lost:
             self._restore_offsets(records)
             ours = True
         self.commits_count = ours

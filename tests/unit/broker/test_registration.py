@@ -69,6 +69,7 @@ class FakeBroker:
         self.config = BrokerConfig(namesrv=namesrv, perm=perm)
         self.clock = clock
         self.address = "127.0.0.1:10911"
+        self.identity = "identity-of-a-directory"
         self.topics = TopicTable(cluster="DefaultCluster", broker="broker-a", now_ms=1)
         self.saves = 0
 
@@ -111,6 +112,7 @@ def test_all_topics_are_registered_at_start_and_every_30_s() -> None:
             "enableActingMaster": "false",
             "compressed": "false",
             "bodyCrc32": str(body_crc(bytes(command.body))),
+            "inorderIdentity": "identity-of-a-directory",
         }
         assert set(server.topics(0)) == set(broker.topics.names())
         await asyncio.sleep(61)

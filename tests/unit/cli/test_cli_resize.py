@@ -15,7 +15,7 @@ def test_an_interrupted_resize_says_how_to_go_on() -> None:
     """The text of the how-to page, word by word."""
     plan = PlanView("p", 2, "2/broker-a:0-7/broker-b:0-7")
     found = TopicResize(
-        "orders", 1, 4, {"broker-a": 2, "broker-b": 2}, plan, ("broker-a",), (), (), 0
+        "trades", 1, 4, {"broker-a": 2, "broker-b": 2}, plan, ("broker-a",), (), (), 0
     )
     text = describe(found)
     assert text in PAGE.read_text()
@@ -29,7 +29,7 @@ def test_an_interrupted_resize_says_how_to_go_on() -> None:
 def test_groups_that_wait_are_named() -> None:
     """With what they have left, and where."""
     waiting = WaitingGroup("reports", 2, 1290, False, ("broker-a",))
-    found = TopicResize("orders", 3, 5, {"broker-a": 5}, None, (), (), (waiting,), 11)
+    found = TopicResize("trades", 3, 5, {"broker-a": 5}, None, (), (), (waiting,), 11)
     text = describe(found)
     assert text in PAGE.read_text()
     assert shown(found)["waiting"] == [
@@ -44,7 +44,7 @@ def test_a_group_that_was_set_back_is_named() -> None:
     """With what it waits for, and where to look."""
     waiting = WaitingGroup("billing", 1, 4000, True, ("broker-a",), rests=True)
     found = TopicResize(
-        "orders", 2, 16, {"broker-a": 8, "broker-b": 8}, None, (), (), (waiting,), 0
+        "trades", 2, 16, {"broker-a": 8, "broker-b": 8}, None, (), (), (waiting,), 0
     )
     assert describe(found) in PAGE.read_text()
 
@@ -52,7 +52,7 @@ def test_a_group_that_was_set_back_is_named() -> None:
 def test_a_broker_that_was_not_told_of_an_abort_is_named() -> None:
     """And how to tell it."""
     found = TopicResize(
-        "orders", 1, 4, {"broker-a": 2, "broker-b": 2}, None, (), (), (), 0, ("broker-b",)
+        "trades", 1, 4, {"broker-a": 2, "broker-b": 2}, None, (), (), (), 0, ("broker-b",)
     )
     assert describe(found, taken_back=True) in PAGE.read_text()
     assert shown(found)["away"] == ["broker-b"]
@@ -65,5 +65,5 @@ def test_a_group_that_could_go_on_and_does_not_is_told_of() -> None:
     hint = "inorder parked billing"
     for behind, rests, told in ((0, False, True), (7, False, False), (0, True, False)):
         waiting = WaitingGroup("billing", 1, behind, True, (), rests=rests)
-        found = TopicResize("orders", 2, 4, {"broker-a": 4}, None, (), (), (waiting,), 0)
+        found = TopicResize("trades", 2, 4, {"broker-a": 4}, None, (), (), (waiting,), 0)
         assert (hint in describe(found)) == told
