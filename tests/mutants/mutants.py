@@ -105,6 +105,20 @@ MUTANTS = [
         "                self.now, start=self.now.start, boot_id=\"\", clean=False\n",
         f"{_IN_DAMAGE}test_epochs_and_fences_grow_on_without_the_count_of_starts",
     ),
+    Mutant(
+        "a-power-cut-is-damage", "P4, A14", "offsets that outlived their journal are thrown away",
+        "inorder.broker.ownersfile",
+        "        if not ours and broker.store.undisturbed and not self.start.may_have_lost:\n",
+        "        if not ours and broker.store.undisturbed:\n",
+        f"{_IN_DAMAGE}test_offsets_on_disk_count_after_a_power_cut_that_took_the_journal",
+    ),
+    Mutant(
+        "a-wrong-entry-is-gone", "P4, A14", "a queue begins behind an entry without a record",
+        "inorder.store.queuetable",
+        "if found > low and not corrected and not is_gone(self._log, queue, found - 1):",
+        "if False:",
+        "tests/unit/store/test_queue_beginnings.py::test_a_negative_position_hides_nothing_before_it",
+    ),
     # Who owns a queue.
     Mutant(
         "commit-without-epoch", "P4, A11", "a commit under a stale epoch counts",
