@@ -16,6 +16,7 @@ from inorder.spark.sending import AHEAD_MAX, Sender
 from inorder.spark.sink import OutOfOrder, parse, send_rows
 from inorder.wire.batch import decode_batch
 from inorder.wire.requests.producers import ProducerState
+from inorder.wire.sendframes import by_map
 from tests.spark.jobkit import stored
 
 pa = pytest.importorskip("pyarrow")
@@ -135,9 +136,9 @@ def refuse_one(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
     """Let the broker refuse the n-th request; return where requests are counted."""
     real, calls = Sender._ask, [0]
 
-    def ask(self: Sender, lane: Any, version: int) -> Any:
+    def ask(self: Sender, lane: Any, placed: bytes) -> Any:
         calls[0] += 1
-        return real(self, lane, version + 7 if calls[0] == number else version)
+        return real(self, lane, by_map(99, "0") if calls[0] == number else placed)
 
     monkeypatch.setattr(Sender, "_ask", ask)
     return calls
