@@ -41,6 +41,7 @@ from tests.crash.verify import Contents
 MEMBERS = 3
 LOOK_S = 0.2
 DRAIN_S = 150
+BEGUN = 100  # messages that are handled before anybody is killed
 # What is counted and not judged: nothing. Leases and the journals of the broker leave no room for
 # overlaps of handlers that take milliseconds, nor for commits that go back.
 COUNTED: frozenset[Kind] = frozenset()
@@ -97,6 +98,12 @@ class Watch:
                 name = f"{queue.topic}/{queue.broker}/{queue.index}"
                 self.seen.append(Committed("the group", name, offset, at_ns))
 
+    async def until_done(self, count: int, seconds: float) -> None:
+        """Wait until the group has committed so many messages: a busy machine begins slowly."""
+        async with asyncio.timeout(seconds):
+            while sum(offset for offset in self._last.values() if offset > 0) < count:
+                await asyncio.sleep(LOOK_S)
+
     async def left(self) -> str:
         """Say what the group has not done yet, if anything."""
         try:
@@ -128,6 +135,8 @@ async def run(plan: Plan, folder: Path, *, show: bool = False) -> tuple[Report, 
             crew.add()
         watch = Watch(namesrv)
         watching = asyncio.create_task(watch.run())
+        if not plan.forgetful:
+            await watch.until_done(BEGUN, DRAIN_S)
         await torment.run(stream(plan.seed, "torment"), [broker], crew, figures, show=show)
         told = await stop_all(workers)
         await crew.wait_done(watch.left, DRAIN_S)
