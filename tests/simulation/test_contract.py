@@ -62,6 +62,14 @@ def test_the_contract_holds_where_it_once_did_not(seed: int):
 
 
 @pytest.mark.slow
+def test_a_queue_that_a_power_cut_took_begins_anew():
+    """Its noted end outlived its files and the log: the queue stood still for ever."""
+    outcome = play(Plan.of(6_000_522))
+    if not outcome.ok:
+        pytest.fail(story(shrink(outcome)))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("flap",), ("comeback", "close", "join"), ("flap", "freeze")])
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_the_contract_holds_though_brokers_flap_and_stock_owners_come_back(

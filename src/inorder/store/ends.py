@@ -30,7 +30,7 @@ import contextlib
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
@@ -191,6 +191,17 @@ class Notes:
         kept = {topic: at for topic, at in self.dropped.items() if at > oldest}
         self.dropped = kept
         return self
+
+    def without_lost(self, log_end: int, there: Container[Key]) -> None:
+        """Forget ends of queues that a power cut took with the end of the log, files and all.
+
+        They begin anew, in the generation that such a log begins. A queue that retention emptied
+        has no files either, and keeps its end.
+        """
+        for key, noted in list(self.ends.items()):
+            if noted.position > log_end and not noted.emptied and key not in there:
+                del self.ends[key]
+                self.firsts.pop(key, None)
 
 
 def pack(block: Block) -> bytes:

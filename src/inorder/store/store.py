@@ -244,7 +244,8 @@ class Store:
         """Note where all queues end now, before one of them gets a message."""
         if notes is None or not self.queues.trusting:
             notes = Notes() if notes is None else notes
-            self.queues.load_all()
+            there = {(queue.topic, queue.queue_id) for queue in self.queues.load_all()}
+            notes.without_lost(self.log.end_position, there)
         notes.kept = self._kept = self.log.min_position
         notes.without_gone(self.log.min_position)
         for queue in self.queues.loaded():

@@ -126,3 +126,13 @@ def test_a_file_that_cannot_be_folded_now_is_synced_and_folded_later() -> None:
     file.plan_flush()()
     names = [name for name in files.listdir(ROOT / "inorder") if name.startswith("ends.")]
     assert sum(len(files.read(ROOT / "inorder" / name)) for name in names) < ends.FOLD_BYTES_MIN
+
+
+def test_a_queue_that_a_power_cut_took_with_the_log_has_no_end_any_more() -> None:
+    """Others keep theirs: what has files, what retention emptied, what the log still reaches."""
+    notes = Notes()
+    notes.take(Ends(500, [("T", 0, 1), ("T", 1, 1)]))
+    notes.take(Emptied(600, [("T", 2, 7)]))
+    notes.take(Ends(300, [("T", 3, 4)]))
+    notes.without_lost(400, {("T", 1)})
+    assert sorted(notes.ends) == [("T", 1), ("T", 2), ("T", 3)]
