@@ -88,12 +88,12 @@ def test_nothing_waits_behind_a_handler_that_hangs(broker: RunningBroker):
     def handle(message: inorder.ReceivedMessage) -> None:
         if message.offset == 200 and message.queue.index < 2:
             hung.append(threading.current_thread().name)
-            gate.wait(30)
+            gate.wait(200)
         done.append(message.message_id)
 
     send(broker, 1600)
     with consumer:
-        wait(lambda: len(hung) == 2 and len(done) == 1598)
+        wait(lambda: len(hung) == 2 and len(done) == 1598, 90)
         assert not gate.is_set()
         gate.set()
         wait(lambda: len(done) == 1600)
