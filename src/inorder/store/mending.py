@@ -278,7 +278,7 @@ class _Correction:
 
     def _corrected(self, old: bytes, said: bytes, first: int) -> bytes:
         """Return what the entries from an offset on should be; count what is wrong or lost."""
-        if old == said:
+        if old == said and _NONE not in said:
             return old
         parts = bytearray(old)
         for at in range(0, len(old), ENTRY_BYTES):

@@ -142,3 +142,21 @@ def test_the_first_message_is_found_among_fillers(store: Store) -> None:
     fifth, _, _ = ENTRY.unpack(queue.read(5, 1))
     assert queue.find_first(fifth, 0) == 5
     assert queue.find_first(fifth + 1, 0) == 6
+
+
+def test_what_neither_log_nor_queue_has_is_lost_and_said(store: Store, files: FakeFiles) -> None:
+    """A whole file of zeros, whose records are gone as well: fillers, or it is found again."""
+    lost_to = 2 * CONFIG.queue_file_bytes // 20
+    for name in (0, CONFIG.queue_file_bytes):
+        files.write(FILE.with_name(f"{name:020d}"), bytes(CONFIG.queue_file_bytes))
+    queue = store.queue("T", 0)
+    for segment in store.log.segments.items:
+        for record in list(surviving(store.log.segments, segment.position, segment.end)):
+            if record.topic == "T" and record.queue_offset < lost_to:
+                path = ROOT / "commitlog" / f"{segment.position:020d}"
+                files.write(path, bytes(record.size), record.position - segment.position)
+    done = mended(store)
+    assert (done.changed, done.lost) == (lost_to, [(0, lost_to)])
+    assert queue.min_offset == lost_to
+    assert looks_intact(store.log, queue)
+    assert mended(store).lost == []
