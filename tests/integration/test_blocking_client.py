@@ -244,6 +244,14 @@ def test_the_name_server_comes_from_the_environment(
     assert not [thread for thread in threading.enumerate() if thread.name == "inorder"]
 
 
+def test_statistics_can_be_read_after_the_close(broker: RunningBroker):
+    """A job prints at its end what became of its messages."""
+    with broker.producer() as producer:
+        for number in range(10):
+            producer.send_nowait("orders", b"x", key=str(number))
+    assert (producer.statistics().sent, producer.statistics().failed) == (10, 0)
+
+
 def test_a_hook_that_calls_the_client_is_refused(broker: RunningBroker):
     """It would wait for itself."""
     producer = inorder.Producer(

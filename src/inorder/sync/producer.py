@@ -260,8 +260,9 @@ class Producer:
             self._portal.finish(self._async.close)
 
     def statistics(self) -> twin.ProducerStatistics:
-        """Return a snapshot."""
-        statistics: twin.ProducerStatistics = self._portal.call(self._async.statistics)
+        """Return a snapshot, also after `close`."""
+        read = self._async.statistics
+        statistics: twin.ProducerStatistics = read() if self._closed else self._portal.call(read)
         alone = 0 if self._express is None else self._express.sent
         return replace(statistics, sent=statistics.sent + alone)
 
