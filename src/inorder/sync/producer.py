@@ -260,7 +260,7 @@ class Producer:
             self._portal.finish(self._async.close)
 
     def statistics(self) -> twin.ProducerStatistics:
-        """Return a snapshot, also after `close`."""
+        """Return a snapshot."""
         read = self._async.statistics
         statistics: twin.ProducerStatistics = read() if self._closed else self._portal.call(read)
         alone = 0 if self._express is None else self._express.sent
