@@ -27,10 +27,15 @@ from tests.golden.replay.rules import Rule, is_later, rule_for
 
 MIB = 1024 * 1024
 NOT_SUPPORTED = 3
+_SLOWER = 5
 
 
 class _CapturedClock:
-    """Wall-clock time as in the capture; time that waits goes on as always."""
+    """Wall-clock time as in the capture; time that waits goes on, but slowly.
+
+    No conversation lasts as long as a pull may be held. If the machine stands still for so long,
+    the pull must still be answered where the capture has its answer.
+    """
 
     def __init__(self) -> None:
         self._now_ms = 1_794_700_000_000
@@ -40,7 +45,7 @@ class _CapturedClock:
         return self._now_ms
 
     def monotonic_ms(self) -> int:
-        return self._system.monotonic_ms()
+        return self._system.monotonic_ms() // _SLOWER
 
     def set(self, now_ms: int) -> None:
         self._now_ms = max(self._now_ms, now_ms)
