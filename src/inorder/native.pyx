@@ -13,7 +13,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
-INTERFACE = 1
+INTERFACE = 2
 """Goes up with every change of what this module offers; `inorder/accelerated.py` compares it."""
 
 cdef enum:

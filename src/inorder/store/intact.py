@@ -19,7 +19,7 @@ LIGHT_PREFIX: Final = "%LMQ%"
 _EACH: Final = struct.Struct(">qi4xi")  # the low half of the tag code: filters compare 32 bits
 _HEAD: Final = struct.Struct(">iiiiiqqi")
 _INT: Final = struct.Struct(">i")
-_native_count_right: Final = getattr(native, "count_right", None)
+_native_count_right: Final = None if native is None else native.count_right
 
 
 def is_intact(log: CommitLog, queue: QueueIndex, offset: int) -> bool:
