@@ -21,8 +21,7 @@ from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
 from inorder.store.store import Store
-from inorder.wire.ids import UniqueIds
-from inorder.wire.record import pack_host
+from inorder.wire.ids import UniqueIds, pack_host
 
 ROUNDS = 15
 MESSAGES = 4096

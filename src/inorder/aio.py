@@ -7,8 +7,9 @@ from inorder.client.consumer import Consumer, ConsumerStatistics
 from inorder.client.policies import Block, DeadLetter, Handled, Outcome, Park, Reject, Retry
 from inorder.client.producer import Producer
 from inorder.client.pullconsumer import PullConsumer
-from inorder.client.pulling import PullResult, PullStatus
+from inorder.client.pulling import PullResult
 from inorder.client.session import Session
+from inorder.client.state.pulldecisions import PullStatus
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import Fence, Message, ReceivedMessage, SendReceipt, SendStatus, TopicQueue
 

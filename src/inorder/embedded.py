@@ -14,7 +14,7 @@ from inorder.config import BrokerConfig, NameServerConfig
 from inorder.disk import Files, OsFiles
 from inorder.errors import AlreadyClosed, NotStarted
 from inorder.nameserver.server import NameServer
-from inorder.wire.hosts import show_address
+from inorder.wire.ids import show_address
 
 Address = tuple[str, int]
 

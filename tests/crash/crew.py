@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from inorder.checker import Event, Handled, Report
+from inorder.checker.history import read_history
 from inorder.clock import SystemClock
 from inorder.config import NameServerConfig
 from inorder.disk import OsFiles
 from inorder.nameserver.server import NameServer
-from inorder.testing.history import read_history
-from inorder.wire.hosts import show_address
+from inorder.wire.ids import show_address
 from tests.crash.producing import ROOT, OurBroker, Worker, end_child, python_path
 from tests.crash.producing import Plan as Producing
 

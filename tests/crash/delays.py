@@ -37,9 +37,9 @@ from inorder.net.connection import Connection
 from inorder.store.logscan import LogScan
 from inorder.store.store import Store
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.properties import get
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.sends import SendMessage
 from tests.crash.killing import READY_S, ROOT, Wrong, end
 
 DELAYS_S = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 35, 40, 45, 50, 60)

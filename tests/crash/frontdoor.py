@@ -15,11 +15,11 @@ from inorder.disk import OsFiles
 from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver.server import NameServer
 from inorder.net.connection import Connection
-from inorder.wire.bodies.register import RegisterBrokerBody
-from inorder.wire.command import Command
 from inorder.wire.fields import encode_fields
-from inorder.wire.hosts import show_address
+from inorder.wire.header import Command
+from inorder.wire.ids import show_address
 from inorder.wire.record import body_crc
+from inorder.wire.requests.registration import RegisterBrokerBody
 from inorder.wire.requests.routes import RegisterBroker
 
 BROKER = "broker-a"

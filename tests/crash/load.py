@@ -22,15 +22,13 @@ from inorder.errors import InorderError, NotFound, TransportError
 from inorder.model import TopicConfig, TopicQueue
 from inorder.net.connection import Connection
 from inorder.wire import properties as names
-from inorder.wire.batch import BatchItem, encode_batch
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
-from inorder.wire.javahash import java_hash
+from inorder.wire.header import Command
+from inorder.wire.ids import java_hash
 from inorder.wire.properties import format_properties, parse
 from inorder.wire.record import Record
-from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
-from inorder.wire.requests.query import QueryMessage
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage, QueryMessage
+from inorder.wire.requests.sends import BatchItem, SendMessage, encode_batch
 
 GROUP = "readers"
 TOPICS = ("orders", "payments", "stock")

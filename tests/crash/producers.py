@@ -19,8 +19,8 @@ from typing import Any
 
 from inorder.aio import ClientConfig, Message, Producer, SendReceipt, SendStatus, Session
 from inorder.checker import Event, Sent, SentResult, queue_name
+from inorder.checker.history import write_history
 from inorder.errors import BatchIncomplete, InorderError, TransportError
-from inorder.testing.history import write_history
 from inorder.testing.seeds import stream
 from tests.crash.pipelines import Pipeline
 from tests.crash.planted import plant

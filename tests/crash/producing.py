@@ -32,9 +32,9 @@ from typing import Protocol
 
 from bench.process import free_ports
 from inorder.checker import Event, Report, Rules, Sent, SentResult, Stored, check
+from inorder.checker.history import read_history
 from inorder.client.session import Session
 from inorder.model import TopicConfig
-from inorder.testing.history import read_history
 from inorder.testing.seeds import stream
 from tests.crash.frontdoor import BROKER, FrontDoor
 from tests.crash.producers import TOPIC, WINDOW, Orders

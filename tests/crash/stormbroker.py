@@ -14,9 +14,9 @@ from typing import Any
 
 from inorder.broker.leasing import Leasing
 from inorder.checker import Granted, queue_name
+from inorder.checker.history import write_history
 from inorder.cli import main
 from inorder.model import TopicQueue
-from inorder.testing.history import write_history
 
 
 def watch(path: str) -> None:

@@ -23,10 +23,10 @@ from inorder.net.connection import Connection
 from inorder.testing.seeds import stream
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.properties import format_properties, parse
 from inorder.wire.record import Record
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.sends import SendMessage
 from tests.crash.load import read_queue
 from tests.crash.machine import STORE, Machine
 

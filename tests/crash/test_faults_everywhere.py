@@ -40,7 +40,8 @@ from inorder.model import TopicConfig
 from inorder.net.connection import Connection
 from inorder.testing.disk import FakeFiles, Fault
 from inorder.testing.simloop import Shuffle, SimLoop, run
-from inorder.wire.bodies.leases import (
+from inorder.wire.header import Command
+from inorder.wire.requests.leases import (
     CommitAnswer,
     CommitBody,
     LeaseAnswer,
@@ -48,7 +49,6 @@ from inorder.wire.bodies.leases import (
     QueueCommit,
     QueueWish,
 )
-from inorder.wire.command import Command
 from tests.crash.load import (
     QUEUES,
     TOPICS,

@@ -18,8 +18,15 @@ from inorder.client.api import BrokerApi
 from inorder.client.parkingapi import ParkingApi
 from inorder.errors import InorderError
 from inorder.testing.disk import FakeFiles, Fault, Killed
-from inorder.wire.bodies.parking import NamedKey, ParkBody, ParkItem, RedrivenBody
-from inorder.wire.requests.parking import Park, Redriven, Unpark
+from inorder.wire.requests.parking import (
+    NamedKey,
+    Park,
+    ParkBody,
+    ParkItem,
+    Redriven,
+    RedrivenBody,
+    Unpark,
+)
 from tests.integration.brokerkit import Rig, running
 
 # A loop that dies leaves coroutines that never began.

@@ -14,11 +14,10 @@ from inorder.broker.journal import pack
 from inorder.broker.state import ownerrecords
 from inorder.errors import InorderError
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
 from inorder.wire.compression import compress_body
 from inorder.wire.fields import wire_names
 from inorder.wire.frame import FrameDecoder, RawFrame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 from tests.fuzz import targets
 
 FRAMES = Path(__file__).resolve().parents[1] / "golden" / "frames"

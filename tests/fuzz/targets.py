@@ -51,33 +51,59 @@ from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
 from inorder.testing.storing import append, contents, write_and_publish
-from inorder.wire import bodies, fastjson, properties, record, recordscan
-from inorder.wire.batch import BatchItem, decode_batch, encode_batch
-from inorder.wire.bodies import leases as lease_bodies
-from inorder.wire.bodies import parking
-from inorder.wire.bodies.resizing import decode_resize_view, encode_resize_view
+from inorder.wire import fastjson, properties, record
+from inorder.wire import record as recordscan
 from inorder.wire.compression import decompress_body
 from inorder.wire.fields import decode_fields, encode_fields, wire_names
 from inorder.wire.frame import FrameDecoder, RawFrame
 from inorder.wire.header import decode_command, encode_header
-from inorder.wire.hosts import pack_host
-from inorder.wire.ids import offset_message_id, parse_message_id
-from inorder.wire.numbering import NUMBER_MAX, read_numbered
-from inorder.wire.requests import (
-    admin,
-    groups,
-    locks,
-    names,
-    offsets,
-    progress,
-    pull,
-    query,
-    routes,
-    send,
-)  # fmt: skip
+from inorder.wire.ids import offset_message_id, pack_host, parse_message_id
+from inorder.wire.requests import groups, offsets, parking, routes
+from inorder.wire.requests import leases as lease_bodies
 from inorder.wire.requests import leases as lease_requests
-from inorder.wire.routedata import BrokerMemberGroup, ClusterInfo, TopicRoute
-from inorder.wire.subscription import parse_subscription
+from inorder.wire.requests import leases as locks
+from inorder.wire.requests import nameserver as names
+from inorder.wire.requests import offsets as progress
+from inorder.wire.requests import pulls as pull
+from inorder.wire.requests import pulls as query
+from inorder.wire.requests import sends as send
+from inorder.wire.requests import topics as admin  # fmt: skip
+from inorder.wire.requests.groups import (
+    ClientConfigCheck,
+    ClientHeartbeat,
+    decode_group_config,
+    decode_group_configs,
+    encode_group_config,
+    encode_group_configs,
+)
+from inorder.wire.requests.groups import GroupTable as GroupTableBody
+from inorder.wire.requests.leases import LockBatchBody, LockedQueues
+from inorder.wire.requests.nameserver import (
+    decode_consumer_ids,
+    decode_group_list,
+    decode_kv_table,
+    decode_settings,
+    decode_topic_list,
+    encode_consumer_ids,
+    encode_group_list,
+    encode_kv_table,
+    encode_topic_list,
+)
+from inorder.wire.requests.producers import NUMBER_MAX, read_numbered
+from inorder.wire.requests.pulls import parse_subscription
+from inorder.wire.requests.registration import RegisterBrokerBody
+from inorder.wire.requests.resizing import decode_resize_view, encode_resize_view
+from inorder.wire.requests.routes import BrokerMemberGroup, ClusterInfo, TopicRoute
+from inorder.wire.requests.sends import BatchItem, decode_batch, encode_batch
+from inorder.wire.requests.topics import TopicTable as TopicTableBody
+from inorder.wire.requests.topics import (
+    decode_data_version,
+    decode_topic_config,
+    decode_topic_configs,
+    encode_data_version,
+    encode_topic_config,
+    encode_topic_configs,
+)
 
 FRAME_LIMIT = 1 << 16
 
@@ -412,22 +438,22 @@ def fast_json(data: bytes) -> None:
 
 
 BODIES: list[tuple[Callable[[bytes], Any], Callable[[Any], bytes] | None]] = [
-    (bodies.ClientHeartbeat.decode, bodies.ClientHeartbeat.encode),
-    (bodies.ClientConfigCheck.decode, lambda v: b"{}" if v is None else v.encode()),
-    (bodies.LockBatchBody.decode, bodies.LockBatchBody.encode),
-    (bodies.LockedQueues.decode, bodies.LockedQueues.encode),
-    (bodies.TopicTable.decode, bodies.TopicTable.encode),
-    (bodies.GroupTable.decode, bodies.GroupTable.encode),
-    (bodies.decode_group_config, bodies.encode_group_config),
-    (bodies.decode_group_configs, bodies.encode_group_configs),
-    (bodies.decode_topic_config, bodies.encode_topic_config),
-    (bodies.decode_topic_configs, bodies.encode_topic_configs),
-    (bodies.decode_data_version, bodies.encode_data_version),
-    (bodies.decode_consumer_ids, bodies.encode_consumer_ids),
-    (bodies.decode_topic_list, bodies.encode_topic_list),
-    (bodies.decode_group_list, bodies.encode_group_list),
-    (bodies.decode_kv_table, bodies.encode_kv_table),
-    (bodies.decode_settings, None),
+    (ClientHeartbeat.decode, ClientHeartbeat.encode),
+    (ClientConfigCheck.decode, lambda v: b"{}" if v is None else v.encode()),
+    (LockBatchBody.decode, LockBatchBody.encode),
+    (LockedQueues.decode, LockedQueues.encode),
+    (TopicTableBody.decode, TopicTableBody.encode),
+    (GroupTableBody.decode, GroupTableBody.encode),
+    (decode_group_config, encode_group_config),
+    (decode_group_configs, encode_group_configs),
+    (decode_topic_config, encode_topic_config),
+    (decode_topic_configs, encode_topic_configs),
+    (decode_data_version, encode_data_version),
+    (decode_consumer_ids, encode_consumer_ids),
+    (decode_topic_list, encode_topic_list),
+    (decode_group_list, encode_group_list),
+    (decode_kv_table, encode_kv_table),
+    (decode_settings, None),
     (parking.ParkBody.decode, parking.ParkBody.encode),
     (parking.ParkAnswer.decode, parking.ParkAnswer.encode),
     (parking.QueueParking.decode, parking.QueueParking.encode),
@@ -465,9 +491,9 @@ def register_broker(data: bytes) -> None:
         return
     version, form, rest = (479, 400, 10)[data[0] % 3], data[0] // 3 % 3, data[1:]
     raw = zlib.compress(rest, 1) if form == 2 else rest
-    body = bodies.RegisterBrokerBody.decode(raw, version=version, compressed=form > 0)
+    body = RegisterBrokerBody.decode(raw, version=version, compressed=form > 0)
     if version >= 400:
-        again = bodies.RegisterBrokerBody.decode(body.encode(), version=version)
+        again = RegisterBrokerBody.decode(body.encode(), version=version)
         same(again, body)
 
 

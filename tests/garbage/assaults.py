@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
+from inorder.wire.header import Command
 from tests.garbage import catalogue
 from tests.garbage.peer import Address, Peer, raw_frame
 from tests.garbage.target import Target, wait_until

@@ -28,8 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
+from inorder.wire.header import Command
 from tests.garbage import assaults, catalogue, extensions
 from tests.garbage.peer import Peer
 from tests.garbage.target import MIB, Target

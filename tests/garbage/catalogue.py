@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Iterator
 
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
+from inorder.wire.header import Command
 from tests.garbage.peer import raw_frame
 
 MIB = 1024 * 1024

@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from inorder.wire.command import Command
 from inorder.wire.extensions import ExtensionCode as Code
 from inorder.wire.fields import wire_names
+from inorder.wire.header import Command
 from inorder.wire.requests import leases, parking, resizing
 from tests.garbage.catalogue import BIG, MIB, NAMES, NUMBERS
 

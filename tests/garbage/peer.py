@@ -7,9 +7,8 @@ import struct
 import time
 from types import TracebackType
 
-from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 
 TIMEOUT_S = 30.0
 UNKNOWN_CODE = 31_999

@@ -19,7 +19,7 @@ from typing import Any
 
 from inorder.config import NetConfig
 from inorder.net.connection import Connection
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.record import decode
 
 LOOK = "look"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from tests.golden.replay import capture
 from tests.golden.replay.channels import CapturedServers
 from tests.golden.replay.compare import Exchange, compare

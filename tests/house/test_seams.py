@@ -61,7 +61,7 @@ FILE_NAMES = re.compile(
 )
 FILES_IN = {
     "disk.py": "the seam itself",
-    "settings/sources.py": "settings are read before anything starts",
+    "settings/load.py": "settings are read before anything starts",
     "net/tls.py": "the ssl module takes certificates from files only",
     "cli/demo.py": "a temporary directory for the whole demo",
     "cli/demospark.py": "the same for the part on Spark, and its picture",

@@ -13,7 +13,7 @@ from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.disk import Files
 from inorder.net.connection import Connection
 from inorder.testing.disk import FakeFiles
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 
 SMALL = StoreConfig(
     segment_bytes=1 << 20, queue_file_bytes=2000, index_slots=500, index_entries=2000,

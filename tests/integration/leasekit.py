@@ -13,25 +13,22 @@ from inorder.disk import Files
 from inorder.model import Subscription, TopicQueue
 from inorder.net.connection import Connection
 from inorder.testing.clock import FakeClock
-from inorder.wire.bodies import (
-    ClientHeartbeat,
-    ConsumerData,
-    LockBatchBody,
-    LockedQueues,
-    decode_consumer_ids,
-)
-from inorder.wire.bodies.leases import (
+from inorder.wire.codes import LanguageCode
+from inorder.wire.header import Command
+from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
+from inorder.wire.requests.leases import (
     CommitAnswer,
     CommitBody,
     LeaseAnswer,
     LeaseBody,
     LeaseGrant,
     LeaseRefusal,
+    LockBatchBody,
+    LockedQueues,
     QueueCommit,
     QueueWish,
 )
-from inorder.wire.codes import LanguageCode
-from inorder.wire.command import Command
+from inorder.wire.requests.nameserver import decode_consumer_ids
 from tests.integration.brokerkit import Rig, pull_fields, running
 
 TOPIC, GROUP = "Orders", "CG"

@@ -6,7 +6,7 @@ import struct
 
 from inorder.config import NetConfig
 from inorder.net.connection import Connection
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from tests.integration.brokerkit import Rig, send_fields
 
 PRODUCER = "0123456789abcdef"

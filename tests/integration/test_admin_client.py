@@ -26,9 +26,9 @@ from inorder.errors import (
 )
 from inorder.model import GroupConfig, Subscription, TopicConfig, TopicQueue
 from inorder.testing.cluster import Cluster
-from inorder.wire.bodies import ConsumerData
 from inorder.wire.ids import offset_message_id
-from inorder.wire.requests.pull import (
+from inorder.wire.requests.groups import ConsumerData
+from inorder.wire.requests.pulls import (
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,

@@ -13,7 +13,7 @@ from inorder.model import TopicConfig
 from inorder.net.connection import Connection
 from inorder.testing.disk import FakeFiles
 from inorder.wire import frame as frame_module
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from tests.integration.brokerkit import pull_fields, running, send_fields
 
 

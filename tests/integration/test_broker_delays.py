@@ -16,11 +16,11 @@ from inorder.disk import OsFiles
 from inorder.model import TopicQueue
 from inorder.testing.clock import FakeClock, MovableClock
 from inorder.testing.disk import FakeFiles, Fault
-from inorder.wire.bodies import LockBatchBody
 from inorder.wire.codes import ResponseCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.properties import parse
 from inorder.wire.record import Record, decode_all
+from inorder.wire.requests.leases import LockBatchBody
 from tests.integration.brokerkit import SMALL, Rig, running, until
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"

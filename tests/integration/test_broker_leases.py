@@ -16,14 +16,13 @@ import pytest
 from inorder.broker import ownersfile
 from inorder.broker.snapshots import Snapshot
 from inorder.broker.state import ownerrecords
-from inorder.broker.state.leases import STOCK_RESTART_MS
+from inorder.broker.state.leaseterms import STOCK_RESTART_MS
 from inorder.model import TopicQueue
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
-from inorder.wire.bodies import LockBatchBody, LockedQueues
-from inorder.wire.bodies.leases import Chapter, LeasePage
 from inorder.wire.fields import encode_fields
-from inorder.wire.requests.progress import ResetOffset
+from inorder.wire.requests.leases import Chapter, LeasePage, LockBatchBody, LockedQueues
+from inorder.wire.requests.offsets import ResetOffset
 from tests.integration.brokerkit import SMALL, Rig, running, until
 from tests.integration.leasekit import (
     GRACE_MS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from inorder.testing.clock import MovableClock
-from inorder.wire.bodies import LockBatchBody
 from inorder.wire.codes import LanguageCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
+from inorder.wire.requests.leases import LockBatchBody
 from tests.integration.brokerkit import pull_fields, running, until
 from tests.integration.leasekit import GROUP, LEASE_MS, QUEUES, ours, send, stock
 

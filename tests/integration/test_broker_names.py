@@ -21,7 +21,7 @@ from inorder.errors import BrokerNameTaken
 from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver.routes import Registration
 from inorder.nameserver.server import NameServer
-from inorder.wire.hosts import show_address
+from inorder.wire.ids import show_address
 from tests.integration.test_serve_process import TIMEOUT_S, inorder, ready
 
 pytestmark = pytest.mark.slow

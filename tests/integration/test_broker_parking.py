@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.state.leases import LeaseKey, Owner, Terms
+from inorder.broker.state.leaseterms import LeaseKey, Owner, Terms
 from inorder.broker.state.parkedkeys import Place
 from inorder.broker.state.parkrecords import Installed, parked_event
 from inorder.client.api import BrokerApi
@@ -19,18 +19,22 @@ from inorder.errors import InvalidParameter, LeaseLost, ServiceNotAvailable
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.testing.disk import FakeFiles, Fault
-from inorder.wire.bodies.parking import (
+from inorder.wire.properties import parse
+from inorder.wire.record import Record
+from inorder.wire.requests.parking import (
     Move,
     MoveBody,
     NamedKey,
+    Park,
     ParkBody,
+    ParkedRead,
     ParkItem,
+    ParkMove,
     QueuePlace,
+    Redriven,
     RedrivenBody,
+    Unpark,
 )
-from inorder.wire.properties import parse
-from inorder.wire.record import Record
-from inorder.wire.requests.parking import Park, ParkedRead, ParkMove, Redriven, Unpark
 from tests.integration.brokerkit import SMALL, Rig, running
 
 TOPIC, QUEUE = "Orders", 1

@@ -11,9 +11,9 @@ from inorder.net import accepted
 from inorder.net.output import Buffer, write_last
 from inorder.testing.clock import MovableClock
 from inorder.wire.codes import ResponseCode
-from inorder.wire.command import BINARY
+from inorder.wire.header import BINARY
 from inorder.wire.record import decode_all
-from inorder.wire.requests.pull import PullMessage
+from inorder.wire.requests.pulls import PullMessage
 from tests.integration.brokerkit import Rig, pull_fields, running, send_fields, until
 from tests.integration.consumerkit import TOPIC, Kit, play
 

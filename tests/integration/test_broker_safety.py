@@ -16,8 +16,13 @@ from inorder.broker import ownersfile
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles, Fault
-from inorder.wire.bodies import LockBatchBody
-from inorder.wire.bodies.leases import CommitBody, LeaseBody, QueueCommit, QueueWish
+from inorder.wire.requests.leases import (
+    CommitBody,
+    LeaseBody,
+    LockBatchBody,
+    QueueCommit,
+    QueueWish,
+)
 from tests.integration.brokerkit import SMALL, Rig, running
 from tests.integration.consumerkit import Kit, begin, handler_of, twice
 from tests.integration.consumerkit import play as consumer_play

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from inorder.wire.codes import ResponseCode
-from inorder.wire.command import BINARY, Command
+from inorder.wire.header import BINARY, Command
 from inorder.wire.ids import parse_message_id
 from inorder.wire.record import decode_all
 from tests.integration.brokerkit import Rig, pull_fields, running, send_fields

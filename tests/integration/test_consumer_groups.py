@@ -35,10 +35,10 @@ from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.simcluster import BROKER_HOST, NAMESRV
 from inorder.testing.simloop import Node
-from inorder.wire.bodies.running import DirectResult, RunningInfo, decode_consumer_status
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.record import Record, encode
+from inorder.wire.requests.connections import DirectResult, RunningInfo, decode_consumer_status
 from tests.integration.consumerkit import (
     GROUP,
     TOPIC,
@@ -601,7 +601,7 @@ def test_an_operator_resets_the_offset():
     """Through the broker: the consumer goes on at the new offset, also backwards."""
 
     async def story(kit: Kit) -> None:
-        from inorder.wire.requests.progress import ResetOffset
+        from inorder.wire.requests.offsets import ResetOffset
 
         crew = Crew(kit)
         await crew.join()

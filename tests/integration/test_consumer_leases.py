@@ -19,7 +19,7 @@ from inorder.model import Fence, ReceivedMessage, TopicQueue
 from inorder.testing.simcluster import BROKER_HOST
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.requests.leases import Release
-from inorder.wire.requests.progress import ResetOffset
+from inorder.wire.requests.offsets import ResetOffset
 from tests.integration.consumerkit import (
     GROUP,
     TOPIC,

@@ -14,7 +14,7 @@ from inorder.client.policies import Park, Retry
 from inorder.config import BrokerConfig, ClientConfig, ConsumerConfig
 from inorder.errors import NotFound, RequestTimeout, UsageError
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.wire.bodies.parking import ParkAnswer, ParkBody
+from inorder.wire.requests.parking import ParkAnswer, ParkBody
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play
 
 QUICK = ClientConfig(consumer=ConsumerConfig(suspend_ms=20))

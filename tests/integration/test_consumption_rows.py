@@ -12,8 +12,8 @@ import pytest
 from inorder.client.api import BrokerApi, Pulled
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage
-from inorder.wire.requests.consumers import SendBack
-from inorder.wire.requests.pull import PullMessage
+from inorder.wire.requests.connections import SendBack
+from inorder.wire.requests.pulls import PullMessage
 from tests.integration.consumerkit import (
     TOPIC,
     Kit,

@@ -17,7 +17,7 @@ from inorder.errors import CorruptRecord
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing import RunningBroker
 from inorder.testing import broker as running_broker
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from tests.integration.brokerkit import send_fields
 
 pytestmark = pytest.mark.slow

@@ -13,9 +13,9 @@ from inorder.client.consumer import Consumer
 from inorder.config import BrokerConfig
 from inorder.errors import BrokerError, SubscriptionsDiffer
 from inorder.model import ReceivedMessage
-from inorder.wire.bodies import ClientHeartbeat, ConsumerData
 from inorder.wire.extensions import ExtensionAnswer
-from inorder.wire.subscription import parse_subscription
+from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
+from inorder.wire.requests.pulls import parse_subscription
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, place, play
 
 BROKER, CLIENT = "inorder.broker.handlers.members", "inorder.client.differing"

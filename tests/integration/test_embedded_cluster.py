@@ -18,7 +18,7 @@ from inorder.testing.cluster import Cluster
 from inorder.testing.disk import FakeFiles
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.ids import offset_message_id
-from inorder.wire.requests.query import QueryMessage
+from inorder.wire.requests.pulls import QueryMessage
 
 
 async def send_and_read(cluster: Cluster) -> None:

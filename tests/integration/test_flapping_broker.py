@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from inorder.broker.state.leases import STOCK_RESTART_MS
+from inorder.broker.state.leaseterms import STOCK_RESTART_MS
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
-from inorder.wire.bodies import LockBatchBody
+from inorder.wire.requests.leases import LockBatchBody
 from tests.integration.brokerkit import Rig, pull_fields, running
 from tests.integration.leasekit import (
     GROUP,

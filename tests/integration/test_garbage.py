@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from tests.garbage import assaults, attack, catalogue
 from tests.garbage.peer import Peer
 from tests.garbage.target import MIB, Target, wait_until

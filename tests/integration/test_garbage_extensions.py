@@ -20,9 +20,9 @@ from inorder.model import TopicQueue
 from inorder.net.connection import Connection
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
-from inorder.wire.bodies import LockBatchBody
-from inorder.wire.bodies.parking import MOVES_MAX, Move, MoveBody, QueuePlace
-from inorder.wire.command import Command
+from inorder.wire.header import Command
+from inorder.wire.requests.leases import LockBatchBody
+from inorder.wire.requests.parking import MOVES_MAX, Move, MoveBody, QueuePlace
 from tests.garbage.extensions import GROUP, KEY, TOPIC, hostile_extensions, plain
 from tests.integration.brokerkit import Rig, running
 from tests.integration.leasekit import ours

@@ -17,9 +17,9 @@ import pytest
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
 from inorder.wire.codes import LanguageCode
-from inorder.wire.command import Command
 from inorder.wire.fields import encode_fields
-from inorder.wire.requests.progress import ResetOffset
+from inorder.wire.header import Command
+from inorder.wire.requests.offsets import ResetOffset
 from tests.integration.brokerkit import Rig, pull_fields, running
 from tests.integration.leasekit import (
     GRACE_MS,

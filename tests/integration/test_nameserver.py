@@ -19,9 +19,9 @@ from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver.server import NameServer
 from inorder.net.connection import Connection
 from inorder.net.tls import client_context
-from inorder.wire.bodies.register import RegisterBrokerBody
-from inorder.wire.command import Command
-from inorder.wire.routedata import TopicRoute
+from inorder.wire.header import Command
+from inorder.wire.requests.registration import RegisterBrokerBody
+from inorder.wire.requests.routes import TopicRoute
 
 TOPICS = {name: TopicConfig(name, 4, 4) for name in ("TBW102", "orders", "broker-a")}
 FIELDS = {

@@ -19,13 +19,13 @@ import inorder
 from inorder.clock import Clock, SystemClock
 from inorder.config import NetConfig
 from inorder.errors import AlreadyClosed, ConnectFailed, ConnectionLost
+from inorder.net.accepted import ServerConnection
 from inorder.net.connection import Connection
 from inorder.net.pool import Pool
-from inorder.net.server import Server, ServerConnection
+from inorder.net.server import Server
 from inorder.net.tls import client_context
-from inorder.wire.command import Command
 from inorder.wire.frame import RawFrame, encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 
 HOST = "127.0.0.1"
 OURS = str(Path(inorder.__file__).parent)

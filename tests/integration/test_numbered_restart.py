@@ -16,8 +16,8 @@ from inorder.broker.state.producerfile import decode
 from inorder.client.api import BrokerApi
 from inorder.errors import ProducerUnknown, StoreError
 from inorder.testing.disk import FakeFiles, Fault
-from inorder.wire.bodies.producers import NamedProducer
-from inorder.wire.command import Command
+from inorder.wire.header import Command
+from inorder.wire.requests.producers import NamedProducer
 from tests.integration.brokerkit import SMALL, Rig, running, send_fields, until
 from tests.integration.numberedkit import PRODUCER, Sender, batch, properties, stored_numbers
 from tests.integration.test_broker_flushing import SYNC, held_sync

@@ -9,7 +9,7 @@ import pytest
 
 from inorder.errors import KeyMapChanged, ProducerGap, ProducerStale, broker_error
 from inorder.testing.disk import FakeFiles
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from tests.integration.brokerkit import Rig, running, send_fields
 from tests.integration.numberedkit import Sender, batch, properties, stored_numbers
 

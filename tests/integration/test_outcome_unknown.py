@@ -19,7 +19,7 @@ from inorder.model import SendStatus
 from inorder.sync.express import LONE_SENDS
 from inorder.testing import RunningBroker
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 
 WAIT_S = 60
 QUICK = ClientConfig(retry_first_ms=5, retry_max_ms=20, send_timeout_ms=60_000)

@@ -15,7 +15,7 @@ from inorder.client.state.resizing import spread
 from inorder.errors import InorderError
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.requests.progress import CloneOffsets, ResetOffset
+from inorder.wire.requests.offsets import CloneOffsets, ResetOffset
 from tests.integration.resizekit import GROUP, TOPIC, Town, play
 from tests.integration.test_resizing_parked import Bad
 

@@ -10,7 +10,7 @@ import pytest
 from inorder.broker import hot
 from inorder.errors import KeyMapChanged, broker_error
 from inorder.ordering.keymap import KeyMap, digest_of
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from tests.integration.brokerkit import Rig, running
 from tests.integration.numberedkit import Sender, stored_numbers
 

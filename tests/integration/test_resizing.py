@@ -17,11 +17,11 @@ from inorder.broker.state import past
 from inorder.errors import GroupNotDone, InvalidParameter, KeyMapChanged, ResizeUnderWay
 from inorder.model import Subscription, TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies import ConsumerData
 from inorder.wire.codes import ResponseCode
 from inorder.wire.properties import get
 from inorder.wire.record import decode
-from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PullMessage
+from inorder.wire.requests.groups import ConsumerData
+from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PullMessage
 from inorder.wire.requests.resizing import ResizeDecide, ResizeOpen, ResizeRelease, ResizeStop
 from tests.integration.resizekit import GROUP, KEYS, TOPIC, Town, play
 

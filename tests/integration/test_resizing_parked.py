@@ -14,7 +14,7 @@ from inorder.client.redriving import _KeyRedrive, _Over
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import ConnectionLost
 from inorder.model import ReceivedMessage
-from inorder.wire.bodies.parking import QueuePlace, RedrivenBody
+from inorder.wire.requests.parking import QueuePlace, RedrivenBody
 from tests.integration.resizekit import GROUP, KEYS, TOPIC, Town, play
 
 BAD = set(KEYS[:4])

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from inorder.broker.rewinding import Rewinding
-from inorder.broker.state.leases import LeaseKey
+from inorder.broker.state.leaseterms import LeaseKey
 from inorder.client.state.resizing import spread
 from inorder.errors import InvalidParameter
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.requests.progress import CloneOffsets
+from inorder.wire.requests.offsets import CloneOffsets
 from inorder.wire.requests.resizing import ResizeRelease, ResizeRewind
 from tests.integration.resizekit import GROUP, TOPIC, Town, play
 

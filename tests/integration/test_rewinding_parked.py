@@ -10,7 +10,7 @@ from inorder.broker.peers import Peers
 from inorder.client.state.resizing import spread
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.requests.parking import ParkMove
 from tests.integration.resizekit import GROUP, TOPIC, Town, play
 from tests.integration.test_resizing_parked import Bad, parked_everywhere, redrive_all

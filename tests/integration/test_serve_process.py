@@ -17,8 +17,8 @@ import pytest
 
 from inorder import Admin, Producer
 from inorder.net.tls import client_context
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
+from inorder.wire.header import Command
 from tests.garbage.peer import Peer
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inorder.broker.handlers import HANDLERS
-from inorder.wire.command import Command
-from tests.fuzz.targets import REQUESTS, wire_names
+from inorder.wire.fields import wire_names
+from inorder.wire.header import Command
+from tests.fuzz.targets import REQUESTS
 from tests.integration.brokerkit import Rig, running, send_fields
 
 EXAMPLES = int(os.environ.get("INORDER_EXAMPLES", "40"))

@@ -16,9 +16,9 @@ from inorder.config import NetConfig
 from inorder.net.connection import Connection
 from inorder.testing.clock import MovableClock
 from inorder.testing.disk import FakeFiles
-from inorder.wire.command import Command
 from inorder.wire.fields import encode_fields
-from inorder.wire.requests.progress import ResetOffset
+from inorder.wire.header import Command
+from inorder.wire.requests.offsets import ResetOffset
 from tests.golden.replay import capture
 from tests.integration.brokerkit import Rig, running, until
 from tests.integration.leasekit import GROUP, QUEUES, TOPIC, Stock, group, ours, send, stock

@@ -19,9 +19,8 @@ from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import GroupNotFound, NotFound, SystemError_, TopicNotRouted
 from inorder.model import GroupConfig, Subscription
-from inorder.wire.bodies import ConsumerData
-from inorder.wire.ids import offset_message_id
-from inorder.wire.record import pack_host
+from inorder.wire.ids import offset_message_id, pack_host
+from inorder.wire.requests.groups import ConsumerData
 from tests.interop.rocketmq import ended, real_broker, real_name_server
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

@@ -26,7 +26,7 @@ from inorder.client.state import resizing as client_rules
 from inorder.client.state.resizing import Goal, Places
 from inorder.errors import BrokerError
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.resizing import ChapterView, PlanView, ResizeView
+from inorder.wire.requests.resizing import ChapterView, PlanView, ResizeView
 from tests.model.search import Model
 
 NAMES: Final = ("a", "b")

@@ -26,8 +26,7 @@ from inorder.store.noted import Noted, NotedRows
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
-from inorder.wire.ids import UniqueIds
-from inorder.wire.record import pack_host
+from inorder.wire.ids import UniqueIds, pack_host
 
 NOW_MS = 1_794_715_657_300
 NAMED, ANONYMOUS = "spark:sink:orders:b:0", "0123456789abcdef"

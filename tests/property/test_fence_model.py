@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.ordering.fence import QueueFence
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.leases import Chapter
+from inorder.wire.requests.leases import Chapter
 
 BROKERS = ("broker-a", "broker-b")
 

@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from inorder.broker.state.leases import (
+from inorder.broker.state.leases import LeaseTable
+from inorder.broker.state.leaseterms import (
     NOBODY,
     STOCK_RESTART_MS,
     STOCK_VIEW_MS,
     Decision,
     LeaseKey,
-    LeaseTable,
     Owner,
     Past,
     Terms,

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from inorder.broker.state.leases import LeaseKey
+from inorder.broker.state.leaseterms import LeaseKey
 from inorder.broker.state.locks import QueueLocks
 from inorder.model import TopicQueue
 

@@ -17,7 +17,7 @@ from inorder.client.state import making
 from inorder.client.state.making import Wanted
 from inorder.client.state.resizing import Go, Open, Publish, Stop, Withdraw
 from inorder.errors import BrokerError
-from inorder.wire.bodies.resizing import PlanView, ResizeView
+from inorder.wire.requests.resizing import PlanView, ResizeView
 
 VIEWS = (("a", "b"), ("b",), ("b", "c"), ("a", "b", "c"))
 Request = tuple[str, Stop | Go | Open | Withdraw]

@@ -30,7 +30,7 @@ from inorder.client.state.keyed import KeyedQueue, Work
 from inorder.client.state.parking import ParkedView
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.ordering.finished import FinishedMap
-from inorder.wire.bodies.parking import OwnedKey, QueueParking, QueuePlace
+from inorder.wire.requests.parking import OwnedKey, QueueParking, QueuePlace
 
 PLACE = Place("billing", "orders", 0)
 KEYS = ("a", "b", "c")

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from inorder.errors import LocalProtocolError, RemoteProtocolError
 from inorder.wire import frame as frame_module
-from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)

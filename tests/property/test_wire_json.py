@@ -9,10 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.errors import BrokerError, RemoteProtocolError
-from inorder.wire import bodies
 from inorder.wire.fastjson import dumps, loads
-from inorder.wire.javahash import java_hash, java_hash_bytes
-from inorder.wire.routedata import BrokerMemberGroup, ClusterInfo, TopicRoute
+from inorder.wire.ids import java_hash, java_hash_bytes
+from inorder.wire.requests.groups import (
+    ClientConfigCheck,
+    ClientHeartbeat,
+    GroupTable,
+    decode_group_config,
+    decode_group_configs,
+)
+from inorder.wire.requests.leases import LockBatchBody, LockedQueues
+from inorder.wire.requests.nameserver import decode_consumer_ids, decode_kv_table, decode_settings
+from inorder.wire.requests.registration import RegisterBrokerBody
+from inorder.wire.requests.routes import BrokerMemberGroup, ClusterInfo, TopicRoute
+from inorder.wire.requests.topics import (
+    TopicTable,
+    decode_data_version,
+    decode_topic_config,
+    decode_topic_configs,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 PLAIN = (
@@ -51,22 +66,22 @@ def test_garbage_is_refused_or_read(data: str | bytes) -> None:
 
 
 DECODERS = [
-    bodies.ClientHeartbeat.decode,
-    bodies.ClientConfigCheck.decode,
-    bodies.LockBatchBody.decode,
-    bodies.LockedQueues.decode,
-    bodies.TopicTable.decode,
-    bodies.GroupTable.decode,
-    bodies.decode_topic_config,
-    bodies.decode_topic_configs,
-    bodies.decode_group_config,
-    bodies.decode_group_configs,
-    bodies.decode_consumer_ids,
-    bodies.decode_kv_table,
-    bodies.decode_settings,
-    bodies.decode_data_version,
-    lambda data: bodies.RegisterBrokerBody.decode(data, version=479),
-    lambda data: bodies.RegisterBrokerBody.decode(data, version=1, compressed=True),
+    ClientHeartbeat.decode,
+    ClientConfigCheck.decode,
+    LockBatchBody.decode,
+    LockedQueues.decode,
+    TopicTable.decode,
+    GroupTable.decode,
+    decode_topic_config,
+    decode_topic_configs,
+    decode_group_config,
+    decode_group_configs,
+    decode_consumer_ids,
+    decode_kv_table,
+    decode_settings,
+    decode_data_version,
+    lambda data: RegisterBrokerBody.decode(data, version=479),
+    lambda data: RegisterBrokerBody.decode(data, version=1, compressed=True),
     TopicRoute.decode,
     TopicRoute.decode_request,
     ClusterInfo.decode,

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from inorder.errors import CorruptRecord, MessageIllegal, RemoteProtocolError
 from inorder.wire import record
-from inorder.wire.batch import BatchItem, decode_batch, encode_batch
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body, decompress_body
-from inorder.wire.hosts import pack_host
-from inorder.wire.ids import offset_message_id, parse_message_id
+from inorder.wire.ids import offset_message_id, pack_host, parse_message_id
 from inorder.wire.properties import append, format_properties, get, parse
+from inorder.wire.requests.sends import BatchItem, decode_batch, encode_batch
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

@@ -15,9 +15,9 @@ from inorder.config import NetConfig
 from inorder.errors import InorderError
 from inorder.model import TopicQueue
 from inorder.net.connection import Connection
-from inorder.wire.bodies import LockBatchBody
 from inorder.wire.codes import LanguageCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
+from inorder.wire.requests.leases import LockBatchBody
 from tests.simulation.simwatch import GROUP, TOPIC
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from inorder.broker.state.leases import Lease
+from inorder.broker.state.leaseterms import Lease
 from inorder.errors import InorderError, ResizeUnderWay, ServiceNotAvailable
 from inorder.model import TopicQueue
 from inorder.testing.clock import SimClock
@@ -15,7 +15,8 @@ from inorder.testing.simcluster import SimBroker
 from inorder.wire.requests.leases import LeaseFree
 from tests.simulation.simcomeback import Comeback
 from tests.simulation.simplan import Fault
-from tests.simulation.simworld import GROUP, TOPIC, Member, World
+from tests.simulation.simwatch import GROUP, TOPIC
+from tests.simulation.simworld import Member, World
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -18,7 +18,7 @@ from inorder.broker.state.commits import QueueKey
 from inorder.checker import queue_name
 from inorder.errors import InorderError, LeaseLost
 from inorder.model import TopicQueue
-from inorder.net.server import ServerConnection
+from inorder.net.accepted import ServerConnection
 from inorder.ordering.finished import FinishedMap
 from inorder.wire.frame import RawFrame
 from tests.model.traces import Happened

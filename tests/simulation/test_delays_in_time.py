@@ -17,12 +17,12 @@ from inorder.testing.seeds import stream
 from inorder.testing.simcluster import BROKER_HOST, SimCluster
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
-from inorder.wire.delaylevels import parse_delay_levels
+from inorder.wire.header import Command
+from inorder.wire.names import parse_delay_levels
 from inorder.wire.properties import format_properties, parse
 from inorder.wire.record import Record
-from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PullMessage
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PullMessage
+from inorder.wire.requests.sends import SendMessage
 
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 4)
 STORE = StoreConfig(

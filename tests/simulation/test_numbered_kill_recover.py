@@ -21,8 +21,8 @@ from inorder.net.connection import Connection
 from inorder.testing.seeds import stream
 from inorder.testing.simcluster import BROKER_HOST, SimCluster
 from inorder.testing.simloop import SimLoop, run
-from inorder.wire.command import Command
-from inorder.wire.numbering import read_numbered
+from inorder.wire.header import Command
+from inorder.wire.requests.producers import read_numbered
 
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 13)
 TOPIC, QUEUES, WINDOW = "Orders", 2, 6

@@ -14,9 +14,9 @@ from inorder.spark import packing
 from inorder.spark.cluster import Cluster
 from inorder.spark.sending import AHEAD_MAX, Sender
 from inorder.spark.sink import OutOfOrder, parse, send_rows
-from inorder.wire.batch import decode_batch
 from inorder.wire.requests.producers import ProducerState
-from inorder.wire.sendframes import by_map
+from inorder.wire.requests.sendframes import by_map
+from inorder.wire.requests.sends import decode_batch
 from tests.spark.jobkit import stored
 
 pa = pytest.importorskip("pyarrow")

@@ -22,9 +22,8 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.model import GroupConfig, Subscription
-from inorder.wire.bodies import ConsumerData
-from inorder.wire.ids import offset_message_id
-from inorder.wire.record import pack_host
+from inorder.wire.ids import offset_message_id, pack_host
+from inorder.wire.requests.groups import ConsumerData
 from tests.suite.conftest import SuiteCluster, make_topic, until, until_shown
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from inorder.wire import batch as batch_module
+from inorder.wire.requests import sends as batch_module
 from tests.fuzz import seeds, targets
 from tests.fuzz.run import blind, mutate
 

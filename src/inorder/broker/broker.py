@@ -59,15 +59,15 @@ from inorder.broker.ticks import Answers, Ticks
 from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
+from inorder.net.accepted import ServerConnection
 from inorder.net.descriptors import connections_below
-from inorder.net.server import Server, ServerConnection
+from inorder.net.server import Server
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES
 from inorder.store.store import Store, queue_files_max
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
-from inorder.wire.ids import UniqueIds
-from inorder.wire.record import pack_host
+from inorder.wire.header import Command
+from inorder.wire.ids import UniqueIds, pack_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

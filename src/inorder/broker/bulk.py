@@ -19,7 +19,7 @@ import numpy as np
 
 from inorder.store.pieces import Array, pieces, rows_of_bytes, windows
 from inorder.wire.extensions import PREDECESSOR, SEQUENCE
-from inorder.wire.numbering import MARK_BYTES, NUMBER_MAX
+from inorder.wire.requests.producers import MARK_BYTES, NUMBER_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -22,11 +22,11 @@ from inorder.broker.state.delays import (
     destination,
     scheduled_properties,
 )
-from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.errors import BrokerError, CorruptRecord, StoreError
 from inorder.logs import get_logger
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY, ENTRY_BYTES
+from inorder.wire.names import SCHEDULE_TOPIC
 from inorder.wire.properties import join, parse
 from inorder.wire.record import Record, decode
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.state.foreign import NOT_HERE, TOPICS_SHOWN, problems
 from inorder.errors import RemoteProtocolError, StoreError
-from inorder.wire import bodies
+from inorder.wire.requests.topics import TopicTable
 
 if TYPE_CHECKING:
     from inorder.disk import Files
@@ -45,7 +45,7 @@ def _attributes(files: Files, path: Path) -> dict[str, dict[str, str]]:
             content = _read(files, one)
             if not any(value.encode() in content for value in NOT_HERE.values()):
                 return {}
-            topics = bodies.TopicTable.decode(content).topics
+            topics = TopicTable.decode(content).topics
             return {name: config.attributes for name, config in topics.items()}
     return {}
 

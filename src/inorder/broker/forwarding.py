@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.peers import Peers
 from inorder.broker.state.delays import without
-from inorder.broker.state.names import SYSTEM_TOPIC_PREFIX
 from inorder.errors import InorderError, ServiceNotAvailable
 from inorder.logs import get_logger
 from inorder.ordering.keymap import KeyMap
-from inorder.tasks.backoff import Backoff
+from inorder.tasks import Backoff
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
 from inorder.wire.extensions import (
     FORWARDED,
     MAP_DIGEST,
@@ -38,10 +36,12 @@ from inorder.wire.extensions import (
     SEQUENCE,
 )
 from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.header import Command
+from inorder.wire.names import SYSTEM_TOPIC_PREFIX
 from inorder.wire.properties import append, get
 from inorder.wire.record import BORN_HOST_V6, STORE_HOST_V6, Record, decode
 from inorder.wire.requests.producers import ProducerHello, ProducerState, ProducerStateReply
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.sends import SendMessage
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

@@ -24,8 +24,7 @@ from inorder.errors import (
     TopicNotFound,
 )
 from inorder.model import PERM_READ, Subscription
-from inorder.wire.requests.pull import PULL_SUBSCRIPTION
-from inorder.wire.subscription import parse_subscription
+from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, parse_subscription
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

@@ -13,13 +13,13 @@ from inorder.broker import sendrules
 from inorder.broker.numbering import Claim, Numbering, Stored, told_if_partly_stored
 from inorder.broker.ticks import Answers, PartlyStored
 from inorder.wire.frame import encode_frame
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.sends import SendMessage
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.hot import HotPath
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 
 class GeneralSends:

@@ -34,18 +34,18 @@ from inorder.broker.numbering import (
 )
 from inorder.broker.packing import Packer, Target
 from inorder.broker.plainbatch import PlainBatches
-from inorder.broker.state.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
 from inorder.store.keyhash import numpy_for
 from inorder.wire.codes import VERSION, RequestCode
-from inorder.wire.command import Command
-from inorder.wire.numbering import MARK, MARK_BYTES
+from inorder.wire.header import Command
+from inorder.wire.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
+from inorder.wire.requests.producers import MARK, MARK_BYTES
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.state.queuenumbers import QueueNumbers
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
 
 _TARGETS_MAX: Final = 200_000
 _RULED_PREFIXES: Final = (RETRY_PREFIX, PARK_PREFIX)

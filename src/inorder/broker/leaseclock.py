@@ -15,9 +15,10 @@ from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.state.leases import Owner
+    from inorder.broker.state.leaseterms import Owner
     from inorder.model import TopicQueue
-    from inorder.net.server import Server, ServerConnection
+    from inorder.net.accepted import ServerConnection
+    from inorder.net.server import Server
 
 log = get_logger(__name__)
 

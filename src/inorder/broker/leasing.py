@@ -15,7 +15,7 @@ from inorder.broker.ownersfile import end_of
 from inorder.broker.state import ownerrecords
 from inorder.broker.state.chapters import merge
 from inorder.broker.state.commits import Committed, QueueKey
-from inorder.broker.state.leases import (
+from inorder.broker.state.leaseterms import (
     NOBODY,
     STOCK_RESTART_MS,
     Decision,
@@ -33,7 +33,7 @@ from inorder.errors import (
 )
 from inorder.model import TopicQueue
 from inorder.ordering.finished import FinishedMap
-from inorder.wire.bodies.leases import (
+from inorder.wire.requests.leases import (
     Chapter,
     CommitAnswer,
     LeaseAnswer,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.gates import PullFields
     from inorder.broker.state.ownerrecords import Record
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
 
 ParkedOf = Callable[[str, str, int], tuple[int, bool]]
 """(group, topic, queue) to the version of its parked keys, and whether a redrive waits."""

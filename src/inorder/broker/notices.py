@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from inorder.wire.codes import LanguageCode, RequestCode
-from inorder.wire.command import Command
 from inorder.wire.extensions import ROUTE_TOPIC
+from inorder.wire.header import Command
 
 if TYPE_CHECKING:
     from inorder.broker.state.members import Members
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
 
 UNLOCKED_MS: Final = 100
 """How long Java members wait for the news of an unlock."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from inorder.broker import sendrules
-from inorder.broker.state.names import RETRY_PREFIX
 from inorder.errors import (
     BrokerError,
     InvalidParameter,
@@ -30,15 +29,16 @@ from inorder.errors import (
 )
 from inorder.ordering.sequence import Verdict, expected, judge_batch
 from inorder.wire.extensions import MAP_DIGEST, MAP_VERSION, QUEUE_CHOSEN
-from inorder.wire.numbering import (
+from inorder.wire.names import RETRY_PREFIX
+from inorder.wire.properties import SHARDING_KEY, get, parse
+from inorder.wire.record import scan
+from inorder.wire.requests.producers import (
     MARK,
     MARK_BYTES,
     NUMBER_MAX,
     match_numbered,
     read_numbered,
 )
-from inorder.wire.properties import SHARDING_KEY, get, parse
-from inorder.wire.record import scan
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from inorder.broker.packing import Target
     from inorder.broker.state.producers import Producer, ProducerTable
     from inorder.broker.state.queuenumbers import QueueNumbers
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
     from inorder.wire.record import ScannedRecord
-    from inorder.wire.requests.send import SendMessage
+    from inorder.wire.requests.sends import SendMessage
 
 
 DIGESTS_SINCE: Final = 2

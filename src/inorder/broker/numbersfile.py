@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.fingerprints import check_fits, fingerprint
 from inorder.broker.numbering import is_numbered_topic
 from inorder.broker.snapshots import Snapshot
-from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.broker.state.producerfile import Encoder, Saved, decode
 from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
 from inorder.store.marked import marked_records
 from inorder.wire.extensions import PRODUCER_ID
-from inorder.wire.numbering import read_numbered
+from inorder.wire.names import SCHEDULE_TOPIC
 from inorder.wire.properties import get
+from inorder.wire.requests.producers import read_numbered
 
 if TYPE_CHECKING:
     from pathlib import Path

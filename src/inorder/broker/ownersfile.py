@@ -34,7 +34,7 @@ from inorder.broker.snapshots import Snapshot
 from inorder.broker.starts import StartFile
 from inorder.broker.state import ownerrecords
 from inorder.broker.state.commits import QueueKey
-from inorder.broker.state.leases import STOCK_RESTART_MS, LeaseKey
+from inorder.broker.state.leaseterms import STOCK_RESTART_MS, LeaseKey
 from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.state import ownerrecords
 from inorder.broker.state.commits import Committed, QueueKey
-from inorder.broker.state.leases import NOBODY, LeaseKey, Owner
+from inorder.broker.state.leaseterms import NOBODY, LeaseKey, Owner
 from inorder.model import TopicQueue
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.state.ownerrecords import Record
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
 
 
 class Ownership:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker import sendrules
 from inorder.store.keyhash import prefix_hash
 from inorder.store.noted import NotedRows
-from inorder.wire.javahash import java_hash
+from inorder.wire.ids import java_hash
 from inorder.wire.record import MAGIC_V1, MAGIC_V2, Record, body_crc, crc32, encode
 
 if TYPE_CHECKING:
     from inorder.broker.bulk import Items
     from inorder.broker.state.queuenumbers import QueueNumbers
     from inorder.native import Batch
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
     from inorder.store.queueindex import QueueIndex
     from inorder.store.store import Store
 

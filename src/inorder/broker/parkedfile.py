@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.fingerprints import check_fits, fingerprint
 from inorder.broker.snapshots import Snapshot
-from inorder.broker.state.names import PARK_PREFIX
 from inorder.broker.state.parkingfile import Saved, decode, encode, encode_queue
 from inorder.broker.state.parkrecords import park_topic, read_event
 from inorder.errors import CorruptRecord, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
+from inorder.wire.names import PARK_PREFIX
 from inorder.wire.record import decode as decode_record
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from inorder.broker.parkflights import Alone, Flight
 from inorder.broker.parkmoves import ParkMoves
 from inorder.broker.parkreach import ParkReach
 from inorder.broker.sendrules import require_writable
-from inorder.broker.state.leases import LeaseKey
-from inorder.broker.state.names import PARK_PREFIX
+from inorder.broker.state.leaseterms import LeaseKey
 from inorder.broker.state.parkedkeys import Limits, Place
 from inorder.broker.state.parking import ParkingTable, Verdict
 from inorder.broker.state.parkrecords import (
@@ -51,13 +50,14 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.wire.bodies.parking import Outcome, ParkItem
+from inorder.wire.names import PARK_PREFIX
 from inorder.wire.record import Record, decode
+from inorder.wire.requests.parking import Outcome, ParkItem
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.state.leases import Owner
-    from inorder.net.server import ServerConnection
+    from inorder.broker.state.leaseterms import Owner
+    from inorder.net.accepted import ServerConnection
 
 log = get_logger(__name__)
 

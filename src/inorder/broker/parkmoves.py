@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from inorder.broker.state.parkedkeys import Place
 from inorder.broker.state.parkrecords import Installed, Moved
 from inorder.logs import get_logger
-from inorder.wire.bodies.parking import Move, QueuePlace
+from inorder.wire.requests.parking import Move, QueuePlace
 
 if TYPE_CHECKING:
     from inorder.broker.parking import Parking

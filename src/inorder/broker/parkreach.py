@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.state.parkedkeys import ParkedKey, Place
 from inorder.broker.state.parking import ParkingTable
-from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.requests.parking import QueuePlace
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

@@ -8,10 +8,9 @@ from inorder.errors import ConnectFailed, broker_error
 from inorder.model import MASTER_ID
 from inorder.net.connection import Connection
 from inorder.net.tls import client_context
-from inorder.wire.command import Command
 from inorder.wire.fields import encode_fields
-from inorder.wire.requests.routes import GetRoute
-from inorder.wire.routedata import TopicRoute
+from inorder.wire.header import Command
+from inorder.wire.requests.routes import GetRoute, TopicRoute
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

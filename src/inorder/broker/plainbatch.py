@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from inorder.broker.state.producers import ProducerTable
     from inorder.broker.state.queuenumbers import QueueNumbers
     from inorder.native import Batch
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
 
 
 class Fields(Placing, Protocol):

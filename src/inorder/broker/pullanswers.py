@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.store.reader import ReadStatus
 from inorder.wire.codes import ResponseCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 
 if TYPE_CHECKING:
     from inorder.broker.gates import Gate

@@ -21,11 +21,11 @@ from inorder.logs import get_logger
 from inorder.net.output import JOIN_BYTES_MAX
 from inorder.store.reader import ReadResult, ReadStatus
 from inorder.wire.codes import VERSION, ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.extensions import MAP_VERSION, PARKED
 from inorder.wire.fields import decode_fields
 from inorder.wire.frame import encode_head
-from inorder.wire.requests.pull import PullMessage
+from inorder.wire.header import Command
+from inorder.wire.requests.pulls import PullMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.state.waits import Wait
     from inorder.config import BrokerConfig
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
     from inorder.store.queueindex import QueueIndex
 
 log = get_logger(__name__)

@@ -33,20 +33,20 @@ from inorder.logs import get_logger
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig
 from inorder.net.connection import Connection
 from inorder.net.tls import client_context
-from inorder.tasks.backoff import Backoff
-from inorder.tasks.groups import Tasks
-from inorder.wire.bodies import RegisterBrokerBody, decode_kv_table
-from inorder.wire.bodies.topics import encode_data_version
-from inorder.wire.command import Command
+from inorder.tasks import Backoff, Tasks
 from inorder.wire.extensions import BROKER_IDENTITY
 from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.header import Command
 from inorder.wire.record import body_crc
+from inorder.wire.requests.nameserver import decode_kv_table
+from inorder.wire.requests.registration import RegisterBrokerBody
 from inorder.wire.requests.routes import (
     QueryDataVersion,
     QueryDataVersionReply,
     RegisterBroker,
     UnregisterBroker,
 )
+from inorder.wire.requests.topics import encode_data_version
 
 if TYPE_CHECKING:
     from inorder.broker.state.topics import TopicTable

@@ -26,12 +26,24 @@ from inorder.broker.state.rewinding import Standing
 from inorder.errors import InorderError
 from inorder.logs import get_logger
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.parking import MOVES_MAX, MoveBody, QueueParking, QueuePlace
-from inorder.wire.bodies.resizing import GroupProgress, decode_resize_view
-from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.requests.parking import ParkedKeys, ParkMove, ParkMoveReply
-from inorder.wire.requests.resizing import ResizeRelease, ResizeRewind, ResizeStatus
+from inorder.wire.header import Command
+from inorder.wire.requests.parking import (
+    MOVES_MAX,
+    MoveBody,
+    ParkedKeys,
+    ParkMove,
+    ParkMoveReply,
+    QueueParking,
+    QueuePlace,
+)
+from inorder.wire.requests.resizing import (
+    GroupProgress,
+    ResizeRelease,
+    ResizeRewind,
+    ResizeStatus,
+    decode_resize_view,
+)
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

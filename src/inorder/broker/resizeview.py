@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.broker.state.resizing import Plan, Versions
-from inorder.wire.bodies.resizing import ChapterView, PlanView, ResizeView
 from inorder.wire.extensions import PROTOCOL
+from inorder.wire.requests.resizing import ChapterView, PlanView, ResizeView
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

@@ -39,7 +39,7 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.ordering import keymap
-from inorder.wire.bodies.resizing import GroupProgress, ResizeView
+from inorder.wire.requests.resizing import GroupProgress, ResizeView
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.state import resizing as versions
 from inorder.broker.state import rewinding as rules
-from inorder.broker.state.leases import NOBODY
+from inorder.broker.state.leaseterms import NOBODY
 from inorder.broker.state.parkedkeys import ParkedKey, Place
 from inorder.broker.state.rewinding import Reach, Standing
 from inorder.errors import InvalidParameter
 from inorder.logs import get_logger
-from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.requests.parking import QueuePlace
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

@@ -28,13 +28,12 @@ from inorder.logs import get_logger
 from inorder.net.quiet import Refusals
 from inorder.net.turns import SHARE_MS
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.extensions import NOTHING_STORED, STORED
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
     from inorder.wire.frame import RawFrame
 
 log = get_logger(__name__)

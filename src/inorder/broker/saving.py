@@ -23,7 +23,7 @@ import msgspec
 from inorder.disk import File, Files
 from inorder.errors import RemoteProtocolError
 from inorder.logs import get_logger
-from inorder.wire.bodies.topics import decode_topic_config, encode_topic_config
+from inorder.wire.requests.topics import decode_topic_config, encode_topic_config
 
 if TYPE_CHECKING:
     from inorder.broker.offload import Offload

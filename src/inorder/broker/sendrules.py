@@ -11,13 +11,6 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.state.names import (
-    DEAD_LETTER_PREFIX,
-    NOT_SENDABLE_TOPICS,
-    PARK_PREFIX,
-    RETRY_PREFIX,
-    validate_topic,
-)
 from inorder.errors import (
     BrokerError,
     GroupNotFound,
@@ -31,14 +24,21 @@ from inorder.errors import (
 )
 from inorder.model import PERM_WRITE, TopicConfig
 from inorder.wire import properties as props
-from inorder.wire.batch import decode_batch
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.names import (
+    DEAD_LETTER_PREFIX,
+    NOT_SENDABLE_TOPICS,
+    PARK_PREFIX,
+    RETRY_PREFIX,
+    validate_topic,
+)
+from inorder.wire.requests.sends import SendMessage, decode_batch
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.hot import HotPath, Target
-    from inorder.net.server import ServerConnection
+    from inorder.broker.hot import HotPath
+    from inorder.broker.packing import Target
+    from inorder.net.accepted import ServerConnection
 
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 

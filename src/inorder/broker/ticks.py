@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from inorder.errors import DiskFull, NoDescriptors, StoreError, StoreFailed, WriteInDoubt
 from inorder.logs import get_logger
 from inorder.wire.codes import ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 
 if TYPE_CHECKING:
     import asyncio
 
     from inorder.broker.broker import Broker
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
     from inorder.store.store import WrittenTick
 
 log = get_logger(__name__)

@@ -83,7 +83,7 @@ def _check_deep(root: Path, output: Output) -> None:
     from inorder.config import StoreConfig
     from inorder.disk import OsFiles
     from inorder.store.deep import compare
-    from inorder.wire.delaylevels import parse_delay_levels
+    from inorder.wire.names import parse_delay_levels
 
     found = compare(OsFiles(), root, parse_delay_levels(StoreConfig().delay_levels))
     if output is Output.JSON:

@@ -20,7 +20,7 @@ from typing import Protocol
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.render import Output
 from inorder.logs import get_logger
-from inorder.wire.hosts import show_address
+from inorder.wire.ids import show_address
 
 log = get_logger("inorder.serve")
 

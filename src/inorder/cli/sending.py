@@ -20,7 +20,7 @@ from inorder.client.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import InorderError
 from inorder.model import SendReceipt
-from inorder.wire.delaylevels import parse_delay_levels
+from inorder.wire.names import parse_delay_levels
 
 WINDOW: Final = 256
 

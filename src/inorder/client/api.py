@@ -13,16 +13,37 @@ from typing import Any, Final, Protocol, TypeVar
 from inorder.client.state.verdicts import STATUSES
 from inorder.errors import broker_error
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
-from inorder.wire import bodies
-from inorder.wire.bodies.producers import NamedProducer, decode_named_producers
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.extensions import ONLY_UP_SINCE
 from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.header import Command
 from inorder.wire.record import Record, decode, decode_all
-from inorder.wire.requests import admin, groups, locks, names, offsets, progress, query, routes
-from inorder.wire.requests.consumers import SendBack
+from inorder.wire.requests import groups, offsets, routes
+from inorder.wire.requests import leases as locks
+from inorder.wire.requests import nameserver as names
+from inorder.wire.requests import offsets as progress
+from inorder.wire.requests import pulls as query
+from inorder.wire.requests import topics as admin
+from inorder.wire.requests.connections import (
+    ClientConnection,
+    ConsumerConnections,
+    SendBack,
+    decode_producer_connections,
+    decode_producers,
+)
+from inorder.wire.requests.groups import ClientHeartbeat, GroupTable, encode_group_config
+from inorder.wire.requests.leases import LockBatchBody, LockedQueues
+from inorder.wire.requests.nameserver import (
+    decode_consumer_ids,
+    decode_group_list,
+    decode_kv_table,
+    decode_settings,
+    decode_topic_list,
+    encode_settings,
+)
+from inorder.wire.requests.offsets import ConsumeStats, TopicStats, decode_queue_offsets
 from inorder.wire.requests.producers import (
+    NamedProducer,
     ProducerDrop,
     ProducerDropReply,
     ProducerHello,
@@ -30,10 +51,12 @@ from inorder.wire.requests.producers import (
     ProducerList,
     ProducerState,
     ProducerStateReply,
+    decode_named_producers,
 )
-from inorder.wire.requests.pull import PullMessage, PullReply
-from inorder.wire.requests.send import SendMessage, SendReply
-from inorder.wire.routedata import ClusterInfo, TopicRoute
+from inorder.wire.requests.pulls import PullMessage, PullReply
+from inorder.wire.requests.routes import ClusterInfo, TopicRoute
+from inorder.wire.requests.sends import SendMessage, SendReply
+from inorder.wire.requests.topics import TopicTable, decode_topic_config
 
 T = TypeVar("T")
 
@@ -235,7 +258,7 @@ class BrokerApi(_Api):
 
     # Clients and groups.
 
-    async def heartbeat(self, heartbeat: bodies.ClientHeartbeat) -> groups.HeartbeatReply:
+    async def heartbeat(self, heartbeat: ClientHeartbeat) -> groups.HeartbeatReply:
         """Say which groups we serve; return what the broker can do, and what it noticed.
 
         Raises SubscriptionsDiffer: some of the groups do not take us.
@@ -256,57 +279,57 @@ class BrokerApi(_Api):
     async def consumer_ids(self, group: str) -> list[str]:
         """Return the client ids of a group; SystemError_ if nobody is there."""
         answer = await self._ask(groups.GetConsumerList(group))
-        return bodies.decode_consumer_ids(answer.body)
+        return decode_consumer_ids(answer.body)
 
     async def lock(
         self, client_id: str, group: str, queues: list[TopicQueue]
     ) -> tuple[TopicQueue, ...]:
         """Lock queues, or renew; return those that are ours now."""
-        body = bodies.LockBatchBody(client_id, group, tuple(queues)).encode()
+        body = LockBatchBody(client_id, group, tuple(queues)).encode()
         answer = await self._ask(locks.LockBatch(), body)
-        return bodies.LockedQueues.decode(answer.body).queues
+        return LockedQueues.decode(answer.body).queues
 
     async def unlock(self, client_id: str, group: str, queues: list[TopicQueue]) -> None:
         """Give queues back."""
-        body = bodies.LockBatchBody(client_id, group, tuple(queues)).encode()
+        body = LockBatchBody(client_id, group, tuple(queues)).encode()
         await self._ask(locks.UnlockBatch(), body)
 
-    async def consumer_connections(self, group: str) -> bodies.ConsumerConnections:
+    async def consumer_connections(self, group: str) -> ConsumerConnections:
         """Return who consumes for a group, and what; ConsumerNotOnline if nobody."""
         answer = await self._ask(progress.GetConsumerConnections(group))
-        return bodies.ConsumerConnections.decode(answer.body)
+        return ConsumerConnections.decode(answer.body)
 
-    async def producer_connections(self, group: str) -> list[bodies.ClientConnection]:
+    async def producer_connections(self, group: str) -> list[ClientConnection]:
         """Return who sends for a producer group; SystemError_ if nobody."""
         answer = await self._ask(progress.GetProducerConnections(group))
-        return bodies.decode_producer_connections(answer.body)
+        return decode_producer_connections(answer.body)
 
-    async def producers(self) -> dict[str, list[bodies.ClientConnection]]:
+    async def producers(self) -> dict[str, list[ClientConnection]]:
         """Return the clients of all producer groups."""
-        return bodies.decode_producers((await self._ask(progress.GetAllProducers())).body)
+        return decode_producers((await self._ask(progress.GetAllProducers())).body)
 
-    async def consume_stats(self, group: str, topic: str | None = None) -> bodies.ConsumeStats:
+    async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """Return how far a group is, on one topic or all that it has offsets of."""
         answer = await self._ask(progress.GetConsumeStats(group, topic))
-        return bodies.ConsumeStats.decode(answer.body)
+        return ConsumeStats.decode(answer.body)
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic."""
         answer = await self._ask(progress.GetGroupsOfTopic(topic))
-        return bodies.decode_group_list(answer.body)
+        return decode_group_list(answer.body)
 
     async def reset_offset(self, request: progress.ResetOffset) -> dict[TopicQueue, int]:
         """Set the offsets of a group; return what they are now."""
-        return bodies.decode_queue_offsets((await self._ask(request)).body)
+        return decode_queue_offsets((await self._ask(request)).body)
 
     async def update_group(self, config: GroupConfig) -> None:
         """Create or change a group."""
-        await self._ask(groups.UpdateGroup(), bodies.encode_group_config(config))
+        await self._ask(groups.UpdateGroup(), encode_group_config(config))
 
     async def groups(self) -> dict[str, GroupConfig]:
         """Return all groups of the broker."""
         answer = await self._ask(groups.GetAllGroupConfig())
-        return bodies.GroupTable.decode(answer.body).groups
+        return GroupTable.decode(answer.body).groups
 
     async def delete_group(self, group: str, *, clean_offset: bool = False) -> None:
         """Forget a group."""
@@ -334,19 +357,19 @@ class BrokerApi(_Api):
     async def topics(self) -> dict[str, TopicConfig]:
         """Return all topics of the broker."""
         answer = await self._ask(admin.GetAllTopicConfig())
-        return bodies.TopicTable.decode(answer.body).topics
+        return TopicTable.decode(answer.body).topics
 
     async def topic(self, name: str) -> TopicConfig:
         """Return one topic; TopicNotFound if the broker has none of that name."""
-        return bodies.decode_topic_config((await self._ask(admin.GetTopicConfig(name, True))).body)
+        return decode_topic_config((await self._ask(admin.GetTopicConfig(name, True))).body)
 
-    async def topic_stats(self, topic: str) -> bodies.TopicStats:
+    async def topic_stats(self, topic: str) -> TopicStats:
         """Return what the queues of a topic hold."""
-        return bodies.TopicStats.decode((await self._ask(progress.GetTopicStats(topic))).body)
+        return TopicStats.decode((await self._ask(progress.GetTopicStats(topic))).body)
 
     async def system_topics(self) -> list[str]:
         """Return the broker's own topics."""
-        return bodies.decode_topic_list((await self._ask(admin.GetSystemTopics())).body)
+        return decode_topic_list((await self._ask(admin.GetSystemTopics())).body)
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic on the broker."""
@@ -356,15 +379,15 @@ class BrokerApi(_Api):
 
     async def runtime_info(self) -> dict[str, str]:
         """Return numbers about the running broker."""
-        return bodies.decode_kv_table((await self._ask(admin.GetBrokerRuntimeInfo())).body)
+        return decode_kv_table((await self._ask(admin.GetBrokerRuntimeInfo())).body)
 
     async def settings(self) -> dict[str, str]:
         """Return the broker's settings under RocketMQ's names."""
-        return bodies.decode_settings((await self._ask(admin.GetBrokerConfig())).body)
+        return decode_settings((await self._ask(admin.GetBrokerConfig())).body)
 
     async def update_settings(self, settings: dict[str, str]) -> None:
         """Change settings."""
-        await self._ask(admin.UpdateBrokerConfig(), bodies.encode_settings(settings))
+        await self._ask(admin.UpdateBrokerConfig(), encode_settings(settings))
 
 
 class NameServerApi(_Api):
@@ -382,12 +405,12 @@ class NameServerApi(_Api):
 
     async def topics(self) -> list[str]:
         """Return all topics."""
-        return bodies.decode_topic_list((await self._ask(names.GetAllTopics())).body)
+        return decode_topic_list((await self._ask(names.GetAllTopics())).body)
 
     async def topics_by_cluster(self, cluster: str) -> list[str]:
         """Return the topics of a cluster."""
         answer = await self._ask(names.GetTopicsByCluster(cluster))
-        return bodies.decode_topic_list(answer.body)
+        return decode_topic_list(answer.body)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Forget a topic."""
@@ -408,7 +431,7 @@ class NameServerApi(_Api):
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
         """Return all values of a namespace; NotFound if there is none."""
-        return bodies.decode_kv_table((await self._ask(names.GetKvList(namespace))).body)
+        return decode_kv_table((await self._ask(names.GetKvList(namespace))).body)
 
     async def wipe_write_perm(self, broker: str) -> int:
         """Take the write permission from all topics of a broker; return how many."""

@@ -18,26 +18,28 @@ from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.net.connection import Connection
 from inorder.wire import shapes
-from inorder.wire.bodies import decode_queue_offsets
-from inorder.wire.bodies.locks import queue_from_json
-from inorder.wire.bodies.running import (
+from inorder.wire.codes import RequestCode, ResponseCode
+from inorder.wire.fastjson import loads
+from inorder.wire.fields import decode_fields
+from inorder.wire.header import Command
+from inorder.wire.record import decode
+from inorder.wire.requests.connections import (
     CR_COMMIT,
     CR_LATER,
     CR_ROLLBACK,
     CR_SUCCESS,
     CR_THROW_EXCEPTION,
+    ConsumeDirectly,
     DirectResult,
+    GetConsumerStatus,
     QueueRunning,
+    ResetClientOffset,
     RunningInfo,
     TopicRunning,
     encode_consumer_status,
 )
-from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
-from inorder.wire.fastjson import loads
-from inorder.wire.fields import decode_fields
-from inorder.wire.record import decode
-from inorder.wire.requests.consumers import ConsumeDirectly, GetConsumerStatus, ResetClientOffset
+from inorder.wire.requests.leases import queue_from_json
+from inorder.wire.requests.offsets import decode_queue_offsets
 
 log = get_logger(__name__)
 

@@ -17,7 +17,7 @@ from inorder.client.state.lane import DONE
 from inorder.config import ClientConfig
 from inorder.errors import BatchIncomplete, InorderError, RequestTimeout, UsageError
 from inorder.model import Message, SendReceipt, TopicQueue
-from inorder.wire.batch import BatchItem
+from inorder.wire.requests.sends import BatchItem
 
 TURN_MESSAGES: Final = 8192
 """So many messages get their places in one turn of the loop: 10 ms."""

@@ -12,7 +12,7 @@ from inorder.client.state.lane import WINDOW_MAX
 from inorder.client.state.sendback import DELAY_LEVELS_MS
 from inorder.config import ClientConfig
 from inorder.errors import ConfigError, UsageError
-from inorder.wire.delaylevels import UNITS_MS
+from inorder.wire.names import UNITS_MS
 
 NAME_CHARS_MAX: Final = 128
 SEQUENCE_MAX: Final = (1 << 63) - 1

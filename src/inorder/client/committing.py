@@ -22,7 +22,7 @@ from inorder.client.state.rebalance import by_broker
 from inorder.errors import InorderError, LeasesFull
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.tasks.groups import Tasks
+from inorder.tasks import Tasks
 
 log = get_logger(__name__)
 

@@ -25,7 +25,7 @@ from inorder.client.state.tenure import DropReason
 from inorder.clock import Clock
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.tasks.groups import Tasks
+from inorder.tasks import Tasks
 
 log = get_logger(__name__)
 

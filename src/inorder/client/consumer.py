@@ -28,7 +28,6 @@ from inorder.client.handlers import (
 )
 from inorder.client.handling import in_handler
 from inorder.client.hooks import Hook, Hooks
-from inorder.client.patience import Patience
 from inorder.client.policies import Policy
 from inorder.client.pullconsumer import ConsumeFrom, Target
 from inorder.client.running import WorkersFactory
@@ -42,6 +41,7 @@ from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
+from inorder.tasks import Patience
 
 log = get_logger(__name__)
 

@@ -19,7 +19,6 @@ from inorder.client.member import Member
 from inorder.client.offsetstores import LocalOffsets, OffsetStore, RemoteOffsets
 from inorder.client.ordered import OrderedRunner
 from inorder.client.parking import Parker
-from inorder.client.patience import Patience
 from inorder.client.policies import Park
 from inorder.client.pullconsumer import Target
 from inorder.client.puller import Puller
@@ -42,9 +41,9 @@ from inorder.errors import AlreadyClosed, InorderError, UsageError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.ordering.finished import FinishedMap
-from inorder.tasks.periodic import periodic
-from inorder.wire.bodies import ConsumerData
-from inorder.wire.subscription import parse_subscription
+from inorder.tasks import Patience, periodic
+from inorder.wire.requests.groups import ConsumerData
+from inorder.wire.requests.pulls import parse_subscription
 
 log = get_logger(__name__)
 

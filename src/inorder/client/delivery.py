@@ -38,10 +38,9 @@ from inorder.errors import (
 from inorder.logs import get_logger
 from inorder.model import SendReceipt, SendStatus, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
-from inorder.tasks.backoff import Backoff
-from inorder.tasks.groups import Tasks
-from inorder.wire.routedata import TopicRoute
-from inorder.wire.sendframes import CHOSEN, SendFields, SendTemplate
+from inorder.tasks import Backoff, Tasks
+from inorder.wire.requests.routes import TopicRoute
+from inorder.wire.requests.sendframes import CHOSEN, SendFields, SendTemplate
 
 log = get_logger(__name__)
 

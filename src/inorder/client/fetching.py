@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from inorder.client.pulling import PullStatus, pull
+from inorder.client.pulling import pull
 from inorder.client.session import Session
 from inorder.client.state.prefetch import Prefetched
+from inorder.client.state.pulldecisions import PullStatus
 from inorder.errors import ConnectFailed, InorderError, RequestTimeout
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
-from inorder.tasks.backoff import Backoff
+from inorder.tasks import Backoff
 
 log = get_logger(__name__)
 

@@ -14,7 +14,7 @@ from inorder.errors import (
     RequestTimeout,
     SendTimedOut,
 )
-from inorder.wire.sendframes import SendFields
+from inorder.wire.requests.sendframes import SendFields
 
 if TYPE_CHECKING:
     from inorder.client.delivery import Delivery

@@ -6,9 +6,9 @@ from typing import Final, Protocol
 
 from inorder.errors import UsageError
 from inorder.net.connection import Connection
-from inorder.wire.bodies import ClientHeartbeat, ConsumerData
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
+from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 
 # What a broker asks a consumer: the code, and the field that names the group.
 _GROUP_FIELDS: Final[dict[int, str]] = {

@@ -20,7 +20,7 @@ from inorder.client.state.keyed import Keyless, KeyOf
 from inorder.errors import UsageError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription
-from inorder.wire.subscription import parse_subscription
+from inorder.wire.requests.pulls import parse_subscription
 
 log = get_logger(__name__)
 

@@ -17,7 +17,7 @@ from inorder.client.state.tenure import LOCK_RENEW_FIRST_MS, LOCK_RENEW_MS, Drop
 from inorder.errors import CodeNotSupported, InorderError, RequestTimeout
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.wire.bodies.leases import LeaseGrant
+from inorder.wire.requests.leases import LeaseGrant
 
 if TYPE_CHECKING:
     from inorder.client.member import Member

@@ -12,8 +12,7 @@ from inorder.clock import Clock
 from inorder.errors import CodeNotSupported, InorderError, KeyMapConflict
 from inorder.logs import get_logger
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.resizing import ResizeView, decode_resize_view
-from inorder.wire.requests.resizing import ResizeStatus
+from inorder.wire.requests.resizing import ResizeStatus, ResizeView, decode_resize_view
 
 log = get_logger(__name__)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from inorder.client.api import BrokerApi
-from inorder.wire.bodies.leases import (
+from inorder.wire.fields import decode_fields
+from inorder.wire.requests import leases as requests
+from inorder.wire.requests.leases import (
     CommitAnswer,
     CommitBody,
     HeldLease,
@@ -11,8 +13,6 @@ from inorder.wire.bodies.leases import (
     LeaseBody,
     LeasePage,
 )
-from inorder.wire.fields import decode_fields
-from inorder.wire.requests import leases as requests
 
 
 class LeaseApi:

@@ -20,8 +20,7 @@ from inorder.client.state.tenure import Tenure, Terms
 from inorder.errors import CodeNotSupported
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.wire.bodies.leases import CommitBody, LeaseBody, QueueCommit
-from inorder.wire.requests.leases import Commit, Lease, Release
+from inorder.wire.requests.leases import Commit, CommitBody, Lease, LeaseBody, QueueCommit, Release
 
 log = get_logger(__name__)
 

@@ -32,9 +32,9 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.tasks.backoff import Backoff
+from inorder.tasks import Backoff
 from inorder.wire.extensions import ExtensionAnswer
-from inorder.wire.sendframes import SendAnswer, SendFields
+from inorder.wire.requests.sendframes import SendAnswer, SendFields
 
 if TYPE_CHECKING:
     from inorder.client.delivery import Delivery

@@ -10,7 +10,7 @@ from inorder.client.sending import Sending
 from inorder.client.state.lane import Resolution
 from inorder.errors import MessagesLost, OutcomeUnknown
 from inorder.logs import get_logger
-from inorder.wire.sendframes import SendFields
+from inorder.wire.requests.sendframes import SendFields
 
 if TYPE_CHECKING:
     from inorder.client.link import Link

@@ -20,14 +20,15 @@ from inorder.errors import (
 from inorder.logs import get_logger
 from inorder.model import PERM_READ, PERM_WRITE
 from inorder.ordering.keymap import NAMESPACE
-from inorder.tasks.backoff import Backoff
-from inorder.wire.bodies.resizing import ResizeView, decode_resize_view
+from inorder.tasks import Backoff
 from inorder.wire.requests.resizing import (
     ResizeGo,
     ResizeOpen,
     ResizeStatus,
     ResizeStop,
+    ResizeView,
     ResizeWithdraw,
+    decode_resize_view,
 )
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from inorder.client.keeping import Keeper
 from inorder.client.leasing import Leases
 from inorder.client.locking import Locks
 from inorder.client.offsetstores import OffsetStore
-from inorder.client.patience import Patience
 from inorder.client.releasing import Releaser
 from inorder.client.session import Session
 from inorder.client.state import startoffset
@@ -35,7 +34,7 @@ from inorder.logs import get_logger
 from inorder.model import Subscription, TopicQueue
 from inorder.ordering.fence import QueueFence
 from inorder.ordering.finished import FinishedMap
-from inorder.tasks.groups import Tasks
+from inorder.tasks import Patience, Tasks
 
 log = get_logger(__name__)
 

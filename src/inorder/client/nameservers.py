@@ -19,7 +19,7 @@ from inorder.client.state.nameservers import no_name_server
 from inorder.errors import CodeNotSupported, ConfigError, InorderError, TransportError
 from inorder.logs import get_logger
 from inorder.net.pool import Pool
-from inorder.tasks.groups import Tasks
+from inorder.tasks import Tasks
 
 log = get_logger(__name__)
 

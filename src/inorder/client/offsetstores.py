@@ -21,7 +21,7 @@ from inorder.disk import Files
 from inorder.errors import InorderError, NotFound
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.wire.requests.progress import ResetOffset
+from inorder.wire.requests.offsets import ResetOffset
 
 log = get_logger(__name__)
 

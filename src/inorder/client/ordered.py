@@ -20,7 +20,7 @@ from inorder.client.state.sendback import Failure, failure_of
 from inorder.clock import Clock
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.tasks.groups import Tasks
+from inorder.tasks import Tasks
 
 log = get_logger(__name__)
 

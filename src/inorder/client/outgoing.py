@@ -15,11 +15,11 @@ from inorder.config import ClientConfig
 from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
 from inorder.model import Message, key_text
 from inorder.wire import properties as names
-from inorder.wire.batch import BatchItem
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
 from inorder.wire.properties import PROPERTIES_BYTES_MAX, format_properties
-from inorder.wire.sendframes import json_text
+from inorder.wire.requests.sendframes import json_text
+from inorder.wire.requests.sends import BatchItem
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 _OURS: Final = frozenset({names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.WAIT})

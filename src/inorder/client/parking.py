@@ -25,9 +25,8 @@ from inorder.client.state.parking import ParkedView, error_text, key_to_park
 from inorder.errors import InorderError, LeaseLost, RouteError
 from inorder.logs import get_logger
 from inorder.model import MASTER_ID, ReceivedMessage, TopicQueue
-from inorder.tasks.groups import Tasks
-from inorder.wire.bodies.parking import Outcome, ParkBody, ParkItem
-from inorder.wire.requests.parking import Park
+from inorder.tasks import Tasks
+from inorder.wire.requests.parking import Outcome, Park, ParkBody, ParkItem
 
 log = get_logger(__name__)
 

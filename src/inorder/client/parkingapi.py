@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from inorder.client.api import BrokerApi
-from inorder.wire.bodies import parking as bodies
 from inorder.wire.fields import decode_fields
 from inorder.wire.record import Record, decode_all
+from inorder.wire.requests import parking as bodies
 from inorder.wire.requests import parking as requests
 
 WRITE_TIMEOUT_MS: Final = 10_000

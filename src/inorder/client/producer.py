@@ -44,9 +44,9 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue, key_text
-from inorder.tasks.groups import Tasks
-from inorder.wire.batch import BatchItem
-from inorder.wire.delaylevels import parse_delay_levels
+from inorder.tasks import Tasks
+from inorder.wire.names import parse_delay_levels
+from inorder.wire.requests.sends import BatchItem
 
 log = get_logger(__name__)
 

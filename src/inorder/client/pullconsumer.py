@@ -18,17 +18,16 @@ from inorder.client.access import Access
 from inorder.client.api import BrokerApi
 from inorder.client.durations import Duration, to_ms
 from inorder.client.fetching import Fetcher
-from inorder.client.pulling import PullResult, PullStatus, pull
+from inorder.client.pulling import PullResult, pull
 from inorder.client.session import Session
 from inorder.client.state.prefetch import Prefetched
+from inorder.client.state.pulldecisions import PullStatus
 from inorder.client.state.routes import subscribe_queues
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NotFound, TopicNotRouted, UsageError
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
-from inorder.tasks.backoff import Backoff
-from inorder.tasks.groups import Tasks
-from inorder.tasks.periodic import periodic
-from inorder.wire.subscription import parse_subscription
+from inorder.tasks import Backoff, Tasks, periodic
+from inorder.wire.requests.pulls import parse_subscription
 
 ConsumeFrom = Literal["first", "last"] | datetime
 Target = int | datetime | Literal["beginning", "end"]

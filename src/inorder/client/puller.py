@@ -11,16 +11,17 @@ from typing import Final
 
 from inorder.client.counting import Counts
 from inorder.client.holding import Holding
-from inorder.client.pulling import PullResult, PullStatus
+from inorder.client.pulling import PullResult
 from inorder.client.receiving import receive_from
 from inorder.client.session import Session
 from inorder.client.state import pulldecisions as rules
+from inorder.client.state.pulldecisions import PullStatus
 from inorder.errors import BrokerError, ConnectFailed, InorderError, LeaseLost, RequestTimeout
 from inorder.logs import get_logger
 from inorder.model import MASTER_ID, ReceivedMessage
 from inorder.ordering.finished import SPAN_MAX
 from inorder.wire.codes import ResponseCode
-from inorder.wire.requests.pull import PullMessage
+from inorder.wire.requests.pulls import PullMessage
 
 log = get_logger(__name__)
 

@@ -9,7 +9,7 @@ from inorder.client.session import Session
 from inorder.client.state.pulldecisions import PullStatus
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.wire.codes import ResponseCode
-from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
+from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
 
 __all__ = ["PullResult", "PullStatus", "pull"]
 

@@ -10,9 +10,9 @@ from inorder.client.sending import Sending
 from inorder.client.state.lane import DONE, Lane
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
-from inorder.tasks.backoff import Backoff
-from inorder.wire.batch import BatchItem, encode_batch
-from inorder.wire.sendframes import SendTemplate
+from inorder.tasks import Backoff
+from inorder.wire.requests.sendframes import SendTemplate
+from inorder.wire.requests.sends import BatchItem, encode_batch
 
 if TYPE_CHECKING:
     from inorder.client.link import Link

@@ -23,8 +23,8 @@ from inorder.client.state.tenure import DropReason
 from inorder.errors import AlreadyClosed, InorderError, TopicNotRouted, TransportError
 from inorder.logs import get_logger
 from inorder.model import Subscription, TopicQueue
-from inorder.tasks.backoff import Backoff
-from inorder.wire.routedata import TopicRoute
+from inorder.tasks import Backoff
+from inorder.wire.requests.routes import TopicRoute
 
 log = get_logger(__name__)
 

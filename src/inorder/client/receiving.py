@@ -20,8 +20,7 @@ from inorder.wire import properties as names
 from inorder.wire.compression import COMPRESSED, decompress_body
 from inorder.wire.ids import offset_message_id
 from inorder.wire.properties import parse
-from inorder.wire.record import Record, decode
-from inorder.wire.recordlayout import (
+from inorder.wire.record import (
     BODY_AT,
     BORN_HOST_V6,
     HEAD,
@@ -30,7 +29,9 @@ from inorder.wire.recordlayout import (
     SHORT,
     STORE_HOST_V6,
     Buffer,
+    Record,
     crc32,
+    decode,
 )
 
 _NOT_PLAIN: Final = COMPRESSED | BORN_HOST_V6 | STORE_HOST_V6

@@ -33,9 +33,15 @@ from inorder.client.state.parking import UNKNOWN, Pace, error_text, restore
 from inorder.errors import InorderError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.tasks.groups import Tasks
-from inorder.wire.bodies.parking import OwnedKey, QueuePlace, RedrivenBody
-from inorder.wire.requests.parking import ParkedRead, Redriven, Unpark
+from inorder.tasks import Tasks
+from inorder.wire.requests.parking import (
+    OwnedKey,
+    ParkedRead,
+    QueuePlace,
+    Redriven,
+    RedrivenBody,
+    Unpark,
+)
 
 log = get_logger(__name__)
 

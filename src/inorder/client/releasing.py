@@ -21,8 +21,8 @@ from inorder.client.state.offsets import OffsetTable
 from inorder.client.state.rebalance import Release, release_steps
 from inorder.errors import InorderError, LeaseLost, LeasesFull
 from inorder.logs import get_logger
-from inorder.tasks.backoff import Backoff
-from inorder.wire.requests.progress import ResetOffset
+from inorder.tasks import Backoff
+from inorder.wire.requests.offsets import ResetOffset
 
 log = get_logger(__name__)
 

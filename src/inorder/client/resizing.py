@@ -26,16 +26,18 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.ordering.keymap import NAMESPACE, KeyMap
-from inorder.tasks.backoff import Backoff
-from inorder.wire.bodies.resizing import PlanView, ResizeView, decode_resize_view
+from inorder.tasks import Backoff
 from inorder.wire.requests.resizing import (
+    PlanView,
     ResizeDecide,
     ResizeGo,
     ResizeOpen,
     ResizeRelease,
     ResizeStatus,
     ResizeStop,
+    ResizeView,
     ResizeWithdraw,
+    decode_resize_view,
 )
 
 if TYPE_CHECKING:

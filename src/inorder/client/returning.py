@@ -25,8 +25,8 @@ from inorder.errors import BrokerError, InorderError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage
 from inorder.wire.properties import format_properties
-from inorder.wire.requests.consumers import SendBack
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.connections import SendBack
+from inorder.wire.requests.sends import SendMessage
 
 log = get_logger(__name__)
 

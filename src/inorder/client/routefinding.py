@@ -9,7 +9,7 @@ from inorder.client.sending import Sending
 from inorder.client.state.routes import publish_queues
 from inorder.client.topiclines import BatchCall, TopicLine
 from inorder.errors import InorderError, NoWritableQueue, RequestTimeout, TopicNotRouted
-from inorder.wire.routedata import TopicRoute
+from inorder.wire.requests.routes import TopicRoute
 
 if TYPE_CHECKING:
     from inorder.client.delivery import Delivery

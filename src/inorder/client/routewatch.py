@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from inorder.client.state.absence import ASK_AGAIN_MAX_MS, ASK_AGAIN_MS, Absences
 from inorder.clock import Clock
-from inorder.tasks.backoff import Backoff
-from inorder.tasks.groups import Tasks
-from inorder.wire.routedata import TopicRoute
+from inorder.tasks import Backoff, Tasks
+from inorder.wire.requests.routes import TopicRoute
 
 
 class RouteWatch:

@@ -22,7 +22,7 @@ from inorder.client.policies import Handled, Outcome
 from inorder.clock import Clock
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage
-from inorder.tasks.groups import Tasks
+from inorder.tasks import Tasks
 
 log = get_logger(__name__)
 

@@ -10,7 +10,7 @@ from inorder.client.outgoing import Outgoing
 from inorder.client.state.lane import Entry
 from inorder.errors import InorderError, UsageError
 from inorder.model import Message, SendReceipt, TopicQueue
-from inorder.wire.sendframes import SendAnswer
+from inorder.wire.requests.sendframes import SendAnswer
 
 if TYPE_CHECKING:
     from inorder.client.queuelane import QueueLane

@@ -45,13 +45,12 @@ from inorder.model import MASTER_ID, TopicQueue
 from inorder.net.connection import Connection, refuse_request
 from inorder.net.pool import Pool
 from inorder.ordering.keymap import NAMESPACE, KeyMap
-from inorder.tasks.groups import Tasks
-from inorder.tasks.periodic import periodic
-from inorder.wire.bodies import ConsumerData
+from inorder.tasks import Tasks, periodic
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
 from inorder.wire.extensions import ROUTE_TOPIC
-from inorder.wire.routedata import ClusterInfo, TopicRoute
+from inorder.wire.header import Command
+from inorder.wire.requests.groups import ConsumerData
+from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 
 log = get_logger(__name__)
 

@@ -12,8 +12,8 @@ from inorder.client.state.routes import publish_queues
 from inorder.errors import InorderError
 from inorder.model import Message, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
-from inorder.wire.routedata import TopicRoute
-from inorder.wire.sendframes import by_map
+from inorder.wire.requests.routes import TopicRoute
+from inorder.wire.requests.sendframes import by_map
 
 
 class BatchCall(Protocol):

@@ -22,19 +22,19 @@ from inorder.nameserver.routes import (
     only_zone,
 )
 from inorder.ordering import keymap
-from inorder.wire.bodies.lists import encode_kv_table, encode_settings, encode_topic_list
-from inorder.wire.bodies.register import RegisterBrokerBody
-from inorder.wire.bodies.topics import decode_data_version_request, encode_data_version
 from inorder.wire.codes import VERSION_STANDARD_ROUTE_JSON, RequestCode, ResponseCode
 from inorder.wire.extensions import BROKER_IDENTITY
 from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.requests import names, routes
-from inorder.wire.routedata import TopicRoute
-from inorder.wire.steps import Steps, finish
+from inorder.wire.requests import nameserver as names
+from inorder.wire.requests import routes
+from inorder.wire.requests.nameserver import encode_kv_table, encode_settings, encode_topic_list
+from inorder.wire.requests.registration import RegisterBrokerBody, Steps, finish
+from inorder.wire.requests.routes import TopicRoute
+from inorder.wire.requests.topics import decode_data_version_request, encode_data_version
 
 if TYPE_CHECKING:
     from inorder.config import NameServerConfig
-    from inorder.wire.command import Command
+    from inorder.wire.header import Command
 
 TIMEOUT_MS_MIN: Final = 1000
 IDENTITY_CHARS_MAX: Final = 64

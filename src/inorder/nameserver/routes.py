@@ -33,8 +33,14 @@ from typing import Final
 from inorder.errors import BrokerNameTaken, SystemError_
 from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 from inorder.ordering import keymap
-from inorder.wire.routedata import BrokerData, BrokerMemberGroup, ClusterInfo, QueueData, TopicRoute
-from inorder.wire.steps import Steps, finish
+from inorder.wire.requests.registration import Steps, finish
+from inorder.wire.requests.routes import (
+    BrokerData,
+    BrokerMemberGroup,
+    ClusterInfo,
+    QueueData,
+    TopicRoute,
+)
 
 BROKERS_MAX: Final = 10_000
 TOPIC_ENTRIES_MAX: Final = 1_000_000

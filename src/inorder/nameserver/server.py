@@ -14,12 +14,12 @@ from inorder.logs import get_logger
 from inorder.nameserver import handlers
 from inorder.nameserver.kvfile import KvFile
 from inorder.nameserver.routes import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
+from inorder.net.accepted import ServerConnection
 from inorder.net.descriptors import connections_below
 from inorder.net.quiet import QuietLog, Refusals
-from inorder.net.server import Server, ServerConnection, ServerStatistics
+from inorder.net.server import Server, ServerStatistics
 from inorder.net.turns import SHARE_MS
-from inorder.tasks.groups import Tasks
-from inorder.tasks.periodic import periodic
+from inorder.tasks import Tasks, periodic
 from inorder.wire.codes import ResponseCode
 from inorder.wire.header import decode_command
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from inorder.config import NameServerConfig
     from inorder.disk import Files
     from inorder.nameserver.kv import KvTable
-    from inorder.wire.command import Command
     from inorder.wire.frame import RawFrame
-    from inorder.wire.steps import Steps
+    from inorder.wire.header import Command
+    from inorder.wire.requests.registration import Steps
 
 logger = get_logger(__name__)
 

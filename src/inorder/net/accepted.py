@@ -23,12 +23,12 @@ from inorder.net.calls import Calls
 from inorder.net.output import Buffer, write_last, write_out
 from inorder.net.turns import PROBATION_MS, SHARE_FRAMES
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
-from inorder.wire.hosts import pack_host
+from inorder.wire.ids import pack_host
 
 if TYPE_CHECKING:
     from inorder.net.server import Server
     from inorder.net.tls import TlsSession
-    from inorder.wire.command import Command
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 

@@ -20,9 +20,8 @@ from inorder.errors import (
     TransportError,
 )
 from inorder.net.connection import parse_address
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 
 _LENGTH_BYTES: Final = 4
 _AHEAD_MAX: Final = 1024

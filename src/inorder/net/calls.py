@@ -9,7 +9,7 @@ from inorder.errors import RequestTimeout
 from inorder.wire.exchange import Exchange
 
 if TYPE_CHECKING:
-    from inorder.wire.command import Command
+    from inorder.wire.header import Command
 
 
 class _Call(asyncio.Future["Command"]):

@@ -33,7 +33,7 @@ from inorder.wire.header import decode_command
 
 if TYPE_CHECKING:
     from inorder.config import NetConfig
-    from inorder.wire.command import Command
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 

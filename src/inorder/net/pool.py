@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from inorder.errors import AlreadyClosed, ConnectFailed
 from inorder.net.connection import CONNECT_TIMEOUT_MS, Connection, OnLost, OnRequest
-from inorder.tasks.backoff import Backoff
+from inorder.tasks import Backoff
 
 if TYPE_CHECKING:
     from inorder.clock import Clock

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Protocol, cast
 
-from inorder.wire.command import FLAG_RESPONSE, JSON
 from inorder.wire.frame import RawFrame
-from inorder.wire.sendframes import SendAnswer, decode_answer
+from inorder.wire.header import FLAG_RESPONSE, JSON
+from inorder.wire.requests.sendframes import SendAnswer, decode_answer
 
 if TYPE_CHECKING:
     from inorder.config import NetConfig

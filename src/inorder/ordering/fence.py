@@ -19,7 +19,7 @@ from typing import Final
 
 from inorder.model import Fence, ReceivedMessage, TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.leases import Chapter
+from inorder.wire.requests.leases import Chapter
 
 VERSION_BITS: Final = 11
 GENERATION_BITS: Final = 12

@@ -29,7 +29,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from inorder.errors import RemoteProtocolError
-from inorder.wire.javahash import java_hash
+from inorder.wire.ids import java_hash
 
 ATTRIBUTE: Final = "inorder.keymap"
 """The attribute of a topic that holds its map at a broker."""

@@ -1,20 +1,143 @@
-"""The layers laid over each other: defaults < file < environment < flags."""
+"""The layers laid over each other: defaults < file < environment < flags.
+
+Where settings come from: TOML, RocketMQ's properties files, the environment.
+
+Each source gives pairs of a name and a raw value. Names are not judged here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
+from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
+from inorder.errors import ConfigError
 from inorder.logs import get_logger
-from inorder.settings.catalog import Catalog, catalog
-from inorder.settings.foreign import Foreign, foreign_names, translate
-from inorder.settings.sources import read_environment, read_file
-from inorder.settings.values import Raw, check_together, parse
+from inorder.settings.rocketmq import Foreign, foreign_names, translate
+from inorder.settings.values import Catalog, Raw, catalog, check_together, parse
 
 log = get_logger(__name__)
+
+# A settings file is read whole; a larger one is a mistake.
+FILE_BYTES_MAX = 1024 * 1024
+
+_SECTIONS: Mapping[type, str] = {
+    BrokerConfig: "broker",
+    NameServerConfig: "nameserver",
+    ClientConfig: "client",
+}
+
+
+def section_of(cls: type) -> str:
+    """Return what a configuration class is called in files and in the environment."""
+    return _SECTIONS[cls]
+
+
+def read_file(path: Path, cls: type) -> dict[str, Raw]:
+    """Read the settings that a file has for `cls`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"settings file {path} cannot be read: {error.strerror}; check --config"
+        ) from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"settings file {path} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"settings file {path} is not UTF-8 text") from None
+    if path.suffix == ".toml":
+        return dict(_toml(path, text, cls))
+    return dict(_properties(path, text))
+
+
+def _toml(path: Path, text: str, cls: type) -> Iterator[tuple[str, Raw]]:
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"settings file {path} is not TOML: {error}") from None
+    for name, table in tables.items():
+        if name not in _SECTIONS.values() or not isinstance(table, dict):
+            raise ConfigError(
+                f"settings file {path} has {name!r} at its top level; "
+                "put settings into the tables [broker], [nameserver] and [client]"
+            )
+    yield from _flatten(path, tables.get(section_of(cls), {}), "")
+
+
+def _flatten(path: Path, table: dict[str, Any], prefix: str) -> Iterator[tuple[str, Raw]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(path, value, f"{prefix}{name}.")
+        elif isinstance(value, bool | int | float | str):
+            yield prefix + name, value
+        else:
+            raise ConfigError(f"{prefix}{name} ({path}) is neither text, number nor true or false")
+
+
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_PLAIN = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_PAIR = re.compile(r"((?:\\.|[^\\=:\s])+)[ \t\f]*[=: \t\f]?[ \t\f]*(.*)", re.DOTALL)
+
+
+def _properties(path: Path, text: str) -> Iterator[tuple[str, Raw]]:
+    for number, line in _logical_lines(text):
+        found = _PAIR.fullmatch(line)
+        if found is None or not re.search(r"[=:]", line):
+            raise ConfigError(f"line {number} of {path} is not name=value: {line[:60]!r}")
+        yield _unescape(found[1]), _unescape(found[2]).strip()
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Join continued lines, drop comments; each with the number of its first line."""
+    joined, start = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        part = line.lstrip()
+        if not joined:
+            start = number
+            if not part or part[0] in "#!":
+                continue
+        backslashes = len(part) - len(part.rstrip("\\"))
+        if backslashes % 2:
+            joined += part[:-1]
+            continue
+        yield start, joined + part
+        joined = ""
+    if joined:
+        yield start, joined
+
+
+def _unescape(text: str) -> str:
+    def one(found: re.Match[str]) -> str:
+        code = found[1]
+        return chr(int(code[1:], 16)) if len(code) == 5 else _PLAIN.get(code, code)
+
+    return _ESCAPE.sub(one, text)
+
+
+def read_environment(env: Mapping[str, str], cls: type) -> dict[str, tuple[str, str]]:
+    """Return name -> (value, variable) of what the environment has for `cls`.
+
+    `INORDER_BROKER__STORE__FLUSH_INTERVAL_MS` is `store.flush_interval_ms` of the broker;
+    RocketMQ's own NAMESRV_ADDR counts where ours is not set.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    if cls is BrokerConfig and env.get("NAMESRV_ADDR"):
+        found["namesrv"] = (env["NAMESRV_ADDR"], "NAMESRV_ADDR")
+    prefix = f"INORDER_{section_of(cls).upper()}__"
+    for variable in sorted(env):
+        if variable.startswith(prefix):
+            name = variable.removeprefix(prefix).lower().replace("__", ".")
+            found[name] = (env[variable], variable)
+    return found
+
 
 Config = TypeVar("Config")
 

@@ -40,12 +40,10 @@ from inorder.net.blocking import BlockingConnection
 from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.spark.planning import Places
 from inorder.spark.servers import Servers, Tls
-from inorder.wire.bodies import decode_topic_list
-from inorder.wire.bodies.resizing import ResizeView, decode_resize_view
 from inorder.wire.codes import ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.requests.names import GetAllTopics, GetKv, GetKvReply
+from inorder.wire.header import Command
+from inorder.wire.requests.nameserver import GetAllTopics, GetKv, GetKvReply, decode_topic_list
 from inorder.wire.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -54,10 +52,9 @@ from inorder.wire.requests.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PullMessage, PullReply
-from inorder.wire.requests.resizing import ResizeStatus
-from inorder.wire.requests.routes import GetClusterInfo, GetRoute
-from inorder.wire.routedata import ClusterInfo, TopicRoute
+from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PullMessage, PullReply
+from inorder.wire.requests.resizing import ResizeStatus, ResizeView, decode_resize_view
+from inorder.wire.requests.routes import ClusterInfo, GetClusterInfo, GetRoute, TopicRoute
 
 T = TypeVar("T")
 

@@ -28,14 +28,7 @@ from inorder.spark.propertycolumns import Properties, pieces, split_properties
 from inorder.spark.schema import arrow_schema
 from inorder.wire.compression import COMPRESSED, decompress_body
 from inorder.wire.ids import offset_message_id
-from inorder.wire.recordlayout import (
-    BORN_HOST_V6,
-    MAGIC_V1,
-    MAGIC_V2,
-    OVERHEAD_V1,
-    STORE_HOST_V6,
-    crc32,
-)
+from inorder.wire.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, OVERHEAD_V1, STORE_HOST_V6, crc32
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

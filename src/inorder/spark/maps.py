@@ -19,7 +19,7 @@ from inorder.spark.state.messages import Line
 from inorder.spark.state.moving import map_at, move, must_move
 from inorder.spark.state.versions import Version
 from inorder.spark.versionfiles import of_topic
-from inorder.wire.bodies.resizing import ResizeView
+from inorder.wire.requests.resizing import ResizeView
 
 RELEASE_S: Final = 30.0
 LOOK_S: Final = 0.05

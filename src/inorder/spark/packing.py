@@ -1,4 +1,4 @@
-"""Rows into the body of a batch, all at once: what `wire/batch.py` does message by message.
+"""Rows into the body of a batch, all at once: `wire/requests/sends.py` does it one by one.
 
 An item is `i32 size, i32 magic, i32 crc, i32 flag, i32 body length, body, i16 length, properties`.
 Everything of it is a column; Arrow joins the columns row by row, and the joined rows lie one behind

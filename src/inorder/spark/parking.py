@@ -28,15 +28,10 @@ from inorder.spark.state.messages import OrderedMessage
 from inorder.spark.state.parking import ParkedList
 from inorder.spark.state.versions import Version
 from inorder.wire import properties as names
-from inorder.wire.bodies.parking import (
-    OwnedKey,
-    ParkedPage,
-    QueueParking,
-    QueuePlace,
-)
 from inorder.wire.fields import decode_fields
 from inorder.wire.record import decode_all
 from inorder.wire.requests import parking as requests
+from inorder.wire.requests.parking import OwnedKey, ParkedPage, QueueParking, QueuePlace
 
 log = get_logger(__name__)
 

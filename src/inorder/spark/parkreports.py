@@ -17,7 +17,10 @@ from inorder.spark.cluster import Cluster
 from inorder.spark.state.messages import Letter
 from inorder.spark.state.parking import Aside, Redone
 from inorder.spark.state.versions import Version
-from inorder.wire.bodies.parking import (
+from inorder.wire.fields import decode_fields
+from inorder.wire.header import Command
+from inorder.wire.requests import parking as requests
+from inorder.wire.requests.parking import (
     ITEMS_MAX,
     KeyList,
     NamedKey,
@@ -27,9 +30,6 @@ from inorder.wire.bodies.parking import (
     QueuePlace,
     RedrivenBody,
 )
-from inorder.wire.command import Command
-from inorder.wire.fields import decode_fields
-from inorder.wire.requests import parking as requests
 
 log = get_logger(__name__)
 

@@ -18,7 +18,7 @@ from inorder.spark.planning import DataLoss, Range
 from inorder.wire.codes import ResponseCode
 from inorder.wire.compression import decompress_body
 from inorder.wire.record import decode
-from inorder.wire.subscription import parse_subscription
+from inorder.wire.requests.pulls import parse_subscription
 
 ROWS_MIN = 2000
 

@@ -45,15 +45,15 @@ from inorder.spark.packing import Array, Chunk
 from inorder.spark.servers import Servers
 from inorder.spark.state.mapnames import Begun, name_at
 from inorder.wire.codes import ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.extensions import PROTOCOL, STORED
 from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.header import Command
 from inorder.wire.requests.producers import (
     ProducerHello,
     ProducerState,
     ProducerStateReply,
 )
-from inorder.wire.sendframes import SendTemplate, by_map, json_text
+from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
 
 GROUP: Final = "inorder_spark"
 ATTEMPTS: Final = 8

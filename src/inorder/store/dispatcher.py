@@ -16,7 +16,7 @@ from inorder.store.keyindex import KeyIndex
 from inorder.store.layout import SCHEDULE_TOPIC
 from inorder.store.queueindex import QueueIndex
 from inorder.store.queuetable import QueueTable
-from inorder.wire.delaylevels import delay_ms
+from inorder.wire.names import delay_ms
 from inorder.wire.properties import get
 from inorder.wire.record import (
     TRANSACTION_COMMIT,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from operator import mul
 from typing import Final
 
-from inorder.wire.javahash import java_hash
+from inorder.wire.ids import java_hash
 
 MASK: Final = 0xFFFFFFFF
 SIGN: Final = 0x80000000

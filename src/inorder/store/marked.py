@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 from inorder.store.segment import Segment
 from inorder.store.segments import Segments
-from inorder.wire.record import ScannedRecord, scan
-from inorder.wire.recordlayout import TWO_INTS
+from inorder.wire.record import TWO_INTS, ScannedRecord, scan
 
 
 def marked_records(

@@ -46,7 +46,7 @@ from inorder.store.recordview import record_at
 from inorder.store.recovery import Recovery, RecoveryReport, read_abort
 from inorder.store.retention import CleanReport
 from inorder.store.segments import Segments
-from inorder.wire.delaylevels import parse_delay_levels
+from inorder.wire.names import parse_delay_levels
 
 log = get_logger(__name__)
 

@@ -31,8 +31,8 @@ from inorder.model import (
 from inorder.sync.locks import Locks
 from inorder.sync.parked import Parked
 from inorder.sync.portal import Portal, lease
-from inorder.wire.bodies import ClientConnection, ConsumerConnections
-from inorder.wire.routedata import ClusterInfo, TopicRoute
+from inorder.wire.requests.connections import ClientConnection, ConsumerConnections
+from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 
 
 class Admin:

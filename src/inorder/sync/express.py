@@ -25,12 +25,12 @@ from inorder.client.state.verdicts import STATUSES, Verdict, verdict
 from inorder.errors import ConnectionLost, InorderError, RemoteProtocolError, broker_error
 from inorder.model import SendReceipt
 from inorder.net.connection import parse_address
-from inorder.wire.command import Command
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.fields import encode_fields
 from inorder.wire.frame import encode_frame
+from inorder.wire.header import Command
 from inorder.wire.requests.producers import ProducerHello
-from inorder.wire.sendframes import SendAnswer, SendTemplate, decode_answer
+from inorder.wire.requests.sendframes import SendAnswer, SendTemplate, decode_answer
 
 if TYPE_CHECKING:
     from inorder.client.producer import Producer

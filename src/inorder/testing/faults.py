@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from inorder.net.server import FrameHandler, ServerConnection
+from inorder.net.accepted import FrameHandler, ServerConnection
 from inorder.wire.frame import RawFrame
 from inorder.wire.header import decode_command
 

@@ -27,7 +27,7 @@ from inorder.errors import NotStarted
 from inorder.model import ReceivedMessage, TopicConfig
 from inorder.nameserver.server import NameServer
 from inorder.testing.faults import Faults
-from inorder.wire.hosts import show_address
+from inorder.wire.ids import show_address
 
 TURNS_TO_NOTICE = 5
 

@@ -6,7 +6,7 @@ from inorder.errors import StoreError
 from inorder.store.queueindex import QueueIndex
 from inorder.store.reader import ReadStatus
 from inorder.store.store import Store, WrittenTick
-from inorder.wire.javahash import java_hash
+from inorder.wire.ids import java_hash
 from inorder.wire.properties import format_properties
 from inorder.wire.record import Record, decode_all, encode
 

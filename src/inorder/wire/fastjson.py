@@ -3,6 +3,11 @@
 Maps with number keys have bare keys: `{0:"a"}`; maps with object keys have the object as key:
 `{{"brokerName":"b"}:5}`. In Python these are `int` keys and tuples of (name, value) pairs. Shared
 objects may come as `{"$ref":"$.path"}`. Standard JSON takes the fast way through msgspec.
+
+fastjson's `{"$ref":"$.path"}`: an object that stands elsewhere in the same text.
+
+Only flat targets are taken (an attributes map, a list of names): that is what RocketMQ's tables can
+share, and no reference can then make a loop or grow without bound.
 """
 
 from __future__ import annotations
@@ -17,7 +22,61 @@ from msgspec.json import decode as _decode_standard
 from msgspec.json import encode as _encode_standard
 
 from inorder.errors import LocalProtocolError, RemoteProtocolError
-from inorder.wire.references import resolve
+
+_REFERENCE: Final = "$ref"
+_PATH_CHARS_MAX: Final = 1024
+_step = re.compile(r"\.((?:\\.|[^.\[\\])+)|\[([0-9]{1,9})\]").match
+_escape: Final = re.compile(r"\\(.)")
+
+
+def resolve(root: Any) -> Any:
+    """Replace all references in a value, in place.
+
+    Raises:
+        RemoteProtocolError: a reference leads nowhere, or to something that is not flat.
+    """
+    flat: dict[int, bool] = {}
+    waiting = [root] if isinstance(root, (dict, list)) else []
+    while waiting:
+        outer = waiting.pop()
+        items = list(outer.items()) if isinstance(outer, dict) else list(enumerate(outer))
+        for key, inner in items:
+            if isinstance(inner, dict) and len(inner) == 1 and _REFERENCE in inner:
+                target = _follow(root, inner[_REFERENCE])
+                if id(target) not in flat:
+                    flat[id(target)] = _is_flat(target)
+                if not flat[id(target)]:
+                    raise RemoteProtocolError(f"unusable JSON reference {inner[_REFERENCE]!r}")
+                outer[key] = target
+            elif isinstance(inner, (dict, list)):
+                waiting.append(inner)
+    return root
+
+
+def _follow(root: Any, path: Any) -> Any:
+    if not isinstance(path, str) or path[:1] != "$" or len(path) > _PATH_CHARS_MAX:
+        raise RemoteProtocolError(f"unusable JSON reference {str(path)[:64]!r}")
+    here, at = root, 1
+    while at < len(path):
+        step = _step(path, at)
+        try:
+            if step is None:
+                raise KeyError(path)
+            name, index = step.groups()
+            here = here[int(index)] if name is None else here[_escape.sub(r"\1", name)]
+        except (KeyError, IndexError, TypeError):
+            raise RemoteProtocolError(f"JSON reference {path!r} leads nowhere") from None
+        at = step.end()
+    return here
+
+
+def _is_flat(value: Any) -> bool:
+    if isinstance(value, dict):
+        return _REFERENCE not in value and not any(
+            isinstance(item, (dict, list)) for item in value.values()
+        )
+    return isinstance(value, list) and not any(isinstance(item, (dict, list)) for item in value)
+
 
 DEPTH_MAX: Final = 64
 ITEMS_MAX: Final = 200_000

@@ -16,7 +16,7 @@ from inorder.errors import LocalProtocolError, RemoteProtocolError
 from inorder.wire.header import HEADER_BYTES_MAX, encode_header
 
 if TYPE_CHECKING:
-    from inorder.wire.command import Command
+    from inorder.wire.header import Command
 
 RawFrame = tuple[int, bytes, bytes]
 """Serializer, header, body."""

@@ -1,16 +1,55 @@
 """The two message ids: where a record lies, and what a producer called it.
 
 Both are upper-case hex of 32 characters (IPv4) or 56 (IPv6): never tell them apart by length.
+
+Addresses as records and message ids hold them: 4 or 16 bytes and a 4-byte port.
+
+Java's `String.hashCode`: RocketMQ compares tags and keys by it, on disk and on the wire.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 from datetime import datetime, tzinfo
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from operator import mul
 from typing import Final
 
-from inorder.errors import RemoteProtocolError
-from inorder.wire.hosts import pack_host, unpack_host
+from inorder.errors import CorruptRecord, LocalProtocolError, RemoteProtocolError
+
+HOST_V4_BYTES: Final = 8
+HOST_V6_BYTES: Final = 20
+
+_PORT: Final = struct.Struct(">i")
+
+
+def pack_host(ip: str, port: int) -> bytes:
+    """Return the 8 (IPv4) or 20 (IPv6) bytes of an address.
+
+    Raises:
+        LocalProtocolError: the text is not an IP address, or the port is none.
+    """
+    try:
+        address = ip_address(ip.partition("%")[0])
+        return address.packed + _PORT.pack(port)
+    except (ValueError, struct.error):
+        raise LocalProtocolError(f"not an IP address and port: {ip!r} {port!r}") from None
+
+
+def unpack_host(packed: bytes) -> tuple[str, int]:
+    """Return the address and port of packed bytes."""
+    if len(packed) == HOST_V4_BYTES:
+        return str(IPv4Address(packed[:4])), _PORT.unpack_from(packed, 4)[0]
+    if len(packed) == HOST_V6_BYTES:
+        return str(IPv6Address(packed[:16])), _PORT.unpack_from(packed, 16)[0]
+    raise CorruptRecord(f"a packed host has 8 or 20 bytes, not {len(packed)}")
+
+
+def show_address(host: str, port: int) -> str:
+    """Write an address as routes and people do: `host:port`, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
 
 _POSITION: Final = struct.Struct(">q")
 _ID_LENGTHS: Final = (32, 56)
@@ -73,3 +112,57 @@ class UniqueIds:
             end = start.replace(month=start.month + 1)
         self._month_start_ms = int(start.timestamp() * 1000)
         self._month_end_ms = int(end.timestamp() * 1000)
+
+
+_BLOCK: Final = 64
+_MASK: Final = 0xFFFFFFFF
+_POWERS: Final = [pow(31, _BLOCK - 1 - i, 1 << 32) for i in range(_BLOCK)]
+_BLOCK_POWER: Final = pow(31, _BLOCK, 1 << 32)
+_UTF16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+
+_CACHE_MAX: Final = 4096
+_cache: dict[bytes, int] = {}
+
+
+def java_hash(text: str) -> int:
+    """Return the signed 32-bit hash of a string, over its UTF-16 code units."""
+    if text.isascii():
+        return java_hash_bytes(text.encode())
+    units = memoryview(text.encode(_UTF16, "surrogatepass")).cast("H")
+    return _hash_units(units)
+
+
+def java_hash_bytes(ascii: bytes) -> int:
+    """Return the hash of a string given as UTF-8; ASCII is the fast case.
+
+    Bytes that are not UTF-8 count as U+FFFD, as Java decodes them.
+    """
+    # hot: once per stored record. 0.1 us for a tag seen before, 50 ns a character otherwise.
+    known = _cache.get(ascii)
+    if known is not None:
+        return known
+    if not ascii.isascii():
+        return java_hash(ascii.decode("utf-8", "replace"))
+    if len(ascii) > _BLOCK:
+        return _hash_units(memoryview(ascii))
+    result = 0
+    for unit in ascii:
+        result = 31 * result + unit
+    result &= _MASK
+    if result > 0x7FFFFFFF:
+        result -= 1 << 32
+    if len(_cache) >= _CACHE_MAX:
+        _cache.clear()
+    _cache[ascii] = result
+    return result
+
+
+def _hash_units(units: memoryview) -> int:
+    """Hash any number of units, a block at a time; the integers stay below 2**64."""
+    result = 0
+    whole = len(units) - len(units) % _BLOCK
+    for at in range(0, whole, _BLOCK):
+        result = (result * _BLOCK_POWER + sum(map(mul, units[at : at + _BLOCK], _POWERS))) & _MASK
+    for unit in units[whole:]:
+        result = (31 * result + unit) & _MASK
+    return result - (1 << 32) if result > 0x7FFFFFFF else result

@@ -1,8 +1,10 @@
-r"""Message properties: `name \x01 value \x02` repeated, UTF-8; the last \x02 may be missing.
+"""Message properties: `name \x01 value \x02` repeated, UTF-8; the last \x02 may be missing.
 
 Entries without a name, a value or a separator do not count; of a repeated name the last one does;
 further \x01 belong to the value. Most callers want one property of many: `get` finds it in the raw
 bytes without building a dict.
+
+What a dead letter says of itself beside the message: how its last try failed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from inorder.errors import LocalProtocolError
+from inorder.escaping import escaped
+from inorder.wire.extensions import DEAD_ERROR
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -106,3 +110,23 @@ def append(raw: bytes, more: bytes) -> bytes:
     if raw and more and raw[-1] != 2:
         return raw + b"\x02" + more
     return raw + more
+
+
+ERROR_CHARS_MAX: Final = 1000
+_ROOM_BYTES: Final = 1024
+"""What is left for what a broker and further tries add."""
+
+
+def error_of(text: str) -> str:
+    """Return an error as it is kept: one line, nothing that a terminal obeys, cut."""
+    return escaped(text, ERROR_CHARS_MAX)
+
+
+def put_error(properties: dict[str, str], text: str) -> None:
+    """Let a dead letter say how it failed; nothing if its properties leave no room for that."""
+    properties.pop(DEAD_ERROR, None)
+    if not text:
+        return
+    properties[DEAD_ERROR] = error_of(text)
+    if len(format_properties(properties).encode()) > PROPERTIES_BYTES_MAX - _ROOM_BYTES:
+        del properties[DEAD_ERROR]

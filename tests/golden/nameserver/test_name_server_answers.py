@@ -17,10 +17,9 @@ from inorder.nameserver.handlers import Call, Desk, answer
 from inorder.nameserver.kv import KvTable
 from inorder.nameserver.routes import Registration, RouteTable
 from inorder.wire import fastjson
-from inorder.wire.bodies.lists import decode_topic_list
-from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
+from inorder.wire.requests.nameserver import decode_topic_list
 
 FRAMES = Path(__file__).parents[1] / "frames"
 

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from inorder.errors import CorruptRecord
 from inorder.wire import record as records
-from inorder.wire.command import Command
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 
 FRAMES = Path(__file__).parents[1] / "frames"
 BROKER = "broker"

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 from tests.golden.replay.capture import Conversation, split_frame
 
 ANSWER_SECONDS = 20

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inorder.wire import fastjson
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.ids import parse_message_id
 from inorder.wire.properties import parse as parse_properties
 from inorder.wire.record import Record

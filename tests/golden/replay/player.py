@@ -13,8 +13,8 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
+from inorder.wire.header import Command
 from tests.golden.replay.beats import HEART_BEAT, NO_GROUP_OR_NOT_LATEST, Beats
 from tests.golden.replay.capture import BROKER, NAMESRV, Conversation, Row
 from tests.golden.replay.channels import Channel, Servers

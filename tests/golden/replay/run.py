@@ -16,8 +16,8 @@ from inorder.config import BrokerConfig, NameServerConfig, StoreConfig
 from inorder.nameserver.server import NameServer
 from inorder.testing.disk import FakeFiles
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
 from inorder.wire.frame import encode_frame
+from inorder.wire.header import Command
 from tests.golden.replay import capture
 from tests.golden.replay.capture import BROKER, NAMESRV
 from tests.golden.replay.channels import Channel, SocketChannel

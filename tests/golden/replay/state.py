@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inorder.wire import fastjson
-from inorder.wire.batch import BatchItem, encode_batch
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.properties import format_properties
 from inorder.wire.properties import parse as parse_properties
 from inorder.wire.record import Record
+from inorder.wire.requests.sends import BatchItem, encode_batch
 from tests.golden.replay.capture import BROKER, NAMESRV, Conversation, Row, records_of
 
 Queue = tuple[str, int]

@@ -12,17 +12,42 @@ from typing import Any
 import pytest
 
 from inorder.errors import BrokerError, SystemError_
-from inorder.wire import bodies, record
-from inorder.wire.batch import decode_batch, encode_batch
+from inorder.wire import record
 from inorder.wire.codes import LanguageCode, RequestCode
-from inorder.wire.command import Command
 from inorder.wire.fastjson import dumps, loads
 from inorder.wire.fields import decode_fields, encode_fields, wire_names
 from inorder.wire.frame import FrameDecoder, encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 from inorder.wire.ids import offset_message_id
-from inorder.wire.requests import admin, groups, names, offsets, pull, query, routes, send
-from inorder.wire.routedata import BrokerMemberGroup, ClusterInfo, TopicRoute
+from inorder.wire.requests import groups, offsets, routes
+from inorder.wire.requests import nameserver as names
+from inorder.wire.requests import pulls as pull
+from inorder.wire.requests import pulls as query
+from inorder.wire.requests import sends as send
+from inorder.wire.requests import topics as admin
+from inorder.wire.requests.groups import (
+    ClientConfigCheck,
+    ClientHeartbeat,
+    GroupTable,
+    decode_group_config,
+    encode_group_config,
+)
+from inorder.wire.requests.leases import LockBatchBody, LockedQueues
+from inorder.wire.requests.nameserver import (
+    decode_consumer_ids,
+    decode_kv_table,
+    decode_settings,
+    decode_topic_list,
+)
+from inorder.wire.requests.registration import RegisterBrokerBody
+from inorder.wire.requests.routes import BrokerMemberGroup, ClusterInfo, TopicRoute
+from inorder.wire.requests.sends import decode_batch, encode_batch
+from inorder.wire.requests.topics import (
+    TopicTable,
+    decode_data_version,
+    decode_topic_config,
+    encode_topic_config,
+)
 
 FRAMES = Path(__file__).parent.parent / "frames"
 FILES = sorted(path.name.removesuffix(".jsonl.xz") for path in FRAMES.glob("*.jsonl.xz"))
@@ -200,20 +225,20 @@ BODIES: dict[int, Any] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: TopicRoute.decode,
     RequestCode.GET_BROKER_CLUSTER_INFO: ClusterInfo.decode,
     RequestCode.GET_BROKER_MEMBER_GROUP: BrokerMemberGroup.decode,
-    RequestCode.GET_ALL_TOPIC_CONFIG: bodies.TopicTable.decode,
-    RequestCode.GET_TOPIC_CONFIG: bodies.decode_topic_config,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: bodies.GroupTable.decode,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: bodies.decode_group_config,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: bodies.decode_consumer_ids,
-    RequestCode.LOCK_BATCH_MQ: bodies.LockedQueues.decode,
-    RequestCode.GET_BROKER_RUNTIME_INFO: bodies.decode_kv_table,
-    RequestCode.GET_KVLIST_BY_NAMESPACE: bodies.decode_kv_table,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: bodies.decode_topic_list,
-    RequestCode.GET_TOPICS_BY_CLUSTER: bodies.decode_topic_list,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: bodies.decode_topic_list,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: bodies.decode_topic_list,
-    RequestCode.GET_BROKER_CONFIG: bodies.decode_settings,
-    RequestCode.QUERY_DATA_VERSION: bodies.decode_data_version,
+    RequestCode.GET_ALL_TOPIC_CONFIG: TopicTable.decode,
+    RequestCode.GET_TOPIC_CONFIG: decode_topic_config,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: GroupTable.decode,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: decode_group_config,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: decode_consumer_ids,
+    RequestCode.LOCK_BATCH_MQ: LockedQueues.decode,
+    RequestCode.GET_BROKER_RUNTIME_INFO: decode_kv_table,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: decode_kv_table,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: decode_topic_list,
+    RequestCode.GET_TOPICS_BY_CLUSTER: decode_topic_list,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: decode_topic_list,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: decode_topic_list,
+    RequestCode.GET_BROKER_CONFIG: decode_settings,
+    RequestCode.QUERY_DATA_VERSION: decode_data_version,
 }
 EXACT = (
     RequestCode.GET_TOPIC_CONFIG,
@@ -239,8 +264,8 @@ def test_bodies_of_answers_are_understood() -> None:
             seen.add(row["req_code"])
             if row["req_code"] in EXACT:
                 encode = {
-                    RequestCode.GET_TOPIC_CONFIG: bodies.encode_topic_config,
-                    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: bodies.encode_group_config,
+                    RequestCode.GET_TOPIC_CONFIG: encode_topic_config,
+                    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: encode_group_config,
                 }.get(row["req_code"])
                 assert (encode(value) if encode else value.encode()) == command.body
     assert seen >= set(BODIES) - {RequestCode.QUERY_DATA_VERSION}
@@ -276,25 +301,25 @@ def test_bodies_of_requests_are_understood() -> None:
             if command.is_response or name.startswith("probe"):
                 continue
             if command.code == RequestCode.HEART_BEAT:
-                heartbeat = bodies.ClientHeartbeat.decode(command.body)
+                heartbeat = ClientHeartbeat.decode(command.body)
                 assert heartbeat.client_id
-                assert bodies.ClientHeartbeat.decode(heartbeat.encode()) == heartbeat
+                assert ClientHeartbeat.decode(heartbeat.encode()) == heartbeat
                 for consumer in heartbeat.consumers:
                     for item in consumer.subscriptions:
                         assert item.matches_all or item.tag_hashes or item.expression_type != "TAG"
                 languages.add(LanguageCode(command.language))
                 heartbeats += 1
             elif command.code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
-                body = bodies.LockBatchBody.decode(command.body)
+                body = LockBatchBody.decode(command.body)
                 assert body.queues or command.code == RequestCode.UNLOCK_BATCH_MQ
-                assert bodies.LockBatchBody.decode(body.encode()) == body
+                assert LockBatchBody.decode(body.encode()) == body
                 locks += 1
             elif command.code == RequestCode.REGISTER_BROKER:
-                registered = bodies.RegisterBrokerBody.decode(command.body, version=command.version)
+                registered = RegisterBrokerBody.decode(command.body, version=command.version)
                 assert len(registered.topics) > 1
                 registrations += 1
             elif command.code == RequestCode.CHECK_CLIENT_CONFIG:
-                assert bodies.ClientConfigCheck.decode(command.body) is not None
+                assert ClientConfigCheck.decode(command.body) is not None
                 checks += 1
     assert languages == {LanguageCode.JAVA, LanguageCode.GO, LanguageCode.CPP}
     assert heartbeats > 100

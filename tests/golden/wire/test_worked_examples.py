@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from inorder.wire import record
-from inorder.wire.batch import BatchItem, decode_batch, encode_batch
 from inorder.wire.codes import LanguageCode, RequestCode
-from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, encode_frame
-from inorder.wire.header import decode_command
-from inorder.wire.ids import offset_message_id
-from inorder.wire.javahash import java_hash
+from inorder.wire.header import Command, decode_command
+from inorder.wire.ids import java_hash, offset_message_id
+from inorder.wire.requests.sends import BatchItem, decode_batch, encode_batch
 
 HELLO = bytes.fromhex(
     "000000b5daa320a769c865ed000000020000000000000000000000050000000000000400000000000000018bcfe56800"

@@ -9,7 +9,7 @@ from inorder.broker.notices import UNLOCKED_MS, Notices
 from inorder.broker.state.members import Member, Members
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import LanguageCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 
 SOON_S = UNLOCKED_MS / 1000
 

@@ -19,7 +19,7 @@ from inorder.broker.state.parkrecords import (
     Redriving,
     Unparked,
 )
-from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.requests.parking import QueuePlace
 
 PLACE = Place("billing", "orders", 0)
 ELSEWHERE = QueuePlace("broker-b", 7)

@@ -12,9 +12,9 @@ from inorder.broker.state.topics import TopicTable
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig
 from inorder.model import TopicConfig
-from inorder.wire.bodies import RegisterBrokerBody
 from inorder.wire.fields import decode_fields
 from inorder.wire.frame import FRAME_BYTES_MAX, encode_frame
+from inorder.wire.requests.registration import RegisterBrokerBody
 from inorder.wire.requests.routes import RegisterBroker
 
 

@@ -9,7 +9,7 @@ import pytest
 from inorder.broker import sendrules
 from inorder.errors import MessageIllegal, SystemError_
 from inorder.model import TopicConfig
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.sends import SendMessage
 
 LIMIT = 4 * 1024 * 1024
 

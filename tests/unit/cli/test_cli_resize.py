@@ -6,7 +6,7 @@ from pathlib import Path
 
 from inorder.cli.resize import describe, shown
 from inorder.client.state.resizing import TopicResize, WaitingGroup
-from inorder.wire.bodies.resizing import PlanView
+from inorder.wire.requests.resizing import PlanView
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "resizing.md"
 

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from inorder.cli.contents import app
-from inorder.cli.target import LOCAL, Target, find_target
+from inorder.cli.target import Target, find_target
+from inorder.client.state.nameservers import LOCAL
 from inorder.errors import ConfigError
 
 PROFILES = """

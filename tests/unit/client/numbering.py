@@ -7,23 +7,21 @@ from collections.abc import Awaitable, Callable
 
 from inorder.client.session import Session
 from inorder.config import ClientConfig
-from inorder.net.server import ServerConnection
+from inorder.net.accepted import ServerConnection
 from inorder.ordering.keymap import KeyMap
 from inorder.ordering.sequence import Verdict, expected, judge_batch
 from inorder.testing.simloop import SimLoop, run
-from inorder.wire.batch import decode_batch
-from inorder.wire.bodies.resizing import ResizeView, encode_resize_view
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
 from inorder.wire.fields import encode_fields
 from inorder.wire.frame import RawFrame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 from inorder.wire.properties import parse
 from inorder.wire.record import Record
-from inorder.wire.requests.names import GetKvReply
+from inorder.wire.requests.nameserver import GetKvReply
 from inorder.wire.requests.producers import ProducerHelloReply, ProducerStateReply
-from inorder.wire.requests.send import SendMessage, SendReply
+from inorder.wire.requests.resizing import ResizeView, encode_resize_view
+from inorder.wire.requests.sends import SendMessage, SendReply, decode_batch
 from tests.unit.client.scripted import HOST, Scripted, session
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)

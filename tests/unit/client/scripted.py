@@ -7,20 +7,19 @@ from collections.abc import Awaitable, Callable
 from inorder.client.ids import Identity
 from inorder.client.session import Session
 from inorder.config import ClientConfig, NetConfig
-from inorder.net.server import Server, ServerConnection
+from inorder.net.accepted import ServerConnection
+from inorder.net.server import Server
 from inorder.testing.clock import SimClock
 from inorder.testing.simloop import Node, SimLoop, run
-from inorder.wire.batch import decode_batch
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.fields import encode_fields
 from inorder.wire.frame import RawFrame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 from inorder.wire.record import Record, encode
 from inorder.wire.requests.offsets import OffsetReply
-from inorder.wire.requests.pull import PullReply
-from inorder.wire.requests.send import SendMessage, SendReply
-from inorder.wire.routedata import BrokerData, QueueData, TopicRoute
+from inorder.wire.requests.pulls import PullReply
+from inorder.wire.requests.routes import BrokerData, QueueData, TopicRoute
+from inorder.wire.requests.sends import SendMessage, SendReply, decode_batch
 
 HOST, PORT = "10.0.0.1", 9876
 ADDRESS = f"{HOST}:{PORT}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inorder.client.state.absence import ABSENT_MS, Absences
-from inorder.wire.routedata import BrokerData, QueueData, TopicRoute
+from inorder.wire.requests.routes import BrokerData, QueueData, TopicRoute
 
 
 def route(*brokers: str, perm: int = 6, queues: int = 2) -> TopicRoute:

@@ -8,9 +8,9 @@ import pytest
 
 from inorder.client.producer import Producer
 from inorder.client.pullconsumer import PullConsumer
-from inorder.client.pulling import PullStatus
 from inorder.client.session import Session
 from inorder.client.state.nameservers import parse_name_servers
+from inorder.client.state.pulldecisions import PullStatus
 from inorder.errors import (
     AlreadyClosed,
     ConfigError,
@@ -23,7 +23,7 @@ from inorder.errors import (
 from inorder.model import TopicQueue
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.properties import parse
 from tests.unit.client.scripted import (
     ADDRESS,

@@ -13,7 +13,7 @@ from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
-from inorder.wire.requests.send import SendMessage
+from inorder.wire.requests.sends import SendMessage
 from tests.unit.client.numbering import Numbering, numbered, until
 from tests.unit.client.scripted import QUEUES, refuse, session
 

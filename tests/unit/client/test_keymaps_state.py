@@ -6,7 +6,7 @@ import pytest
 
 from inorder.client.state.keymaps import Settled, newest, settle
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.resizing import ResizeView
+from inorder.wire.requests.resizing import ResizeView
 
 A1, B1, AB1 = "1/a:0-1", "1/b:0-1", "1/a:0-1/b:0-1"
 AB2 = "2/a:0-3/b:0-3"

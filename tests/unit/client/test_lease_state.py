@@ -11,7 +11,7 @@ from inorder.client.state.pulldecisions import PullNow, before_pull
 from inorder.client.state.rebalance import to_renew
 from inorder.client.state.tenure import DropReason, Tenure, Terms
 from inorder.model import TopicQueue
-from inorder.wire.bodies.leases import (
+from inorder.wire.requests.leases import (
     QUEUES_MAX,
     LeaseAnswer,
     LeaseGrant,

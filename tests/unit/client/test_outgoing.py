@@ -13,9 +13,9 @@ from inorder.client.state.lane import WINDOW_MAX
 from inorder.config import ClientConfig
 from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
 from inorder.model import Message, key_text
-from inorder.wire.batch import encode_batch
 from inorder.wire.compression import decompress_body
 from inorder.wire.properties import parse
+from inorder.wire.requests.sends import encode_batch
 
 CONFIG = ClientConfig()
 

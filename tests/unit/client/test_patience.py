@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from inorder.client.patience import Patience
 from inorder.clock import SystemClock
+from inorder.tasks import Patience
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from inorder.errors import (
 from inorder.model import Message, SendReceipt, SendStatus, TopicQueue
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from tests.unit.client.scripted import QUEUES, Scripted, over_the_wire, refuse, session, silence
 
 

@@ -25,7 +25,7 @@ from inorder.wire.compression import COMPRESSION_FLAGS, compress_body
 from inorder.wire.fields import encode_fields
 from inorder.wire.record import Record, encode
 from inorder.wire.requests.offsets import OffsetReply
-from inorder.wire.requests.pull import PullReply
+from inorder.wire.requests.pulls import PullReply
 from tests.unit.client.scripted import QUEUES, Scripted, over_the_wire, refuse
 
 Q0, Q1 = TopicQueue("t", "broker-a", 0), TopicQueue("t", "broker-a", 1)

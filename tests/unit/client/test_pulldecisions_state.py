@@ -25,13 +25,13 @@ from inorder.client.state.pulldecisions import (
 )
 from inorder.client.state.tenure import DropReason, Tenure
 from inorder.model import Subscription, TopicQueue
-from inorder.wire.requests.pull import (
+from inorder.wire.requests.pulls import (
     PULL_CLASS_FILTER,
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,
     PULL_SUSPEND,
+    parse_subscription,
 )
-from inorder.wire.subscription import parse_subscription
 from tests.unit.client.consuming import QUEUE, filled, locked, message, offsets
 
 FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED = PullStatus

@@ -12,9 +12,9 @@ from inorder.client.receiving import receive, receive_all, receive_from
 from inorder.errors import CorruptRecord
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body
+from inorder.wire.ids import pack_host
 from inorder.wire.properties import format_properties
-from inorder.wire.record import Record, decode_all, encode, pack_host
-from inorder.wire.recordlayout import BORN_HOST_V6, STORE_HOST_V6
+from inorder.wire.record import BORN_HOST_V6, STORE_HOST_V6, Record, decode_all, encode
 
 LIMIT = 1 << 20
 

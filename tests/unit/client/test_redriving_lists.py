@@ -17,8 +17,14 @@ from inorder.client.redriving import Redriver, _KeyRedrive
 from inorder.client.state.parking import UNKNOWN, Pace, ParkedView
 from inorder.model import TopicQueue
 from inorder.testing.simloop import SimLoop, run
-from inorder.wire.bodies.parking import OwnedKey, QueueParking, QueuePlace, RedrivenBody
-from inorder.wire.requests.parking import Redriven, Unpark
+from inorder.wire.requests.parking import (
+    OwnedKey,
+    QueueParking,
+    QueuePlace,
+    Redriven,
+    RedrivenBody,
+    Unpark,
+)
 
 BROKER, KEY = "broker-a", "k"
 OLD, OWN, OTHER = 0, 7, 3

@@ -24,7 +24,7 @@ from inorder.client.state.resizing import (
     withdrawal,
 )
 from inorder.errors import UsageError
-from inorder.wire.bodies.resizing import GroupProgress, PlanView, ResizeView
+from inorder.wire.requests.resizing import GroupProgress, PlanView, ResizeView
 
 WANTED = (("a", 0), ("a", 1), ("b", 0))
 PLAN = PlanView("p", 2, "2/a:0-1/b:0-0")

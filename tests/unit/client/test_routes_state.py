@@ -14,7 +14,7 @@ from inorder.client.state.routes import (
 )
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.routedata import BrokerData, ClusterInfo, QueueData, TopicRoute
+from inorder.wire.requests.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
 
 ROUTE = TopicRoute(
     (

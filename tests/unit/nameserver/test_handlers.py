@@ -13,9 +13,9 @@ from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver.handlers import HANDLERS, Call, Desk, answer
 from inorder.nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
 from inorder.nameserver.routes import RouteTable
-from inorder.wire.bodies.lists import decode_kv_table, decode_topic_list
-from inorder.wire.bodies.register import RegisterBrokerBody
-from inorder.wire.command import Command
+from inorder.wire.header import Command
+from inorder.wire.requests.nameserver import decode_kv_table, decode_topic_list
+from inorder.wire.requests.registration import RegisterBrokerBody
 
 VERSION = DataVersion(0, 1, 1)
 TOPICS = {name: TopicConfig(name, 4, 4) for name in ("TBW102", "orders", "broker-a")}

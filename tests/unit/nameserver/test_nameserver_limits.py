@@ -9,7 +9,7 @@ from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver import kv, routes
 from inorder.nameserver.kv import KvTable
 from inorder.nameserver.routes import Registration, RouteTable
-from inorder.wire.routedata import QueueData
+from inorder.wire.requests.routes import QueueData
 
 
 def registered(**changes: object) -> RouteTable:

@@ -10,8 +10,8 @@ from inorder.errors import BrokerNameTaken, SystemError_
 from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver import routes
 from inorder.nameserver.routes import Registered, Registration, RouteTable, only_zone
-from inorder.wire.routedata import QueueData, TopicRoute
-from inorder.wire.steps import finish
+from inorder.wire.requests.registration import finish
+from inorder.wire.requests.routes import QueueData, TopicRoute
 
 A, B = "10.0.0.1:10911", "10.0.0.2:10911"
 NAMES = ("SELF_TEST_TOPIC", "TBW102", "orders")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from inorder.net.server import ServerConnection
-from inorder.wire.command import Command
+from inorder.net.accepted import ServerConnection
 from inorder.wire.frame import RawFrame, encode_frame
+from inorder.wire.header import Command
 
 
 class ManualClock:

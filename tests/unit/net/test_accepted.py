@@ -13,10 +13,10 @@ import pytest
 
 from inorder.config import NetConfig
 from inorder.errors import ConnectionLost, RemoteProtocolError, RequestTimeout
-from inorder.net.server import Server, ServerConnection
-from inorder.wire.command import Command
+from inorder.net.accepted import ServerConnection
+from inorder.net.server import Server
 from inorder.wire.frame import FrameDecoder, RawFrame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 from tests.unit.net.fakes import FakeTransport, ManualClock, Recorder, frame_of, tick
 
 Scene = tuple[Server, ServerConnection, FakeTransport, Recorder, ManualClock]

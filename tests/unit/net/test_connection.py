@@ -12,9 +12,8 @@ import pytest
 from inorder.config import NetConfig
 from inorder.errors import ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding
 from inorder.net.connection import Connection, parse_address
-from inorder.wire.command import Command
 from inorder.wire.frame import FrameDecoder, encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 from tests.unit.net.fakes import FakeTransport, tick
 
 Story = Callable[[Connection, FakeTransport], Awaitable[None]]

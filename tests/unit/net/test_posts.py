@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from inorder.config import NetConfig
+from inorder.net.accepted import ServerConnection
 from inorder.net.connection import Connection
-from inorder.net.server import Server, ServerConnection
+from inorder.net.server import Server
 from inorder.testing.clock import SimClock
 from inorder.testing.simloop import SimLoop, run
-from inorder.wire.command import Command
 from inorder.wire.frame import RawFrame, encode_frame
-from inorder.wire.header import decode_command
-from inorder.wire.sendframes import SendAnswer
+from inorder.wire.header import Command, decode_command
+from inorder.wire.requests.sendframes import SendAnswer
 
 
 class Echo:

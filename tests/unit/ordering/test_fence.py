@@ -10,7 +10,7 @@ import pytest
 from inorder.model import NO_FENCE, Fence, ReceivedMessage, TopicQueue
 from inorder.ordering.fence import QueueFence, chapter_at, sequence, split
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.leases import Chapter
+from inorder.wire.requests.leases import Chapter
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
 MAP = KeyMap.of(3, [("broker-a", 0), ("broker-b", 0)])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inorder.errors import RemoteProtocolError
 from inorder.ordering.keymap import KeyMap, queue_for_key, version_of
-from inorder.wire.javahash import java_hash
+from inorder.wire.ids import java_hash
 
 
 def java_remainder(left: int, right: int) -> int:

@@ -9,7 +9,7 @@ import pytest
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.errors import ConfigError
 from inorder.settings import load, load_with_origins
-from inorder.settings.sources import FILE_BYTES_MAX, read_file
+from inorder.settings.load import FILE_BYTES_MAX, read_file
 
 STOCK_BROKER_CONF = """\
 # a stock file

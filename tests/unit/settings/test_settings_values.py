@@ -6,8 +6,9 @@ import pytest
 
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
-from inorder.settings import catalog, load
-from inorder.settings.foreign import foreign_names
+from inorder.settings import load
+from inorder.settings import values as catalog
+from inorder.settings.rocketmq import foreign_names
 from inorder.settings.values import allowed, parse
 
 Raw = bool | int | float | str

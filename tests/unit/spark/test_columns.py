@@ -18,8 +18,7 @@ from inorder.spark import columns, propertycolumns  # noqa: E402
 from inorder.spark.columns import Records  # noqa: E402
 from inorder.spark.schema import COLUMNS, arrow_schema  # noqa: E402
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body  # noqa: E402
-from inorder.wire.hosts import pack_host  # noqa: E402
-from inorder.wire.ids import offset_message_id  # noqa: E402
+from inorder.wire.ids import offset_message_id, pack_host  # noqa: E402
 from inorder.wire.properties import parse  # noqa: E402
 from inorder.wire.record import Record, decode_all, encode  # noqa: E402
 

@@ -19,7 +19,7 @@ from inorder.ordering.keymap import queue_for_key  # noqa: E402
 from inorder.spark import columns, packedsink, packing, propertycolumns, sink  # noqa: E402
 from inorder.spark.columns import Records  # noqa: E402
 from inorder.spark.sink import LINEAGE  # noqa: E402
-from inorder.wire.hosts import pack_host  # noqa: E402
+from inorder.wire.ids import pack_host  # noqa: E402
 from inorder.wire.record import Record, encode  # noqa: E402
 
 pytestmark = pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")

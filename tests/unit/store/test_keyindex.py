@@ -15,7 +15,7 @@ from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.keywords import keys_of
 from inorder.store.layout import INDEX_ENTRY, INDEX_HEADER, Layout
 from inorder.testing.disk import FakeFile, FakeFiles, Fault
-from inorder.wire.javahash import java_hash
+from inorder.wire.ids import java_hash
 
 ROOT = Path("/store")
 NOW_MS = 1_700_000_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.tasks.backoff import Backoff
+from inorder.tasks import Backoff
 
 
 def test_delays_double_up_to_the_limit_and_start_again() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from inorder.errors import AlreadyClosed, SystemBusy
-from inorder.tasks.groups import Tasks
+from inorder.tasks import Tasks
 
 
 def test_stop_ends_everything_and_starts_nothing_more() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from inorder.tasks.periodic import periodic
+from inorder.tasks import periodic
 
 
 class JumpingClock:

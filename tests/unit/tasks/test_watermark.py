@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from inorder.tasks.watermark import Watermark
+from inorder.tasks import Watermark
 
 
 def test_waiters_wake_in_the_order_of_their_marks() -> None:

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from inorder.errors import LocalProtocolError, MessageIllegal
-from inorder.wire.batch import BatchItem, decode_batch, encode_batch
+from inorder.wire.requests.sends import BatchItem, decode_batch, encode_batch
 
 ITEMS = [BatchItem(0, b"one", b"a\x01b\x02"), BatchItem(-1, b"", b""), BatchItem(7, b"x" * 99, b"")]
 GOOD = encode_batch(ITEMS)

@@ -11,9 +11,42 @@ import pytest
 
 from inorder.errors import RemoteProtocolError, SubscriptionParseFailed, SystemError_
 from inorder.model import DataVersion, GroupConfig, TopicConfig, TopicQueue
-from inorder.wire import bodies
-from inorder.wire.bodies import register
-from inorder.wire.subscription import parse_subscription
+from inorder.wire.requests import registration as register
+from inorder.wire.requests.groups import (
+    ClientConfigCheck,
+    ClientHeartbeat,
+    GroupTable,
+    decode_group_config,
+    decode_group_config_request,
+    decode_group_configs,
+    encode_group_config,
+    encode_group_configs,
+    subscription_from_json,
+)
+from inorder.wire.requests.leases import LockBatchBody, LockedQueues
+from inorder.wire.requests.nameserver import (
+    decode_consumer_ids,
+    decode_group_list,
+    decode_kv_table,
+    decode_settings,
+    decode_topic_list,
+    encode_consumer_ids,
+    encode_group_list,
+    encode_kv_table,
+    encode_settings,
+    encode_topic_list,
+)
+from inorder.wire.requests.pulls import parse_subscription
+from inorder.wire.requests.registration import RegisterBrokerBody
+from inorder.wire.requests.topics import (
+    TopicTable,
+    decode_data_version_request,
+    decode_topic_config,
+    decode_topic_configs,
+    encode_data_version,
+    encode_topic_config,
+    encode_topic_configs,
+)
 
 HEARTBEAT = (
     b'{"clientID":"10.0.0.9@4321#123456789","consumerDataSet":[{"consumeFromWhere":'
@@ -31,7 +64,7 @@ TOPIC = TopicConfig("T", 4, 3, 6, "MULTI_TAG", 1, True, {"message.type": "FIFO"}
 
 def test_heartbeat_of_java_is_read_and_written_exactly() -> None:
     """The description's example, both ways."""
-    heartbeat = bodies.ClientHeartbeat.decode(HEARTBEAT)
+    heartbeat = ClientHeartbeat.decode(HEARTBEAT)
     assert heartbeat.encode() == HEARTBEAT
     (consumer,) = heartbeat.consumers
     assert (consumer.group, heartbeat.producers) == ("CG", ("PG",))
@@ -43,7 +76,7 @@ def test_heartbeat_of_java_is_read_and_written_exactly() -> None:
 
 def test_heartbeat_of_cpp_is_understood() -> None:
     """Enums are numbers, versions text, hashes zeros, sets missing."""
-    heartbeat = bodies.ClientHeartbeat.decode(
+    heartbeat = ClientHeartbeat.decode(
         b'{"clientID":"c","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,"groupName":"g",'
         b'"messageModel":0,"subscriptionDataSet":[{"codeSet":[0,0],"subString":"TagA||TagB",'
         b'"subVersion":"17","tagsSet":["TagA","TagB"],"topic":"T"}],"unitMode":1}]}\n'
@@ -71,16 +104,16 @@ def test_heartbeat_of_cpp_is_understood() -> None:
 def test_enums(value: Any, expected: str) -> None:
     """By name or ordinal; what is unknown is the default."""
     body = {"clientID": "c", "consumerDataSet": [{"groupName": "g", "consumeFromWhere": value}]}
-    (consumer,) = bodies.ClientHeartbeat.decode(json.dumps(body).encode()).consumers
+    (consumer,) = ClientHeartbeat.decode(json.dumps(body).encode()).consumers
     assert consumer.consume_from_where == expected
 
 
 def test_subscription_without_expression_uses_its_tags() -> None:
     """Some clients send the set only."""
-    read = bodies.subscription_from_json({"topic": "T", "tagsSet": ["A", "B"]})
+    read = subscription_from_json({"topic": "T", "tagsSet": ["A", "B"]})
     assert (read.expression, read.tags) == ("A||B", ("A", "B"))
-    assert bodies.subscription_from_json({"topic": "T"}).matches_all
-    mode = bodies.subscription_from_json({"topic": "T", "classFilterMode": True})
+    assert subscription_from_json({"topic": "T"}).matches_all
+    mode = subscription_from_json({"topic": "T", "classFilterMode": True})
     assert mode.class_filter_mode
 
 
@@ -88,14 +121,14 @@ def test_heartbeat_with_an_unusable_expression() -> None:
     """The code says what is wrong."""
     body = HEARTBEAT.replace(b"TagA || TagB", b"||")
     with pytest.raises(SubscriptionParseFailed):
-        bodies.ClientHeartbeat.decode(body)
+        ClientHeartbeat.decode(body)
 
 
 def test_client_config_check() -> None:
     """With and without a subscription."""
-    check = bodies.ClientConfigCheck("c", "g", parse_subscription("T", "a > 1", 1, "SQL92"), "n")
-    assert bodies.ClientConfigCheck.decode(check.encode()) == check
-    assert bodies.ClientConfigCheck.decode(b"{}") is None
+    check = ClientConfigCheck("c", "g", parse_subscription("T", "a > 1", 1, "SQL92"), "n")
+    assert ClientConfigCheck.decode(check.encode()) == check
+    assert ClientConfigCheck.decode(b"{}") is None
 
 
 def test_locks_are_the_descriptions() -> None:
@@ -105,42 +138,42 @@ def test_locks_are_the_descriptions() -> None:
         b'"topic":"TopicA"}],"onlyThisBroker":false}'
     )
     queue = TopicQueue("TopicA", "broker-a", 1)
-    body = bodies.LockBatchBody("c", "CG", (queue,))
+    body = LockBatchBody("c", "CG", (queue,))
     assert body.encode() == request
-    assert bodies.LockBatchBody.decode(request) == body
+    assert LockBatchBody.decode(request) == body
     answer = b'{"lockOKMQSet":[{"brokerName":"broker-a","queueId":1,"topic":"TopicA"}]}'
-    assert bodies.LockedQueues((queue,)).encode() == answer
-    assert bodies.LockedQueues.decode(answer).queues == (queue,)
-    assert bodies.LockedQueues().encode() == b'{"lockOKMQSet":[]}'
-    assert bodies.LockedQueues.decode(b"{}").queues == ()
+    assert LockedQueues((queue,)).encode() == answer
+    assert LockedQueues.decode(answer).queues == (queue,)
+    assert LockedQueues().encode() == b'{"lockOKMQSet":[]}'
+    assert LockedQueues.decode(b"{}").queues == ()
 
 
 def test_topic_configs_come_back() -> None:
     """Alone, in a list, in a table; old brokers send less."""
-    assert bodies.decode_topic_config(bodies.encode_topic_config(TOPIC)) == TOPIC
-    assert bodies.decode_topic_configs(bodies.encode_topic_configs([TOPIC])) == [TOPIC]
-    table = bodies.TopicTable(VERSION, {"T": TOPIC})
-    assert bodies.TopicTable.decode(table.encode()) == table
-    old = bodies.TopicTable.decode(
+    assert decode_topic_config(encode_topic_config(TOPIC)) == TOPIC
+    assert decode_topic_configs(encode_topic_configs([TOPIC])) == [TOPIC]
+    table = TopicTable(VERSION, {"T": TOPIC})
+    assert TopicTable.decode(table.encode()) == table
+    old = TopicTable.decode(
         b'{"dataVersion":{"counter":7,"timestamp":5},"topicConfigTable":{"A":{"perm":2}}}'
     )
     assert old.version == DataVersion(0, 5, 7)
     assert old.topics == {"A": TopicConfig("A", 16, 16, 2)}
-    assert bodies.decode_data_version_request(bodies.encode_data_version(VERSION)) == VERSION
+    assert decode_data_version_request(encode_data_version(VERSION)) == VERSION
 
 
 def test_registration_plain_compressed_and_old() -> None:
     """The three forms; the compressed one is recognised even if the header denies it."""
-    body = bodies.RegisterBrokerBody(VERSION, {"T": TOPIC}, ("f",))
-    decode = bodies.RegisterBrokerBody.decode
+    body = RegisterBrokerBody(VERSION, {"T": TOPIC}, ("f",))
+    decode = RegisterBrokerBody.decode
     assert decode(body.encode(), version=479) == body
     packed = body.encode(compressed=True)
     plain = TopicConfig("T", 4, 3, 6, "MULTI_TAG", attributes={"message.type": "FIFO"})
-    expected = bodies.RegisterBrokerBody(VERSION, {"T": plain}, ("f",))
+    expected = RegisterBrokerBody(VERSION, {"T": plain}, ("f",))
     assert decode(packed, version=479, compressed=True) == expected
     assert decode(packed, version=479) == expected
-    wrapper = bodies.TopicTable(VERSION, {"T": TOPIC}).encode()
-    assert decode(wrapper, version=36) == bodies.RegisterBrokerBody(VERSION, {"T": TOPIC})
+    wrapper = TopicTable(VERSION, {"T": TOPIC}).encode()
+    assert decode(wrapper, version=36) == RegisterBrokerBody(VERSION, {"T": TOPIC})
 
 
 def piece(data: bytes) -> bytes:
@@ -172,14 +205,14 @@ def piece(data: bytes) -> bytes:
 def test_broken_compressed_registrations(plain: bytes) -> None:
     """Every length is checked."""
     with pytest.raises(SystemError_):
-        bodies.RegisterBrokerBody.decode(zlib.compress(plain), version=479)
+        RegisterBrokerBody.decode(zlib.compress(plain), version=479)
 
 
 def test_compressed_registrations_of_4_9_have_no_mappings() -> None:
     """Lines without attributes, no section after the filter servers."""
     topics = struct.pack(">i", 1) + piece(b"T 1 2 6 SINGLE_TAG")
     plain = piece(b'{"counter":1}') + topics + piece(b"[]")
-    body = bodies.RegisterBrokerBody.decode(zlib.compress(plain), version=409, compressed=True)
+    body = RegisterBrokerBody.decode(zlib.compress(plain), version=409, compressed=True)
     assert body.topics == {"T": TopicConfig("T", 1, 2, 6)}
 
 
@@ -189,23 +222,23 @@ def test_compressed_garbage_and_bombs(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = zlib.compress(piece(b"{}") + bytes(4) + piece(b"[]") + bytes(10_000), 9)
     for data in (b"\x78garbage", bomb, zlib.compress(b"x" * 99)[:-3]):
         with pytest.raises(SystemError_):
-            bodies.RegisterBrokerBody.decode(data, version=479)
+            RegisterBrokerBody.decode(data, version=479)
 
 
 def test_group_configs_come_back() -> None:
     """Alone, in a list, in a table with forbidden bits; defaults are those of a new group."""
     group = GroupConfig("g", retry_queues=2, attributes={"a": "b"}, retry_policy={"type": "EXP"})
-    assert bodies.decode_group_config(bodies.encode_group_config(group)) == group
-    assert bodies.decode_group_config_request(bodies.encode_group_config(group)) == group
-    assert bodies.decode_group_configs(bodies.encode_group_configs([group])) == [group]
-    table = bodies.GroupTable(VERSION, {"g": group}, {"g": {"t": 4}})
-    assert bodies.GroupTable.decode(table.encode()) == table
-    assert bodies.decode_group_config(b'{"groupName":"g"}') == GroupConfig("g")
+    assert decode_group_config(encode_group_config(group)) == group
+    assert decode_group_config_request(encode_group_config(group)) == group
+    assert decode_group_configs(encode_group_configs([group])) == [group]
+    table = GroupTable(VERSION, {"g": group}, {"g": {"t": 4}})
+    assert GroupTable.decode(table.encode()) == table
+    assert decode_group_config(b'{"groupName":"g"}') == GroupConfig("g")
 
 
 def test_auto_created_group_is_the_descriptions() -> None:
     """Byte for byte."""
-    assert bodies.encode_group_config(GroupConfig("CG")) == (
+    assert encode_group_config(GroupConfig("CG")) == (
         b'{"attributes":{},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":true,'
         b'"consumeFromMinEnable":true,"consumeMessageOrderly":false,"consumeTimeoutMinute":15,'
         b'"groupName":"CG","groupRetryPolicy":{"type":"CUSTOMIZED"},"groupSysFlag":0,'
@@ -216,21 +249,21 @@ def test_auto_created_group_is_the_descriptions() -> None:
 
 def test_lists_and_tables() -> None:
     """The small bodies, as they stand in the description."""
-    assert bodies.encode_consumer_ids(["a", "b"]) == b'{"consumerIdList":["a","b"]}'
-    assert bodies.decode_consumer_ids(b'{"consumerIdList":["a"]}') == ["a"]
-    assert bodies.encode_topic_list(["T"]) == b'{"topicList":["T"]}'
-    assert bodies.encode_topic_list(["T"], "ip:1") == b'{"brokerAddr":"ip:1","topicList":["T"]}'
-    assert bodies.decode_topic_list(b'{"topicList":["T"]}') == ["T"]
-    assert bodies.encode_group_list(["g"]) == b'{"groupList":["g"]}'
-    assert bodies.decode_group_list(b'{"groupList":null}') == []
-    assert bodies.encode_kv_table({"a": "b"}) == b'{"table":{"a":"b"}}'
-    assert bodies.decode_kv_table(b'{"table":{"a":1,"b":null,"c":true}}') == {"a": "1", "c": "true"}
+    assert encode_consumer_ids(["a", "b"]) == b'{"consumerIdList":["a","b"]}'
+    assert decode_consumer_ids(b'{"consumerIdList":["a"]}') == ["a"]
+    assert encode_topic_list(["T"]) == b'{"topicList":["T"]}'
+    assert encode_topic_list(["T"], "ip:1") == b'{"brokerAddr":"ip:1","topicList":["T"]}'
+    assert decode_topic_list(b'{"topicList":["T"]}') == ["T"]
+    assert encode_group_list(["g"]) == b'{"groupList":["g"]}'
+    assert decode_group_list(b'{"groupList":null}') == []
+    assert encode_kv_table({"a": "b"}) == b'{"table":{"a":"b"}}'
+    assert decode_kv_table(b'{"table":{"a":1,"b":null,"c":true}}') == {"a": "1", "c": "true"}
 
 
 def test_settings_text() -> None:
     """`key=value` lines; comments and blank lines do not count."""
-    assert bodies.encode_settings({"a": "1", "b": "x=y"}) == b"a=1\nb=x=y\n"
-    assert bodies.decode_settings(b"# c=d\n a = 1 \n\nb=x=y\r\n!e=f\nnothing\n=x\n") == {
+    assert encode_settings({"a": "1", "b": "x=y"}) == b"a=1\nb=x=y\n"
+    assert decode_settings(b"# c=d\n a = 1 \n\nb=x=y\r\n!e=f\nnothing\n=x\n") == {
         "a": "1",
         "b": "x=y",
     }
@@ -239,13 +272,13 @@ def test_settings_text() -> None:
 @pytest.mark.parametrize(
     "decode",
     [
-        bodies.ClientHeartbeat.decode,
-        bodies.LockBatchBody.decode,
-        bodies.decode_topic_configs,
-        bodies.decode_group_config_request,
-        bodies.decode_group_configs,
-        bodies.decode_data_version_request,
-        lambda data: bodies.RegisterBrokerBody.decode(data, version=479),
+        ClientHeartbeat.decode,
+        LockBatchBody.decode,
+        decode_topic_configs,
+        decode_group_config_request,
+        decode_group_configs,
+        decode_data_version_request,
+        lambda data: RegisterBrokerBody.decode(data, version=479),
     ],
     ids=range(7),
 )
@@ -263,11 +296,11 @@ def test_a_broken_request_is_answered(decode: Any, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("decode", "data"),
     [
-        (bodies.ClientHeartbeat.decode, b'{"clientID":{}}'),
-        (bodies.ClientHeartbeat.decode, b"{}"),
-        (bodies.ClientHeartbeat.decode, b'{"clientID":"c","producerDataSet":[{}]}'),
-        (bodies.LockBatchBody.decode, b'{"clientId":"c","consumerGroup":"g","mqSet":[{}]}'),
-        (bodies.decode_group_configs, b'{"groupConfigList":[{}]}'),
+        (ClientHeartbeat.decode, b'{"clientID":{}}'),
+        (ClientHeartbeat.decode, b"{}"),
+        (ClientHeartbeat.decode, b'{"clientID":"c","producerDataSet":[{}]}'),
+        (LockBatchBody.decode, b'{"clientId":"c","consumerGroup":"g","mqSet":[{}]}'),
+        (decode_group_configs, b'{"groupConfigList":[{}]}'),
     ],
     ids=range(5),
 )
@@ -280,16 +313,16 @@ def test_a_request_that_lacks_something_is_answered(decode: Any, data: bytes) ->
 @pytest.mark.parametrize(
     ("decode", "data"),
     [
-        (bodies.decode_consumer_ids, b'{"consumerIdList":{}}'),
-        (bodies.decode_consumer_ids, b'{"consumerIdList":[[]]}'),
-        (bodies.decode_kv_table, b'{"table":[]}'),
-        (bodies.decode_topic_config, b"{}"),
-        (bodies.decode_topic_config, b'{"topicName":"T","perm":1.5}'),
-        (bodies.decode_topic_config, b'{"topicName":"T","perm":true}'),
-        (bodies.decode_topic_config, b'{"topicName":"T","order":[]}'),
-        (bodies.GroupTable.decode, b'{"forbiddenTable":{"a":{"b":"c"}}}'),
-        (bodies.LockedQueues.decode, b'{"lockOKMQSet":[{"topic":"T","queueId":"x"}]}'),
-        (bodies.TopicTable.decode, b'{"topicConfigTable":{"T":1}}'),
+        (decode_consumer_ids, b'{"consumerIdList":{}}'),
+        (decode_consumer_ids, b'{"consumerIdList":[[]]}'),
+        (decode_kv_table, b'{"table":[]}'),
+        (decode_topic_config, b"{}"),
+        (decode_topic_config, b'{"topicName":"T","perm":1.5}'),
+        (decode_topic_config, b'{"topicName":"T","perm":true}'),
+        (decode_topic_config, b'{"topicName":"T","order":[]}'),
+        (GroupTable.decode, b'{"forbiddenTable":{"a":{"b":"c"}}}'),
+        (LockedQueues.decode, b'{"lockOKMQSet":[{"topic":"T","queueId":"x"}]}'),
+        (TopicTable.decode, b'{"topicConfigTable":{"T":1}}'),
     ],
     ids=range(10),
 )

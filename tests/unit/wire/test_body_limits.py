@@ -9,8 +9,11 @@ import zlib
 import pytest
 
 from inorder.errors import RemoteProtocolError, SystemError_
-from inorder.wire import bodies, fastjson
-from inorder.wire.bodies import heartbeat, register
+from inorder.wire import fastjson
+from inorder.wire.requests import groups as heartbeat
+from inorder.wire.requests import registration as register
+from inorder.wire.requests.groups import ClientHeartbeat
+from inorder.wire.requests.registration import RegisterBrokerBody
 
 VERSION = b'{"counter":1}'
 
@@ -20,9 +23,9 @@ def prefixed(part: bytes) -> bytes:
     return struct.pack(">i", len(part)) + part
 
 
-def registration(plain: bytes) -> bodies.RegisterBrokerBody:
+def registration(plain: bytes) -> RegisterBrokerBody:
     """Read a compressed registration."""
-    return bodies.RegisterBrokerBody.decode(zlib.compress(plain), version=479, compressed=True)
+    return RegisterBrokerBody.decode(zlib.compress(plain), version=479, compressed=True)
 
 
 def test_a_compressed_registration_grows_to_a_frame_at_most() -> None:
@@ -50,7 +53,7 @@ def test_a_plain_registration_has_a_limit_of_topics() -> None:
     table = ",".join(f'"t{n}":{{}}' for n in range(200_001))
     text = f'{{"topicConfigSerializeWrapper":{{"topicConfigTable":{{{table}}}}}}}'
     with pytest.raises(SystemError_, match="200001 topics"):
-        bodies.RegisterBrokerBody.decode(text.encode(), version=479)
+        RegisterBrokerBody.decode(text.encode(), version=479)
 
 
 def test_a_registration_has_a_limit_of_filter_servers() -> None:
@@ -58,11 +61,11 @@ def test_a_registration_has_a_limit_of_filter_servers() -> None:
     for count in (64, 65):
         text = json.dumps({"filterServerList": ["x"] * count}).encode()
         if count == 64:
-            found = bodies.RegisterBrokerBody.decode(text, version=479)
+            found = RegisterBrokerBody.decode(text, version=479)
             assert len(found.filter_servers) == 64
         else:
             with pytest.raises(SystemError_, match="filter servers"):
-                bodies.RegisterBrokerBody.decode(text, version=479)
+                RegisterBrokerBody.decode(text, version=479)
 
 
 def test_text_that_is_not_standard_json_may_be_short_only() -> None:
@@ -101,4 +104,4 @@ def test_text_that_is_not_standard_json_may_be_short_only() -> None:
 def test_a_heartbeat_has_limits(beat: dict[str, object], why: str) -> None:
     """Of what a client says of itself only so much is kept."""
     with pytest.raises(SystemError_, match=why):
-        bodies.ClientHeartbeat.decode(json.dumps(beat).encode())
+        ClientHeartbeat.decode(json.dumps(beat).encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inorder.wire.codes import VERSION, LanguageCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 
 
 def test_a_request_has_no_flags() -> None:

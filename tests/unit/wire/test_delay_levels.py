@@ -6,7 +6,7 @@ import pytest
 
 from inorder.config import StoreConfig
 from inorder.errors import ConfigError
-from inorder.wire.delaylevels import delay_ms, parse_delay_levels
+from inorder.wire.names import delay_ms, parse_delay_levels
 
 
 def test_the_default_has_rocketmqs_eighteen_levels() -> None:

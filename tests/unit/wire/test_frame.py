@@ -7,7 +7,6 @@ import struct
 import pytest
 
 from inorder.errors import LocalProtocolError, RemoteProtocolError
-from inorder.wire.command import Command
 from inorder.wire.frame import (
     FRAME_BYTES_MAX,
     FrameDecoder,
@@ -15,7 +14,7 @@ from inorder.wire.frame import (
     encode_head,
     frame,
 )
-from inorder.wire.header import HEADER_BYTES_MAX
+from inorder.wire.header import HEADER_BYTES_MAX, Command
 
 ONE = frame(0, b"{}", b"body")
 TWO = frame(1, b"", b"")

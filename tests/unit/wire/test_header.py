@@ -9,8 +9,7 @@ import pytest
 
 from inorder.errors import LocalProtocolError, RemoteProtocolError
 from inorder.wire.codes import LanguageCode
-from inorder.wire.command import Command
-from inorder.wire.header import FIELDS_MAX, decode_command, encode_header
+from inorder.wire.header import FIELDS_MAX, Command, decode_command, encode_header
 
 
 def read(header: str | bytes) -> Command:

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from inorder.errors import CorruptRecord, LocalProtocolError, RemoteProtocolError
-from inorder.wire.hosts import pack_host, unpack_host
-from inorder.wire.ids import UniqueIds, offset_message_id, parse_message_id
+from inorder.wire.ids import UniqueIds, offset_message_id, pack_host, parse_message_id, unpack_host
 
 MONTH_MS = int(datetime(2026, 11, 1, tzinfo=UTC).timestamp() * 1000)
 

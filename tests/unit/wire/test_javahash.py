@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.wire.javahash import java_hash, java_hash_bytes
+from inorder.wire.ids import java_hash, java_hash_bytes
 
 
 def slow(text: str) -> int:

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from inorder.errors import LeaseLost, RemoteProtocolError, SystemError_, broker_error
-from inorder.wire.bodies import leases
 from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests import leases
 from inorder.wire.requests.leases import Lease, LeaseFreeReply, Release
 
 HELD = leases.HeldLease(

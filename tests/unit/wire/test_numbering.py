@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.errors import MessageIllegal
-from inorder.wire.numbering import NUMBER_MAX, read_numbered
+from inorder.wire.requests.producers import NUMBER_MAX, read_numbered
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ from inorder.broker.state.parkrecords import (
     unescape,
 )
 from inorder.errors import MessageIllegal, RemoteProtocolError, SystemError_
-from inorder.wire.bodies import parking as bodies
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.properties import join, parse
 from inorder.wire.record import Record, decode, encode
+from inorder.wire.requests import parking as bodies
 from inorder.wire.requests import parking as requests
 
 PLACE = bodies.QueuePlace("broker-b", 3)

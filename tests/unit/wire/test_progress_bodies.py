@@ -6,7 +6,24 @@ import pytest
 
 from inorder.errors import RemoteProtocolError
 from inorder.model import Subscription, TopicQueue
-from inorder.wire import bodies
+from inorder.wire.requests.connections import (
+    ClientConnection,
+    ConsumerConnections,
+    decode_producer_connections,
+    decode_producers,
+    decode_subscription,
+    encode_producer_connections,
+    encode_producers,
+    encode_subscription,
+)
+from inorder.wire.requests.offsets import (
+    ConsumeStats,
+    QueueProgress,
+    QueueStats,
+    TopicStats,
+    decode_queue_offsets,
+    encode_queue_offsets,
+)
 
 QUEUE = TopicQueue("TopicA", "broker-a", 0)
 KEY = b'{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}'
@@ -18,11 +35,11 @@ def test_topic_stats_in_both_forms() -> None:
         b'{"offsetTable":{' + KEY + b':{"lastUpdateTimestamp":17,"maxOffset":100,"minOffset":3}},'
         b'"topicPutTps":0.5}'
     )
-    stats = bodies.TopicStats({QUEUE: bodies.QueueStats(3, 100, 17)}, 0.5)
-    assert bodies.TopicStats.decode(text) == stats
+    stats = TopicStats({QUEUE: QueueStats(3, 100, 17)}, 0.5)
+    assert TopicStats.decode(text) == stats
     assert stats.encode() == text
     old = b'{"offsetTable":{' + KEY + b':{"maxOffset":100,"minOffset":3}}}'
-    assert bodies.TopicStats.decode(old) == bodies.TopicStats({QUEUE: bodies.QueueStats(3, 100)})
+    assert TopicStats.decode(old) == TopicStats({QUEUE: QueueStats(3, 100)})
 
 
 def test_consume_stats_in_both_forms() -> None:
@@ -31,41 +48,41 @@ def test_consume_stats_in_both_forms() -> None:
         b'{"consumeTps":1.5,"offsetTable":{' + KEY + b':{"brokerOffset":100,"consumerOffset":90,'
         b'"lastTimestamp":17,"pullOffset":95}}}'
     )
-    stats = bodies.ConsumeStats({QUEUE: bodies.QueueProgress(100, 90, 95, 17)}, 1.5)
-    assert bodies.ConsumeStats.decode(text) == stats
+    stats = ConsumeStats({QUEUE: QueueProgress(100, 90, 95, 17)}, 1.5)
+    assert ConsumeStats.decode(text) == stats
     assert stats.encode() == text
     old = b'{"offsetTable":{' + KEY + b':{"brokerOffset":100,"consumerOffset":90}}}'
-    assert bodies.ConsumeStats.decode(old).queues[QUEUE].pulled_offset == 90
+    assert ConsumeStats.decode(old).queues[QUEUE].pulled_offset == 90
 
 
 def test_queue_offsets_with_quoted_keys() -> None:
     """A writer of standard JSON puts the queue into a text; both are read."""
     text = b'{"offsetTable":{' + KEY + b":55}}"
-    assert bodies.encode_queue_offsets({QUEUE: 55}) == text
-    assert bodies.decode_queue_offsets(text) == {QUEUE: 55}
+    assert encode_queue_offsets({QUEUE: 55}) == text
+    assert decode_queue_offsets(text) == {QUEUE: 55}
     quoted = b'{"offsetTable":{"' + KEY.replace(b'"', b'\\"') + b'":55}}'
-    assert bodies.decode_queue_offsets(quoted) == {QUEUE: 55}
+    assert decode_queue_offsets(quoted) == {QUEUE: 55}
 
 
 def test_connections_round_trip() -> None:
     """Clients, subscriptions and producers come back as they went."""
-    client = bodies.ClientConnection("c", "10.0.0.9:50000", "JAVA", 479)
-    consumers = bodies.ConsumerConnections(
+    client = ClientConnection("c", "10.0.0.9:50000", "JAVA", 479)
+    consumers = ConsumerConnections(
         (client,), "CONSUME_FROM_LAST_OFFSET", "CONSUME_PASSIVELY", "CLUSTERING",
         {"t": Subscription("t", version=5)},
     )  # fmt: skip
-    assert bodies.ConsumerConnections.decode(consumers.encode()) == consumers
-    encoded = bodies.encode_producer_connections([client])
-    assert bodies.decode_producer_connections(encoded) == [client]
-    seen = bodies.ClientConnection("c", "10.0.0.9:50000", "JAVA", 479, 17)
-    assert bodies.decode_producers(bodies.encode_producers({"p": [seen]})) == {"p": [seen]}
+    assert ConsumerConnections.decode(consumers.encode()) == consumers
+    encoded = encode_producer_connections([client])
+    assert decode_producer_connections(encoded) == [client]
+    seen = ClientConnection("c", "10.0.0.9:50000", "JAVA", 479, 17)
+    assert decode_producers(encode_producers({"p": [seen]})) == {"p": [seen]}
     wanted = Subscription("t", version=5)
-    assert bodies.decode_subscription(bodies.encode_subscription("g", "t", wanted)) == wanted
-    assert bodies.decode_subscription(bodies.encode_subscription("g", "t", None)) is None
+    assert decode_subscription(encode_subscription("g", "t", wanted)) == wanted
+    assert decode_subscription(encode_subscription("g", "t", None)) is None
 
 
 @pytest.mark.parametrize("text", [b"[]", b'{"offsetTable":[]}', b'{"offsetTable":{"x":1}}', b"{"])
 def test_what_is_no_table_is_refused(text: bytes) -> None:
     """Garbage of a server is its breach of protocol, not an error of ours."""
     with pytest.raises(RemoteProtocolError):
-        bodies.ConsumeStats.decode(text)
+        ConsumeStats.decode(text)

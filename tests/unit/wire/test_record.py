@@ -8,7 +8,8 @@ import pytest
 
 from inorder.errors import CorruptRecord, RecordTooLarge
 from inorder.wire import record
-from inorder.wire.record import BLANK, END, INVALID, Record, pack_host
+from inorder.wire.ids import pack_host
+from inorder.wire.record import BLANK, END, INVALID, Record
 
 V4, V6 = pack_host("1.2.3.4", 5), pack_host("::1", 6)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from inorder.errors import RemoteProtocolError
-from inorder.wire.references import resolve
+from inorder.wire.fastjson import resolve
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ import pytest
 
 from inorder.errors import SystemError_
 from inorder.model import DataVersion, TopicConfig
-from inorder.wire.bodies import register
-from inorder.wire.bodies.register import RegisterBrokerBody
-from inorder.wire.steps import Steps, finish
+from inorder.wire.requests import registration as register
+from inorder.wire.requests.registration import RegisterBrokerBody, Steps, finish
 
 VERSION = DataVersion(3, 1_700_000_000_000, 77)
 STANDARD = 479

@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 from inorder.errors import SystemError_
 from inorder.wire import requests
 from inorder.wire.fields import decode_fields, encode_fields, wire_names
-from inorder.wire.requests.send import SendMessage, SendReply
+from inorder.wire.requests.sends import SendMessage, SendReply
 
 MODULES = [
     importlib.import_module(f"{requests.__name__}.{item.name}")

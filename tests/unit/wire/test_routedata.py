@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.errors import RemoteProtocolError, SystemError_
-from inorder.wire.routedata import (
+from inorder.wire.requests.routes import (
     BrokerData,
     BrokerMemberGroup,
     ClusterInfo,

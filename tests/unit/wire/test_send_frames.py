@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from inorder.errors import LocalProtocolError
 from inorder.wire.codes import RequestCode
-from inorder.wire.command import Command
 from inorder.wire.fields import encode_fields
 from inorder.wire.frame import FrameDecoder, encode_frame
-from inorder.wire.header import decode_command
+from inorder.wire.header import Command, decode_command
 from inorder.wire.properties import parse
-from inorder.wire.requests.send import SendMessage, SendReply
-from inorder.wire.sendframes import SendTemplate, by_map, decode_answer, json_text
+from inorder.wire.requests.sendframes import SendTemplate, by_map, decode_answer, json_text
+from inorder.wire.requests.sends import SendMessage, SendReply
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 PLAIN = TEXT.filter(lambda text: "\x01" not in text and "\x02" not in text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.errors import SubscriptionParseFailed
-from inorder.wire.subscription import TAGS_MAX, parse_subscription
+from inorder.wire.requests.pulls import TAGS_MAX, parse_subscription
 
 
 @pytest.mark.parametrize(

@@ -19,22 +19,23 @@ from inorder.errors import (
     TransportError,
 )
 from inorder.logs import get_logger
-from inorder.wire.bodies.progress import encode_queue_offset_list, encode_queue_offsets
-from inorder.wire.bodies.running import decode_consumer_status, encode_consumer_statuses
 from inorder.wire.codes import LanguageCode, ResponseCode
-from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.header import Command
 from inorder.wire.ids import parse_message_id
-from inorder.wire.requests.consumers import (
+from inorder.wire.requests.connections import (
     ConsumeDirectly,
     GetConsumerStatus,
     GetRunningInfo,
     ResetClientOffset,
+    decode_consumer_status,
+    encode_consumer_statuses,
 )
+from inorder.wire.requests.offsets import encode_queue_offset_list, encode_queue_offsets
 
 if TYPE_CHECKING:
     from inorder.model import TopicQueue
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
 
 logger = get_logger(__name__)
 

@@ -6,18 +6,24 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.members import Member
-from inorder.wire import bodies
 from inorder.wire.codes import LanguageCode, ResponseCode
 from inorder.wire.fields import decode_fields
-from inorder.wire.requests.progress import (
+from inorder.wire.requests.connections import (
+    ClientConnection,
+    ConsumerConnections,
+    encode_producer_connections,
+    encode_producers,
+    encode_subscription,
+)
+from inorder.wire.requests.offsets import (
     GetConsumerConnections,
     GetProducerConnections,
     GetSubscription,
 )
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 
 def get_consumer_connections(
@@ -33,7 +39,7 @@ def get_consumer_connections(
         return command.reply(
             ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
         )
-    answer = bodies.ConsumerConnections(
+    answer = ConsumerConnections(
         tuple(_show(broker, one) for one in group.members.values() if not one.superseded),
         group.consume_from,
         group.consume_type,
@@ -53,7 +59,7 @@ def get_producer_connections(
     if not found:
         return command.reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
     shown = [_show(broker, member) for member in found]
-    return command.reply(body=bodies.encode_producer_connections(shown))
+    return command.reply(body=encode_producer_connections(shown))
 
 
 def get_all_producers(
@@ -65,21 +71,21 @@ def get_all_producers(
         name: [_show(broker, member) for member in members.producers(name)]
         for name in members.producer_groups()
     }
-    return command.reply(body=bodies.encode_producers(groups))
+    return command.reply(body=encode_producers(groups))
 
 
 def get_subscription(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Answer what an online group wants of a topic; nothing if it wants nothing."""
     request = decode_fields(GetSubscription, command.fields)
     found = broker.members.subscription(request.group, request.topic)
-    return command.reply(body=bodies.encode_subscription(request.group, request.topic, found))
+    return command.reply(body=encode_subscription(request.group, request.topic, found))
 
 
-def _show(broker: BrokerLike, member: Member[ServerConnection]) -> bodies.ClientConnection:
+def _show(broker: BrokerLike, member: Member[ServerConnection]) -> ClientConnection:
     languages = LanguageCode.__members__.values()
     language = member.language if member.language in languages else LanguageCode.OTHER
     silent_ms = broker.clock.monotonic_ms() - member.seen_ms
-    return bodies.ClientConnection(
+    return ClientConnection(
         member.client_id,
         member.connection.peer,
         LanguageCode(language).name,

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from inorder.config import BrokerConfig
     from inorder.disk import Files
     from inorder.model import GroupConfig, TopicConfig
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
     from inorder.store.store import Store
-    from inorder.wire.bodies.resizing import ResizeView
-    from inorder.wire.command import Command
+    from inorder.wire.header import Command
     from inorder.wire.record import Record
+    from inorder.wire.requests.resizing import ResizeView
 
 
 class RegistrationLike(Protocol):

@@ -6,26 +6,32 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.names import validate_group
 from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import GroupConfig
-from inorder.wire import bodies, fastjson
+from inorder.wire import fastjson
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields
-from inorder.wire.requests.groups import DeleteGroup, GetGroupConfig
-from inorder.wire.requests.progress import ForbidGroup
+from inorder.wire.names import validate_group
+from inorder.wire.requests.groups import (
+    DeleteGroup,
+    GetGroupConfig,
+    decode_group_config_request,
+    decode_group_configs,
+    encode_group_config,
+)
+from inorder.wire.requests.offsets import ForbidGroup
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 
 
 def update_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Create or change a group."""
-    _apply(broker, [bodies.decode_group_config_request(command.body)], connection.peer)
+    _apply(broker, [decode_group_config_request(command.body)], connection.peer)
     return command.reply()
 
 
@@ -33,7 +39,7 @@ def update_group_list(
     broker: BrokerLike, connection: ServerConnection, command: Command
 ) -> Command:
     """Create or change several groups; none if one has an illegal name."""
-    _apply(broker, bodies.decode_group_configs(command.body), connection.peer)
+    _apply(broker, decode_group_configs(command.body), connection.peer)
     return command.reply()
 
 
@@ -59,7 +65,7 @@ def get_group(broker: BrokerLike, connection: ServerConnection, command: Command
     config = broker.find_group(name)
     if config is None:
         return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-    return command.reply(body=bodies.encode_group_config(config))
+    return command.reply(body=encode_group_config(config))
 
 
 def delete_group(

@@ -8,33 +8,32 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.leases import LEASE_MS_MAX, LEASE_MS_MIN, NOBODY, LeaseKey, Owner, Terms
+from inorder.broker.state.leases import LEASE_MS_MAX, LEASE_MS_MIN
+from inorder.broker.state.leaseterms import NOBODY, LeaseKey, Owner, Terms
 from inorder.errors import GroupNotFound, InvalidParameter
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.wire.bodies.bounded import NAME_CHARS_MAX
-from inorder.wire.bodies.leases import (
-    FINISHED_CHARS_MAX,
-    PAGE_MAX,
-    CommitBody,
-    HeldLease,
-    LeaseBody,
-    LeasePage,
-    QueueCommit,
-)
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests.leases import (
+    FINISHED_CHARS_MAX,
+    PAGE_MAX,
     Commit,
+    CommitBody,
+    HeldLease,
     Lease,
+    LeaseBody,
     LeaseFree,
     LeaseFreeReply,
+    LeasePage,
     Leases,
+    QueueCommit,
     Release,
 )
+from inorder.wire.shapes import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 

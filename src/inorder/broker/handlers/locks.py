@@ -6,13 +6,13 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.leases import Owner
-from inorder.wire.bodies import LockBatchBody, LockedQueues
+from inorder.broker.state.leaseterms import Owner
 from inorder.wire.codes import LanguageCode
+from inorder.wire.requests.leases import LockBatchBody, LockedQueues
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 
 def lock_batch(

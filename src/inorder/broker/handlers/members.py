@@ -12,21 +12,22 @@ from inorder.errors import SystemError_
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
 from inorder.wire import fastjson
-from inorder.wire.bodies import (
-    ClientConfigCheck,
-    ClientHeartbeat,
-    ConsumerData,
-    encode_consumer_ids,
-)
 from inorder.wire.codes import ResponseCode
 from inorder.wire.extensions import CAPABILITY, DIFFERING, PROTOCOL, ExtensionAnswer
 from inorder.wire.fields import decode_fields
-from inorder.wire.requests.groups import GetConsumerList, UnregisterClient
-from inorder.wire.subscription import TAG
+from inorder.wire.requests.groups import (
+    ClientConfigCheck,
+    ClientHeartbeat,
+    ConsumerData,
+    GetConsumerList,
+    UnregisterClient,
+)
+from inorder.wire.requests.nameserver import encode_consumer_ids
+from inorder.wire.requests.pulls import TAG
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 

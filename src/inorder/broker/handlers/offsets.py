@@ -22,8 +22,8 @@ from inorder.wire.requests.offsets import (
 )
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 
 def query_consumer_offset(

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.leases import Owner
+from inorder.broker.state.leaseterms import Owner
 from inorder.broker.state.parkedkeys import ParkedKey, Place
 from inorder.broker.state.parkrecords import Cancelled, Redriven, Redriving
 from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound
-from inorder.wire.bodies.parking import (
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.requests import parking as requests
+from inorder.wire.requests.parking import (
     KEY_CHARS_MAX,
     PAGE_MAX,
     REASON_CHARS_MAX,
@@ -32,14 +34,12 @@ from inorder.wire.bodies.parking import (
     QueueParking,
     RedrivenBody,
 )
-from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.requests import parking as requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 

@@ -10,11 +10,11 @@ from inorder.broker.handlers.context import BrokerLike
 from inorder.errors import InvalidParameter, ProducerUnknown
 from inorder.logs import get_logger
 from inorder.ordering.sequence import expected
-from inorder.wire.bodies.producers import NamedProducer, encode_named_producers
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.numbering import PRODUCER_ID_CHARS_MAX
 from inorder.wire.requests.producers import (
+    PRODUCER_ID_CHARS_MAX,
+    NamedProducer,
     ProducerDrop,
     ProducerDropReply,
     ProducerHello,
@@ -22,11 +22,12 @@ from inorder.wire.requests.producers import (
     ProducerList,
     ProducerState,
     ProducerStateReply,
+    encode_named_producers,
 )
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 

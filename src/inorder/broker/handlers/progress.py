@@ -17,20 +17,25 @@ from inorder.broker.handlers.offsets import answer_rested, answer_settled
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
-from inorder.wire import bodies
-from inorder.wire.command import Command
 from inorder.wire.fields import decode_fields
-from inorder.wire.requests.progress import (
+from inorder.wire.header import Command
+from inorder.wire.requests.nameserver import encode_group_list, encode_topic_list
+from inorder.wire.requests.offsets import (
     CloneOffsets,
+    ConsumeStats,
     GetConsumeStats,
     GetGroupsOfTopic,
     GetTopicsOfGroup,
     GetTopicStats,
+    QueueProgress,
+    QueueStats,
     ResetOffset,
+    TopicStats,
+    encode_queue_offsets,
 )
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
+    from inorder.net.accepted import ServerConnection
 
 logger = get_logger(__name__)
 
@@ -49,10 +54,10 @@ def get_topic_stats(broker: BrokerLike, connection: ServerConnection, command: C
     for queue_id in range(max(config.read_queues, config.write_queues)):
         start, end = _bounds(broker, topic, queue_id)
         updated_at_ms = broker.store.stored_at(topic, queue_id, end - 1) if end else 0
-        stats[_queue(broker, topic, queue_id)] = bodies.QueueStats(start, end, updated_at_ms)
+        stats[_queue(broker, topic, queue_id)] = QueueStats(start, end, updated_at_ms)
         if updated_at_ms >= since_ms:
             recent += end - broker.store.offset_by_time(topic, queue_id, since_ms)
-    return command.reply(body=bodies.TopicStats(stats, recent * 1000 / RATE_WINDOW_MS).encode())
+    return command.reply(body=TopicStats(stats, recent * 1000 / RATE_WINDOW_MS).encode())
 
 
 def get_consume_stats(
@@ -67,13 +72,13 @@ def get_consume_stats(
         for queue_id in range(0 if config is None else config.read_queues):
             committed = max(0, offsets.query(group, topic, queue_id))
             done_at_ms = broker.store.stored_at(topic, queue_id, committed - 1)
-            found[_queue(broker, topic, queue_id)] = bodies.QueueProgress(
+            found[_queue(broker, topic, queue_id)] = QueueProgress(
                 _bounds(broker, topic, queue_id)[1],
                 committed,
                 max(committed, offsets.query_pull(group, topic, queue_id)),
                 max(0, done_at_ms),
             )
-    return command.reply(body=bodies.ConsumeStats(found).encode())
+    return command.reply(body=ConsumeStats(found).encode())
 
 
 def _topics(broker: BrokerLike, request: GetConsumeStats) -> list[str]:
@@ -95,7 +100,7 @@ def get_groups_of_topic(
     """Answer the groups that subscribe to a topic or have offsets on it."""
     topic = decode_fields(GetGroupsOfTopic, command.fields).topic
     names = {*broker.members.subscribers(topic), *broker.offsets.groups_of(topic)}
-    return command.reply(body=bodies.encode_group_list(sorted(names)))
+    return command.reply(body=encode_group_list(sorted(names)))
 
 
 def get_topics_of_group(
@@ -104,7 +109,7 @@ def get_topics_of_group(
     """Answer the topics on which a group has offsets."""
     group = decode_fields(GetTopicsOfGroup, command.fields).group
     names = sorted(broker.offsets.topics_of(group))
-    return command.reply(body=bodies.encode_topic_list(names, broker.address))
+    return command.reply(body=encode_topic_list(names, broker.address))
 
 
 def reset_offset(
@@ -136,7 +141,7 @@ def reset_offset(
             topic, group, targets, connection.peer,
         )  # fmt: skip
         decided = {_queue(broker, topic, queue_id): offset for queue_id, offset in targets.items()}
-        return command.reply(body=bodies.encode_queue_offsets(decided))
+        return command.reply(body=encode_queue_offsets(decided))
 
     version = broker.resizing.rewinding.version_touched(topic, group, targets)
     if version is not None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from inorder.broker.handlers.context import BrokerLike
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.requests.query import QueryMessage, QueryMessageReply, ViewMessage
+from inorder.wire.requests.pulls import QueryMessage, QueryMessageReply, ViewMessage
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 UNIQUE_KEY_COUNT = 32
 """How many records a search by message id may find, whatever the client asks for."""

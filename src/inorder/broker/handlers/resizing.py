@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.handlers.topics import check_topic
-from inorder.broker.state.names import validate_group
 from inorder.broker.state.resizing import Plan, counts_of
 from inorder.broker.state.rewinding import TERM_MAX
 from inorder.errors import InvalidParameter, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
-from inorder.wire.bodies.resizing import ResizeView, encode_resize_view
 from inorder.wire.fields import decode_fields
+from inorder.wire.names import validate_group
 from inorder.wire.requests.resizing import (
     ResizeDecide,
     ResizeGo,
@@ -22,12 +21,14 @@ from inorder.wire.requests.resizing import (
     ResizeRewind,
     ResizeStatus,
     ResizeStop,
+    ResizeView,
     ResizeWithdraw,
+    encode_resize_view,
 )
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 

@@ -11,18 +11,18 @@ from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.handlers.members import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
 from inorder.broker.handlers.query import visible_record
 from inorder.broker.sendrules import FAQ
-from inorder.broker.state.names import DEAD_LETTER_PREFIX, retry_topic
 from inorder.broker.state.retries import DEAD_LETTER_QUEUES, send_back
 from inorder.errors import GroupNotFound, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import PERM_WRITE
 from inorder.wire.fields import decode_fields
+from inorder.wire.names import DEAD_LETTER_PREFIX, retry_topic
 from inorder.wire.record import decode
-from inorder.wire.requests.consumers import SendBack
+from inorder.wire.requests.connections import SendBack
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 

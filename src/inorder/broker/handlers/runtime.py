@@ -7,18 +7,19 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.names import SCHEDULE_TOPIC
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import InvalidParameter, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import DataVersion
-from inorder.wire import bodies
 from inorder.wire.codes import VERSION
+from inorder.wire.names import SCHEDULE_TOPIC
 from inorder.wire.record import decode
+from inorder.wire.requests.nameserver import decode_settings, encode_kv_table, encode_settings
+from inorder.wire.requests.topics import encode_data_version
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 
@@ -40,7 +41,7 @@ def get_runtime_info(broker: BrokerLike, connection: ServerConnection, command: 
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
         **_losses(broker),
     }  # fmt: skip
-    return command.reply(body=bodies.encode_kv_table(table))
+    return command.reply(body=encode_kv_table(table))
 
 
 def _totals(broker: BrokerLike) -> dict[str, str]:
@@ -149,9 +150,9 @@ def get_broker_config(
     broker: BrokerLike, connection: ServerConnection, command: Command
 ) -> Command:
     """Answer the settings that RocketMQ has too, under its names."""
-    version = bodies.encode_data_version(DataVersion(timestamp_ms=broker.started_ms))
+    version = encode_data_version(DataVersion(timestamp_ms=broker.started_ms))
     return command.reply(
-        fields={"version": version.decode()}, body=bodies.encode_settings(settings(broker.config))
+        fields={"version": version.decode()}, body=encode_settings(settings(broker.config))
     )
 
 
@@ -186,7 +187,7 @@ def update_broker_config(
     All or nothing: one name that cannot be set, known or not, refuses the whole request. RocketMQ
     ignores names that it does not know and answers 0, so that a typing error looks like success.
     """
-    wanted = bodies.decode_settings(command.body)
+    wanted = decode_settings(command.body)
     if not wanted:
         return command.reply()
     if not broker.config.remote_config:

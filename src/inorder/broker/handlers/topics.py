@@ -7,19 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.state.attributes import parse_changes
-from inorder.broker.state.names import validate_topic
 from inorder.errors import InvalidParameter, SystemError_
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
 from inorder.ordering import keymap
-from inorder.wire import bodies
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields
-from inorder.wire.requests.admin import CreateTopic, DeleteTopic, GetTopicConfig
+from inorder.wire.names import validate_topic
+from inorder.wire.requests.nameserver import encode_topic_list
+from inorder.wire.requests.topics import (
+    CreateTopic,
+    DeleteTopic,
+    GetTopicConfig,
+    TopicTable,
+    decode_topic_configs,
+    encode_topic_config,
+)
 
 if TYPE_CHECKING:
-    from inorder.net.server import ServerConnection
-    from inorder.wire.command import Command
+    from inorder.net.accepted import ServerConnection
+    from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 
@@ -56,7 +63,7 @@ def create_topic_list(
     broker: BrokerLike, connection: ServerConnection, command: Command
 ) -> Coroutine[Any, Any, Command]:
     """Create or change several topics, all or none."""
-    configs = bodies.decode_topic_configs(command.body)
+    configs = decode_topic_configs(command.body)
     for config in configs:
         check_topic(broker, config)
         _check_map(broker, config, config.attributes)
@@ -179,7 +186,7 @@ async def _reply_when_durable(
 
 def get_all_topics(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Answer all topics; the paging that newer clients ask for is optional and not used."""
-    table = bodies.TopicTable(
+    table = TopicTable(
         broker.topics.data_version, {config.name: config for config in broker.topics}
     )
     return command.reply(fields={}, body=table.encode())
@@ -193,11 +200,11 @@ def get_topic(broker: BrokerLike, connection: ServerConnection, command: Command
         return command.reply(
             ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
         )
-    return command.reply(body=bodies.encode_topic_config(config))
+    return command.reply(body=encode_topic_config(config))
 
 
 def get_system_topics(
     broker: BrokerLike, connection: ServerConnection, command: Command
 ) -> Command:
     """Answer the names that belong to the system."""
-    return command.reply(body=bodies.encode_topic_list(broker.topics.system_names()))
+    return command.reply(body=encode_topic_list(broker.topics.system_names()))

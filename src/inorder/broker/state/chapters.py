@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from inorder.errors import RemoteProtocolError
-from inorder.wire.bodies.leases import CHAPTERS_MAX, Chapter
+from inorder.wire.requests.leases import CHAPTERS_MAX, Chapter
 
 GENERATION_BITS: Final = 12
 """What a fence has room for."""

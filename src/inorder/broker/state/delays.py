@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 from inorder.model import DataVersion
 from inorder.wire import fastjson, shapes
-from inorder.wire.bodies import data_version_from_json, data_version_to_json
-from inorder.wire.delaylevels import delay_ms
 from inorder.wire.extensions import FORWARDED, PREDECESSOR, PRODUCER_ID, SCHEDULED, SEQUENCE
+from inorder.wire.names import delay_ms
 from inorder.wire.properties import append, get
 from inorder.wire.record import Record
+from inorder.wire.requests.topics import data_version_from_json, data_version_to_json
 
 SKEW_MS_MAX: Final = 1000
 """A message may be due this much later than its level says: the clock was set back a little."""

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from inorder.broker.state import attributes
-from inorder.broker.state.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, validate_group
 from inorder.errors import SystemError_
 from inorder.model import DataVersion, GroupConfig
-from inorder.wire import bodies, fastjson
+from inorder.wire import fastjson
+from inorder.wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, validate_group
+from inorder.wire.requests.groups import GroupTable as GroupTableBody
+from inorder.wire.requests.groups import group_config_to_json
+from inorder.wire.requests.topics import data_version_to_json
 
 __all__ = ["FORBID_READ", "GroupTable", "validate_group"]
 
@@ -122,10 +125,10 @@ class GroupTable:
         The file is written with every new group, so the text of each is kept, as for topics.
         """
         if not pretty:
-            return bodies.GroupTable(self.data_version, self._table, self._forbidden).encode()
+            return GroupTableBody(self.data_version, self._table, self._forbidden).encode()
         head = fastjson.dumps(
             {
-                "dataVersion": bodies.data_version_to_json(self.data_version),
+                "dataVersion": data_version_to_json(self.data_version),
                 "forbiddenTable": self._forbidden,
             },
             pretty=True,
@@ -138,14 +141,14 @@ class GroupTable:
     def _text(self, config: GroupConfig) -> bytes:
         known = self._texts.get(config.name)
         if known is None or known[0] is not config:
-            entry = {config.name: bodies.group_config_to_json(config)}
+            entry = {config.name: group_config_to_json(config)}
             text = fastjson.dumps(entry, pretty=True)[1:-2].replace(b"\n", b"\n\t")
             known = self._texts[config.name] = (config, text)
         return known[1]
 
     def decode(self, data: bytes) -> None:
         """Take over the content of `subscriptionGroup.json`; RemoteProtocolError if it is not."""
-        loaded = bodies.GroupTable.decode(data)
+        loaded = GroupTableBody.decode(data)
         self.data_version = loaded.version
         self._table.update(loaded.groups)
         self._forbidden.update(loaded.forbidden)

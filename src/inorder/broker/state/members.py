@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from inorder.broker.state.subscriptions import Wishes, differences, wishes_of
 from inorder.model import Subscription
-from inorder.wire.bodies.connections import Difference
+from inorder.wire.requests.connections import Difference
 
 C = TypeVar("C", bound=Hashable)
 

@@ -20,7 +20,7 @@ from typing import Final
 from inorder.errors import InvalidParameter, SystemError_
 from inorder.model import DataVersion
 from inorder.wire import fastjson, shapes
-from inorder.wire.bodies import data_version_from_json, data_version_to_json
+from inorder.wire.requests.topics import data_version_from_json, data_version_to_json
 
 NONE: Final = -1
 VERSION_STEP: Final = 500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.requests.parking import QueuePlace
 
 TOUCHES: Final = 64
 """What is added to a version stays below it: so short is no record."""

@@ -44,7 +44,7 @@ from inorder.broker.state.parkrecords import (
     Redriving,
     Unparked,
 )
-from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.requests.parking import QueuePlace
 
 _BY_ORIGIN: Final = attrgetter("origin")
 

@@ -16,7 +16,7 @@ import msgspec
 from inorder.broker.state.parkedkeys import ParkedKey, ParkedMessage, ParkedQueue, Place
 from inorder.broker.state.parking import ParkingTable
 from inorder.errors import RemoteProtocolError
-from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.requests.parking import QueuePlace
 
 FORMAT: Final = 1
 

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from inorder.broker.state.names import PARK_PREFIX
 from inorder.errors import MessageIllegal, RemoteProtocolError
 from inorder.wire import extensions as names
-from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.names import PARK_PREFIX
 from inorder.wire.properties import PROPERTIES_BYTES_MAX, SHARDING_KEY, join, parse
 from inorder.wire.record import Record
+from inorder.wire.requests.parking import QueuePlace
 
 MESSAGES: Final = 0
 NOTES: Final = 1

@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from inorder.broker.state.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from inorder.wire.deadletters import put_error
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SCHEDULED, SEQUENCE
 from inorder.wire.ids import offset_message_id
-from inorder.wire.properties import join, parse
+from inorder.wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from inorder.wire.properties import join, parse, put_error
 from inorder.wire.record import Record
 
 FIRST_LEVEL: Final = 3

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from inorder.model import Subscription
-from inorder.wire.bodies.connections import Difference
-from inorder.wire.subscription import ALL, TAG
+from inorder.wire.requests.connections import Difference
+from inorder.wire.requests.pulls import ALL, TAG
 
 Wishes = Mapping[str, str]
 """What one member wants: topic to tags, in one spelling."""

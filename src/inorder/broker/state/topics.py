@@ -12,7 +12,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from inorder.broker.state import attributes
-from inorder.broker.state.names import (
+from inorder.errors import SystemError_
+from inorder.model import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from inorder.wire import fastjson
+from inorder.wire.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
     FIXED_SYSTEM_TOPICS,
@@ -27,9 +30,8 @@ from inorder.broker.state.names import (
     retry_topic,
     validate_topic,
 )
-from inorder.errors import SystemError_
-from inorder.model import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
-from inorder.wire import bodies, fastjson
+from inorder.wire.requests.topics import TopicTable as TopicTableBody
+from inorder.wire.requests.topics import data_version_to_json, topic_config_to_json
 
 __all__ = ["NOT_SENDABLE_TOPICS", "TopicTable", "validate_topic"]
 
@@ -213,7 +215,7 @@ class TopicTable:
         them and not written out anew.
         """
         self.prepare(len(self._table))
-        version = fastjson.dumps(bodies.data_version_to_json(self.data_version), pretty=True)
+        version = fastjson.dumps(data_version_to_json(self.data_version), pretty=True)
         return b"".join(
             (
                 b'{\n\t"dataVersion":',
@@ -226,7 +228,7 @@ class TopicTable:
 
     def decode(self, data: bytes) -> None:
         """Take over the content of `topics.json`; RemoteProtocolError if it is not that."""
-        loaded = bodies.TopicTable.decode(data)
+        loaded = TopicTableBody.decode(data)
         self.data_version = loaded.version
         self._table.update(loaded.topics)
         self._texts.clear()
@@ -237,7 +239,7 @@ class TopicTable:
 
 def _text(name: str, config: TopicConfig) -> bytes:
     """Write one entry of `topics.json`, indented as it stands there."""
-    entry = fastjson.dumps({name: bodies.topic_config_to_json(config)}, pretty=True)
+    entry = fastjson.dumps({name: topic_config_to_json(config)}, pretty=True)
     return entry[1:-2].replace(b"\n", b"\n\t")
 
 

@@ -10,7 +10,7 @@ from inorder.client.access import Access
 from inorder.client.api import BrokerApi
 from inorder.errors import RouteError, UsageError
 from inorder.model import MASTER_ID
-from inorder.wire.routedata import ClusterInfo, TopicRoute
+from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 
 T = TypeVar("T")
 

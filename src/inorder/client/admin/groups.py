@@ -17,8 +17,8 @@ from inorder.errors import (
     TopicNotRouted,
 )
 from inorder.model import GroupConfig, Subscription, TopicQueue
-from inorder.wire.bodies import ClientConnection, ConsumerConnections, QueueProgress
-from inorder.wire.bodies.connections import Difference
+from inorder.wire.requests.connections import ClientConnection, ConsumerConnections, Difference
+from inorder.wire.requests.offsets import QueueProgress
 
 SYSTEM_GROUPS: Final = frozenset(
     {

@@ -13,7 +13,7 @@ from inorder.client.api import BrokerApi
 from inorder.client.leaseapi import LeaseApi
 from inorder.errors import CodeNotSupported, NotFound, UsageError
 from inorder.model import TopicQueue
-from inorder.wire.bodies.leases import HeldLease
+from inorder.wire.requests.leases import HeldLease
 
 _NOT_THERE = "Apache RocketMQ does not tell who holds its locks"
 

@@ -17,12 +17,15 @@ from inorder.errors import BrokerError, NotFound, OffsetOutOfRange, RemoteProtoc
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire import properties as names
 from inorder.wire.codes import ResponseCode
-from inorder.wire.hosts import show_address
-from inorder.wire.ids import parse_message_id
+from inorder.wire.ids import parse_message_id, show_address
 from inorder.wire.record import Record
-from inorder.wire.requests.pull import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
-from inorder.wire.requests.query import QueryMessage
-from inorder.wire.subscription import parse_subscription
+from inorder.wire.requests.pulls import (
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+    PullMessage,
+    QueryMessage,
+    parse_subscription,
+)
 
 GROUP: Final = "TOOLS_CONSUMER"
 COUNT: Final = 64

@@ -13,7 +13,7 @@ from inorder.client.durations import moment_ms
 from inorder.client.state.routes import broker_masters, subscribe_queues
 from inorder.errors import ConsumerNotOnline, NotFound, TransportError, UsageError
 from inorder.model import TopicQueue
-from inorder.wire.requests.progress import ResetOffset
+from inorder.wire.requests.offsets import ResetOffset
 
 ResetTarget = datetime | Literal["beginning", "end"]
 

@@ -17,15 +17,18 @@ from inorder.client.receiving import receive
 from inorder.client.state.parking import rate_of, restore
 from inorder.errors import CodeNotSupported, NotFound, UsageError
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.wire.bodies.parking import (
+from inorder.wire.requests.parking import (
     NamedKey,
+    Park,
     ParkBody,
     ParkedEntry,
+    ParkedRead,
     ParkItem,
     QueuePlace,
+    Redriven,
     RedrivenBody,
+    Unpark,
 )
-from inorder.wire.requests.parking import Park, ParkedRead, Redriven, Unpark
 
 T = TypeVar("T")
 

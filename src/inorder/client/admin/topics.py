@@ -24,8 +24,7 @@ from inorder.errors import (
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
 from inorder.ordering import keymap
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.resizing import decode_resize_view
-from inorder.wire.requests.resizing import ResizeStatus
+from inorder.wire.requests.resizing import ResizeStatus, decode_resize_view
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 MAKE_WAIT_MS: Final = 30_000

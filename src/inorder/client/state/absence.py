@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from inorder.wire.routedata import TopicRoute
+from inorder.wire.requests.routes import TopicRoute
 
 ABSENT_MS: Final = 60_000
 """A broker that is away for longer has left the topic."""

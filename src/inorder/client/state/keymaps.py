@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from inorder.errors import RemoteProtocolError
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.resizing import ResizeView
+from inorder.wire.requests.resizing import ResizeView
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Final
 from inorder.client.state.commits import NOT_STORED, Progress
 from inorder.client.state.tenure import Phase, Tenure
 from inorder.model import TopicQueue
-from inorder.wire.bodies.leases import QUEUES_MAX, Chapter, LeaseAnswer, LeaseGrant, QueueWish
+from inorder.wire.requests.leases import QUEUES_MAX, Chapter, LeaseAnswer, LeaseGrant, QueueWish
 
 ASK_AGAIN_MIN_MS: Final = 20
 ASK_AGAIN_LATE_MS: Final = 2

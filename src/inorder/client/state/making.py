@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from inorder.client.state.keymaps import newest
 from inorder.client.state.resizing import Go, Open, Places, Publish, Stop, Withdraw
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.resizing import PlanView, ResizeView
+from inorder.wire.requests.resizing import PlanView, ResizeView
 
 Step = Stop | Go | Open | Withdraw | Publish
 

@@ -20,7 +20,7 @@ import msgspec
 from inorder.client.state.sendback import error_text as failed_text
 from inorder.model import Fence, ReceivedMessage, TopicQueue
 from inorder.wire import extensions as names
-from inorder.wire.bodies.parking import ERROR_CHARS_MAX, KEY_CHARS_MAX, OwnedKey, QueueParking
+from inorder.wire.requests.parking import ERROR_CHARS_MAX, KEY_CHARS_MAX, OwnedKey, QueueParking
 
 UNKNOWN: Final = -1
 _OURS: Final = frozenset(

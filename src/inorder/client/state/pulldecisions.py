@@ -16,7 +16,7 @@ from inorder.client.state.tenure import DropReason, Tenure
 from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
 from inorder.wire import properties as names
 from inorder.wire.codes import ResponseCode
-from inorder.wire.requests.pull import (
+from inorder.wire.requests.pulls import (
     PULL_CLASS_FILTER,
     PULL_COMMIT_OFFSET,
     PULL_SUBSCRIPTION,

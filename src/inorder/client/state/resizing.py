@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from inorder.errors import UsageError
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.resizing import PlanView, ResizeView
+from inorder.wire.requests.resizing import PlanView, ResizeView
 
 Places = tuple[tuple[str, int], ...]
 

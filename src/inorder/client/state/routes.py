@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.routedata import BrokerData, ClusterInfo, QueueData, TopicRoute
+from inorder.wire.requests.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
 
 
 def publish_queues(route: TopicRoute, topic: str) -> list[TopicQueue]:

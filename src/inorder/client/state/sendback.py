@@ -16,8 +16,8 @@ from inorder.client.policies import ATTEMPTS_MAX, Reject, Retry
 from inorder.client.state.pulldecisions import RETRY_PREFIX
 from inorder.model import ReceivedMessage
 from inorder.wire import properties as names
-from inorder.wire.deadletters import error_of, put_error
-from inorder.wire.delaylevels import parse_delay_levels
+from inorder.wire.names import parse_delay_levels
+from inorder.wire.properties import error_of, put_error
 
 FIRST_DELAY_LEVEL: Final = 3
 BROKER_DECIDES: Final = 0

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from inorder.spark.state.messages import CAUSE_CHARS_MAX, OrderedMessage
-from inorder.wire.bodies.parking import KEY_CHARS_MAX
+from inorder.wire.requests.parking import KEY_CHARS_MAX
 
 Home = tuple[str, int]
 """A queue of the topic: broker and number."""

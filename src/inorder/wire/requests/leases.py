@@ -1,18 +1,42 @@
 """Leases of queues: take and renew, give back, commit, list, take away. See `wire/extensions.py`.
 
-What is asked for and answered stands in the bodies (`wire/bodies/leases.py`). `instance` is a
+What is asked for and answered stands in the bodies (`wire/requests/leases.py`). `instance` is a
 random text of each consumer object: the owner is (client id, instance), so that the replacement of
 a frozen process is a new owner, whatever its client id.
+
+The bodies of LEASE, COMMIT and LEASES: compact JSON, every list and text bounded.
+
+A request that breaks a bound is answered with code 1, an answer that does closes the connection.
+
+Queue locks; what is asked for stands in the bodies.
+
+The bodies of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ. Queues are echoed exactly: clients compare.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
+from inorder.errors import RemoteProtocolError
+from inorder.model import TopicQueue
+from inorder.wire import shapes
+from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import ExtensionCode
+from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
+from inorder.wire.shapes import (
+    I64,
+    NAME_CHARS_MAX,
+    Body,
+    Name,
+    Natural,
+    QueueId,
+    answer_body,
+    bounded_body,
+)
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -87,3 +111,263 @@ class LeaseFreeReply(msgspec.Struct, frozen=True):
 
     holder: str
     epoch: int
+
+
+QUEUES_MAX: Final = 2048
+"""Queues of one request; a client with more asks twice."""
+FINISHED_CHARS_MAX: Final = 20_480
+"""The text of what is finished above a committed offset."""
+CHAPTERS_MAX: Final = 4096
+PAGE_MAX: Final = 2000
+"""Leases of one page."""
+WAITING_MAX: Final = 64
+
+Finished = Annotated[str, msgspec.Meta(max_length=FINISHED_CHARS_MAX)]
+
+
+class Chapter(NamedTuple):
+    """From which offset on a queue's messages belong to a key-map version and log generation."""
+
+    from_offset: Natural
+    version: Natural
+    generation: Natural
+
+
+class QueueWish(msgspec.Struct, frozen=True, array_like=True):
+    """A queue to take (epoch 0), or whose lease under an epoch to renew."""
+
+    topic: Name
+    queue_id: QueueId
+    epoch: Natural = 0
+    number: Natural = 0
+    """Grows with every request of a consumer that takes a queue: an earlier one comes late."""
+
+
+class LeaseBody(Body, frozen=True):
+    """Which queues a consumer wants; the broker is the one that is asked."""
+
+    queues: Annotated[list[QueueWish], msgspec.Meta(max_length=QUEUES_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> LeaseBody:
+        """Read the JSON text; malformed: SystemError_."""
+        return bounded_body(cls, data)
+
+
+class LeaseGrant(msgspec.Struct, frozen=True):
+    """A queue that is the consumer's now."""
+
+    topic: Name
+    queue: QueueId
+    epoch: Natural
+    fresh: bool = False
+    """It was not the consumer's before, or not under this epoch: begin anew, at `offset`."""
+    offset: I64 = -1
+    """Where to begin, in a fresh grant; -1: the group has no offset here."""
+    finished: Finished = ""
+    """What is finished above it, in a fresh grant."""
+    chapters: Annotated[list[Chapter], msgspec.Meta(max_length=CHAPTERS_MAX)] = []
+    parked: I64 = 0
+    """Changes with the parked keys of the queue and their redrives; 0: none is parked."""
+    redrive: bool = False
+    """A redrive waits for the owner."""
+    reset: bool = False
+    """The offset was set by an operator."""
+    recalled: bool = False
+    """Start no more handlers, and give the queue back when those that run have ended."""
+
+
+class LeaseRefusal(msgspec.Struct, frozen=True):
+    """A queue that the consumer does not get, or has lost."""
+
+    topic: Name
+    queue: QueueId
+    holder: Name = ""
+    """Whose it is; empty: nobody's, ask for it anew; `waits_ms` is how long it stays so."""
+    waits_ms: I64 = 0
+
+
+class LeaseAnswer(Body, frozen=True):
+    """What became of the wishes; `generation` is the log generation of the broker."""
+
+    granted: Annotated[list[LeaseGrant], msgspec.Meta(max_length=QUEUES_MAX)]
+    refused: Annotated[list[LeaseRefusal], msgspec.Meta(max_length=QUEUES_MAX)]
+    generation: Natural = 0
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> LeaseAnswer:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return answer_body(cls, data)
+
+
+class QueueCommit(msgspec.Struct, frozen=True, array_like=True):
+    """One commit. `number` grows within (queue, epoch)."""
+
+    topic: Name
+    queue_id: QueueId
+    epoch: Natural
+    number: Natural
+    offset: I64
+    finished: Finished = ""
+
+
+class CommitBody(Body, frozen=True):
+    """The commits of a consumer at one broker."""
+
+    commits: Annotated[list[QueueCommit], msgspec.Meta(max_length=QUEUES_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> CommitBody:
+        """Read the JSON text; malformed: SystemError_."""
+        return bounded_body(cls, data)
+
+
+class QueueName(NamedTuple):
+    """A queue of the broker that is asked."""
+
+    topic: Name
+    queue_id: QueueId
+
+
+class CommitAnswer(Body, frozen=True):
+    """Which commits count, and of which queues the lease is lost."""
+
+    taken: Annotated[list[QueueName], msgspec.Meta(max_length=QUEUES_MAX)]
+    lost: Annotated[list[QueueName], msgspec.Meta(max_length=QUEUES_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> CommitAnswer:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return answer_body(cls, data)
+
+
+class HeldLease(msgspec.Struct, frozen=True):
+    """A lease as an operator sees it."""
+
+    group: Name
+    topic: Name
+    queue: QueueId
+    holder: Name
+    instance: Name
+    """Empty for a client that has no leases, only RocketMQ's locks (`stock`)."""
+    epoch: Natural
+    age_ms: I64
+    remaining_ms: I64
+    lease_ms: I64
+    grace_ms: I64
+    stock: bool
+    connected: bool
+    """The connection that renewed it last is open."""
+    waiting: Annotated[list[Name], msgspec.Meta(max_length=WAITING_MAX)] = []
+    """Who asked for it since it was granted."""
+    recalled: bool = False
+    """Its owner was asked to give it back."""
+
+
+class LeasePage(Body, frozen=True):
+    """Some leases, in order; `next` says where the next page begins, empty: there is none."""
+
+    leases: Annotated[list[HeldLease], msgspec.Meta(max_length=PAGE_MAX)]
+    next: Annotated[str, msgspec.Meta(max_length=4 * NAME_CHARS_MAX)] = ""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> LeasePage:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return answer_body(cls, data)
+
+
+class LockBatch(msgspec.Struct, frozen=True):
+    """Lock queues for a client; the body is a LockBatchBody, the answer LockedQueues."""
+
+    CODE: ClassVar = RequestCode.LOCK_BATCH_MQ
+
+
+class UnlockBatch(msgspec.Struct, frozen=True):
+    """Give queues back; the body is a LockBatchBody."""
+
+    CODE: ClassVar = RequestCode.UNLOCK_BATCH_MQ
+
+
+LOCK_QUEUES_MAX: Final = 2048
+"""Queues of one request."""
+LOCK_NAME_CHARS_MAX: Final = 1024
+"""Characters of a client id, a group, a topic or a broker: a lock is kept, and told to others."""
+
+_INT32_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LockBatchBody:
+    """Which queues a client wants locked or unlocked."""
+
+    client_id: str
+    group: str
+    queues: tuple[TopicQueue, ...]
+    only_this_broker: bool = False
+
+    def encode(self) -> bytes:
+        """Return the JSON text."""
+        return dumps(
+            {
+                "clientId": self.client_id,
+                "consumerGroup": self.group,
+                "mqSet": [queue_to_json(queue) for queue in self.queues],
+                "onlyThisBroker": self.only_this_broker,
+            }
+        )
+
+    @classmethod
+    @shapes.request_body
+    def decode(cls, data: bytes | memoryview) -> LockBatchBody:
+        """Read the JSON text; malformed: SystemError_."""
+        value = shapes.as_object(
+            loads(data, items_max=REQUEST_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX), "lock request"
+        )
+        queues = shapes.objects(value, "mqSet")
+        if len(queues) > LOCK_QUEUES_MAX:
+            raise RemoteProtocolError(
+                f"{len(queues)} queues; at most {LOCK_QUEUES_MAX} in one request"
+            )
+        found = cls(
+            shapes.text(value, "clientId"),
+            shapes.text(value, "consumerGroup"),
+            tuple(map(queue_from_json, queues)),
+            shapes.boolean(value, "onlyThisBroker", False),
+        )
+        names = [found.client_id, found.group]
+        for queue in found.queues:
+            names += (queue.topic, queue.broker)
+        if max(map(len, names)) > LOCK_NAME_CHARS_MAX:
+            raise RemoteProtocolError(f"a name has more than {LOCK_NAME_CHARS_MAX} characters")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LockedQueues:
+    """Which of the queues are locked for the client now."""
+
+    queues: tuple[TopicQueue, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the JSON text; there must be one even if no queue is locked."""
+        return dumps({"lockOKMQSet": [queue_to_json(queue) for queue in self.queues]})
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> LockedQueues:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        value = shapes.as_object(loads(data), "lock answer")
+        return cls(tuple(map(queue_from_json, shapes.objects(value, "lockOKMQSet"))))
+
+
+def queue_to_json(queue: TopicQueue) -> dict[str, Any]:
+    """Return fastjson's MessageQueue."""
+    return {"brokerName": queue.broker, "queueId": queue.index, "topic": queue.topic}
+
+
+def queue_from_json(value: dict[Any, Any]) -> TopicQueue:
+    """Read a MessageQueue."""
+    return TopicQueue(
+        shapes.text(value, "topic"),
+        shapes.text(value, "brokerName", ""),
+        shapes.integer(value, "queueId", 0, _INT32_BITS),
+    )

@@ -1,16 +1,21 @@
 """Parked keys: set aside, look at, redrive, let go, drop, move. See `wire/extensions.py`.
 
-Lists stand in the bodies (`wire/bodies/parking.py`). Requests of a queue's owner carry its epoch.
+Lists stand in the bodies (`wire/requests/parking.py`). Requests of a queue's owner carry its epoch.
+
+The bodies of the requests about parked keys: compact JSON, every list and text bounded.
+
+A request that breaks a bound is answered with code 1, an answer that does closes the connection.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.fields import Int32
+from inorder.wire.shapes import I64, Body, Name, Natural, QueueId, answer_body, bounded_body
 
 
 class Park(msgspec.Struct, frozen=True):
@@ -179,3 +184,213 @@ class ParkMoveReply(msgspec.Struct, frozen=True):
 
     moved: Int32
     busy: Int32
+
+
+ITEMS_MAX: Final = 1024
+"""Messages or keys of one request."""
+KEYS_MAX: Final = 1_000_000
+"""Keys of one answer: more than a broker keeps."""
+MOVES_MAX: Final = 1000
+"""Keys that come in one request; who has more asks again."""
+PAGE_MAX: Final = 1000
+KEY_CHARS_MAX: Final = 1024
+ERROR_CHARS_MAX: Final = 1000
+REASON_CHARS_MAX: Final = 1000
+
+Key = Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)]
+Error = Annotated[str, msgspec.Meta(max_length=ERROR_CHARS_MAX)]
+Rate = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+
+Outcome = Literal["parked", "live", "full", "gone"]
+"""What became of a message that was to be parked.
+
+parked  it is stored in %PARK%group and done, now or since before
+live    its key is not parked any more: handle it
+full    there is no room; `remark` says of what
+gone    the broker has no such message
+"""
+
+
+class ParkItem(msgspec.Struct, frozen=True, array_like=True):
+    """A message to park: by its offset, with the key that it is parked with."""
+
+    offset: Natural
+    key: Key
+    tries: Natural = 0
+    error: Error | None = None
+    """How its last try failed; None: its key is parked, and it joins it."""
+    fence: Natural | None = None
+    until: Natural | None = None
+    """Of a job: where the group's offset stands once the batch that parks it is done.
+
+    It is known as parked until then; None: until the group has committed past it.
+    """
+
+
+class ParkBody(Body, frozen=True):
+    """Messages of one queue, in order."""
+
+    items: Annotated[list[ParkItem], msgspec.Meta(min_length=1, max_length=ITEMS_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ParkBody:
+        """Read the JSON text; malformed: SystemError_."""
+        return bounded_body(cls, data)
+
+
+class ParkAnswer(Body, frozen=True):
+    """What became of each, and the version of the queue's parked keys before and afterwards.
+
+    Whoever knew the version before knows the one afterwards.
+    """
+
+    outcomes: Annotated[list[Outcome], msgspec.Meta(max_length=ITEMS_MAX)]
+    before: Natural
+    version: Natural
+    remark: str = ""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ParkAnswer:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return answer_body(cls, data)
+
+
+class QueuePlace(NamedTuple):
+    """A queue of a topic, anywhere."""
+
+    broker: Name
+    queue_id: QueueId
+
+
+class OwnedKey(msgspec.Struct, frozen=True):
+    """A parked key as the owner of its queue has to know it."""
+
+    key: Key
+    end: I64
+    """The highest offset that was parked with it from this queue; -1: none."""
+    redrive: Natural = 0
+    """Which redrive is asked for; 0: none."""
+    rate: Rate = 0
+    """At most so many messages in 1,000 s, of all keys of this queue together; 0: no limit."""
+    older: Annotated[list[QueuePlace], msgspec.Meta(max_length=1024)] = []
+    """Queues that it was parked in before the topic was resized; their lists come first."""
+    moved: bool = False
+    """It lives in another queue by now."""
+    moved_by: Natural = 0
+    """The version of the key map by which it does."""
+    home: bool = True
+    """The owner of this queue redrives it; not if it has moved and its group has come so far."""
+
+
+class QueueParking(Body, frozen=True):
+    """What an owner has to know of the parked keys of a queue."""
+
+    version: Natural
+    keys: Annotated[list[OwnedKey], msgspec.Meta(max_length=KEYS_MAX)]
+    done: Annotated[list[tuple[Natural, Natural]], msgspec.Meta(max_length=KEYS_MAX)]
+    """Offsets at or above the committed one that were parked, as ranges [from, to)."""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> QueueParking:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return answer_body(cls, data)
+
+
+class ParkedEntry(msgspec.Struct, frozen=True):
+    """A parked key as an operator sees it."""
+
+    group: Name
+    topic: Name
+    queue: QueueId
+    key: Key
+    messages: Natural
+    size_bytes: Natural
+    since_ms: I64
+    first_offset: I64
+    """The offset of its first message; -1: its list is empty."""
+    tries: Natural
+    first_error: Error
+    last_error: Error
+    """How its last redrive failed; empty: it was not tried, or did not fail."""
+    redrive: Natural = 0
+    rate: Rate = 0
+    older: Annotated[list[QueuePlace], msgspec.Meta(max_length=1024)] = []
+    moved_to: QueuePlace | None = None
+    sharding_key: Annotated[str, msgspec.Meta(max_length=32_767)] = ""
+
+
+class ParkedPage(Body, frozen=True):
+    """Some parked keys, in order; `next` says where the next page begins, empty: there is none."""
+
+    entries: Annotated[list[ParkedEntry], msgspec.Meta(max_length=PAGE_MAX)]
+    full: dict[Name, str] = msgspec.field(default_factory=dict)
+    """Groups that cannot park more, and why."""
+    next: Annotated[str, msgspec.Meta(max_length=8192)] = ""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ParkedPage:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        return answer_body(cls, data)
+
+
+class NamedKey(msgspec.Struct, frozen=True, array_like=True):
+    """A parked key of a queue; `rate` as in OwnedKey."""
+
+    topic: Name
+    queue_id: QueueId
+    key: Key
+    rate: Rate = 0
+
+
+class KeyList(Body, frozen=True):
+    """Parked keys of the broker that is asked."""
+
+    keys: Annotated[list[NamedKey], msgspec.Meta(min_length=1, max_length=ITEMS_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> KeyList:
+        """Read the JSON text; malformed: SystemError_."""
+        return bounded_body(cls, data)
+
+
+class RedrivenBody(Body, frozen=True):
+    """What became of messages of a key in a redrive."""
+
+    done: Annotated[list[Natural], msgspec.Meta(max_length=ITEMS_MAX)] = msgspec.field(
+        default_factory=list
+    )
+    """The offsets of those that a handler took."""
+    error: Error | None = None
+    """How the next one failed: the redrive is over, the key stays parked."""
+    older: QueuePlace | None = None
+    """The list of this older queue is empty and closed."""
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> RedrivenBody:
+        """Read the JSON text; malformed: SystemError_."""
+        return bounded_body(cls, data)
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """A key that comes to a queue here, the queue it was parked in, since when, and why."""
+
+    queue_id: QueueId
+    key: Key
+    other: QueuePlace
+    since_ms: I64 = 0
+    tries: Natural = 0
+    error: Error = ""
+    sharding_key: Annotated[str, msgspec.Meta(max_length=32_767)] = ""
+    version: Natural = 0
+    """The version of the key map by which it comes."""
+
+
+class MoveBody(Body, frozen=True):
+    """Keys that come to queues of this broker."""
+
+    coming: Annotated[list[Move], msgspec.Meta(max_length=MOVES_MAX)]
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> MoveBody:
+        """Read the JSON text; malformed: SystemError_."""
+        return bounded_body(cls, data)

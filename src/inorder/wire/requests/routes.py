@@ -1,12 +1,22 @@
-"""What brokers tell a name server, and what clients ask it about routes."""
+"""What brokers tell a name server, and what clients ask it about routes.
+
+Routes: who serves a topic, and which brokers there are.
+
+The address map has number keys. Clients from V4_9_4 on get them quoted, older ones bare, exactly as
+a RocketMQ name server does; ClusterInfo always has them bare.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
 import msgspec
 
+from inorder.errors import RemoteProtocolError
+from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
+from inorder.wire.fastjson import dumps, loads
 from inorder.wire.fields import Int32
 
 
@@ -127,3 +137,204 @@ class AddWritePermReply(msgspec.Struct, frozen=True):
     """How many topics got it."""
 
     topics: Int32 = msgspec.field(name="addTopicCount")
+
+
+_ITEMS_MAX: Final = 2_000_000
+_INT32_BITS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """The addresses of one broker name, by broker id."""
+
+    cluster: str
+    name: str
+    addresses: dict[int, str]
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return fastjson's form."""
+        return {
+            "brokerAddrs": dict(sorted(self.addresses.items())),
+            "brokerName": self.name,
+            "cluster": self.cluster,
+            "enableActingMaster": self.enable_acting_master,
+            "zoneName": self.zone_name,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[Any, Any]) -> BrokerData:
+        """Read fastjson's form, with quoted or bare keys."""
+        zone = value.get("zoneName")
+        return cls(
+            shapes.text(value, "cluster", ""),
+            shapes.text(value, "brokerName"),
+            addresses_from_json(value.get("brokerAddrs")),
+            shapes.boolean(value, "enableActingMaster", False),
+            None if zone is None else shapes.as_text(zone, "zoneName"),
+        )
+
+
+def addresses_from_json(value: Any) -> dict[int, str]:
+    """Read a map of broker ids to addresses."""
+    return {
+        shapes.as_integer(broker_id, "broker id"): shapes.as_text(address, "broker address")
+        for broker_id, address in shapes.as_object(value, "brokerAddrs").items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """How many queues of a topic one broker name has."""
+
+    broker_name: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    sys_flag: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return fastjson's form."""
+        return {
+            "brokerName": self.broker_name,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[Any, Any]) -> QueueData:
+        """Read fastjson's form; up to 4.8 the flag was misspelt."""
+        flag = "topicSysFlag" if "topicSysFlag" in value else "topicSynFlag"
+        return cls(
+            shapes.text(value, "brokerName"),
+            shapes.integer(value, "readQueueNums", 0, _INT32_BITS),
+            shapes.integer(value, "writeQueueNums", 0, _INT32_BITS),
+            shapes.integer(value, "perm", 0, _INT32_BITS),
+            shapes.integer(value, flag, 0, _INT32_BITS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The answer to GET_ROUTEINFO_BY_TOPIC."""
+
+    brokers: tuple[BrokerData, ...] = ()
+    queues: tuple[QueueData, ...] = ()
+    order_conf: str | None = None
+    filter_servers: dict[str, list[str]] = field(default_factory=dict)
+
+    def encode(self, standard: bool = True) -> bytes:
+        """Return the JSON text; `standard` quotes number keys."""
+        return dumps(
+            {
+                "brokerDatas": [broker.to_json() for broker in self.brokers],
+                "filterServerTable": self.filter_servers,
+                "orderTopicConf": self.order_conf,
+                "queueDatas": [queue.to_json() for queue in self.queues],
+            },
+            bare_int_keys=not standard,
+        )
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> TopicRoute:
+        """Read either key style.
+
+        Raises:
+            RemoteProtocolError: it is no route.
+        """
+        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "route")
+        order_conf = value.get("orderTopicConf")
+        servers = shapes.as_object(value.get("filterServerTable"), "filterServerTable")
+        return cls(
+            tuple(map(BrokerData.from_json, shapes.objects(value, "brokerDatas"))),
+            tuple(map(QueueData.from_json, shapes.objects(value, "queueDatas"))),
+            None if order_conf is None else shapes.as_text(order_conf, "orderTopicConf"),
+            {str(name): shapes.texts(servers, name) for name in servers},
+        )
+
+    @classmethod
+    def decode_request(cls, data: bytes | memoryview) -> TopicRoute:
+        """Read the body of REGISTER_TOPIC_IN_NAMESRV; malformed: SystemError_."""
+        return shapes.request_body(cls.decode)(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The answer to GET_BROKER_CLUSTER_INFO: brokers by name, broker names by cluster."""
+
+    brokers: dict[str, BrokerData] = field(default_factory=dict)
+    clusters: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the JSON text, with bare number keys."""
+        return dumps(
+            {
+                "brokerAddrTable": {name: data.to_json() for name, data in self.brokers.items()},
+                "clusterAddrTable": self.clusters,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ClusterInfo:
+        """Read either key style.
+
+        Raises:
+            RemoteProtocolError: it is no cluster info.
+        """
+        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "cluster info")
+        brokers = shapes.as_object(value.get("brokerAddrTable"), "brokerAddrTable")
+        clusters = shapes.as_object(value.get("clusterAddrTable"), "clusterAddrTable")
+        return cls(
+            {
+                shapes.as_text(name, "broker name"): BrokerData.from_json(
+                    shapes.as_object(data, "broker")
+                )
+                for name, data in brokers.items()
+            },
+            {
+                shapes.as_text(name, "cluster name"): tuple(shapes.texts(clusters, name))
+                for name in clusters
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMemberGroup:
+    """The answer to GET_BROKER_MEMBER_GROUP."""
+
+    cluster: str
+    broker_name: str
+    addresses: dict[int, str] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the JSON text, with bare number keys."""
+        return dumps(
+            {
+                "brokerMemberGroup": {
+                    "brokerAddrs": dict(sorted(self.addresses.items())),
+                    "brokerName": self.broker_name,
+                    "cluster": self.cluster,
+                }
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> BrokerMemberGroup:
+        """Read either key style.
+
+        Raises:
+            RemoteProtocolError: it is no member group.
+        """
+        outer = shapes.as_object(loads(data), "member group")
+        value = outer.get("brokerMemberGroup")
+        if value is None:
+            raise RemoteProtocolError("brokerMemberGroup is missing")
+        value = shapes.as_object(value, "brokerMemberGroup")
+        return cls(
+            shapes.text(value, "cluster", ""),
+            shapes.text(value, "brokerName", ""),
+            addresses_from_json(value.get("brokerAddrs")),
+        )

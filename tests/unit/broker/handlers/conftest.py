@@ -36,8 +36,9 @@ from inorder.model import GroupConfig, TopicConfig, TopicQueue
 from inorder.ordering.keymap import version_of
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.wire.command import Command
-from inorder.wire.record import Record, encode, pack_host
+from inorder.wire.header import Command
+from inorder.wire.ids import pack_host
+from inorder.wire.record import Record, encode
 
 SMALL = StoreConfig(segment_bytes=65536, queue_file_bytes=2000, index_slots=100, index_entries=400)
 

@@ -11,11 +11,11 @@ from inorder.broker.handlers.clients import tell_reset
 from inorder.broker.state.members import Member
 from inorder.errors import ConnectionLost, RequestTimeout, SystemError_
 from inorder.model import TopicQueue
-from inorder.wire.bodies.progress import decode_queue_offsets
-from inorder.wire.bodies.running import decode_consumer_statuses, encode_consumer_status
 from inorder.wire.codes import LanguageCode
-from inorder.wire.command import Command
+from inorder.wire.header import Command
 from inorder.wire.record import decode
+from inorder.wire.requests.connections import decode_consumer_statuses, encode_consumer_status
+from inorder.wire.requests.offsets import decode_queue_offsets
 
 QUEUE = TopicQueue("t", "broker-a", 1)
 

@@ -8,7 +8,7 @@ import pytest
 
 from inorder.model import Subscription
 from inorder.wire import fastjson
-from inorder.wire.bodies import ClientHeartbeat, ConsumerData
+from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 
 SUBSCRIPTION = {
     "classFilterMode": False, "codeSet": [], "expressionType": "TAG", "subString": "*",

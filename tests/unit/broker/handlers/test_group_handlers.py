@@ -10,7 +10,7 @@ import pytest
 
 from inorder.errors import InvalidParameter, SystemError_
 from inorder.model import GroupConfig
-from inorder.wire import bodies
+from inorder.wire.requests.groups import encode_group_configs
 
 
 def test_a_group_is_made_and_saved(broker: Any) -> None:
@@ -28,9 +28,9 @@ def test_illegal_names_are_refused(broker: Any) -> None:
         broker.ask(200, body=b'{"groupName": "bad group"}')
     configs = [GroupConfig("one"), GroupConfig("bad group")]
     with pytest.raises(InvalidParameter):
-        broker.ask(225, body=bodies.encode_group_configs(configs))
+        broker.ask(225, body=encode_group_configs(configs))
     assert "one" not in broker.groups
-    assert broker.ask(225, body=bodies.encode_group_configs(configs[:1])).code == 0
+    assert broker.ask(225, body=encode_group_configs(configs[:1])).code == 0
     assert "one" in broker.groups
     with pytest.raises(SystemError_):
         broker.ask(200, body=b"{}")

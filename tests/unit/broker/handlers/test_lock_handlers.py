@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from inorder.model import TopicQueue
-from inorder.wire.bodies import LockBatchBody, LockedQueues
+from inorder.wire.requests.leases import LockBatchBody, LockedQueues
 
 QUEUES = tuple(TopicQueue("t", "broker-a", index) for index in range(3))
 

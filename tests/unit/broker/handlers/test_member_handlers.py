@@ -11,8 +11,8 @@ import pytest
 from inorder.broker.handlers import HANDLERS
 from inorder.errors import SystemError_
 from inorder.model import Subscription, TopicConfig, TopicQueue
-from inorder.wire.bodies import ClientHeartbeat, ConsumerData
-from inorder.wire.command import Command
+from inorder.wire.header import Command
+from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 
 
 def beat(

@@ -8,8 +8,15 @@ import pytest
 
 from inorder.errors import BrokerError
 from inorder.model import GroupConfig, Subscription, TopicConfig, TopicQueue
-from inorder.wire import bodies, fastjson
-from inorder.wire.bodies import ClientHeartbeat, ConsumerData
+from inorder.wire import fastjson
+from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
+from inorder.wire.requests.offsets import (
+    ConsumeStats,
+    QueueProgress,
+    QueueStats,
+    TopicStats,
+    decode_queue_offsets,
+)
 
 T0, T1 = TopicQueue("t", "broker-a", 0), TopicQueue("t", "broker-a", 1)
 
@@ -34,25 +41,25 @@ def reset(broker: Any, **more: str) -> Any:
 def test_topic_stats_tell_what_queues_hold(stocked: Any) -> None:
     """Offsets and the last store time of every queue, and the rate of the last minute."""
     answer = stocked.ask(202, {"topic": "t"})
-    stats = bodies.TopicStats.decode(answer.body)
+    stats = TopicStats.decode(answer.body)
     last_ms = stocked.clock.now_ms() - 1000
-    assert stats.queues[T0] == bodies.QueueStats(0, 3, last_ms)
-    assert stats.queues[T1] == bodies.QueueStats(0, 0, 0)
+    assert stats.queues[T0] == QueueStats(0, 3, last_ms)
+    assert stats.queues[T1] == QueueStats(0, 0, 0)
     assert stats.put_rate == pytest.approx(3 / 60)
     assert answer.body.startswith(
         b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"t"}:{"lastUpdateTimestamp":'
     )
     stocked.clock.advance(120_000)
-    assert bodies.TopicStats.decode(stocked.ask(202, {"topic": "t"}).body).put_rate == 0
+    assert TopicStats.decode(stocked.ask(202, {"topic": "t"}).body).put_rate == 0
 
 
 def test_consume_stats_tell_how_far_a_group_is(stocked: Any) -> None:
     """Committed, pulled and end of every read queue; the time is that of the last one done."""
     stocked.offsets.commit("g", "t", 0, 1, 1)
     stocked.offsets.commit_pull("g", "t", 0, 2)
-    stats = bodies.ConsumeStats.decode(stocked.ask(208, {"consumerGroup": "g"}).body)
-    assert stats.queues[T0] == bodies.QueueProgress(3, 1, 2, stocked.clock.now_ms() - 3000)
-    assert stats.queues[T1] == bodies.QueueProgress(0, 0, 0, 0)
+    stats = ConsumeStats.decode(stocked.ask(208, {"consumerGroup": "g"}).body)
+    assert stats.queues[T0] == QueueProgress(3, 1, 2, stocked.clock.now_ms() - 3000)
+    assert stats.queues[T1] == QueueProgress(0, 0, 0, 0)
     assert stats.queues[T0].lag == 2
 
 
@@ -76,7 +83,7 @@ def test_an_online_group_shows_what_it_still_wants(
     data = ConsumerData("g", subscriptions=(Subscription("t", version=1),))
     stocked.ask(34, body=ClientHeartbeat("c", (data,)).encode(), connection=connect())
     answer = stocked.ask(208, {"consumerGroup": "g", **fields})
-    assert {queue.topic for queue in bodies.ConsumeStats.decode(answer.body).queues} == topics
+    assert {queue.topic for queue in ConsumeStats.decode(answer.body).queues} == topics
 
 
 def test_groups_of_a_topic_and_topics_of_a_group(stocked: Any, connect: Any) -> None:
@@ -107,7 +114,7 @@ def test_a_reset_sets_offsets_and_looks_at_waiting_pulls(
     """The answer names each queue and its new offset, which is in force at once."""
     stocked.offsets.commit("g", "t", 0, 1, 1)
     answer = reset(stocked, **fields)
-    assert bodies.decode_queue_offsets(answer.body) == offsets
+    assert decode_queue_offsets(answer.body) == offsets
     for queue, offset in offsets.items():
         asked = {"consumerGroup": "g", "topic": "t", "queueId": str(queue.index)}
         assert stocked.ask(14, asked).fields == {"offset": str(offset)}

@@ -9,7 +9,7 @@ import pytest
 
 from inorder.errors import BrokerError, InvalidParameter, SystemError_
 from inorder.model import TopicConfig
-from inorder.wire import bodies
+from inorder.wire.requests.topics import encode_topic_configs
 
 FIELDS = {
     "topic": "orders",
@@ -75,12 +75,12 @@ def test_several_topics_are_made_or_none(broker: Any) -> None:
     """Code 18 checks all names before it makes the first."""
     good, bad = TopicConfig("one"), TopicConfig("bad topic")
     with pytest.raises(InvalidParameter):
-        broker.ask(18, body=bodies.encode_topic_configs([good, bad]))
+        broker.ask(18, body=encode_topic_configs([good, bad]))
     assert "one" not in broker.topics
     mixed = TopicConfig("two", attributes={"+message.type": "MIXED"})
     with pytest.raises(InvalidParameter, match="MIXED"):
-        broker.ask(18, body=bodies.encode_topic_configs([mixed]))
-    body = bodies.encode_topic_configs([good, TopicConfig("two")])
+        broker.ask(18, body=encode_topic_configs([mixed]))
+    body = encode_topic_configs([good, TopicConfig("two")])
     assert broker.ask(18, body=body).code == 0
     assert broker.saved == ["topics"]
     assert broker.registration.changed == ["one", "two"]

@@ -6,7 +6,7 @@ import pytest
 
 from inorder.broker.state.chapters import Generations, merge
 from inorder.errors import RemoteProtocolError
-from inorder.wire.bodies.leases import Chapter
+from inorder.wire.requests.leases import Chapter
 
 
 def test_a_queue_of_which_nothing_is_written_has_one_chapter() -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.leases import (
-    COUNTER_BITS,
+from inorder.broker.state.leases import COUNTER_BITS, PAST_MAX, LeaseTable
+from inorder.broker.state.leaseterms import (
     NOBODY,
-    PAST_MAX,
     STOCK_RESTART_MS,
     Decision,
     LeaseKey,
-    LeaseTable,
     Owner,
     Past,
     Terms,
     Verdict,
+    deadline_after_start,
 )
-from inorder.broker.state.leaseterms import deadline_after_start
 from inorder.model import TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)

@@ -7,7 +7,7 @@ import pytest
 
 from inorder.broker.state import ownerrecords
 from inorder.broker.state.commits import CommitTable, Committed, QueueKey, cut_map
-from inorder.broker.state.leases import LeaseKey, Owner, Past, Terms
+from inorder.broker.state.leaseterms import LeaseKey, Owner, Past, Terms
 from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import RemoteProtocolError
 from inorder.model import TopicQueue

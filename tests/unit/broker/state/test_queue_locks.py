@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from inorder.broker.state.leases import LeaseKey, LeaseTable
+from inorder.broker.state.leases import LeaseTable
+from inorder.broker.state.leaseterms import LeaseKey
 from inorder.broker.state.locks import QueueLocks
 from inorder.model import TopicQueue
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inorder.broker.state.retries import SentBack, send_back
+from inorder.wire.ids import pack_host
 from inorder.wire.properties import format_properties, parse
-from inorder.wire.record import Record, pack_host
+from inorder.wire.record import Record
 
 THERE = pack_host("10.0.0.9", 10911)
 HERE = pack_host("127.0.0.1", 10911)

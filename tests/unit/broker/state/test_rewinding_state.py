@@ -10,7 +10,7 @@ from inorder.broker.state.resizing import Chapter, Reading, Versions
 from inorder.broker.state.rewinding import Agreement, Reach, Standing, agree
 from inorder.errors import GroupNotDone
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.bodies.parking import QueuePlace
+from inorder.wire.requests.parking import QueuePlace
 
 THREE = Versions(
     3,

@@ -8,9 +8,9 @@ from inorder import errors
 from inorder.broker.state.members import Member, Members
 from inorder.broker.state.subscriptions import differences, in_words, wishes_of
 from inorder.errors import BROKER_ERRORS
-from inorder.wire.bodies.connections import ConsumerConnections, Difference
 from inorder.wire.extensions import ExtensionAnswer
-from inorder.wire.subscription import parse_subscription
+from inorder.wire.requests.connections import ConsumerConnections, Difference
+from inorder.wire.requests.pulls import parse_subscription
 
 
 def wishes(**topics: str) -> dict[str, str]:

@@ -9,7 +9,9 @@ from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.waits import PullWaits, Wait
 from inorder.errors import SystemError_
-from inorder.wire import bodies, fastjson
+from inorder.wire import fastjson
+from inorder.wire.requests.groups import GroupTable as GroupTableBody
+from inorder.wire.requests.groups import decode_group_config
 
 
 def test_offsets_have_a_limit_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,14 +65,14 @@ def test_the_file_of_groups_is_the_same_whether_its_texts_are_kept_or_not() -> N
     table = GroupTable(now_ms=1)
 
     def fresh() -> bytes:
-        whole = bodies.GroupTable(table.data_version, table._table, table._forbidden)
+        whole = GroupTableBody(table.data_version, table._table, table._forbidden)
         return fastjson.dumps(whole.to_json(), pretty=True)
 
     assert table.encode() == fresh()
     table.find_or_create("a", auto_create=True, now_ms=2)
     table.find_or_create("b", auto_create=True, now_ms=2)
     assert table.encode() == fresh()
-    config = bodies.decode_group_config(b'{"groupName":"a","retryMaxTimes":3}')
+    config = decode_group_config(b'{"groupName":"a","retryMaxTimes":3}')
     table.put(config, 3)
     table.delete("b", 4)
     table.forbid("a", "t", forbidden=True, now_ms=5)

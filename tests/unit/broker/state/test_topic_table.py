@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.names import validate_group, validate_topic
 from inorder.broker.state.topics import TopicTable
 from inorder.errors import RemoteProtocolError, SystemError_
 from inorder.model import TopicConfig
-from inorder.wire import bodies, fastjson
+from inorder.wire import fastjson
+from inorder.wire.names import validate_group, validate_topic
+from inorder.wire.requests.topics import topic_config_to_json
 
 
 def table(**settings: object) -> TopicTable:
@@ -113,7 +114,7 @@ def test_the_file_has_the_form_of_rocketmq() -> None:
     topics.delete("gone", 9)
     whole = {
         "dataVersion": {"counter": 4, "stateVersion": 0, "timestamp": 9},
-        "topicConfigTable": {c.name: bodies.topic_config_to_json(c) for c in topics},
+        "topicConfigTable": {c.name: topic_config_to_json(c) for c in topics},
     }
     assert topics.encode() == fastjson.dumps(whole, pretty=True)
 

@@ -1,7 +1,7 @@
 """The frames of sends straight from bytes, and their answers by a typed decoder: the client's way.
 
 A header is a template for its queue with holes for what changes from message to message; texts of
-callers go through the JSON encoder before they are put in. `wire/requests/send.py` says what the
+callers go through the JSON encoder before they are put in. `wire/requests/sends.py` says what the
 letters mean.
 """
 

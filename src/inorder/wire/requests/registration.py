@@ -4,6 +4,11 @@ The zlib form: i32 length and DataVersion as JSON; i32 count, then per topic i32
 `name readQueues writeQueues perm filterType attributes`; i32 length and the filter servers as JSON;
 from 5.0 on i32 count and the queue mappings. A 5.3.3 broker sends it with `compressed=false`:
 it is recognised by its first byte.
+
+Long computations in steps: a generator that yields when somebody else may come in between.
+
+Pure code stays pure: who has no loop to share runs it to the end with `finish`, a server takes some
+steps in each of its turns.
 """
 
 from __future__ import annotations
@@ -11,8 +16,9 @@ from __future__ import annotations
 import dataclasses
 import struct
 import zlib
+from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.json import decode as _decode_standard
@@ -21,7 +27,9 @@ from msgspec.json import encode as _encode_standard
 from inorder.errors import RemoteProtocolError, SystemError_
 from inorder.model import DataVersion, TopicConfig
 from inorder.wire import shapes
-from inorder.wire.bodies.topics import (
+from inorder.wire.codes import VERSION_QUEUE_MAPPING, VERSION_REGISTER_BODY
+from inorder.wire.fastjson import ITEMS_MAX, SLOW_ITEMS_MAX, loads
+from inorder.wire.requests.topics import (
     TABLE_ENTRIES_MAX,
     TopicTable,
     check_entries,
@@ -30,9 +38,21 @@ from inorder.wire.bodies.topics import (
     topic_config_from_json,
     topic_config_to_json,
 )
-from inorder.wire.codes import VERSION_QUEUE_MAPPING, VERSION_REGISTER_BODY
-from inorder.wire.fastjson import ITEMS_MAX, SLOW_ITEMS_MAX, loads
-from inorder.wire.steps import Steps, finish
+
+T = TypeVar("T")
+
+Steps = Generator[None, None, T]
+
+
+def finish(steps: Steps[T]) -> T:
+    """Take all steps; return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
 
 PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024
 """What a compressed registration may grow to: as much as a frame could have carried."""

@@ -1,1 +1,0 @@
-"""Small tools for tasks: named groups, periodic work, waiting for a mark, backing off."""

@@ -1,0 +1,494 @@
+"""Bodies about who is connected: the clients of a consumer group, of a producer group, of all.
+
+What a consumer says of itself: its queues and counts (307), how far it is (221), and how it got
+on with one message (309).
+
+Consumers and their messages: giving one back (36), and what a broker asks a consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from inorder.model import Subscription, TopicQueue
+from inorder.wire import shapes
+from inorder.wire.codes import RequestCode
+from inorder.wire.extensions import DIFFERENCES, SENT_BACK_ERROR
+from inorder.wire.fastjson import dumps, loads
+from inorder.wire.fields import Int32
+from inorder.wire.requests.groups import subscription_from_json, subscription_to_json
+from inorder.wire.requests.leases import queue_from_json, queue_to_json
+
+_ITEMS_MAX: Final = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnection:
+    """One connected client; `seen_at_ms` is its last heartbeat, where that is told."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    seen_at_ms: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return fastjson's Connection."""
+        return {
+            "clientAddr": self.address,
+            "clientId": self.client_id,
+            "language": self.language,
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[Any, Any]) -> ClientConnection:
+        """Read fastjson's Connection."""
+        return cls(
+            shapes.text(value, "clientId", ""),
+            shapes.text(value, "clientAddr", ""),
+            shapes.text(value, "language", ""),
+            shapes.integer(value, "version", 0),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A topic of which the members of a group want different things."""
+
+    topic: str
+    views: tuple[tuple[str | None, tuple[str, ...]], ...]
+    """What is wanted (None: the topic is not subscribed) and by which clients, most first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what our broker adds to GET_CONSUMER_CONNECTION_LIST."""
+        return {
+            "topic": self.topic,
+            "views": [
+                {"clients": list(ids), "subscription": wish, "subscribed": wish is not None}
+                for wish, ids in self.views
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[Any, Any]) -> Difference:
+        """Read it."""
+        return cls(
+            shapes.text(value, "topic", ""),
+            tuple(
+                (
+                    shapes.text(view, "subscription", "")
+                    if shapes.boolean(view, "subscribed", False)
+                    else None,
+                    tuple(shapes.texts(view, "clients")),
+                )
+                for view in shapes.objects(value, "views")
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConnections:
+    """The answer to GET_CONSUMER_CONNECTION_LIST; what members want differently is ours."""
+
+    connections: tuple[ClientConnection, ...] = ()
+    consume_from_where: str = ""
+    consume_type: str = ""
+    message_model: str = ""
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    differences: tuple[Difference, ...] = ()
+
+    def encode(self) -> bytes:
+        """Return the JSON text."""
+        ours = {DIFFERENCES: [one.to_json() for one in self.differences]}
+        return dumps(
+            {
+                "connectionSet": [connection.to_json() for connection in self.connections],
+                "consumeFromWhere": self.consume_from_where,
+                "consumeType": self.consume_type,
+                "messageModel": self.message_model,
+                "subscriptionTable": {
+                    topic: subscription_to_json(item) for topic, item in self.subscriptions.items()
+                },
+            }
+            | (ours if self.differences else {})
+        )
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> ConsumerConnections:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "connections")
+        table = shapes.as_object(value.get("subscriptionTable"), "subscriptionTable")
+        return cls(
+            tuple(map(ClientConnection.from_json, shapes.objects(value, "connectionSet"))),
+            shapes.text(value, "consumeFromWhere", ""),
+            shapes.text(value, "consumeType", ""),
+            shapes.text(value, "messageModel", ""),
+            {
+                str(topic): subscription_from_json(shapes.as_object(item, "subscription"))
+                for topic, item in table.items()
+            },
+            tuple(map(Difference.from_json, shapes.objects(value, DIFFERENCES)))
+            if DIFFERENCES in value
+            else (),
+        )
+
+
+def encode_producer_connections(connections: Iterable[ClientConnection]) -> bytes:
+    """Return the answer's body of GET_PRODUCER_CONNECTION_LIST."""
+    return dumps({"connectionSet": [connection.to_json() for connection in connections]})
+
+
+def decode_producer_connections(data: bytes | memoryview) -> list[ClientConnection]:
+    """Read the answer's body of GET_PRODUCER_CONNECTION_LIST; malformed: RemoteProtocolError."""
+    value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "connections")
+    return [ClientConnection.from_json(item) for item in shapes.objects(value, "connectionSet")]
+
+
+def encode_producers(groups: Mapping[str, Iterable[ClientConnection]]) -> bytes:
+    """Return the answer's body of GET_ALL_PRODUCER_INFO."""
+    return dumps(
+        {
+            "data": {
+                group: [
+                    {
+                        "clientId": one.client_id,
+                        "language": one.language,
+                        "lastUpdateTimestamp": one.seen_at_ms,
+                        "remoteIP": f"/{one.address}",
+                        "version": one.version,
+                    }
+                    for one in connections
+                ]
+                for group, connections in groups.items()
+            }
+        }
+    )
+
+
+def decode_producers(data: bytes | memoryview) -> dict[str, list[ClientConnection]]:
+    """Read the answer's body of GET_ALL_PRODUCER_INFO; malformed: RemoteProtocolError."""
+    value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "producers")
+    groups = shapes.as_object(value.get("data"), "data")
+    return {
+        str(group): [
+            ClientConnection(
+                shapes.text(item, "clientId", ""),
+                shapes.text(item, "remoteIP", "").removeprefix("/"),
+                shapes.text(item, "language", ""),
+                shapes.integer(item, "version", 0),
+                shapes.integer(item, "lastUpdateTimestamp", 0),
+            )
+            for item in shapes.objects(groups, group)
+        ]
+        for group in groups
+    }
+
+
+def encode_subscription(group: str, topic: str, subscription: Subscription | None) -> bytes:
+    """Return the answer's body of QUERY_SUBSCRIPTION_BY_CONSUMER."""
+    return dumps(
+        {
+            "group": group,
+            "subscriptionData": None
+            if subscription is None
+            else subscription_to_json(subscription),
+            "topic": topic,
+        }
+    )
+
+
+def decode_subscription(data: bytes | memoryview) -> Subscription | None:
+    """Read the answer's body of QUERY_SUBSCRIPTION_BY_CONSUMER; malformed: RemoteProtocolError."""
+    found = shapes.as_object(loads(data), "subscription").get("subscriptionData")
+    return (
+        None if found is None else subscription_from_json(shapes.as_object(found, "subscription"))
+    )
+
+
+CR_SUCCESS: Final = "CR_SUCCESS"
+CR_LATER: Final = "CR_LATER"
+CR_ROLLBACK: Final = "CR_ROLLBACK"
+CR_COMMIT: Final = "CR_COMMIT"
+CR_THROW_EXCEPTION: Final = "CR_THROW_EXCEPTION"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRunning:
+    """One queue of a consumer; times are ms since 1970, 0: never."""
+
+    commit_offset: int = 0
+    cached_min_offset: int = 0
+    cached_max_offset: int = 0
+    cached_messages: int = 0
+    cached_mib: int = 0
+    taken_messages: int = 0
+    locked: bool = False
+    locked_at_ms: int = 0
+    pulled_at_ms: int = 0
+    handled_at_ms: int = 0
+    dropped: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return fastjson's ProcessQueueInfo."""
+        return {
+            "cachedMsgCount": self.cached_messages,
+            "cachedMsgMaxOffset": self.cached_max_offset,
+            "cachedMsgMinOffset": self.cached_min_offset,
+            "cachedMsgSizeInMiB": self.cached_mib,
+            "commitOffset": self.commit_offset,
+            "droped": self.dropped,
+            "lastConsumeTimestamp": self.handled_at_ms,
+            "lastLockTimestamp": self.locked_at_ms,
+            "lastPullTimestamp": self.pulled_at_ms,
+            "locked": self.locked,
+            "transactionMsgCount": self.taken_messages,
+            "transactionMsgMaxOffset": 0,
+            "transactionMsgMinOffset": 0,
+            "tryUnlockTimes": 0,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[Any, Any]) -> QueueRunning:
+        """Read a ProcessQueueInfo."""
+        return cls(
+            shapes.integer(value, "commitOffset", 0),
+            shapes.integer(value, "cachedMsgMinOffset", 0),
+            shapes.integer(value, "cachedMsgMaxOffset", 0),
+            shapes.integer(value, "cachedMsgCount", 0),
+            shapes.integer(value, "cachedMsgSizeInMiB", 0),
+            shapes.integer(value, "transactionMsgCount", 0),
+            shapes.boolean(value, "locked", False),
+            shapes.integer(value, "lastLockTimestamp", 0),
+            shapes.integer(value, "lastPullTimestamp", 0),
+            shapes.integer(value, "lastConsumeTimestamp", 0),
+            shapes.boolean(value, "droped", False),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRunning:
+    """What a consumer did of one topic: rates a second, times in ms."""
+
+    handled_rate: float = 0.0
+    failed_rate: float = 0.0
+    handling_ms: float = 0.0
+    failed_total: int = 0
+    pulled_rate: float = 0.0
+    pulling_ms: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return fastjson's ConsumeStatus."""
+        return {
+            "consumeFailedMsgs": self.failed_total,
+            "consumeFailedTPS": self.failed_rate,
+            "consumeOKTPS": self.handled_rate,
+            "consumeRT": self.handling_ms,
+            "pullRT": self.pulling_ms,
+            "pullTPS": self.pulled_rate,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[Any, Any]) -> TopicRunning:
+        """Read a ConsumeStatus."""
+        return cls(
+            _rate(value, "consumeOKTPS"),
+            _rate(value, "consumeFailedTPS"),
+            _rate(value, "consumeRT"),
+            shapes.integer(value, "consumeFailedMsgs", 0),
+            _rate(value, "pullTPS"),
+            _rate(value, "pullRT"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningInfo:
+    """The answer to GET_CONSUMER_RUNNING_INFO."""
+
+    properties: dict[str, str] = field(default_factory=dict)
+    subscriptions: tuple[Subscription, ...] = ()
+    queues: dict[TopicQueue, QueueRunning] = field(default_factory=dict)
+    topics: dict[str, TopicRunning] = field(default_factory=dict)
+    stacks: str | None = None
+
+    def encode(self) -> bytes:
+        """Return the JSON text."""
+        return dumps(
+            {
+                "jstack": self.stacks,
+                "mqPopTable": {},
+                "mqTable": {_key(queue): item.to_json() for queue, item in self.queues.items()},
+                "properties": self.properties,
+                "statusTable": {topic: item.to_json() for topic, item in self.topics.items()},
+                "subscriptionSet": [subscription_to_json(item) for item in self.subscriptions],
+                "userConsumerInfo": {},
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> RunningInfo:
+        """Read the JSON text of any client; malformed: RemoteProtocolError."""
+        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "running info")
+        queues = shapes.as_object(value.get("mqTable"), "mqTable")
+        topics = shapes.as_object(value.get("statusTable"), "statusTable")
+        return cls(
+            shapes.text_map(value, "properties"),
+            tuple(map(subscription_from_json, shapes.objects(value, "subscriptionSet"))),
+            {
+                _queue(key): QueueRunning.from_json(shapes.as_object(item, "mqTable"))
+                for key, item in queues.items()
+            },
+            {
+                str(topic): TopicRunning.from_json(shapes.as_object(item, "statusTable"))
+                for topic, item in topics.items()
+            },
+            shapes.text(value, "jstack", "") or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DirectResult:
+    """The answer to CONSUME_MESSAGE_DIRECTLY; `result` is one of the CR_ names."""
+
+    result: str
+    spent_ms: int = 0
+    remark: str | None = None
+    order: bool = False
+    auto_commit: bool = True
+
+    def encode(self) -> bytes:
+        """Return the JSON text."""
+        return dumps(
+            {
+                "autoCommit": self.auto_commit,
+                "consumeResult": self.result,
+                "order": self.order,
+                "remark": self.remark,
+                "spentTimeMills": self.spent_ms,
+            }
+        )
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview) -> DirectResult:
+        """Read the JSON text; malformed: RemoteProtocolError."""
+        value = shapes.as_object(loads(data), "direct result")
+        return cls(
+            shapes.text(value, "consumeResult", ""),
+            shapes.integer(value, "spentTimeMills", 0),
+            shapes.text(value, "remark", "") or None,
+            shapes.boolean(value, "order", False),
+            shapes.boolean(value, "autoCommit", True),
+        )
+
+
+def encode_consumer_status(offsets: Mapping[TopicQueue, int]) -> bytes:
+    """Return the answer's body of GET_CONSUMER_STATUS_FROM_CLIENT."""
+    table = {_key(queue): offset for queue, offset in offsets.items()}
+    return dumps({"consumerTable": {}, "messageQueueTable": table})
+
+
+def decode_consumer_status(data: bytes | memoryview) -> dict[TopicQueue, int]:
+    """Read the answer's body of GET_CONSUMER_STATUS_FROM_CLIENT; malformed: RemoteProtocolError."""
+    value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "consumer status")
+    table = shapes.as_object(value.get("messageQueueTable"), "messageQueueTable")
+    return {_queue(key): shapes.as_integer(offset, "offset") for key, offset in table.items()}
+
+
+def encode_consumer_statuses(clients: Mapping[str, Mapping[TopicQueue, int]]) -> bytes:
+    """Return the answer's body of INVOKE_BROKER_TO_GET_CONSUMER_STATUS, by client id."""
+    table = {
+        client: {_key(queue): offset for queue, offset in offsets.items()}
+        for client, offsets in clients.items()
+    }
+    return dumps({"consumerTable": table, "messageQueueTable": {}})
+
+
+def decode_consumer_statuses(data: bytes | memoryview) -> dict[str, dict[TopicQueue, int]]:
+    """Read the same; malformed: RemoteProtocolError."""
+    value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "consumer statuses")
+    return {
+        str(client): {
+            _queue(key): shapes.as_integer(offset, "offset")
+            for key, offset in shapes.as_object(offsets, "consumerTable").items()
+        }
+        for client, offsets in shapes.as_object(value.get("consumerTable"), "consumerTable").items()
+    }
+
+
+def _key(queue: TopicQueue) -> tuple[tuple[str, Any], ...]:
+    return tuple(queue_to_json(queue).items())
+
+
+def _queue(key: Any) -> TopicQueue:
+    """Read a queue that is a key: an object, or (by standard JSON writers) the text of one."""
+    bean = loads(key) if isinstance(key, str) else dict(key)
+    return queue_from_json(shapes.as_object(bean, "queue"))
+
+
+def _rate(value: dict[Any, Any], key: str) -> float:
+    found = value.get(key)
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+class SendBack(msgspec.Struct, frozen=True):
+    """Give a message back that could not be handled: the broker stores it again, for later.
+
+    `delay_level` 0: the broker decides; below: it goes to the dead letters at once.
+    """
+
+    CODE: ClassVar = RequestCode.CONSUMER_SEND_MSG_BACK
+
+    position: int = msgspec.field(name="offset")
+    group: str
+    delay_level: Int32
+    origin_message_id: str | None = msgspec.field(default=None, name="originMsgId")
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    redeliveries_max: Int32 | None = msgspec.field(default=None, name="maxReconsumeTimes")
+    error: str | None = msgspec.field(default=None, name=SENT_BACK_ERROR)  # ours
+
+
+class ResetClientOffset(msgspec.Struct, frozen=True):
+    """Tell a consumer to go on elsewhere (oneway); the body has the offsets."""
+
+    CODE: ClassVar = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+
+    topic: str
+    group: str
+    timestamp_ms: int = msgspec.field(default=0, name="timestamp")
+    force: bool = msgspec.field(default=False, name="isForce")
+
+
+class GetConsumerStatus(msgspec.Struct, frozen=True):
+    """Ask a consumer how far it is on a topic."""
+
+    CODE: ClassVar = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+
+    topic: str
+    group: str
+
+
+class GetRunningInfo(msgspec.Struct, frozen=True):
+    """Ask a consumer what it does."""
+
+    CODE: ClassVar = RequestCode.GET_CONSUMER_RUNNING_INFO
+
+    consumer_group: str
+    client_id: str
+    stacks: bool = msgspec.field(default=False, name="jstackEnable")
+
+
+class ConsumeDirectly(msgspec.Struct, frozen=True):
+    """Let a consumer handle one message now; the broker puts its record into the body."""
+
+    CODE: ClassVar = RequestCode.CONSUME_MESSAGE_DIRECTLY
+
+    consumer_group: str
+    client_id: str | None = None
+    message_id: str | None = msgspec.field(default=None, name="msgId")
+    broker_name: str | None = None
+    topic: str | None = None
