@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from inorder.cli.contents import app
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
-from inorder.settings import Setting
-from inorder.settings import catalog
+from inorder.settings import Setting, catalog
 from inorder.settings.values import allowed
 from tools.api_page import api_page
 from tools.extensions_page import extensions_page

@@ -16,8 +16,7 @@ from inorder.cli.render import Output, as_json, put_line, put_page, table
 from inorder.cli.target import find_target
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
-from inorder.settings import Loaded, load_with_origins
-from inorder.settings import catalog
+from inorder.settings import Loaded, catalog, load_with_origins
 
 Config = TypeVar("Config")
 Raw = bool | int | float | str

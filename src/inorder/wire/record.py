@@ -29,9 +29,9 @@ from inorder.wire.ids import HOST_V4_BYTES, HOST_V6_BYTES, java_hash_bytes
 from inorder.wire.properties import PROPERTIES_BYTES_MAX, get
 
 try:
-    from isal.isal_zlib import crc32 as crc32
+    from isal.isal_zlib import crc32 as crc32  # noqa: PLC0414
 except ImportError:
-    from zlib import crc32 as crc32
+    from zlib import crc32 as crc32  # noqa: PLC0414
 
 MAGIC_V1: Final = -626843481
 MAGIC_V2: Final = -626843477
