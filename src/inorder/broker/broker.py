@@ -42,7 +42,6 @@ from inorder.broker.safety import Safety
 from inorder.broker.saving import Saving, TopicNotes
 from inorder.broker.sendrules import require_writable
 from inorder.broker.snapshots import Snapshot
-from inorder.broker.state.chapters import Generations
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.foreign import not_here
@@ -62,6 +61,7 @@ from inorder.model import TopicQueue
 from inorder.net.accepted import ServerConnection
 from inorder.net.descriptors import connections_below
 from inorder.net.server import Server
+from inorder.ordering.fence import Generations
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES
 from inorder.store.store import Store, queue_files_max

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from inorder.broker.handlers.offsets import first_offset
 from inorder.broker.ownersfile import end_of
 from inorder.broker.state import ownerrecords
-from inorder.broker.state.chapters import merge
 from inorder.broker.state.commits import Committed, QueueKey
 from inorder.broker.state.leaseterms import (
     NOBODY,
@@ -32,6 +31,7 @@ from inorder.errors import (
     StoreError,
 )
 from inorder.model import TopicQueue
+from inorder.ordering.fence import merge
 from inorder.ordering.finished import FinishedMap
 from inorder.wire.requests.leases import (
     Chapter,

@@ -3,7 +3,7 @@
     owners.NNNNNN       every grant, release and commit, written before it is answered: a kill
                         loses none. Under sync flush commits and releases are on disk before it
     consumerOffset.json RocketMQ's file of offsets, saved every few seconds
-    chapters.json       what fences need to know (`state/chapters.py`)
+    chapters.json       what fences need to know (`ordering/fence.py`)
     start.json          the count of starts (`starts.py`)
 
 A start replays the journal over the offsets, unless the file of offsets is not one that we saved:

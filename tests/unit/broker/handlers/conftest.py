@@ -19,7 +19,6 @@ from inorder.broker.losses import Losses
 from inorder.broker.ownersfile import OwnersFile, end_of
 from inorder.broker.ownership import Ownership
 from inorder.broker.safety import Safety
-from inorder.broker.state.chapters import Generations
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.groups import GroupTable
@@ -33,6 +32,7 @@ from inorder.broker.state.topics import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
+from inorder.ordering.fence import Generations
 from inorder.ordering.keymap import version_of
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.chapters import Generations, merge
 from inorder.errors import RemoteProtocolError
+from inorder.ordering.fence import Generations, merge
 from inorder.wire.requests.leases import Chapter
 
 
