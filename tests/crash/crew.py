@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from inorder.checker import Event, Handled, Report
-from inorder.checker.history import read_history
+from inorder.checker.events import read_history
 from inorder.clock import SystemClock
 from inorder.config import NameServerConfig
 from inorder.disk import OsFiles

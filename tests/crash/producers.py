@@ -19,7 +19,7 @@ from typing import Any
 
 from inorder.aio import ClientConfig, Message, Producer, SendReceipt, SendStatus, Session
 from inorder.checker import Event, Sent, SentResult, queue_name
-from inorder.checker.history import write_history
+from inorder.checker.events import write_history
 from inorder.errors import BatchIncomplete, InorderError, TransportError
 from inorder.testing.seeds import stream
 from tests.crash.pipelines import Pipeline

@@ -32,7 +32,7 @@ from typing import Protocol
 
 from bench.process import free_ports
 from inorder.checker import Event, Report, Rules, Sent, SentResult, Stored, check
-from inorder.checker.history import read_history
+from inorder.checker.events import read_history
 from inorder.client.session import Session
 from inorder.model import TopicConfig
 from inorder.testing.seeds import stream

@@ -14,7 +14,7 @@ from typing import Any
 
 from inorder.broker.leasing import Leasing
 from inorder.checker import Granted, queue_name
-from inorder.checker.history import write_history
+from inorder.checker.events import write_history
 from inorder.cli import main
 from inorder.model import TopicQueue
 

@@ -1,7 +1,7 @@
 """The order checker: give it what was sent, stored and handled, and it names what went wrong.
 
 Pure: it takes events and returns a report. It serves the simulation, the tests, the demo, and
-anyone who writes such events to a log of their own, as JSON lines or CSV (`history.py`).
+anyone who writes such events to a log of their own, as JSON lines or CSV (`checker/events.py`).
 """
 
 from inorder.checker.check import check
@@ -16,10 +16,11 @@ from inorder.checker.events import (
     SentResult,
     Stored,
     queue_name,
+    read_csv_history,
+    read_history,
+    write_history,
 )
-from inorder.checker.history import read_csv_history, read_history, write_history
-from inorder.checker.report import Finding, Kind, Report
-from inorder.checker.rules import Handling, Rules
+from inorder.checker.report import Finding, Handling, Kind, Report, Rules
 
 __all__ = [
     "Applied",

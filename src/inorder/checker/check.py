@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from inorder.checker.applied import judge_applied
-from inorder.checker.commits import judge_commits
 from inorder.checker.events import Applied, Committed, Event, Granted, Handled, Sent, Stored
-from inorder.checker.handled import HandledView
-from inorder.checker.ledger import Ledger
-from inorder.checker.owners import Owners
-from inorder.checker.report import Findings, Report
-from inorder.checker.rules import Rules
-from inorder.checker.stored import StoredView
+from inorder.checker.handled import HandledView, Owners, judge_commits
+from inorder.checker.report import Findings, Report, Rules
+from inorder.checker.stored import Ledger, StoredView, judge_applied
 
 _WHOLE_CONTRACT = Rules()
 

@@ -3,19 +3,105 @@
 First deliveries and first effects of a line (a queue, or a key of it) come in the order of offsets;
 a rewind repeats old ones and is no inversion. The C-numbers are those of the properties that every
 broker test checks: C3 first deliveries, C4 effects, C5 exclusion, C5' fencing.
+
+Judge owners by the broker's word: who starts a handler, or commits, after another was granted?
+
+An epoch belongs to one owner and grows with each. A handler that was begun before the next owner
+was granted the queue, and ends after that, has outlived its lease: that cannot be prevented, so it
+is counted (`outlived`), and the fence refuses its effect.
+
+Judge the commits: an offset never passes a message that is not done, and never falls (C7).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop
+from itertools import pairwise
 from operator import attrgetter
 
-from inorder.checker.events import Handled, HandledResult
-from inorder.checker.ledger import Ledger
-from inorder.checker.owners import Owners
-from inorder.checker.report import Findings, Kind
-from inorder.checker.rules import Handling, Rules
-from inorder.checker.stored import StoredView
+from inorder.checker.events import Committed, Granted, Handled, HandledResult
+from inorder.checker.report import Findings, Handling, Kind, Rules
+from inorder.checker.stored import Ledger, StoredView
+
+
+class Owners:
+    """The grants of a history."""
+
+    __slots__ = ("_by_queue",)
+
+    def __init__(self, grants: Iterable[Granted]) -> None:
+        self._by_queue: dict[str, list[Granted]] = {}
+        for grant in sorted(grants, key=attrgetter("at_ns")):
+            self._by_queue.setdefault(grant.queue, []).append(grant)
+
+    @property
+    def known(self) -> bool:
+        """Tell whether the history says who owned what."""
+        return bool(self._by_queue)
+
+    def judge(
+        self, runs: Iterable[Handled], commits: Iterable[Committed], findings: Findings
+    ) -> None:
+        """Find epochs that do not grow, handlers that start and commits that count too late."""
+        for grants in self._by_queue.values():
+            self._judge_epochs(grants, findings)
+        for run in runs:
+            self._judge_run(run, findings)
+        for commit in commits:
+            self._judge_commit(commit, findings)
+
+    def _judge_epochs(self, grants: list[Granted], findings: Findings) -> None:
+        for before, after in pairwise(grants):
+            if after.epoch <= before.epoch and after.client != before.client:
+                findings.add(
+                    Kind.OVERLAP,
+                    f"{after.queue}: {after.client} was granted epoch {after.epoch} after "
+                    f"{before.client} had epoch {before.epoch}",
+                    queue=after.queue,
+                )
+
+    def _overtaken(self, queue: str, client: str, epoch: int, at_ns: int) -> Granted | None:
+        """Return the grant to another one, of a later epoch, that was made by then."""
+        grants = self._by_queue.get(queue, [])
+        count = bisect_right(grants, at_ns, key=attrgetter("at_ns"))
+        for grant in reversed(grants[:count]):
+            if grant.epoch <= epoch:
+                return None
+            if grant.client != client:
+                return grant
+        return None
+
+    def _judge_run(self, run: Handled, findings: Findings) -> None:
+        if run.epoch is None:
+            return
+        heir = self._overtaken(run.queue, run.client, run.epoch, run.start_ns)
+        if heir is not None:
+            findings.add(
+                Kind.OVERLAP,
+                f"{run.queue}: {run.client} started offset {run.offset} under epoch {run.epoch} "
+                f"after {heir.client} was granted epoch {heir.epoch}",
+                queue=run.queue,
+                key=run.key,
+                id=run.id,
+            )
+        elif self._overtaken(run.queue, run.client, run.epoch, run.until_ns) is not None:
+            findings.notes["outlived"] += 1
+
+    def _judge_commit(self, commit: Committed, findings: Findings) -> None:
+        if commit.epoch is None or commit.reset:
+            return
+        heir = self._overtaken(commit.queue, commit.client, commit.epoch, commit.at_ns)
+        if heir is not None:
+            findings.add(
+                Kind.STALE_COMMIT,
+                f"{commit.queue}: {commit.client} committed {commit.offset} under epoch "
+                f"{commit.epoch} after {heir.client} was granted epoch {heir.epoch}",
+                queue=commit.queue,
+                offset=commit.offset,
+            )
+
 
 Line = tuple[str, str | None]
 
@@ -229,3 +315,67 @@ class HandledView:
 
     def _place(self, run: Handled) -> int:
         return run.fence if self._fenced and run.fence is not None else run.offset
+
+
+def judge_commits(
+    commits: Iterable[Committed],
+    runs: Iterable[Handled],
+    stored: StoredView,
+    findings: Findings,
+) -> None:
+    """Replay each queue's commits in time against what was done by then."""
+    by_queue: dict[str, list[Committed]] = {}
+    for commit in commits:
+        by_queue.setdefault(commit.queue, []).append(commit)
+    done_at: dict[str, dict[int, int]] = {}
+    known: dict[str, set[int]] = {}
+    for run in runs:
+        known.setdefault(run.queue, set()).add(run.offset)
+        if run.settled:
+            times = done_at.setdefault(run.queue, {})
+            times[run.offset] = min(run.until_ns, times.get(run.offset, run.until_ns))
+    for queue in sorted(by_queue):
+        offsets = known.get(queue, set()) | stored.by_queue.get(queue, {}).keys()
+        _judge_queue(
+            sorted(by_queue[queue], key=attrgetter("at_ns")),
+            done_at.get(queue, {}),
+            offsets,
+            findings,
+        )
+
+
+def _judge_queue(
+    commits: list[Committed], done_at: dict[int, int], offsets: set[int], findings: Findings
+) -> None:
+    # The first commit says where the group began: what lies below was never its business, unless
+    # this history shows that it was handed out.
+    waiting = list(offsets)
+    heapify(waiting)
+    committed = -1
+    for commit in commits:
+        if commit.reset:
+            waiting = [offset for offset in offsets if offset >= commit.offset]
+            heapify(waiting)
+            committed = commit.offset
+            continue
+        if commit.offset < committed:
+            findings.add(
+                Kind.COMMIT_REGRESSION,
+                f"{commit.queue}: {commit.client} moved the offset back from {committed} "
+                f"to {commit.offset}",
+                queue=commit.queue,
+                offset=commit.offset,
+                before=committed,
+            )
+        committed = commit.offset
+        while waiting and waiting[0] < commit.offset:
+            offset = heappop(waiting)
+            if done_at.get(offset, commit.at_ns + 1) > commit.at_ns:
+                findings.add(
+                    Kind.COMMIT_SKIP,
+                    f"{commit.queue}: {commit.client} committed {commit.offset}, "
+                    f"but offset {offset} was not done",
+                    queue=commit.queue,
+                    offset=offset,
+                    committed=commit.offset,
+                )
