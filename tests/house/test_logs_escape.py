@@ -15,7 +15,7 @@ LOGGERS_IN = {
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 LOGGER_NAMES = {"log", "logger", "_logger", "_log"}
 # Whoever hands on a text that its own callers write; those are looked at in their place.
-HANDED_ON = {("client/session.py", "say_once"), ("net/quiet.py", "warning")}
+HANDED_ON = {("client/session.py", "say_once"), ("net/peerlog.py", "warning")}
 TEXT_AT = {"say_once": 1, "quiet.warning": 1, "_quiet.warning": 1, "log.log": 1, "logger.log": 1}
 
 
@@ -44,7 +44,7 @@ def test_every_logger_escapes() -> None:
         if path not in LOGGERS_IN
         for name, line in used(tree)
         if name in ("logging.getLogger", "getLogger", "logging.Logger")
-        if name != "logging.Logger" or path != "net/quiet.py"  # a type there
+        if name != "logging.Logger" or path != "net/peerlog.py"  # a type there
     ]
     assert around == []
 

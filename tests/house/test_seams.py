@@ -50,7 +50,7 @@ CLOCK_IN = {
 RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|os\.urandom)$")
 RANDOM_IN = {
     "client/ids.py": "tells this process from all others; tests hand in an Identity",
-    "net/selfsigned.py": "a private key must not be predictable",
+    "net/tls.py": "a private key must not be predictable",
     "testing/disk.py": "the Random that is handed in is called `random` there",
 }
 

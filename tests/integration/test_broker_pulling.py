@@ -8,7 +8,7 @@ import pytest
 
 from inorder.config import BrokerConfig
 from inorder.net import accepted
-from inorder.net.output import Buffer, write_last
+from inorder.net.transport import Buffer, write_last
 from inorder.testing.clock import MovableClock
 from inorder.wire.codes import ResponseCode
 from inorder.wire.header import BINARY

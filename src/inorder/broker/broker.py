@@ -59,8 +59,7 @@ from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.net.accepted import ServerConnection
-from inorder.net.descriptors import connections_below
-from inorder.net.server import Server
+from inorder.net.server import Server, connections_below
 from inorder.ordering.fence import Generations
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES

@@ -18,7 +18,7 @@ from inorder.broker.pullanswers import answer, answer_code
 from inorder.broker.state.commits import Manner
 from inorder.errors import BrokerError, ServiceNotAvailable, StoreError, SystemError_
 from inorder.logs import get_logger
-from inorder.net.output import JOIN_BYTES_MAX
+from inorder.net.transport import JOIN_BYTES_MAX
 from inorder.store.reader import ReadResult, ReadStatus
 from inorder.wire.codes import VERSION, ResponseCode
 from inorder.wire.extensions import MAP_VERSION, PARKED

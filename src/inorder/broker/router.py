@@ -25,8 +25,8 @@ from inorder.errors import (
     StoreError,
 )
 from inorder.logs import get_logger
-from inorder.net.quiet import Refusals
-from inorder.net.turns import SHARE_MS
+from inorder.net.fairness import SHARE_MS
+from inorder.net.peerlog import Refusals
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.extensions import NOTHING_STORED, STORED
 from inorder.wire.header import Command, decode_command

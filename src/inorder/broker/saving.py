@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from inorder.broker.snapshots import Snapshot
     from inorder.broker.state.topics import TopicChange, TopicTable
     from inorder.clock import Clock
-    from inorder.net.turns import Turns
+    from inorder.net.fairness import Turns
 
 log = get_logger(__name__)
 

@@ -15,10 +15,9 @@ from inorder.nameserver import handlers
 from inorder.nameserver.kvfile import KvFile
 from inorder.nameserver.routes import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
 from inorder.net.accepted import ServerConnection
-from inorder.net.descriptors import connections_below
-from inorder.net.quiet import QuietLog, Refusals
-from inorder.net.server import Server, ServerStatistics
-from inorder.net.turns import SHARE_MS
+from inorder.net.fairness import SHARE_MS
+from inorder.net.peerlog import QuietLog, Refusals
+from inorder.net.server import Server, ServerStatistics, connections_below
 from inorder.tasks import Tasks, periodic
 from inorder.wire.codes import ResponseCode
 from inorder.wire.header import decode_command

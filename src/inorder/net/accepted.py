@@ -19,9 +19,8 @@ from inorder.errors import (
 )
 from inorder.escaping import escaped
 from inorder.logs import get_logger
-from inorder.net.calls import Calls
-from inorder.net.output import Buffer, write_last, write_out
-from inorder.net.turns import PROBATION_MS, SHARE_FRAMES
+from inorder.net.fairness import PROBATION_MS, SHARE_FRAMES
+from inorder.net.transport import Buffer, Calls, write_last, write_out
 from inorder.wire.frame import FrameDecoder, RawFrame, encode_frame
 from inorder.wire.ids import pack_host
 
@@ -427,7 +426,7 @@ class ServerConnection(asyncio.Protocol):
         return plain
 
     def _may_go(self) -> bool:
-        """Tell whether a connection that is new or was greedy is served now (`net/turns.py`)."""
+        """Tell whether a connection that is new or was greedy is served now (`net/fairness.py`)."""
         now_ms = self._server.clock.monotonic_ms()
         if self._light_from_ms < 0:
             self._light_from_ms = now_ms + PROBATION_MS

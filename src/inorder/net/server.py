@@ -12,36 +12,175 @@ connections of the server together. What a peer can cost is bounded:
 - time: silence for `idle_timeout_ms`, or one frame that takes longer than `frame_timeout_ms`,
   closes. One timer of the server looks after that, so an idle connection costs no timer;
 - number: above `connections_max`, or `connections_per_address_max`, or where it would take a
-  descriptor that is kept for files (`descriptors.py`), a new connection is closed at once;
-- turns: greedy peers, and thousands of new ones, wait in line (`net/turns.py`), and a turn accepts
-  only a few (`net/listening.py`).
+  descriptor that is kept for files (`net/server.py`), a new connection is closed at once;
+- turns: greedy peers, and thousands of new ones, wait in line (`net/fairness.py`), and a turn accepts
+  only a few (`net/server.py`).
 
 A peer may speak TLS on the same port: the first byte tells (`net/tls.py`).
+
+Accepting connections a few at a time, so that ten thousand that come at once stop nobody.
+
+The loops that we run on accept everything that waits in one go: with a thousand in line that is a
+stretch of 20 to 30 ms in which nobody else is served. Here a turn of the loop accepts ACCEPTED_MAX
+and leaves the rest to the next one; who is here already is served in between. A loop that cannot
+watch a socket (an in-memory one, or Windows' proactor) accepts in its own way.
+
+A connection that would take a descriptor kept for files is closed at once (`net/server.py`).
+
+How a server shares the descriptors of its process (`ulimit -n`): files first, then connections.
+
+The system gives every new descriptor the lowest free number. So a connection whose descriptor is
+below `limit - kept` leaves `kept` descriptors free, whatever else the process has open: another
+server, clients, files. One at or above it is closed at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+import errno
+import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from inorder.errors import AlreadyClosed
+from inorder.errors import AlreadyClosed, ConfigError
 from inorder.logs import get_logger
 from inorder.net.accepted import FrameHandler, ServerConnection
-from inorder.net.listening import Listener
-from inorder.net.quiet import QuietLog
+from inorder.net.fairness import Turns
+from inorder.net.peerlog import QuietLog
 from inorder.net.tls import ServerTls
-from inorder.net.turns import Turns
 
 if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.config import NetConfig
 
-__all__ = ["FrameHandler", "Server", "ServerConnection", "ServerStatistics"]
+log = get_logger(__name__)
 
-logger = get_logger(__name__)
+BACKLOG: Final = 1024
+ACCEPTED_MAX: Final = 16
+"""Connections accepted in one turn."""
+PAUSE_S: Final = 1.0
+"""How long nothing is accepted when there is no descriptor or memory for another connection."""
+_NO_ROOM: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+Factory = Callable[[], asyncio.Protocol]
+
+
+class Listener:
+    """Listening sockets of one address."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        factory: Factory,
+        *,
+        below: int | None = None,
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._loop = loop
+        self._below = below
+        self._refused = refused
+        self._factory = factory
+        self._sockets: list[socket.socket] = []
+        self._server: asyncio.Server | None = None
+        self._adopting: set[asyncio.Task[None]] = set()
+        self._pauses: set[asyncio.TimerHandle] = set()
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen, and return the address that was bound (port 0 means any)."""
+        loop = self._loop
+        if type(loop).add_reader is asyncio.AbstractEventLoop.add_reader:  # it has none
+            self._server = await loop.create_server(self._factory, host, port, backlog=BACKLOG)
+            return _address(self._server.sockets[0].getsockname())
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                self._sockets.append(_bound(family, kind, protocol, address))
+            for one in self._sockets:
+                loop.add_reader(one, self._accept, one)
+        except BaseException:
+            self.close()
+            raise
+        return _address(self._sockets[0].getsockname())
+
+    def close(self) -> None:
+        """Take no new connections."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for pause in self._pauses:
+            pause.cancel()
+        self._pauses.clear()
+        for one in self._sockets:
+            self._loop.remove_reader(one)
+            one.close()
+        self._sockets.clear()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTED_MAX):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    raise
+                self._pause(listening, error)
+                return
+            if self._below is not None and accepted.fileno() >= self._below:
+                accepted.close()
+                self._refused()
+                continue
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._adopt(accepted))
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
+
+    async def _adopt(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._factory, accepted)
+        except OSError as error:  # it is gone already
+            log.debug("connection lost before it began error=%s", error)
+            accepted.close()
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        log.error(
+            "no connection can be accepted for %.0f s: %s; raise the limit of open files (ulimit "
+            "-n), or lower connections_max", PAUSE_S, error,
+        )  # fmt: skip
+        self._loop.remove_reader(listening)
+        pause: asyncio.TimerHandle | None = None
+
+        def again() -> None:
+            assert pause is not None
+            self._pauses.discard(pause)
+            self._loop.add_reader(listening, self._accept, listening)
+
+        pause = self._loop.call_later(PAUSE_S, again)
+        self._pauses.add(pause)
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...]) -> socket.socket:
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.setblocking(False)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from None
+    return listening
+
+
+def _address(bound: tuple[object, ...]) -> tuple[str, int]:
+    host, port = bound[0], bound[1]
+    assert isinstance(port, int)
+    return str(host), port
+
 
 SWEEP_INTERVAL_MS_MAX = 5000
 SWEEP_INTERVAL_MS_MIN = 10
@@ -85,7 +224,7 @@ class Server:
         self.address: tuple[str, int] | None = None
         self.descriptors_below: int | None = None
         """The number that descriptors of connections stay below; set it before `start`."""
-        self.quiet = QuietLog(logger)
+        self.quiet = QuietLog(log)
         self.connections_refused = 0
         self.tls_connections_total = 0
         self.closed_for_protocol = 0
@@ -293,3 +432,25 @@ class Server:
         if self._behind:
             self._recount()
         self._arm_sweep()
+
+
+OWN: Final = 24
+"""What a process has open besides: standard streams, its loop, ports, connections of its own."""
+CONNECTIONS_MIN: Final = 32
+"""A server for which there is less room does not start."""
+
+
+def connections_below(limit: int, kept: int, *, server: str) -> int:
+    """Return the number that descriptors of connections stay below; `kept` are kept for files.
+
+    Raises:
+        ConfigError: too few are left for connections.
+    """
+    needed = OWN + kept + CONNECTIONS_MIN
+    if limit < needed:
+        raise ConfigError(
+            f"{server} may open {limit} files and connections (ulimit -n) and needs {needed} at "
+            f"least: {kept} for files, {CONNECTIONS_MIN} for connections, {OWN} besides; raise the "
+            "limit (ulimit -n, LimitNOFILE= of systemd)"
+        )
+    return limit - kept

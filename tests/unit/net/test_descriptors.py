@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.errors import ConfigError
-from inorder.net.descriptors import connections_below
+from inorder.net.server import connections_below
 
 
 @pytest.mark.parametrize(

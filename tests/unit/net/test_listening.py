@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inorder.net.listening import ACCEPTED_MAX, Listener
+from inorder.net.server import ACCEPTED_MAX, Listener
 
 
 class Watcher:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from inorder.net.output import JOIN_BYTES_MAX, Buffer, write_last, write_out
+from inorder.net.transport import JOIN_BYTES_MAX, Buffer, write_last, write_out
 from tests.unit.net.fakes import FakeTransport
 
 BIG = JOIN_BYTES_MAX + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.logs import get_logger
-from inorder.net.quiet import QuietLog, Refusals
+from inorder.net.peerlog import QuietLog, Refusals
 
 
 def test_a_burst_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,9 +15,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from inorder.config import NetConfig
 from inorder.errors import ConfigError, RemoteProtocolError
-from inorder.net.selfsigned import G as GENERATOR
-from inorder.net.selfsigned import N, _multiply, self_signed_pem
-from inorder.net.tls import ServerTls, TlsSession, client_context
+from inorder.net.tls import G as GENERATOR
+from inorder.net.tls import N, ServerTls, TlsSession, _multiply, client_context, self_signed_pem
 
 NOW_MS = int(datetime.now(UTC).timestamp() * 1000)
 

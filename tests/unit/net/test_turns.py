@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from inorder.config import NetConfig
 from inorder.net.accepted import ServerConnection
+from inorder.net.fairness import PROBATION_MS, SHARE_FRAMES, SLICE_MS, SPARED_MAX
 from inorder.net.server import Server
-from inorder.net.turns import PROBATION_MS, SHARE_FRAMES, SLICE_MS, SPARED_MAX
 from inorder.wire.frame import RawFrame
 from tests.unit.net.fakes import FakeTransport, ManualClock, Recorder, frame_of, tick
 
