@@ -34,7 +34,7 @@ from inorder.disk import OsFiles
 from inorder.errors import InorderError
 from inorder.model import TopicConfig
 from inorder.net.connection import Connection
-from inorder.store.logscan import LogScan
+from inorder.store.scan import LogScan
 from inorder.store.store import Store
 from inorder.wire.codes import RequestCode
 from inorder.wire.header import Command

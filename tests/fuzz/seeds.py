@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from inorder.broker.journal import pack
 from inorder.broker.state import ownerrecords
 from inorder.errors import InorderError
+from inorder.store.journal import pack
 from inorder.wire.codes import RequestCode
 from inorder.wire.compression import compress_body
 from inorder.wire.fields import wire_names

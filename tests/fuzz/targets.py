@@ -20,8 +20,6 @@ import msgspec
 
 from inorder.accelerated import native
 from inorder.broker import bulk, hot, pulls, sendrules
-from inorder.broker.journal import pack as pack_journal
-from inorder.broker.journal import split as split_journal
 from inorder.broker.state import attributes, ownerrecords
 from inorder.broker.state.commits import CommitTable
 from inorder.broker.state.groups import GroupTable
@@ -45,8 +43,9 @@ from inorder.errors import (
 from inorder.nameserver.kv import KvTable
 from inorder.net.tls import ServerTls
 from inorder.ordering.keymap import KeyMap, version_of
-from inorder.store.keyhash import hash_pure
-from inorder.store.keywords import keys_of
+from inorder.store.journal import pack as pack_journal
+from inorder.store.journal import split as split_journal
+from inorder.store.keyindex import hash_pure, keys_of
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from inorder.broker import ownersfile
-from inorder.broker.snapshots import Snapshot
 from inorder.broker.state import ownerrecords
 from inorder.broker.state.leaseterms import STOCK_RESTART_MS
 from inorder.model import TopicQueue
+from inorder.store.snapshot import Snapshot
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
 from inorder.wire.fields import encode_fields

@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.producerfile import decode
 from inorder.client.api import BrokerApi
 from inorder.errors import ProducerUnknown, StoreError
+from inorder.store.snapshot import Snapshot
 from inorder.testing.disk import FakeFiles, Fault
 from inorder.wire.header import Command
 from inorder.wire.requests.producers import NamedProducer

@@ -114,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         "a-wrong-entry-is-gone", "P4, A14", "a queue begins behind an entry without a record",
-        "inorder.store.queuetable",
+        "inorder.store.queues",
         "if found > low and not corrected and not is_gone(self._log, queue, found - 1):",
         "if False:",
         "tests/unit/store/test_queue_beginnings.py::test_a_negative_position_hides_nothing_before_it",

@@ -20,9 +20,7 @@ from inorder.broker.hot import HotPath
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.ticks import Answers
 from inorder.config import BrokerConfig, StoreConfig
-from inorder.store.keyhash import hash_pure, prefix_hash
-from inorder.store.keywords import keys_of
-from inorder.store.noted import Noted, NotedRows
+from inorder.store.keyindex import Noted, NotedRows, hash_pure, keys_of, prefix_hash
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles

@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
-from inorder.store import keyhash
+from inorder.store import keyindex as keyhash
 from inorder.store.keybatch import key_rows
-from inorder.store.keyindex import KeyIndex
-from inorder.store.keywords import keys_of
+from inorder.store.keyindex import KeyIndex, NotedRows, keys_of
 from inorder.store.layout import Layout
-from inorder.store.noted import NotedRows
 from inorder.testing.disk import FakeFiles
 
 SLOTS = 37

@@ -41,7 +41,6 @@ from inorder.broker.router import Router
 from inorder.broker.safety import Safety
 from inorder.broker.saving import Saving, TopicNotes
 from inorder.broker.sendrules import require_writable
-from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.foreign import not_here
@@ -63,6 +62,7 @@ from inorder.net.server import Server, connections_below
 from inorder.ordering.fence import Generations
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES
+from inorder.store.snapshot import Snapshot
 from inorder.store.store import Store, queue_files_max
 from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command

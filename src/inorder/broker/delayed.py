@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from inorder.broker.broker import Broker
-    from inorder.store.queueindex import QueueIndex
+    from inorder.store.consumequeue import QueueIndex
 
 log = get_logger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.state.delays import Delays, destination, is_delivery, mark
 from inorder.errors import CorruptRecord
 from inorder.logs import get_logger
-from inorder.store.logscan import LogScan, is_boundary
+from inorder.store.scan import LogScan, is_boundary
 from inorder.wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from inorder.wire.record import Record, decode
 

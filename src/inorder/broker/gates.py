@@ -28,7 +28,7 @@ from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, parse_subscription
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.store.queueindex import QueueIndex
+    from inorder.store.consumequeue import QueueIndex
 
 _GATES_MAX: Final = 20_000
 _EXPRESSION_KEPT_CHARS: Final = 256

@@ -36,7 +36,7 @@ from inorder.broker.packing import Packer, Target
 from inorder.broker.plainbatch import PlainBatches
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
-from inorder.store.keyhash import numpy_for
+from inorder.store.keyindex import numpy_for
 from inorder.wire.codes import VERSION, RequestCode
 from inorder.wire.header import Command
 from inorder.wire.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX

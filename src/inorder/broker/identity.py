@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.snapshots import Snapshot
 from inorder.errors import RemoteProtocolError
+from inorder.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

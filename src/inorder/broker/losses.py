@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.snapshots import Snapshot
 from inorder.errors import RemoteProtocolError, StoreError
 from inorder.logs import get_logger
-from inorder.store.losses import Loss
+from inorder.store.mending import Loss
+from inorder.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

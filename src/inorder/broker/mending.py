@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from inorder.errors import StoreError
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.store.losses import Loss
+from inorder.store.mending import Loss
 
 if TYPE_CHECKING:
     import asyncio
 
     from inorder.broker.broker import Broker
+    from inorder.store.consumequeue import QueueIndex
     from inorder.store.mending import Mended
-    from inorder.store.queueindex import QueueIndex
 
 log = get_logger(__name__)
 

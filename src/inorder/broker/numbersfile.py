@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.fingerprints import check_fits, fingerprint
 from inorder.broker.numbering import is_numbered_topic
-from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.producerfile import Encoder, Saved, decode
 from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
-from inorder.store.marked import marked_records
+from inorder.store.scan import marked_records
+from inorder.store.snapshot import Snapshot
 from inorder.wire.extensions import PRODUCER_ID
 from inorder.wire.names import SCHEDULE_TOPIC
 from inorder.wire.properties import get

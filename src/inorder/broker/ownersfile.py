@@ -29,8 +29,6 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.journal import Journal, pack
-from inorder.broker.snapshots import Snapshot
 from inorder.broker.starts import StartFile
 from inorder.broker.state import ownerrecords
 from inorder.broker.state.commits import QueueKey
@@ -38,6 +36,8 @@ from inorder.broker.state.leaseterms import STOCK_RESTART_MS, LeaseKey
 from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
+from inorder.store.journal import Journal, pack
+from inorder.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

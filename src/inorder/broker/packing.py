@@ -11,8 +11,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker import sendrules
-from inorder.store.keyhash import prefix_hash
-from inorder.store.noted import NotedRows
+from inorder.store.keyindex import NotedRows, prefix_hash
 from inorder.wire.ids import java_hash
 from inorder.wire.record import MAGIC_V1, MAGIC_V2, Record, body_crc, crc32, encode
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from inorder.broker.state.queuenumbers import QueueNumbers
     from inorder.native import Batch
     from inorder.net.accepted import ServerConnection
-    from inorder.store.queueindex import QueueIndex
+    from inorder.store.consumequeue import QueueIndex
     from inorder.store.store import Store
 
 _TAGS_MAX: Final = 65_536

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.fingerprints import check_fits, fingerprint
-from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.parkingfile import Saved, decode, encode, encode_queue
 from inorder.broker.state.parkrecords import park_topic, read_event
 from inorder.errors import CorruptRecord, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
+from inorder.store.snapshot import Snapshot
 from inorder.wire.names import PARK_PREFIX
 from inorder.wire.record import decode as decode_record
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from inorder.broker.broker import Broker
     from inorder.broker.state.parking import ParkingTable
-    from inorder.store.queueindex import QueueIndex
+    from inorder.store.consumequeue import QueueIndex
 
 log = get_logger(__name__)
 

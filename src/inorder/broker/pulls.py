@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from inorder.broker.state.waits import Wait
     from inorder.config import BrokerConfig
     from inorder.net.accepted import ServerConnection
-    from inorder.store.queueindex import QueueIndex
+    from inorder.store.consumequeue import QueueIndex
 
 log = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from inorder.logs import get_logger
-from inorder.store.losses import Loss
+from inorder.store.mending import Loss
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker

@@ -26,7 +26,6 @@ from inorder.broker.places import Places, map_text
 from inorder.broker.releasing import Releasing
 from inorder.broker.resizeview import resize_view
 from inorder.broker.rewinding import Rewinding, check_mapped
-from inorder.broker.snapshots import Snapshot
 from inorder.broker.state import past
 from inorder.broker.state import resizing as rules
 from inorder.broker.state.resizes import Resizes
@@ -39,6 +38,7 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.ordering import keymap
+from inorder.store.snapshot import Snapshot
 from inorder.wire.requests.resizing import GroupProgress, ResizeView
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from inorder.wire.requests.topics import decode_topic_config, encode_topic_confi
 
 if TYPE_CHECKING:
     from inorder.broker.offload import Offload
-    from inorder.broker.snapshots import Snapshot
     from inorder.broker.state.topics import TopicChange, TopicTable
     from inorder.clock import Clock
     from inorder.net.fairness import Turns
+    from inorder.store.snapshot import Snapshot
 
 log = get_logger(__name__)
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from inorder.broker.snapshots import Snapshot
 from inorder.broker.state.leaseterms import deadline_after_start
 from inorder.errors import RemoteProtocolError, StoreError
 from inorder.logs import get_logger
+from inorder.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

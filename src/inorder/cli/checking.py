@@ -15,8 +15,7 @@ from inorder.errors import UsageError
 
 if TYPE_CHECKING:
     from inorder.checker import Event, Report
-    from inorder.store.deep import Comparison
-    from inorder.store.mending import Mended
+    from inorder.store.mending import Comparison, Mended
 
 
 @says_errors
@@ -82,7 +81,7 @@ def check(
 def _check_deep(root: Path, output: Output) -> None:
     from inorder.config import StoreConfig
     from inorder.disk import OsFiles
-    from inorder.store.deep import compare
+    from inorder.store.mending import compare
     from inorder.wire.names import parse_delay_levels
 
     found = compare(OsFiles(), root, parse_delay_levels(StoreConfig().delay_levels))

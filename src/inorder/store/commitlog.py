@@ -30,8 +30,7 @@ from inorder.errors import (
 )
 from inorder.store.faults import NO_DESCRIPTORS, Kind, Meaning, Step, judge
 from inorder.store.layout import BLANK, BLANK_BYTES
-from inorder.store.segment import Segment
-from inorder.store.segments import Segments
+from inorder.store.segments import Segment, Segments
 from inorder.wire.record import MAGIC_BLANK
 
 PENDING_BYTES: Final = 1024 * 1024

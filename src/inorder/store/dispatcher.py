@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from inorder.store.consumequeue import QueueIndex
 from inorder.store.keyindex import KeyIndex
 from inorder.store.layout import SCHEDULE_TOPIC
-from inorder.store.queueindex import QueueIndex
-from inorder.store.queuetable import QueueTable
+from inorder.store.queues import QueueTable
 from inorder.wire.names import delay_ms
 from inorder.wire.properties import get
 from inorder.wire.record import (

@@ -8,9 +8,9 @@ from typing import Final
 
 from inorder.accelerated import native
 from inorder.store.commitlog import CommitLog
+from inorder.store.consumequeue import QueueIndex
 from inorder.store.layout import ENTRY, ENTRY_BYTES, FILLER_SIZE, RECORD_BYTES_MIN
-from inorder.store.queueindex import QueueIndex
-from inorder.store.recordview import record_matches
+from inorder.store.scan import record_matches
 from inorder.wire.record import BORN_HOST_V6, MAGIC_V1, MAGIC_V2, STORE_HOST_V6
 
 LIGHT_PREFIX: Final = "%LMQ%"

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from inorder.store.keyhash import hash_pure, powers, prefix_hash
-from inorder.store.keywords import keys_of
+from inorder.store.keyindex import hash_pure, keys_of, powers, prefix_hash
 from inorder.store.pieces import pieces, rows_of_bytes
 
 SEPARATOR: Final = 2

@@ -2,26 +2,201 @@
 
 `note` costs a list append per record; `build` turns what the log has taken into entries, a batch at
 a time, off the hot path. Keys are the message id (UNIQ_KEY) and each word of KEYS.
+
+Which keys a record has: its id and the words of KEYS.
+
+What waits for the key index: records one by one, or batches whose keys are hashed already.
+
+Hashes of index keys: `abs(hashCode(topic + "#" + key))` as RocketMQ's index has it.
+
+The hash of the topic's part is computed once per topic and combined with that of the key:
+`h(a + b) = h(a) * 31**len(b) + h(b)`. This is the way without numpy; `keybatch.py` is its twin for
+batches. numpy is imported by the first large batch only: it costs 0.1 s and 20 MB.
+
+Answering a key query: the index knows hashes only, so hits are checked by their records.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
+from operator import mul
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from inorder.disk import Files
 from inorder.errors import StoreError
 from inorder.logs import get_logger
+from inorder.store.checkpoints import IndexState
+from inorder.store.commitlog import CommitLog
 from inorder.store.indexfile import IndexFile
-from inorder.store.keyhash import hash_pure, numpy_for, prefix_hash
-from inorder.store.keywords import keys_of
 from inorder.store.layout import Layout
-from inorder.store.noted import Noted, NotedRows, alike, last_owner_end, parted
-from inorder.store.positions import IndexState
+from inorder.store.scan import record_at
+from inorder.wire.ids import java_hash
+from inorder.wire.properties import get
 
 log = get_logger(__name__)
+
+
+# hot: 0.8 µs
+def keys_of(properties: bytes) -> list[bytes]:
+    """Return the keys of a record: its id and the words of KEYS."""
+    keys = []
+    unique = get(properties, b"UNIQ_KEY")
+    if unique is not None:
+        keys.append(unique)
+    words = get(properties, b"KEYS")
+    if words is not None:
+        keys += [word for word in words.split(b" ") if word] if b" " in words else [words]
+    return keys
+
+
+Noted = tuple[str, bytes, int, int]
+"""A record whose keys are to be added: topic, properties, position, store time."""
+
+
+class NotedRows(NamedTuple):
+    """Records of one batch whose keys the compiled module has hashed."""
+
+    topic: str
+    hashes: bytes
+    """An i32 for each key, in the order of the records."""
+    position: int
+    stored_at_ms: int
+    positions: bytes
+    """An i64 for each key: where its record lies."""
+    records: int
+    """How many."""
+
+
+def alike(
+    waiting: Sequence[Noted | NotedRows], records_max: int
+) -> tuple[list[Noted], list[NotedRows]]:
+    """Return what comes first, up to so many records: single ones, or batches; never both.
+
+    One batch at least, however large it is.
+    """
+    singles: list[Noted] = []
+    batches: list[NotedRows] = []
+    for noted in waiting:
+        if isinstance(noted, NotedRows):
+            if singles or (batches and noted.records > records_max):
+                break
+            batches.append(noted)
+            records_max -= noted.records
+        elif batches:
+            break
+        else:
+            singles.append(noted)
+    return singles, batches
+
+
+def parted(rows: NotedRows, until: int) -> tuple[NotedRows, NotedRows]:
+    """Return a batch as two: the keys before `until`, which fill a file, and the others."""
+    owners = memoryview(rows.positions).cast("q")
+    records = min(len(set(owners[:until])), rows.records)
+    first = rows._replace(
+        hashes=rows.hashes[: 4 * until], positions=rows.positions[: 8 * until], records=records
+    )
+    second = rows._replace(
+        hashes=rows.hashes[4 * until :], positions=rows.positions[8 * until :],
+        position=owners[until], records=rows.records - records,
+    )  # fmt: skip
+    return first, second
+
+
+def last_owner_end(owners: Sequence[int], done: int, room: int) -> int:
+    """Return up to where rows go into the room, not parting a record that could go whole."""
+    until = min(len(owners), done + room)
+    if until == len(owners):
+        return until
+    aligned = until
+    while aligned > done and owners[aligned] == owners[aligned - 1]:
+        aligned -= 1
+    return aligned if aligned > done else until
+
+
+MASK: Final = 0xFFFFFFFF
+SIGN: Final = 0x80000000
+NUMPY_BATCH_MIN: Final = 256
+TAIL_CHARS: Final = 12
+HEADS_MAX: Final = 4096
+BLOCK_CHARS: Final = 64
+
+_numpy_wanted = True
+
+
+@lru_cache(maxsize=65_536)  # topics in turn, one more than fits: none would ever be found
+def prefix_hash(topic: str) -> int:
+    """Return the hash of `topic#`, unsigned."""
+    return java_hash(topic + "#") & MASK
+
+
+@lru_cache(maxsize=512)
+def powers(length: int) -> list[int]:
+    """Return what each character of a key of this length counts."""
+    return [pow(31, length - 1 - i, 1 << 32) for i in range(length)]
+
+
+_heads: dict[bytes, int] = {}
+
+
+def _key_hash(key: bytes) -> tuple[int, int]:
+    """Return (hash, characters) of one key, unsigned."""
+    length = len(key)
+    if not key.isascii():
+        text = key.decode("utf-8", "replace")
+        return java_hash(text) & MASK, len(text.encode("utf-16-le", "surrogatepass")) // 2
+    if length <= 2 * TAIL_CHARS:
+        return sum(map(mul, key, powers(length))) & MASK, length
+    # Message ids of one producer share all but their end.
+    head = key[:-TAIL_CHARS]
+    known = _heads.get(head)
+    if known is None:
+        if len(_heads) >= HEADS_MAX:
+            _heads.clear()
+        known = 0
+        for start in range(0, len(head), BLOCK_CHARS):
+            block = head[start : start + BLOCK_CHARS]
+            value = sum(map(mul, block, powers(len(block))))
+            known = (known * pow(31, len(block), 1 << 32) + value) & MASK
+        _heads[head] = known
+    tail = sum(map(mul, key[-TAIL_CHARS:], powers(TAIL_CHARS)))
+    return (known * _TAIL_POWER + tail) & MASK, length
+
+
+_TAIL_POWER: Final = pow(31, TAIL_CHARS, 1 << 32)
+
+
+def _absolute(value: int) -> int:
+    """Return Java's abs of an unsigned 32-bit pattern; RocketMQ makes 0 of the one without."""
+    if value < SIGN:
+        return value
+    return 0 if value == SIGN else (1 << 32) - value
+
+
+# hot: 1.0 µs a key
+def hash_pure(prefixes: list[int], keys: list[bytes]) -> list[int]:
+    """Hash keys one by one."""
+    hashes = []
+    for prefix, key in zip(prefixes, keys, strict=True):
+        value, length = _key_hash(key)
+        hashes.append(_absolute((prefix * pow(31, length, 1 << 32) + value) & MASK))
+    return hashes
+
+
+def numpy_for(count: int) -> bool:
+    """Tell whether a batch of `count` is worth numpy, and numpy is there."""
+    global _numpy_wanted  # noqa: PLW0603 - whether the package is there does not change
+    if _numpy_wanted and count >= NUMPY_BATCH_MIN:
+        if importlib.util.find_spec("numpy") is not None:
+            return True
+        _numpy_wanted = False
+    return False
+
 
 BATCH_RECORDS: Final = 1024
 SLOTS_WAITING_MAX: Final = 32_768
@@ -373,3 +548,33 @@ class KeyIndex:
         for file in self.files:
             file.close()
         self.files.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHits:
+    """Positions of the messages found, newest first, and how far the index goes."""
+
+    positions: list[int] = field(default_factory=list)
+    last_update_ms: int = 0
+    last_update_position: int = 0
+
+
+def query(
+    log: CommitLog,
+    keys: KeyIndex,
+    topic: str,
+    key: str,
+    *,
+    count_max: int,
+    begin_ms: int,
+    end_ms: int,
+) -> KeyHits:
+    """Return the messages of a topic that have a key and were stored in [begin, end]."""
+    wanted = key.encode()
+    positions = []
+    for position in keys.find(topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms):
+        record = record_at(log, position)
+        if record is not None and record.topic == topic and wanted in keys_of(record.properties):
+            positions.append(position)
+    last_ms, last_position = keys.last_update
+    return KeyHits(positions, last_ms, last_position)

@@ -4,6 +4,8 @@ The loop is RocketMQ's: the first record always fits; then the limits on message
 examined entries hold; at most one consume-queue file is read per call. `cold` says that the bytes
 lie so far behind the end of the log that they are probably not in memory: touching the views could
 then stop the caller, and `load` reads them by pread from another thread instead.
+
+Finding messages of a queue by their store time.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from typing import Any, Final
 
 from inorder.accelerated import native
 from inorder.store.commitlog import CommitLog
+from inorder.store.consumequeue import QueueIndex
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES, FILLER_SIZE
-from inorder.store.queueindex import QueueIndex
+from inorder.wire.record import BORN_HOST_V6
 
 MEMORY_RATIO: Final = 0.4
 UNPACK_MAX: Final = 64
@@ -283,3 +286,38 @@ def _outside(offset: int, min_offset: int, max_offset: int) -> ReadResult:
 def _memory_bytes() -> int:
     """Return RocketMQ's accessMessageInMemoryMaxRatio of the machine's memory."""
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_RATIO)
+
+
+_SYS_FLAG: Final = struct.Struct(">i")
+_TIME: Final = struct.Struct(">q")
+_HEAD_BYTES: Final = 76
+
+
+def stored_at(log: CommitLog, queue: QueueIndex, offset: int) -> int:
+    """Return the store time of the message at `offset`, -1 if it is not there."""
+    if not queue.min_offset <= offset < queue.visible_offset:
+        return -1
+    entry = queue.entry(offset)
+    head = None if entry is None else log.view_at(entry[0], _HEAD_BYTES)
+    if head is None:
+        return -1
+    (sys_flag,) = _SYS_FLAG.unpack_from(head, 36)
+    found: int = _TIME.unpack_from(head, 68 if sys_flag & BORN_HOST_V6 else 56)[0]
+    return found
+
+
+def search(log: CommitLog, queue: QueueIndex, timestamp_ms: int, boundary: str) -> int:
+    """Return LOWER: the first offset stored at or after; UPPER: the last stored at or before.
+
+    LOWER past the end is the end; UPPER before the beginning is the beginning.
+    """
+    low, high = queue.min_offset, queue.visible_offset
+    upper = boundary.upper() == "UPPER"
+    while low < high:
+        middle = (low + high) // 2
+        found = stored_at(log, queue, middle)
+        if found < timestamp_ms or (upper and found == timestamp_ms):
+            low = middle + 1
+        else:
+            high = middle
+    return max(low - 1, queue.min_offset) if upper else low

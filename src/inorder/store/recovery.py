@@ -19,7 +19,7 @@ any unsynced page, so behind the synced part a hole is nobody's fault: the log i
 report says what was cut. Anywhere else the file is damaged, the records behind may have been
 acknowledged, and the directory is refused unless `cut_corrupt_log` says to go on without them.
 
-Everything here may be killed at any write and started again: the notes of `positions.py` move only
+Everything here may be killed at any write and started again: the notes of `store/checkpoints.py` move only
 when all is done, and what is written before is what would be written again. Only `whole` takes away
 what the notes rely on, so it makes them void first.
 """
@@ -35,19 +35,17 @@ from inorder.config import StoreConfig
 from inorder.disk import Files
 from inorder.errors import StoreError
 from inorder.logs import get_logger
-from inorder.store.checkpoint import Checkpoint
+from inorder.store.checkpoints import Checkpoint, IndexState, Positions, PositionsFile
 from inorder.store.commitlog import CommitLog
+from inorder.store.consumequeue import QueueIndex
 from inorder.store.dispatcher import Dispatcher, Mismatch
 from inorder.store.ends import Notes
 from inorder.store.intact import looks_intact
 from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.layout import Layout
-from inorder.store.logscan import Behind, LogScan, is_boundary
-from inorder.store.losses import Loss
-from inorder.store.mending import Wanted, mend
-from inorder.store.positions import IndexState, Positions, PositionsFile
-from inorder.store.queueindex import QueueIndex
-from inorder.store.queuetable import NOTHING_CUT, QueueTable
+from inorder.store.mending import Loss, Wanted, mend
+from inorder.store.queues import NOTHING_CUT, QueueTable
+from inorder.store.scan import Behind, LogScan, is_boundary
 from inorder.wire.record import ScannedRecord
 
 log = get_logger(__name__)

@@ -11,6 +11,14 @@ A tick, as the broker drives it:
 Everything else follows later, in `housekeep`: the log alone is the truth, and queues and index are
 made from it again after a crash. `sync` and a `FlushPlan` may run in another thread; everything
 else belongs to the owner.
+
+One flush of the derived files, prepared by the owner of the store and run in any thread.
+
+The order is the promise: the log first, then queues and index, then the notes that say so. A plan
+only carries values and opens files of its own, so the store goes on meanwhile.
+
+After a kill nobody knows which queue files the process before had written and not synced: `walk`
+is the part of the log whose records tell.
 """
 
 from __future__ import annotations
@@ -18,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -25,30 +34,116 @@ from typing import Final, Protocol
 from inorder.clock import Clock
 from inorder.config import StoreConfig
 from inorder.disk import DiskUsage, Files
-from inorder.errors import AlreadyClosed, StoreError, StoreFailed, StoreLocked
+from inorder.errors import AlreadyClosed, NoDescriptors, StoreError, StoreFailed, StoreLocked
 from inorder.logs import get_logger
-from inorder.store import retention, timesearch
-from inorder.store.checkpoint import Checkpoint
+from inorder.store import reader as timesearch
+from inorder.store import retention
+from inorder.store.checkpoints import Checkpoint, Positions, PositionsFile
 from inorder.store.commitlog import CommitLog
+from inorder.store.consumequeue import QueueFiles, QueueIndex
 from inorder.store.dispatcher import Dispatcher
 from inorder.store.ends import Begun, Clean, Dropped, Emptied, EndsFile, Firsts, Kept, Notes, Row
-from inorder.store.flush import FlushPlan
-from inorder.store.keyindex import WRITE_ALL, KeyIndex
-from inorder.store.keyquery import KeyHits, query
-from inorder.store.layout import LOCK_CONTENT, Layout
+from inorder.store.faults import NO_DESCRIPTORS, NO_ROOM, Kind, Meaning, Step, judge
+from inorder.store.keyindex import WRITE_ALL, KeyHits, KeyIndex, query
+from inorder.store.layout import ENTRY_BYTES, LOCK_CONTENT, Layout, file_name
 from inorder.store.mending import Mended, Wanted, mend
-from inorder.store.positions import Positions, PositionsFile
-from inorder.store.queuefiles import QueueFiles
-from inorder.store.queueindex import QueueIndex
-from inorder.store.queuetable import QueueTable
+from inorder.store.queues import QueueTable
 from inorder.store.reader import Reader
-from inorder.store.recordview import record_at
 from inorder.store.recovery import Recovery, RecoveryReport, read_abort
 from inorder.store.retention import CleanReport
+from inorder.store.scan import LogScan, record_at
 from inorder.store.segments import Segments
 from inorder.wire.names import parse_delay_levels
 
 log = get_logger(__name__)
+
+WRITE_BACK_FILES: Final = 64
+
+
+@dataclass(slots=True)
+class FlushPlan:
+    """What to sync, and what is true afterwards."""
+
+    files: Files
+    layout: Layout
+    log: CommitLog
+    positions_file: PositionsFile
+    paths: list[Path]
+    directories: list[Path]
+    positions: Positions
+    checkpoint: Checkpoint
+    walk: tuple[int, int] | None = None
+    queue_file_bytes: int = 0
+    sync_ends: Callable[[], None] = lambda: None
+    done: bool = False
+
+    def run(self) -> None:
+        """Sync everything, then note it. May run in any thread, one plan at a time.
+
+        Raises:
+            StoreFailed: a sync failed; the store takes no more writes.
+            NoDescriptors: not all files could be opened; the next plan has them, too.
+        """
+        self.finish(self.log.sync())
+
+    def finish(self, durable: int) -> None:
+        """Sync the derived files and note it: the log has been synced up to `durable`."""
+        try:
+            self._sync_files()
+            self.sync_ends()
+        except OSError as error:
+            self._fail("syncing queues and index", error)
+        self.positions = self.positions.moved(log=durable)
+        try:
+            self.positions_file.write_synced(self.positions)
+            self.checkpoint.save(self.files, self.layout)
+        except OSError as error:
+            if error.errno in NO_ROOM | NO_DESCRIPTORS:  # the notes stay behind for now
+                return
+            self._fail("writing the checkpoint", error)
+        self.done = True
+
+    def _sync_files(self) -> None:
+        if self.walk is not None:
+            self._add_walked(*self.walk)
+        if len(self.paths) > WRITE_BACK_FILES:
+            self.files.write_back()
+        for path in self.paths:
+            try:
+                file = self.files.open(path)
+            except FileNotFoundError:  # dropped since
+                continue
+            try:
+                file.fdatasync()
+            finally:
+                file.close()
+        for directory in self.directories:
+            if self.files.is_dir(directory):
+                self.files.fsync_dir(directory)
+
+    def _add_walked(self, start: int, end: int) -> None:
+        """Add the queue files and directories of the records in a part of the log."""
+        size = self.queue_file_bytes
+        seen: dict[tuple[str, int, int], None] = {}
+        for record in LogScan(self.log.segments, start):
+            if record.position >= end:
+                break
+            at = record.queue_offset * ENTRY_BYTES
+            seen[record.topic, record.queue_id, at - at % size] = None
+        directories = dict.fromkeys(self.directories)
+        for topic, queue_id, base in seen:
+            directory = self.layout.queue(topic, queue_id)
+            self.paths.append(directory / file_name(base))
+            directories[directory] = directories[directory.parent] = None
+        directories[self.layout.consumequeue] = directories[self.layout.index] = None
+        self.directories = list(directories)
+
+    def _fail(self, name: str, error: OSError) -> None:
+        if judge(Kind.LOG, Step.SYNC, error.errno) is Meaning.RETRY:
+            raise NoDescriptors(f"{name} is not done yet: {error}") from error
+        self.log.fail(f"{name} failed: {error}; restart to recover")
+        raise StoreFailed(self.log.failed) from error
+
 
 QUEUES_PER_HOUSEKEEP: Final = 256
 RECORDS_PER_QUEUE: Final = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inorder.errors import StoreError
-from inorder.store.queueindex import QueueIndex
+from inorder.store.consumequeue import QueueIndex
 from inorder.store.reader import ReadStatus
 from inorder.store.store import Store, WrittenTick
 from inorder.wire.ids import java_hash

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from inorder.broker.journal import Journal, pack, split
 from inorder.disk import Files, OsFiles
+from inorder.store.journal import Journal, pack, split
 from inorder.testing.disk import FakeFiles, Fault
 
 FOLDER = Path("/data/inorder")

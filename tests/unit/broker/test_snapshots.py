@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.snapshots import Snapshot
 from inorder.disk import OsFile, OsFiles
 from inorder.errors import RemoteProtocolError, StoreError
+from inorder.store.snapshot import Snapshot
 
 
 def strict(into: list[bytes]) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 from inorder.config import StoreConfig
 from inorder.errors import StoreError
-from inorder.store.deep import compare
+from inorder.store.mending import compare
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles

@@ -8,11 +8,9 @@ from random import Random
 
 import pytest
 
-from inorder.store import keyhash
+from inorder.store import keyindex as keyhash
 from inorder.store.indexfile import IndexFile
-from inorder.store.keyhash import hash_pure, prefix_hash
-from inorder.store.keyindex import WRITE_ALL, KeyIndex
-from inorder.store.keywords import keys_of
+from inorder.store.keyindex import WRITE_ALL, KeyIndex, hash_pure, keys_of, prefix_hash
 from inorder.store.layout import INDEX_ENTRY, INDEX_HEADER, Layout
 from inorder.testing.disk import FakeFile, FakeFiles, Fault
 from inorder.wire.ids import java_hash

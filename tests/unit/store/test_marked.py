@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from inorder.config import StoreConfig
-from inorder.store.marked import marked_records
+from inorder.store.scan import marked_records
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from inorder.store.consumequeue import QueueFiles, QueueIndex
 from inorder.store.layout import ENTRY, FILLER, Layout
-from inorder.store.queuefiles import QueueFiles
-from inorder.store.queueindex import QueueIndex
 from inorder.testing.disk import FakeFiles
 
 ROOT = Path("/store")

@@ -14,8 +14,8 @@ import pytest
 from inorder.config import StoreConfig
 from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, DiskFull, StoreError, StoreFailed, StoreLocked
-from inorder.store import logscan
-from inorder.store.segment import Segment
+from inorder.store import scan as logscan
+from inorder.store.segments import Segment
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles, Fault

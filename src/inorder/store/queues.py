@@ -17,18 +17,10 @@ from inorder.disk import Files
 from inorder.errors import StoreError
 from inorder.logs import get_logger
 from inorder.store.commitlog import CommitLog
+from inorder.store.consumequeue import QueueFiles, QueueIndex
 from inorder.store.intact import is_gone, leads_to_record, looks_intact
-from inorder.store.layout import (
-    ENTRY,
-    ENTRY_BYTES,
-    Layout,
-    check_topic,
-    file_name,
-    parse_name,
-)
-from inorder.store.queuefiles import QueueFiles
-from inorder.store.queueindex import QueueIndex
-from inorder.store.recordview import record_matches
+from inorder.store.layout import ENTRY, ENTRY_BYTES, Layout, check_topic, file_name, parse_name
+from inorder.store.scan import record_matches
 
 if TYPE_CHECKING:
     from inorder.store.ends import Noted

@@ -1,14 +1,23 @@
-"""Walking over the log from a position to its end, and looking behind that end."""
+"""Walking over the log from a position to its end, and looking behind that end.
+
+The records of the log that hold a mark, found without looking at the others one by one.
+
+A log that holds none is searched as fast as memory is read. Where there is one there are mostly
+more: then the records are read one after the other until one comes without.
+
+Looking at single records in the log without trusting the position that led to them.
+"""
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from typing import Final
 
-from inorder.store.segment import Segment
-from inorder.store.segments import Segments
-from inorder.wire.record import BLANK, MAGIC_V1, MAGIC_V2, ScannedRecord, scan
+from inorder.store.commitlog import CommitLog
+from inorder.store.segments import Segment, Segments
+from inorder.wire.record import BLANK, MAGIC_V1, MAGIC_V2, TWO_INTS, ScannedRecord, scan
 
 MAGICS: Final = (struct.pack(">i", MAGIC_V1), struct.pack(">i", MAGIC_V2))
 MAGIC_AT: Final = 4
@@ -106,3 +115,70 @@ def _first_record(segment: Segment, position: int, data: bytes) -> ScannedRecord
             if record is not None:
                 return record
     return None
+
+
+def marked_records(
+    segments: Segments, start: int, end: int, mark: bytes
+) -> Iterator[ScannedRecord]:
+    """Give the records between two positions whose properties hold `mark`, in their order.
+
+    `start` is where a record begins, or below the oldest byte; `end` is the end of the log.
+    """
+    search = re.compile(re.escape(mark)).search
+    position = max(start, segments.min_position)
+    for segment in list(segments.after(position)):
+        at = max(position, segment.position) - segment.position
+        limit = min(end, segment.end) - segment.position
+        while at < limit:
+            hit = search(segment.view(), at, limit)
+            if hit is None:
+                break
+            at = _record_around(segment, at, limit, hit.start())
+            found = scan(
+                segment.view(), at, limit, position_of_at=segment.position + at, check_crc=False
+            )
+            before = at
+            for record in found:
+                at = record.position + record.size - segment.position
+                if mark not in record.properties:
+                    break
+                yield record
+            if at == before:  # the blank at the end of the segment, or bytes that are no record
+                break
+
+
+def _record_around(segment: Segment, at: int, limit: int, inside: int) -> int:
+    """Return where the record begins that holds the index `inside`."""
+    view = segment.view()
+    while at < limit:
+        size, _ = TWO_INTS.unpack_from(view, at)
+        if size <= 0 or at + size > inside:
+            break
+        at += size
+    return at
+
+
+def record_at(log: CommitLog, position: int, *, check_crc: bool = False) -> ScannedRecord | None:
+    """Return the head of the record that begins exactly at `position`, None if none does."""
+    segment = log.segments.find(position)
+    if segment is None or not 0 <= position < log.end_position:
+        return None
+    found = scan(
+        segment.view(),
+        position - segment.position,
+        min(segment.end, log.end_position) - segment.position,
+        position_of_at=position,
+        check_crc=check_crc,
+    )
+    return next(found, None)
+
+
+def record_matches(
+    log: CommitLog, position: int, size: int, *, topic: str, queue_id: int, queue_offset: int
+) -> bool:
+    """Tell whether a queue entry names the record that it should."""
+    record = record_at(log, position)
+    return record is not None and (
+        (record.size, record.topic, record.queue_id, record.queue_offset)
+        == (size, topic, queue_id, queue_offset)
+    )
