@@ -40,7 +40,7 @@ from inorder.errors import (
     SubscriptionParseFailed,
     SystemError_,
 )
-from inorder.nameserver.kv import KvTable
+from inorder.nameserver.rules import KvTable
 from inorder.net.tls import ServerTls
 from inorder.ordering.keymap import KeyMap, version_of
 from inorder.store.journal import pack as pack_journal

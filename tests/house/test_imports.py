@@ -19,8 +19,8 @@ PURE = [
     "wire",
     "ordering",
     "checker",
-    "nameserver/routes.py",
-    "nameserver/kv.py",
+    "nameserver/rules.py",
+    "nameserver/rules.py",
     "spark/planning.py",
 ]
 

@@ -19,7 +19,7 @@ from inorder.config import BrokerConfig, NameServerConfig
 from inorder.disk import OsFiles
 from inorder.errors import BrokerNameTaken
 from inorder.model import DataVersion, TopicConfig
-from inorder.nameserver.routes import Registration
+from inorder.nameserver.rules import Registration
 from inorder.nameserver.server import NameServer
 from inorder.wire.ids import show_address
 from tests.integration.test_serve_process import TIMEOUT_S, inorder, ready

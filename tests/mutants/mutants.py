@@ -969,7 +969,7 @@ MUTANTS = [
     ),
     Mutant(
         "names-are-not-taken", "A13", "a second broker of a name takes over the routes",
-        "inorder.nameserver.routes",
+        "inorder.nameserver.rules",
         "        self._check_not_taken(new, broker.addresses.get(new.broker_id))\n",
         "",
         "tests/unit/nameserver/test_routes.py::test_the_name_of_a_connected_broker_is_taken",

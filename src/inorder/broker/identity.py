@@ -1,7 +1,7 @@
 """Who a broker is: a random text in its directory, made at the first start, the same ever after.
 
 Name servers tell by it a broker that comes back from another one with its name
-(`nameserver/routes.py`). A directory of RocketMQ, or of an older version, gets one when it is
+(`nameserver/rules.py`). A directory of RocketMQ, or of an older version, gets one when it is
 opened.
 """
 

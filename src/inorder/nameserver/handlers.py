@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.errors import BrokerError, CodeNotSupported, NoPermission, NotFound, SystemError_
 from inorder.model import DataVersion
-from inorder.nameserver.kv import ORDER_TOPIC_CONFIG, KvTable
-from inorder.nameserver.routes import (
+from inorder.nameserver.rules import (
+    ORDER_TOPIC_CONFIG,
     UNIT_FLAG,
     UNIT_SUBSCRIPTION_FLAG,
+    KvTable,
     Registration,
     RouteTable,
     only_zone,

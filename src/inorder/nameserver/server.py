@@ -1,6 +1,6 @@
 """The shell of the name server: sockets, the timer that looks for silent brokers, and the file.
 
-Everything it decides is decided in `routes.py`, `kv.py` and `handlers.py`.
+Everything it decides is decided in `nameserver/rules.py`, `nameserver/rules.py` and `handlers.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from inorder.errors import AlreadyClosed, LocalProtocolError
 from inorder.logs import get_logger
 from inorder.nameserver import handlers
-from inorder.nameserver.kvfile import KvFile
-from inorder.nameserver.routes import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
+from inorder.nameserver.rules import TOPICS_PER_STEP, Gone, RouteStatistics, RouteTable
+from inorder.nameserver.storage import KvFile
 from inorder.net.accepted import ServerConnection
 from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import QuietLog, Refusals
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.config import NameServerConfig
     from inorder.disk import Files
-    from inorder.nameserver.kv import KvTable
+    from inorder.nameserver.rules import KvTable
     from inorder.wire.frame import RawFrame
     from inorder.wire.header import Command
     from inorder.wire.requests.registration import Steps

@@ -14,8 +14,7 @@ import pytest
 from inorder.config import NameServerConfig
 from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver.handlers import Call, Desk, answer
-from inorder.nameserver.kv import KvTable
-from inorder.nameserver.routes import Registration, RouteTable
+from inorder.nameserver.rules import KvTable, Registration, RouteTable
 from inorder.wire import fastjson
 from inorder.wire.frame import FrameDecoder
 from inorder.wire.header import Command, decode_command

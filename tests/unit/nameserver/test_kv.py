@@ -8,9 +8,9 @@ import pytest
 
 from inorder.disk import OsFiles
 from inorder.errors import RemoteProtocolError, SystemError_
-from inorder.nameserver import kv
-from inorder.nameserver.kv import KvTable
-from inorder.nameserver.kvfile import KvFile
+from inorder.nameserver import rules as kv
+from inorder.nameserver.rules import KvTable
+from inorder.nameserver.storage import KvFile
 
 
 def test_values_come_and_go_and_the_namespace_stays() -> None:

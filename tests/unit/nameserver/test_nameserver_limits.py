@@ -6,9 +6,9 @@ import pytest
 
 from inorder.errors import SystemError_
 from inorder.model import DataVersion, TopicConfig
-from inorder.nameserver import kv, routes
-from inorder.nameserver.kv import KvTable
-from inorder.nameserver.routes import Registration, RouteTable
+from inorder.nameserver import rules as kv
+from inorder.nameserver import rules as routes
+from inorder.nameserver.rules import KvTable, Registration, RouteTable
 from inorder.wire.requests.routes import QueueData
 
 

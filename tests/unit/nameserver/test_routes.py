@@ -8,8 +8,8 @@ import pytest
 
 from inorder.errors import BrokerNameTaken, SystemError_
 from inorder.model import DataVersion, TopicConfig
-from inorder.nameserver import routes
-from inorder.nameserver.routes import Registered, Registration, RouteTable, only_zone
+from inorder.nameserver import rules as routes
+from inorder.nameserver.rules import Registered, Registration, RouteTable, only_zone
 from inorder.wire.requests.registration import finish
 from inorder.wire.requests.routes import QueueData, TopicRoute
 

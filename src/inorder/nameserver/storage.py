@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from inorder.errors import RemoteProtocolError
 from inorder.logs import get_logger
-from inorder.nameserver.kv import KvTable
+from inorder.nameserver.rules import KvTable
 
 if TYPE_CHECKING:
     from inorder.disk import Files
