@@ -20,7 +20,7 @@ import msgspec
 
 from inorder.accelerated import native
 from inorder.broker import bulk, hot, pulls, sendrules
-from inorder.broker.state import attributes, ownerrecords
+from inorder.broker.state import ownerrecords
 from inorder.broker.state.commits import CommitTable
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.offsets import OffsetTable
@@ -28,7 +28,8 @@ from inorder.broker.state.producerfile import Encoder
 from inorder.broker.state.producerfile import decode as decode_producers
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.resizes import Resizes
-from inorder.broker.state.topics import TopicTable
+from inorder.broker.topics import rules as attributes
+from inorder.broker.topics.rules import TopicTable
 from inorder.config import StoreConfig
 from inorder.errors import (
     BrokerError,

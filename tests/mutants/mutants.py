@@ -272,7 +272,7 @@ MUTANTS = [
     ),
     Mutant(
         "saved-beyond-the-log", "P1, A1", "what is saved counts although the log has lost its end",
-        "inorder.broker.fingerprints",
+        "inorder.broker.durability",
         "    if depends_on > commit_log.end_position:\n",
         "    if depends_on >= 0:\n        return\n    if depends_on > commit_log.end_position:\n",
         "tests/integration/test_numbered_restart.py::test_a_file_beyond_the_log_is_dropped_for_good",
@@ -1065,7 +1065,7 @@ MUTANTS = [
     ),
     Mutant(
         "doubt-is-ignored", "P2, P4", "after a failed sync of their files owners go on as before",
-        "inorder.broker.safety",
+        "inorder.broker.durability",
         "        if self._broken:\n            raise",
         "        if not self:\n            raise",
         "tests/integration/test_broker_safety.py::"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker import queueends
 from inorder.broker.delayed import Delayed
 from inorder.broker.delayrecovery import recover
-from inorder.broker.foreign import refuse_foreign
+from inorder.broker.durability import Safety, Saving
 from inorder.broker.forwarding import Forwarding
 from inorder.broker.hot import HotPath
 from inorder.broker.identity import load_identity
@@ -38,12 +38,9 @@ from inorder.broker.pulls import Pull, Pulls
 from inorder.broker.registration import Registration
 from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
-from inorder.broker.safety import Safety
-from inorder.broker.saving import Saving, TopicNotes
 from inorder.broker.sendrules import require_writable
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
-from inorder.broker.state.foreign import not_here
 from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.leases import LeaseTable
 from inorder.broker.state.locks import QueueLocks
@@ -51,9 +48,10 @@ from inorder.broker.state.members import Departure, Members
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
-from inorder.broker.state.topics import TopicTable
 from inorder.broker.state.waits import PullWaits
 from inorder.broker.ticks import Answers, Ticks
+from inorder.broker.topics.rules import TopicTable, not_here
+from inorder.broker.topics.storage import TopicNotes, refuse_foreign
 from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.model import TopicQueue

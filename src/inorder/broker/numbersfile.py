@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.fingerprints import check_fits, fingerprint
+from inorder.broker.durability import check_fits, fingerprint
 from inorder.broker.numbering import is_numbered_topic
 from inorder.broker.state.producerfile import Encoder, Saved, decode
 from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, StoreError

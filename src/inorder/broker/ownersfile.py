@@ -15,7 +15,7 @@ far as they speak of.
 
 Progress of stock clients is written down within a second, or when it is answered.
 
-A failed sync of one of these files stops the broker (`safety.py`). The journal heals by a new file
+A failed sync of one of these files stops the broker (`broker/durability.py`). The journal heals by a new file
 that says all that stands, offsets too; it counts when it is on disk and the older ones are gone.
 """
 

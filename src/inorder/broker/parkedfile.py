@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.fingerprints import check_fits, fingerprint
+from inorder.broker.durability import check_fits, fingerprint
 from inorder.broker.state.parkingfile import Saved, decode, encode, encode_queue
 from inorder.broker.state.parkrecords import park_topic, read_event
 from inorder.errors import CorruptRecord, RemoteProtocolError, StoreError

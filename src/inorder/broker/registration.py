@@ -49,7 +49,7 @@ from inorder.wire.requests.routes import (
 from inorder.wire.requests.topics import encode_data_version
 
 if TYPE_CHECKING:
-    from inorder.broker.state.topics import TopicTable
+    from inorder.broker.topics.rules import TopicTable
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
 

@@ -25,7 +25,7 @@ from inorder.store.snapshot import Snapshot
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from inorder.broker.safety import Safety
+    from inorder.broker.durability import Safety
     from inorder.disk import Files
 
 log = get_logger(__name__)

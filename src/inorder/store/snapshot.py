@@ -29,7 +29,7 @@ from inorder.logs import get_logger
 from inorder.store.faults import Kind, Meaning, Step, judge
 
 if TYPE_CHECKING:
-    from inorder.broker.safety import Safety
+    from inorder.broker.durability import Safety
 
 logger = get_logger(__name__)
 

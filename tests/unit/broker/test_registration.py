@@ -11,7 +11,7 @@ import pytest
 
 from inorder.broker import registration as registration_module
 from inorder.broker.registration import Registration
-from inorder.broker.state.topics import TopicTable
+from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, NetConfig
 from inorder.model import TopicConfig
 from inorder.net.accepted import ServerConnection

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from inorder.broker.registration import Registration
-from inorder.broker.state.topics import TopicTable
+from inorder.broker.topics.rules import TopicTable
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig
 from inorder.model import TopicConfig

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inorder.broker.saving import Saving
+from inorder.broker.durability import Saving
 from inorder.testing.clock import FakeClock
 
 

@@ -23,9 +23,9 @@ from inorder.broker.handlers import (
     resizing,
     retries,
     runtime,
-    topics,
 )
 from inorder.broker.handlers.context import BrokerLike, Handler
+from inorder.broker.topics import handlers as topics
 from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import ExtensionCode
 

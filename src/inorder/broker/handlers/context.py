@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from inorder.broker.state.producers import ProducerTable
     from inorder.broker.state.resizing import Plan
     from inorder.broker.state.stats import BrokerStats
-    from inorder.broker.state.topics import TopicTable
+    from inorder.broker.topics.rules import TopicTable
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
     from inorder.disk import Files

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
-from inorder.broker.state import attributes
+from inorder.broker.topics import rules as attributes
 from inorder.errors import SystemError_
 from inorder.model import DataVersion, GroupConfig
 from inorder.wire import fastjson

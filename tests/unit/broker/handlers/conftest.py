@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from inorder.broker.durability import Safety
 from inorder.broker.handlers import HANDLERS
 from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
 from inorder.broker.losses import Losses
 from inorder.broker.ownersfile import OwnersFile, end_of
 from inorder.broker.ownership import Ownership
-from inorder.broker.safety import Safety
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.groups import GroupTable
@@ -28,7 +28,7 @@ from inorder.broker.state.members import Departure, Members
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
-from inorder.broker.state.topics import TopicTable
+from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
 from inorder.model import GroupConfig, TopicConfig, TopicQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.foreign import not_here, problems
+from inorder.broker.topics.rules import not_here, problems
 
 BATCH, COMPACT = {"queue.type": "BatchCQ"}, {"cleanup.policy": "COMPACTION"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.topics import TopicTable
+from inorder.broker.topics.rules import TopicTable
 from inorder.errors import RemoteProtocolError, SystemError_
 from inorder.model import TopicConfig
 from inorder.wire import fastjson

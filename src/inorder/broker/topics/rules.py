@@ -3,24 +3,37 @@
 A send to an unknown topic makes it from a template that carries the inherit bit: `TBW102`, or the
 topics named after the cluster and the broker. A heartbeat makes the retry topic of its group. An
 admin makes any other. Every change counts in `data_version`, by which name servers notice it.
+
+Which directories of Apache RocketMQ hold queues that we cannot read.
+
+    queue.type=BatchCQ          a queue's entries have 46 bytes and stand for several messages each;
+                                they lie in `batchconsumequeue/<topic>/<queue id>/`
+    cleanup.policy=COMPACTION   old messages of a queue are in `compaction/compactionLog/<topic>/`
+                                and not in the log any more
+
+Read as plain queues they would show a part of the messages and hide the others. Earlier versions
+of ours took the attributes and kept plain queues all the same: there they mean nothing and are
+dropped.
+
+Topic attributes: `+name=value` sets, `-name` removes; each name has a set of legal values.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
-from inorder.broker.state import attributes
-from inorder.errors import SystemError_
+from inorder.errors import InvalidParameter, RemoteProtocolError, SystemError_
 from inorder.model import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from inorder.ordering import keymap
 from inorder.wire import fastjson
 from inorder.wire.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
     FIXED_SYSTEM_TOPICS,
     HALF_TOPIC,
-    NOT_SENDABLE_TOPICS,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
     SCHEDULE_TOPIC,
@@ -28,12 +41,168 @@ from inorder.wire.names import (
     SYSTEM_TOPIC_PREFIX,
     TIMER_TOPIC,
     retry_topic,
-    validate_topic,
 )
 from inorder.wire.requests.topics import TopicTable as TopicTableBody
 from inorder.wire.requests.topics import data_version_to_json, topic_config_to_json
 
-__all__ = ["NOT_SENDABLE_TOPICS", "TopicTable", "validate_topic"]
+NOT_HERE: Final[Mapping[str, str]] = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
+"""Attributes of topics, and the value of each that we do not have."""
+
+TOPICS_SHOWN: Final = 5
+
+
+def not_here(attributes: Mapping[str, str]) -> list[str]:
+    """Return the names of the attributes whose values we do not have."""
+    return [name for name, value in NOT_HERE.items() if attributes.get(name) == value]
+
+
+def problems(
+    topics: Mapping[str, Mapping[str, str]],
+    batched: Collection[str],
+    compacted: Collection[str],
+    *,
+    ours: bool,
+) -> list[str]:
+    """Return why a directory is not opened; nothing if it is.
+
+    `topics` are the attributes of the topics by name; `batched` and `compacted` the topics with
+    files of such queues. A directory that was `ours` before has plain queues where it has no such
+    files.
+    """
+    found = [
+        f"topic {topic} has batch queues (batchconsumequeue/{topic}, queue.type=BatchCQ)"
+        for topic in sorted(batched)
+    ]
+    found += [
+        f"topic {topic} is compacted (compaction/compactionLog/{topic}, cleanup.policy=COMPACTION)"
+        for topic in sorted(compacted)
+    ]
+    if not ours:
+        found += [
+            f"topic {topic} has the attribute {name}={NOT_HERE[name]}"
+            for topic, attributes in sorted(topics.items())
+            if topic not in batched and topic not in compacted
+            for name in not_here(attributes)
+        ]
+    return found
+
+
+LONG_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """What an attribute may hold, and whether it may change once the topic exists."""
+
+    changeable: bool
+    check: Callable[[str], None]
+
+
+def parse_changes(text: str) -> dict[str, str]:
+    """Read `+a=1,-b` into {"+a": "1", "-b": ""}."""
+    changes: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        key, equals, value = part.partition("=")
+        if equals and "+" not in key:
+            raise SystemError_(f"add/alter attribute format is wrong: {key}")
+        if not equals and "-" not in key:
+            raise SystemError_(f"delete attribute format is wrong: {key}")
+        if key in changes:
+            raise SystemError_(f"key duplication: {key}")
+        changes[key] = value
+    return changes
+
+
+def alter(
+    current: Mapping[str, str],
+    changes: Mapping[str, str],
+    *,
+    create: bool,
+    known: Mapping[str, Attribute] | None = None,
+) -> dict[str, str]:
+    """Return the attributes after `changes`; SystemError_ names the first one that is wrong."""
+    known = TOPIC_ATTRIBUTES if known is None else known
+    result = dict(current)
+    for signed, value in changes.items():
+        sign, name = signed[:1], signed[1:]
+        if not name or "+" in name or "-" in name:
+            raise SystemError_("kv string format wrong.")
+        if sign == "+":
+            _check(name, value, known, new=create)
+            result[name] = value
+        elif create:
+            raise SystemError_(f"only add attribute is supported while creating topic. key: {name}")
+        elif sign == "-":
+            if name not in current:
+                raise SystemError_(f"attempt to delete a nonexistent key: {name}")
+            _check(name, None, known, new=False)
+            result.pop(name, None)
+        else:
+            raise SystemError_(f"wrong format key: {name}")
+    return result
+
+
+def _check(name: str, value: str | None, known: Mapping[str, Attribute], *, new: bool) -> None:
+    attribute = known.get(name)
+    if attribute is None:
+        raise SystemError_(f"unsupported key: {name}")
+    if not new and not attribute.changeable:
+        raise SystemError_(f"attempt to update an unchangeable attribute. key: {name}")
+    if value is not None:
+        attribute.check(value)
+
+
+def _one_of(*allowed: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value not in allowed:
+            raise SystemError_(f"value is not in set: [{', '.join(allowed)}]")
+
+    return check
+
+
+def _between(low: int, high: int) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        try:
+            number = int(value)
+        except ValueError:
+            raise SystemError_(f'For input string: "{value}"') from None
+        if not low <= number <= high:
+            raise SystemError_(f"value is not in range({low}, {high})")
+
+    return check
+
+
+def _key_map(value: str) -> None:
+    try:
+        keymap.KeyMap.decode(value)
+    except RemoteProtocolError as error:
+        raise SystemError_(str(error)) from None
+
+
+def _but(name: str, check: Callable[[str], None]) -> Callable[[str], None]:
+    """Refuse the value of an attribute that RocketMQ has and we have not."""
+
+    def check_here(value: str) -> None:
+        check(value)
+        if value == NOT_HERE[name]:
+            raise InvalidParameter(
+                f"{name}={value} is not supported by this broker; make the topic without it"
+            )
+
+    return check_here
+
+
+TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
+    "queue.type": Attribute(False, _but("queue.type", _one_of("BatchCQ", "SimpleCQ"))),
+    "cleanup.policy": Attribute(False, _but("cleanup.policy", _one_of("DELETE", "COMPACTION"))),
+    "message.type": Attribute(
+        True, _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+    ),
+    "reserve.time": Attribute(True, _between(-1, LONG_MAX)),
+    keymap.ATTRIBUTE: Attribute(True, _key_map),
+}
+GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
+
 
 READ_WRITE = PERM_READ | PERM_WRITE
 DELAY_LEVELS = 18
@@ -173,7 +342,7 @@ class TopicTable:
         """Return `config` with the attributes that result from `changes` to those stored now."""
         old = self._table.get(config.name)
         current = {} if old is None else old.attributes
-        return replace(config, attributes=attributes.alter(current, changes, create=old is None))
+        return replace(config, attributes=alter(current, changes, create=old is None))
 
     def set_order(self, names: Collection[str], now_ms: int) -> list[TopicConfig]:
         """Take over which topics are ordered, as the name servers say; return what changed."""

@@ -10,26 +10,35 @@ So a topic may hold acknowledged messages before `topics.json` has it. A kill wo
 messages and forget how many queues the topic had, on which the order of keys depends. So every
 change of a topic is put into `topics.json.new` at once (`TopicNotes`), as safe as a message is by
 the flush mode, and done again at the next start if `topics.json` does not have it.
+
+Telling a log from another: the checksum of the bytes before a position.
+
+What is saved beside the log names the position that it depends on and this checksum, so that a log
+that lost its end and grew again, or was put there from elsewhere, is not taken for the same.
+
+What stops a broker that still runs: files of `inorder/` whose sync has failed.
+
+Owners, commits, generations and versions rest on these files. While one of them is in doubt the
+broker takes no messages, grants, renews and frees no queue under an epoch and takes no commit:
+whatever it acknowledged might be gone after a restart. What was stored before can be read. Each
+file is written anew, whole, until a new one is on disk (`store/faults.py`); then all goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-import msgspec
-
-from inorder.disk import File, Files
-from inorder.errors import RemoteProtocolError
+from inorder.errors import RemoteProtocolError, StoreFailed
 from inorder.logs import get_logger
-from inorder.wire.requests.topics import decode_topic_config, encode_topic_config
 
 if TYPE_CHECKING:
     from inorder.broker.offload import Offload
-    from inorder.broker.state.topics import TopicChange, TopicTable
     from inorder.clock import Clock
     from inorder.net.fairness import Turns
+    from inorder.store.commitlog import CommitLog
     from inorder.store.snapshot import Snapshot
 
 log = get_logger(__name__)
@@ -37,7 +46,6 @@ log = get_logger(__name__)
 TEXTS_AT_ONCE: Final = 400
 SLOW_SAVE_MS: Final = 10
 SAVE_WAIT_MS_MAX: Final = 2000
-NOTES_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Table(Protocol):
@@ -167,98 +175,82 @@ class Saving:
         self._waiting = rest
 
 
-_DELETED: Final = b"null"
+FINGERPRINT_BYTES: Final = 256
 
 
-class _Note(msgspec.Struct):
-    counter: int
-    name: str
-    config: msgspec.Raw
+def fingerprint(commit_log: CommitLog, position: int) -> int:
+    """Return the checksum of the bytes before a position."""
+    segment = commit_log.segments.find(position - 1) if position else None
+    if segment is None:
+        return 0
+    start = max(segment.position, position - FINGERPRINT_BYTES)
+    return zlib.crc32(segment.read(position - start, start))
 
 
-class TopicNotes:
-    """Changes of topics since `topics.json` was last saved, a line each: `topics.json.new`.
+def check_fits(commit_log: CommitLog, depends_on: int, log_crc: int) -> None:
+    """Raise RemoteProtocolError unless the log is the one that something depends on."""
+    if depends_on > commit_log.end_position:
+        raise RemoteProtocolError(
+            f"it depends on the log up to {depends_on}, which was lost: it ends at "
+            f"{commit_log.end_position}"
+        )
+    if depends_on > commit_log.min_position and log_crc != fingerprint(commit_log, depends_on):
+        raise RemoteProtocolError(f"the log before {depends_on} is another one")
 
-    A line has the table's version after the change. One that is not above the version of the saved
-    table is old, for the table has it.
-    """
 
-    def __init__(self, files: Files, path: Path) -> None:
-        self._files = files
-        self._path = path
-        self._file: File | None = None
-        self._size = 0
+class Safety:
+    """The files in doubt, by name. Each is said once when it breaks and once when it is mended."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._broken: dict[str, str] = {}
 
     def __repr__(self) -> str:
-        return f"TopicNotes({str(self._path)!r}, bytes={self._size})"
+        return f"Safety(broken={sorted(self._broken)})"
 
-    def add(self, changes: list[TopicChange], *, covered: bool, durable: bool) -> None:
-        """Note changes; `covered` says that all before them are saved.
+    @property
+    def broken(self) -> bool:
+        """Tell whether a file is in doubt."""
+        return bool(self._broken)
 
-        If the disk does not take them they are in the next save.
+    @property
+    def reason(self) -> str | None:
+        """Return why nothing is acknowledged, None if all is well."""
+        for name, why in list(self._broken.items()):
+            return f"{self._folder / name} is in doubt and being written anew: {why}"
+        return None
+
+    def is_broken(self, name: str) -> bool:
+        """Tell whether this file is in doubt."""
+        return name in self._broken
+
+    def require(self) -> None:
+        """Refuse what rests on these files.
+
+        Raises:
+            StoreFailed: one of them is in doubt.
         """
-        try:
-            self._add(changes, covered=covered, durable=durable)
-        except OSError as error:
-            log.error("changes of topics are not noted file=%s error=%s", self._path, error)
+        if self._broken:
+            raise StoreFailed(self.reason or "")
 
-    def _add(self, changes: list[TopicChange], *, covered: bool, durable: bool) -> None:
-        if self._file is None:
-            self._files.makedirs(self._path.parent)
-            self._file = self._files.open(self._path, create=True)
-            self._file.truncate(0)
-            self._size = 0
-            if durable:
-                self._files.fsync_dir(self._path.parent)
-        elif covered:
-            self._file.truncate(0)
-            self._size = 0
-        text = b"".join([_line(change) for change in changes])
-        if self._size + len(text) > NOTES_BYTES_MAX:
-            return  # the saves are far behind: the disk is in trouble
-        self._file.pwrite(text, self._size)
-        self._size += len(text)
-        if durable:
-            self._file.fdatasync()
+    def broke(self, name: str, error: object) -> None:
+        """Take note of a failed sync; for any thread."""
+        if name not in self._broken:
+            log.critical(
+                "a sync failed: the broker takes no more messages and commits and grants no queues "
+                "until the file is written anew and that is on disk; that is tried every few "
+                "seconds, reads go on. Look at the disk. file=%s error=%s",
+                self._folder / name,
+                error,
+            )
+        self._broken[name] = str(error)
 
-    def close(self, *, remove: bool) -> None:
-        """Close the file; after a clean stop it is not needed."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if remove:
-            self._files.remove(self._path)
-
-    def load(self, topics: TopicTable, now_ms: int) -> int:
-        """Do the changes that the saved table does not have; return how many."""
-        if not self._files.exists(self._path):
-            return 0
-        file = self._files.open(self._path)
-        try:
-            content = file.pread(min(file.size(), NOTES_BYTES_MAX), 0)
-        finally:
-            file.close()
-        saved = topics.data_version.counter
-        found = 0
-        for line in content.split(b"\n"):
-            try:
-                note = msgspec.json.decode(line, type=_Note)
-                text = bytes(note.config)
-                config = None if text == _DELETED else decode_topic_config(text)
-            except (msgspec.MsgspecError, UnicodeError, RemoteProtocolError):
-                continue  # cut by a crash: a line that is not whole was not relied upon
-            if note.counter > saved:
-                found += 1
-                if config is None:
-                    topics.delete(note.name, now_ms)
-                elif topics.get(note.name) != config:
-                    topics.put(config, now_ms)
-        if found:
-            log.warning("changes of topics after the last save of topics.json: %d", found)
-        return found
-
-
-def _line(change: TopicChange) -> bytes:
-    counter, name, config = change
-    raw = _DELETED if config is None else encode_topic_config(config)
-    return msgspec.json.encode(_Note(counter, name, msgspec.Raw(raw))) + b"\n"
+    def mended(self, name: str) -> None:
+        """Take note that all that the file must hold is in a new one, on disk; for any thread."""
+        if self._broken.pop(name, None) is not None:
+            more = ": commits and grants are taken again, and messages unless the log has failed"
+            log.warning(
+                "written anew and on disk file=%s%s",
+                self._folder / name,
+                "" if self._broken else more,
+            )

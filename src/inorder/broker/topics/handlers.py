@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.attributes import parse_changes
+from inorder.broker.topics.rules import parse_changes
 from inorder.errors import InvalidParameter, SystemError_
 from inorder.logs import get_logger
 from inorder.model import TopicConfig

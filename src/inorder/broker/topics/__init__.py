@@ -1,0 +1,1 @@
+"""Topics: configs, attributes, and notes of changes."""

@@ -1,0 +1,190 @@
+"""Saving the tables of names, topics and groups, without stopping the loop for the disk.
+
+    a change      the table is marked, and a save of it begins unless one runs
+    a save        the text is made on the loop, a large one over several turns; a thread writes it
+    a request     that changed a table is answered when a save that covers the change has ended
+                  (`Router` waits on `saved`), unless names are made so fast that saves wait for
+                  one another; sends and pulls that make a name never wait
+
+So a topic may hold acknowledged messages before `topics.json` has it. A kill would leave the
+messages and forget how many queues the topic had, on which the order of keys depends. So every
+change of a topic is put into `topics.json.new` at once (`TopicNotes`), as safe as a message is by
+the flush mode, and done again at the next start if `topics.json` does not have it.
+
+Refusing a directory of Apache RocketMQ that we cannot read, before anything is written to it.
+
+The rules are in `broker/topics/rules.py`. Here the directory is looked at, and only read, without its
+lock: whatever cannot be read is left to the start itself, which says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from inorder.broker.topics.rules import NOT_HERE, TOPICS_SHOWN, problems
+from inorder.disk import File, Files
+from inorder.errors import RemoteProtocolError, StoreError
+from inorder.logs import get_logger
+from inorder.wire.requests.topics import TopicTable as TopicTableBody
+from inorder.wire.requests.topics import decode_topic_config, encode_topic_config
+
+if TYPE_CHECKING:
+    from inorder.broker.topics.rules import TopicChange, TopicTable
+
+log = get_logger(__name__)
+NOTES_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+_DELETED: Final = b"null"
+
+
+class _Note(msgspec.Struct):
+    counter: int
+    name: str
+    config: msgspec.Raw
+
+
+class TopicNotes:
+    """Changes of topics since `topics.json` was last saved, a line each: `topics.json.new`.
+
+    A line has the table's version after the change. One that is not above the version of the saved
+    table is old, for the table has it.
+    """
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files = files
+        self._path = path
+        self._file: File | None = None
+        self._size = 0
+
+    def __repr__(self) -> str:
+        return f"TopicNotes({str(self._path)!r}, bytes={self._size})"
+
+    def add(self, changes: list[TopicChange], *, covered: bool, durable: bool) -> None:
+        """Note changes; `covered` says that all before them are saved.
+
+        If the disk does not take them they are in the next save.
+        """
+        try:
+            self._add(changes, covered=covered, durable=durable)
+        except OSError as error:
+            log.error("changes of topics are not noted file=%s error=%s", self._path, error)
+
+    def _add(self, changes: list[TopicChange], *, covered: bool, durable: bool) -> None:
+        if self._file is None:
+            self._files.makedirs(self._path.parent)
+            self._file = self._files.open(self._path, create=True)
+            self._file.truncate(0)
+            self._size = 0
+            if durable:
+                self._files.fsync_dir(self._path.parent)
+        elif covered:
+            self._file.truncate(0)
+            self._size = 0
+        text = b"".join([_line(change) for change in changes])
+        if self._size + len(text) > NOTES_BYTES_MAX:
+            return  # the saves are far behind: the disk is in trouble
+        self._file.pwrite(text, self._size)
+        self._size += len(text)
+        if durable:
+            self._file.fdatasync()
+
+    def close(self, *, remove: bool) -> None:
+        """Close the file; after a clean stop it is not needed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if remove:
+            self._files.remove(self._path)
+
+    def load(self, topics: TopicTable, now_ms: int) -> int:
+        """Do the changes that the saved table does not have; return how many."""
+        if not self._files.exists(self._path):
+            return 0
+        file = self._files.open(self._path)
+        try:
+            content = file.pread(min(file.size(), NOTES_BYTES_MAX), 0)
+        finally:
+            file.close()
+        saved = topics.data_version.counter
+        found = 0
+        for line in content.split(b"\n"):
+            try:
+                note = msgspec.json.decode(line, type=_Note)
+                text = bytes(note.config)
+                config = None if text == _DELETED else decode_topic_config(text)
+            except (msgspec.MsgspecError, UnicodeError, RemoteProtocolError):
+                continue  # cut by a crash: a line that is not whole was not relied upon
+            if note.counter > saved:
+                found += 1
+                if config is None:
+                    topics.delete(note.name, now_ms)
+                elif topics.get(note.name) != config:
+                    topics.put(config, now_ms)
+        if found:
+            log.warning("changes of topics after the last save of topics.json: %d", found)
+        return found
+
+
+def _line(change: TopicChange) -> bytes:
+    counter, name, config = change
+    raw = _DELETED if config is None else encode_topic_config(config)
+    return msgspec.json.encode(_Note(counter, name, msgspec.Raw(raw))) + b"\n"
+
+
+def refuse_foreign(files: Files, root: Path) -> None:
+    """Look for queues that we cannot read.
+
+    Raises:
+        StoreError: there are some; nothing was changed.
+    """
+    found = problems(
+        _attributes(files, root / "config" / "topics.json"),
+        _with_files(files, root / "batchconsumequeue"),
+        _with_files(files, root / "compaction" / "compactionLog"),
+        ours=files.exists(root / "inorder" / "positions"),
+    )
+    if found:
+        more = "" if len(found) <= TOPICS_SHOWN else f"; and {len(found) - TOPICS_SHOWN} more"
+        raise StoreError(
+            f"{root} holds queues of Apache RocketMQ that inorder cannot read, and nothing of it "
+            f"was changed: {'; '.join(found[:TOPICS_SHOWN])}{more}. Leave the directory to "
+            "RocketMQ, or delete these topics there, with their queues, and try again"
+        )
+
+
+def _attributes(files: Files, path: Path) -> dict[str, dict[str, str]]:
+    for one in (path, path.with_name(path.name + ".bak")):
+        with contextlib.suppress(OSError, RemoteProtocolError):
+            content = _read(files, one)
+            if not any(value.encode() in content for value in NOT_HERE.values()):
+                return {}
+            topics = TopicTableBody.decode(content).topics
+            return {name: config.attributes for name, config in topics.items()}
+    return {}
+
+
+def _read(files: Files, path: Path) -> bytes:
+    file = files.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def _with_files(files: Files, folder: Path) -> list[str]:
+    """Return the topics below a folder of `<topic>/<queue id>/<file>` that have a file."""
+    return [
+        topic
+        for topic in files.listdir(folder)
+        if files.is_dir(folder / topic)
+        and any(
+            files.listdir(folder / topic / queue)
+            for queue in files.listdir(folder / topic)
+            if files.is_dir(folder / topic / queue)
+        )
+    ]
