@@ -20,9 +20,9 @@ import msgspec
 
 from inorder.accelerated import native
 from inorder.broker import bulk, hot, pulls, sendrules
+from inorder.broker.groups.rules import GroupTable
 from inorder.broker.state import ownerrecords
 from inorder.broker.state.commits import CommitTable
-from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producerfile import Encoder
 from inorder.broker.state.producerfile import decode as decode_producers

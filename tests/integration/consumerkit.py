@@ -168,7 +168,7 @@ def play(
 
     if not stock:
         return run(main, seed)
-    with patch("inorder.broker.handlers.members.CAPABILITY", "stock"):
+    with patch("inorder.wire.extensions.CAPABILITY", "stock"):
         return run(main, seed)
 
 

@@ -18,7 +18,7 @@ from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 from inorder.wire.requests.pulls import parse_subscription
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, place, play
 
-BROKER, CLIENT = "inorder.broker.handlers.members", "inorder.client.differing"
+BROKER, CLIENT = "inorder.broker.groups.handlers", "inorder.client.differing"
 REFUSES = BrokerConfig(refuse_different_subscriptions=True)
 
 

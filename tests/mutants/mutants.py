@@ -1056,7 +1056,7 @@ MUTANTS = [
     ),
     Mutant(
         "topics-not-subscribed-do-not-count", "P4", "only tags are compared, not topics",
-        "inorder.broker.state.subscriptions",
+        "inorder.broker.groups.rules",
         "            views.setdefault(wishes.get(topic), []).append(client_id)\n",
         "            if topic in wishes:\n"
         "                views.setdefault(wishes[topic], []).append(client_id)\n",

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from inorder.broker.state.members import Departure, Member, Members
+from inorder.broker.groups.rules import Departure, Member, Members
 from inorder.model import Subscription
 
 CONNECTIONS = st.integers(1, 5)

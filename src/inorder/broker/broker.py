@@ -21,6 +21,8 @@ from inorder.broker.delayed import Delayed
 from inorder.broker.delayrecovery import recover
 from inorder.broker.durability import Safety, Saving
 from inorder.broker.forwarding import Forwarding
+from inorder.broker.groups.rules import Departure, GroupTable, Members
+from inorder.broker.groups.service import Notices
 from inorder.broker.hot import HotPath
 from inorder.broker.identity import load_identity
 from inorder.broker.keeping import Keeping
@@ -28,7 +30,6 @@ from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
 from inorder.broker.losses import Losses
 from inorder.broker.mending import Mending
-from inorder.broker.notices import Notices
 from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
 from inorder.broker.ownersfile import OwnersFile, end_of
@@ -41,10 +42,8 @@ from inorder.broker.router import Router
 from inorder.broker.sendrules import require_writable
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
-from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.leases import LeaseTable
 from inorder.broker.state.locks import QueueLocks
-from inorder.broker.state.members import Departure, Members
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats

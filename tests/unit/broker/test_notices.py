@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from inorder.broker.notices import UNLOCKED_MS, Notices
-from inorder.broker.state.members import Member, Members
+from inorder.broker.groups.rules import Member, Members
+from inorder.broker.groups.service import UNLOCKED_MS, Notices
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import LanguageCode
 from inorder.wire.header import Command

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from inorder.broker.groups import handlers as connections
+from inorder.broker.groups import handlers as groups
+from inorder.broker.groups import handlers as members
+from inorder.broker.groups import relay as clients
 from inorder.broker.handlers import (
-    clients,
-    connections,
-    groups,
     leases,
     locks,
-    members,
     offsets,
     parking,
     producers,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from random import Random
 
+    from inorder.broker.groups.rules import Departure, GroupTable, Members
     from inorder.broker.leaseclock import LeaseClock
     from inorder.broker.leasing import Leasing
     from inorder.broker.losses import Losses
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from inorder.broker.parking import Parking
     from inorder.broker.state.commits import Manner, Ruling
     from inorder.broker.state.delays import Delays
-    from inorder.broker.state.groups import GroupTable
     from inorder.broker.state.leases import LeaseTable
     from inorder.broker.state.locks import QueueLocks
-    from inorder.broker.state.members import Departure, Members
     from inorder.broker.state.offsets import OffsetTable
     from inorder.broker.state.producers import ProducerTable
     from inorder.broker.state.resizing import Plan

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.broker.handlers.clients import tell_reset
+from inorder.broker.groups.relay import tell_reset
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.handlers.offsets import answer_rested, answer_settled
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound

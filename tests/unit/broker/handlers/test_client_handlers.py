@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.handlers.clients import tell_reset
-from inorder.broker.state.members import Member
+from inorder.broker.groups.relay import tell_reset
+from inorder.broker.groups.rules import Member
 from inorder.errors import ConnectionLost, RequestTimeout, SystemError_
 from inorder.model import TopicQueue
 from inorder.wire.codes import LanguageCode

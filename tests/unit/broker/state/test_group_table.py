@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.groups import GroupTable
+from inorder.broker.groups.rules import GroupTable
 from inorder.errors import SystemError_
 from inorder.model import GroupConfig
 

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inorder.broker.state.members import (
-    GROUPS_PER_CONNECTION_MAX,
-    Departed,
-    Member,
-    Members,
-    Notice,
-)
+from inorder.broker.groups.rules import GROUPS_PER_CONNECTION_MAX, Departed, Member, Members, Notice
 from inorder.model import Subscription
 
 

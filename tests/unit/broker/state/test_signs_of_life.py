@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.broker.state.members import Member, Members
+from inorder.broker.groups.rules import Member, Members
 from inorder.broker.state.signs import SignsOfLife
 
 

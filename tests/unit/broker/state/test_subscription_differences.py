@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder import errors
-from inorder.broker.state.members import Member, Members
-from inorder.broker.state.subscriptions import differences, in_words, wishes_of
+from inorder.broker.groups.rules import Member, Members, differences, in_words, wishes_of
 from inorder.errors import BROKER_ERRORS
 from inorder.wire.extensions import ExtensionAnswer
 from inorder.wire.requests.connections import ConsumerConnections, Difference

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from inorder.broker.groups.rules import GroupTable
 from inorder.broker.state import offsets, waits
-from inorder.broker.state.groups import GroupTable
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.waits import PullWaits, Wait
 from inorder.errors import SystemError_

@@ -1,28 +1,52 @@
-"""Clients: heartbeat (34), unregister (35), members of a group (38), subscription check (46)."""
+"""Consumer groups: create, change (200, 225), list (201), show (352), delete (207); 353.
+
+Clients: heartbeat (34), unregister (35), members of a group (38), subscription check (46).
+
+Who is connected: consumers (203), producers (204, 328), what a group subscribes to (345).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from inorder.broker.groups import rules as subscriptions
+from inorder.broker.groups.rules import BROADCASTING, Member, Notice
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state import subscriptions
-from inorder.broker.state.members import BROADCASTING, Member, Notice
-from inorder.errors import SystemError_
+from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger
-from inorder.model import TopicConfig
+from inorder.model import GroupConfig, TopicConfig
 from inorder.wire import fastjson
-from inorder.wire.codes import ResponseCode
+from inorder.wire.codes import LanguageCode, ResponseCode
 from inorder.wire.extensions import CAPABILITY, DIFFERING, PROTOCOL, ExtensionAnswer
 from inorder.wire.fields import decode_fields
+from inorder.wire.names import validate_group
+from inorder.wire.requests.connections import (
+    ClientConnection,
+    ConsumerConnections,
+    encode_producer_connections,
+    encode_producers,
+    encode_subscription,
+)
 from inorder.wire.requests.groups import (
     ClientConfigCheck,
     ClientHeartbeat,
     ConsumerData,
+    DeleteGroup,
     GetConsumerList,
+    GetGroupConfig,
     UnregisterClient,
+    decode_group_config_request,
+    decode_group_configs,
+    encode_group_config,
 )
 from inorder.wire.requests.nameserver import encode_consumer_ids
+from inorder.wire.requests.offsets import (
+    ForbidGroup,
+    GetConsumerConnections,
+    GetProducerConnections,
+    GetSubscription,
+)
 from inorder.wire.requests.pulls import TAG
 
 if TYPE_CHECKING:
@@ -30,6 +54,86 @@ if TYPE_CHECKING:
     from inorder.wire.header import Command
 
 logger = get_logger(__name__)
+
+
+def update_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Create or change a group."""
+    _apply(broker, [decode_group_config_request(command.body)], connection.peer)
+    return command.reply()
+
+
+def update_group_list(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Create or change several groups; none if one has an illegal name."""
+    _apply(broker, decode_group_configs(command.body), connection.peer)
+    return command.reply()
+
+
+def _apply(broker: BrokerLike, configs: list[GroupConfig], peer: str) -> None:
+    for config in configs:
+        invalid = validate_group(config.name)
+        if invalid is not None:
+            raise InvalidParameter(invalid)
+    for config in configs:
+        broker.groups.put(config, broker.clock.now_ms())
+        logger.info("group=%s created or changed peer=%s", config.name, peer)
+    broker.save_groups()
+
+
+def get_all_groups(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer all groups; the paging that newer clients ask for is optional and not used."""
+    return command.reply(body=broker.groups.encode(pretty=False))
+
+
+def get_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer one group, which is made by this if the settings allow it."""
+    name = decode_fields(GetGroupConfig, command.fields).group
+    config = broker.find_group(name)
+    if config is None:
+        return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+    return command.reply(body=encode_group_config(config))
+
+
+def delete_group(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command | Coroutine[Any, Any, Command]:
+    """Forget a group, with its offsets if asked to; an unknown one is no error."""
+    request = decode_fields(DeleteGroup, command.fields)
+    if broker.groups.delete(request.group, broker.clock.now_ms()) is not None:
+        broker.save_groups()
+        logger.info("group=%s deleted peer=%s", request.group, connection.peer)
+    if not request.clean_offset:
+        return command.reply()
+    broker.ownership.forget(group=request.group)
+    return _answer_forgotten(broker, request.group, command.reply())
+
+
+async def _answer_forgotten(broker: BrokerLike, group: str, answer: Command) -> Command:
+    """Answer when it is on disk that a group which comes again begins anew."""
+    await broker.resizing.rewinding.group_deleted(group)
+    return answer
+
+
+def forbid_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Say whether a group may read a topic, after changing it if the request says so."""
+    request = decode_fields(ForbidGroup, command.fields)
+    group, topic = request.group, request.topic
+    if request.readable is not None:
+        if group not in broker.groups:
+            raise GroupNotFound(f"Group {group} does not exist")
+        if topic not in broker.topics:
+            raise TopicNotFound(f"Topic {topic} does not exist")
+        before = broker.groups.data_version.counter
+        broker.groups.forbid(
+            group, topic, forbidden=not request.readable, now_ms=broker.clock.now_ms()
+        )
+        if broker.groups.data_version.counter != before:
+            broker.save_groups()
+    readable = not broker.groups.is_forbidden(group, topic)
+    body = fastjson.dumps({"group": group, "readable": readable, "topic": topic})
+    return command.reply(remark="", body=body)
+
 
 RETRY_QUEUES_MAX = 65_536
 SAY_DIFFERING_MS = 60_000
@@ -280,3 +384,71 @@ def check_client_config(
             f"The broker does not support consumer to filter message by {kind}",
         )
     return command.reply()
+
+
+def get_consumer_connections(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the clients of a group and what it subscribes to; 206 if nobody is there.
+
+    A client that came back on a new connection is shown once.
+    """
+    name = decode_fields(GetConsumerConnections, command.fields).consumer_group
+    group = broker.members.group(name)
+    if group is None:
+        return command.reply(
+            ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
+        )
+    answer = ConsumerConnections(
+        tuple(_show(broker, one) for one in group.members.values() if not one.superseded),
+        group.consume_from,
+        group.consume_type,
+        group.message_model,
+        group.subscriptions,
+        group.differences(),
+    )
+    return command.reply(body=answer.encode())
+
+
+def get_producer_connections(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the clients of a producer group; code 1 if there is none."""
+    name = decode_fields(GetProducerConnections, command.fields).producer_group
+    found = broker.members.producers(name)
+    if not found:
+        return command.reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+    shown = [_show(broker, member) for member in found]
+    return command.reply(body=encode_producer_connections(shown))
+
+
+def get_all_producers(
+    broker: BrokerLike, connection: ServerConnection, command: Command
+) -> Command:
+    """Answer the clients of all producer groups."""
+    members = broker.members
+    groups = {
+        name: [_show(broker, member) for member in members.producers(name)]
+        for name in members.producer_groups()
+    }
+    return command.reply(body=encode_producers(groups))
+
+
+def get_subscription(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+    """Answer what an online group wants of a topic; nothing if it wants nothing."""
+    request = decode_fields(GetSubscription, command.fields)
+    found = broker.members.subscription(request.group, request.topic)
+    return command.reply(body=encode_subscription(request.group, request.topic, found))
+
+
+def _show(broker: BrokerLike, member: Member[ServerConnection]) -> ClientConnection:
+    languages = LanguageCode.__members__.values()
+    language = member.language if member.language in languages else LanguageCode.OTHER
+    silent_ms = broker.clock.monotonic_ms() - member.seen_ms
+    return ClientConnection(
+        member.client_id,
+        member.connection.peer,
+        LanguageCode(language).name,
+        member.version,
+        broker.clock.now_ms() - silent_ms,
+    )

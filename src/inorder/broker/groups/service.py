@@ -19,7 +19,7 @@ from inorder.wire.extensions import ROUTE_TOPIC
 from inorder.wire.header import Command
 
 if TYPE_CHECKING:
-    from inorder.broker.state.members import Members
+    from inorder.broker.groups.rules import Members
     from inorder.net.accepted import ServerConnection
 
 UNLOCKED_MS: Final = 100

@@ -1,0 +1,1 @@
+"""Consumer groups: configs, members, notices, and questions to consumers."""
