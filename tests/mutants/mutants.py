@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _LEASES = "inorder.broker.state.leases"
 _LEASING = "inorder.broker.leasing"
-_OWNERSHIP = "inorder.broker.ownership"
+_OWNERSHIP = "inorder.broker.locks.service"
 _OWNERS_FILE = "inorder.broker.ownersfile"
 _STARTS = "inorder.broker.starts"
 _TENURE = "inorder.client.state.tenure"

@@ -28,12 +28,13 @@ from inorder.broker.identity import load_identity
 from inorder.broker.keeping import Keeping
 from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
+from inorder.broker.locks.rules import QueueLocks
+from inorder.broker.locks.service import Ownership
 from inorder.broker.losses import Losses
 from inorder.broker.mending import Mending
 from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
 from inorder.broker.ownersfile import OwnersFile, end_of
-from inorder.broker.ownership import Ownership
 from inorder.broker.parking import Parking
 from inorder.broker.pulls import Pull, Pulls
 from inorder.broker.registration import Registration
@@ -43,7 +44,6 @@ from inorder.broker.sendrules import require_writable
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.leases import LeaseTable
-from inorder.broker.state.locks import QueueLocks
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats

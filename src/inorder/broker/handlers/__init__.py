@@ -14,7 +14,6 @@ from inorder.broker.groups import handlers as members
 from inorder.broker.groups import relay as clients
 from inorder.broker.handlers import (
     leases,
-    locks,
     offsets,
     parking,
     producers,
@@ -25,6 +24,7 @@ from inorder.broker.handlers import (
     runtime,
 )
 from inorder.broker.handlers.context import BrokerLike, Handler
+from inorder.broker.locks import handlers as locks
 from inorder.broker.topics import handlers as topics
 from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import ExtensionCode

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from inorder.broker.groups.rules import Departure, GroupTable, Members
     from inorder.broker.leaseclock import LeaseClock
     from inorder.broker.leasing import Leasing
+    from inorder.broker.locks.rules import QueueLocks
+    from inorder.broker.locks.service import Ownership
     from inorder.broker.losses import Losses
     from inorder.broker.ownersfile import OwnersFile
-    from inorder.broker.ownership import Ownership
     from inorder.broker.parking import Parking
     from inorder.broker.state.commits import Manner, Ruling
     from inorder.broker.state.delays import Delays
     from inorder.broker.state.leases import LeaseTable
-    from inorder.broker.state.locks import QueueLocks
     from inorder.broker.state.offsets import OffsetTable
     from inorder.broker.state.producers import ProducerTable
     from inorder.broker.state.resizing import Plan

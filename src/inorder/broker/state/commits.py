@@ -31,7 +31,7 @@ from inorder.ordering.finished import FinishedMap
 from inorder.wire.codes import LanguageCode
 
 if TYPE_CHECKING:
-    from inorder.broker.state.locks import QueueLocks
+    from inorder.broker.locks.rules import QueueLocks
     from inorder.broker.state.offsets import OffsetTable
     from inorder.model import TopicQueue
 

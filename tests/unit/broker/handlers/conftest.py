@@ -17,13 +17,13 @@ from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.handlers import HANDLERS
 from inorder.broker.leaseclock import LeaseClock
 from inorder.broker.leasing import Leasing
+from inorder.broker.locks.rules import QueueLocks
+from inorder.broker.locks.service import Ownership
 from inorder.broker.losses import Losses
 from inorder.broker.ownersfile import OwnersFile, end_of
-from inorder.broker.ownership import Ownership
 from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.leases import LeaseTable
-from inorder.broker.state.locks import QueueLocks
 from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.state.commits import Committer, Manner, Ruling, commit, judge, manner_of
-from inorder.broker.state.locks import QueueLocks
 from inorder.broker.state.offsets import OffsetTable
 from inorder.model import TopicQueue
 from inorder.wire.codes import LanguageCode

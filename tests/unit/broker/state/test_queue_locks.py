@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.state.leases import LeaseTable
 from inorder.broker.state.leaseterms import LeaseKey
-from inorder.broker.state.locks import QueueLocks
 from inorder.model import TopicQueue
 
 QUEUE = TopicQueue("t", "broker-a", 0)

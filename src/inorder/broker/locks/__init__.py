@@ -1,0 +1,1 @@
+"""RocketMQ's queue locks, kept in the lease table."""
