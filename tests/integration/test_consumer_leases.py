@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from inorder.broker.handlers import HANDLERS
-from inorder.broker.state.commits import CommitTable
+from inorder.broker.offsets.rules import CommitTable
 from inorder.client.consumer import Consumer
 from inorder.client.leaseapi import LeaseApi
 from inorder.client.policies import Retry

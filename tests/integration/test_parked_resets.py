@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from inorder.broker.handlers import progress
+from inorder.broker.offsets import handlers as progress
 from inorder.broker.parking import Parking
 from inorder.broker.state.parkedkeys import Limits
 from inorder.client.parkingapi import ParkingApi

@@ -324,14 +324,14 @@ MUTANTS = [
     ),
     Mutant(
         "map-of-another-offset", "A11", "a finished-map counts above an offset that was set since",
-        "inorder.broker.state.commits",
+        "inorder.broker.offsets.rules",
         'return last.finished if last is not None and last.offset == offset else ""',
         'return last.finished if last is not None else ""',
         "tests/unit/broker/state/test_commit_maps.py",
     ),
     Mutant(
         "commit-by-anybody", "A11", "a stock client commits although another one holds the queue",
-        "inorder.broker.state.commits",
+        "inorder.broker.offsets.rules",
         "    if not may_commit:\n",
         "    if False:\n",
         f"tests/unit/broker/state/test_commits.py {_IN_LEASES}"
@@ -339,7 +339,7 @@ MUTANTS = [
     ),
     Mutant(
         "older-commit-counts", "P4, A11", "an older commit that arrives later counts",
-        "inorder.broker.state.commits",
+        "inorder.broker.offsets.rules",
         "        return last is None or (epoch, number) > (last.epoch, last.number)\n",
         "        return True\n",
         f"{_IN_LEASES}test_a11_commits_are_taken_in_the_order_of_their_numbers",
@@ -375,7 +375,7 @@ MUTANTS = [
     ),
     Mutant(
         "back-between-two-locks", "P4, A16", "in the gap between two locks an offset goes back",
-        "inorder.broker.state.commits",
+        "inorder.broker.offsets.rules",
         "or (ordered and manner is not Manner.TOOL)\n",
         "\n",
         f"{SIM} {_IN_COMEBACKS}test_a_thawed_owner_commits_in_the_gap_before_the_next_lock "
@@ -390,7 +390,7 @@ MUTANTS = [
     ),
     Mutant(
         "a-stranger-is-a-tool", "P4, A16", "who has not sent a heartbeat yet is taken for a tool",
-        "inorder.broker.state.commits",
+        "inorder.broker.offsets.rules",
         "    if oneway or member or language in (LanguageCode.GO, LanguageCode.CPP):\n",
         "    if member:\n",
         f"{_IN_COMEBACKS}test_a_thawed_owner_commits_in_the_gap_before_the_next_lock "
@@ -398,7 +398,7 @@ MUTANTS = [
     ),
     Mutant(
         "commit-beyond-the-end", "P4, A16", "messages are committed that are not there",
-        "inorder.broker.state.commits",
+        "inorder.broker.offsets.rules",
         "    if offset > end:\n",
         "    if offset > end and locked:\n",
         f"{_IN_COMEBACKS}test_nobody_commits_messages_that_are_not_there",
@@ -669,7 +669,7 @@ MUTANTS = [
     ),
     Mutant(
         "reset-does-not-rest", "P9, A11", "a replay begins while the key's new queue goes on",
-        "inorder.broker.handlers.progress",
+        "inorder.broker.offsets.handlers",
         "    if version is not None:\n        return _answer_noted(",
         "    if version == -1:\n        return _answer_noted(",
         _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
@@ -792,7 +792,7 @@ MUTANTS = [
     ),
     Mutant(
         "reset-that-others-do-not-know", "P9, A11", "a reset is answered before all brokers know",
-        "inorder.broker.handlers.offsets",
+        "inorder.broker.offsets.handlers",
         "    await broker.resizing.rewinding.tell(topic, group)\n",
         "",
         "tests/integration/test_resets_elsewhere.py::"
@@ -1042,7 +1042,7 @@ MUTANTS = [
     ),
     Mutant(
         "unlocked-commit-goes-back", "P4", "a commit without a lock lowers what the group has",
-        "inorder.broker.state.commits",
+        "inorder.broker.offsets.rules",
         "    if only_up:\n        return Manner.ONLY_UP\n",
         "    if only_up:\n        return Manner.ORDINARY\n",
         f"{_IN_MOVES}test_a_member_that_lost_its_queue_unawares_does_not_take_the_group_back",

@@ -34,6 +34,7 @@ from inorder.broker.losses import Losses
 from inorder.broker.mending import Mending
 from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
+from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.ownersfile import OwnersFile, end_of
 from inorder.broker.parking import Parking
 from inorder.broker.pulls import Pull, Pulls
@@ -41,10 +42,8 @@ from inorder.broker.registration import Registration
 from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sendrules import require_writable
-from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.leases import LeaseTable
-from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.state.waits import PullWaits

@@ -1,6 +1,6 @@
 """Owners of queues at work: what requests under an epoch do.
 
-Every verb decides (`state/leases.py`, `state/commits.py`), writes down what it decided
+Every verb decides (`state/leases.py`, `broker/offsets/rules.py`), writes down what it decided
 (`ownersfile.py`), then changes the tables and tells who waits: if the disk takes nothing, nothing
 has changed. Under sync flush a release frees the queue when it is on disk, and not before.
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from inorder.broker.handlers.offsets import first_offset
+from inorder.broker.offsets.handlers import first_offset
+from inorder.broker.offsets.rules import Committed, QueueKey
 from inorder.broker.ownersfile import end_of
 from inorder.broker.state import ownerrecords
-from inorder.broker.state.commits import Committed, QueueKey
 from inorder.broker.state.leaseterms import (
     NOBODY,
     STOCK_RESTART_MS,

@@ -29,11 +29,10 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.offsets.rules import OffsetTable, QueueKey
 from inorder.broker.starts import StartFile
 from inorder.broker.state import ownerrecords
-from inorder.broker.state.commits import QueueKey
 from inorder.broker.state.leaseterms import STOCK_RESTART_MS, LeaseKey
-from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.store.journal import Journal, pack

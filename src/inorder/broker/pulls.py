@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.gates import I32, Gate, Gates, PullFields
+from inorder.broker.offsets.rules import Manner
 from inorder.broker.pullanswers import answer, answer_code
-from inorder.broker.state.commits import Manner
 from inorder.errors import BrokerError, ServiceNotAvailable, StoreError, SystemError_
 from inorder.logs import get_logger
 from inorder.net.transport import JOIN_BYTES_MAX

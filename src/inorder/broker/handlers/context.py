@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from inorder.broker.locks.rules import QueueLocks
     from inorder.broker.locks.service import Ownership
     from inorder.broker.losses import Losses
+    from inorder.broker.offsets.rules import Manner, OffsetTable, Ruling
     from inorder.broker.ownersfile import OwnersFile
     from inorder.broker.parking import Parking
-    from inorder.broker.state.commits import Manner, Ruling
     from inorder.broker.state.delays import Delays
     from inorder.broker.state.leases import LeaseTable
-    from inorder.broker.state.offsets import OffsetTable
     from inorder.broker.state.producers import ProducerTable
     from inorder.broker.state.resizing import Plan
     from inorder.broker.state.stats import BrokerStats

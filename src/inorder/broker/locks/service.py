@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from inorder.broker.offsets.rules import Committed, QueueKey
 from inorder.broker.state import ownerrecords
-from inorder.broker.state.commits import Committed, QueueKey
 from inorder.broker.state.leaseterms import NOBODY, LeaseKey, Owner
 from inorder.model import TopicQueue
 

@@ -13,10 +13,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from inorder.broker.state.commits import CommitTable, Committed, QueueKey
+from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable, QueueKey
 from inorder.broker.state.leases import COUNTER_BITS
 from inorder.broker.state.leaseterms import LeaseKey, Owner, Past, Terms
-from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import BrokerError, RemoteProtocolError
 from inorder.model import TopicQueue
 

@@ -20,11 +20,10 @@ from inorder.broker.leasing import Leasing
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import Ownership
 from inorder.broker.losses import Losses
+from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.ownersfile import OwnersFile, end_of
-from inorder.broker.state.commits import CommitTable, Committer, Manner, Ruling, commit
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.leases import LeaseTable
-from inorder.broker.state.offsets import OffsetTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.topics.rules import TopicTable

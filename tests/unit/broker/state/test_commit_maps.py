@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.broker.state.commits import CommitTable, Committed, QueueKey
+from inorder.broker.offsets.rules import CommitTable, Committed, QueueKey
 
 KEY = QueueKey("billing", "orders", 0)
 

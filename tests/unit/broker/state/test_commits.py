@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from inorder.broker.locks.rules import QueueLocks
-from inorder.broker.state.commits import Committer, Manner, Ruling, commit, judge, manner_of
-from inorder.broker.state.offsets import OffsetTable
+from inorder.broker.offsets.rules import (
+    Committer,
+    Manner,
+    OffsetTable,
+    Ruling,
+    commit,
+    judge,
+    manner_of,
+)
 from inorder.model import TopicQueue
 from inorder.wire.codes import LanguageCode
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.offsets import QUEUES_MAX, Clamped, OffsetTable
+from inorder.broker.offsets.rules import QUEUES_MAX, Clamped, OffsetTable
 from inorder.errors import InvalidParameter, RemoteProtocolError
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable, QueueKey, cut_map
 from inorder.broker.state import ownerrecords
-from inorder.broker.state.commits import CommitTable, Committed, QueueKey, cut_map
 from inorder.broker.state.leaseterms import LeaseKey, Owner, Past, Terms
-from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import RemoteProtocolError
 from inorder.model import TopicQueue
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inorder.broker.groups.rules import GroupTable
-from inorder.broker.state import offsets, waits
-from inorder.broker.state.offsets import OffsetTable
+from inorder.broker.offsets import rules as offsets
+from inorder.broker.offsets.rules import OffsetTable
+from inorder.broker.state import waits
 from inorder.broker.state.waits import PullWaits, Wait
 from inorder.errors import SystemError_
 from inorder.wire import fastjson

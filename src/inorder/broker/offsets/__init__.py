@@ -1,0 +1,1 @@
+"""Offsets of groups: commits, progress, resets."""
