@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from inorder.broker.leasing import Leasing
+from inorder.broker.leases.service import Leasing
 from inorder.checker import Granted, queue_name
 from inorder.checker.events import write_history
 from inorder.cli import main

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from inorder.broker.state import ownerrecords
+from inorder.broker.leases import records as ownerrecords
 from inorder.errors import InorderError
 from inorder.store.journal import pack
 from inorder.wire.codes import RequestCode

@@ -21,8 +21,8 @@ import msgspec
 from inorder.accelerated import native
 from inorder.broker import bulk, hot, pulls, sendrules
 from inorder.broker.groups.rules import GroupTable
+from inorder.broker.leases import records as ownerrecords
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
-from inorder.broker.state import ownerrecords
 from inorder.broker.state.producerfile import Encoder
 from inorder.broker.state.producerfile import decode as decode_producers
 from inorder.broker.state.producers import ProducerTable

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from inorder.broker import ownersfile
-from inorder.broker.state import ownerrecords
-from inorder.broker.state.leaseterms import STOCK_RESTART_MS
+from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases import storage as ownersfile
+from inorder.broker.leases.rules import STOCK_RESTART_MS
 from inorder.model import TopicQueue
 from inorder.store.snapshot import Snapshot
 from inorder.testing.clock import FakeClock
@@ -807,7 +807,7 @@ def test_an_operator_takes_a_queue_away() -> None:
 
 def test_leases_are_listed_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With holder, epoch, age, who waits, and whether the connection is there."""
-    monkeypatch.setattr("inorder.broker.handlers.leases.PAGE_MAX", 2)
+    monkeypatch.setattr("inorder.wire.requests.leases.PAGE_MAX", 2)
 
     async def scenario() -> None:
         async with group("a", "b", messages=1) as (rig, _, a, b):

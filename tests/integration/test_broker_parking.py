@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.state.leaseterms import LeaseKey, Owner, Terms
+from inorder.broker.leases.rules import LeaseKey, Owner, Terms
 from inorder.broker.state.parkedkeys import Place
 from inorder.broker.state.parkrecords import Installed, parked_event
 from inorder.client.api import BrokerApi

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from inorder.broker import ownersfile
+from inorder.broker.leases import storage as ownersfile
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles, Fault

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from inorder.broker.state.leaseterms import STOCK_RESTART_MS
+from inorder.broker.leases.rules import STOCK_RESTART_MS
 from inorder.testing.clock import FakeClock
 from inorder.testing.disk import FakeFiles
 from inorder.wire.requests.leases import LockBatchBody

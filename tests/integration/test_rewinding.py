@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from inorder.broker.leases.rules import LeaseKey
 from inorder.broker.rewinding import Rewinding
-from inorder.broker.state.leaseterms import LeaseKey
 from inorder.client.state.resizing import spread
 from inorder.errors import InvalidParameter
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_LEASES = "inorder.broker.state.leases"
-_LEASING = "inorder.broker.leasing"
+_LEASES = "inorder.broker.leases.rules"
+_LEASING = "inorder.broker.leases.service"
 _OWNERSHIP = "inorder.broker.locks.service"
-_OWNERS_FILE = "inorder.broker.ownersfile"
-_STARTS = "inorder.broker.starts"
+_OWNERS_FILE = "inorder.broker.leases.storage"
+_STARTS = "inorder.broker.leases.storage"
 _TENURE = "inorder.client.state.tenure"
 _CLIENT = "inorder.client.leasing"
 _KEYED = "inorder.client.state.keyed"
@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         "a-power-cut-is-damage", "P4, A14", "offsets that outlived their journal are thrown away",
-        "inorder.broker.ownersfile",
+        "inorder.broker.leases.storage",
         "        if not ours and broker.store.undisturbed and not self.start.may_have_lost:\n",
         "        if not ours and broker.store.undisturbed:\n",
         f"{_IN_DAMAGE}test_offsets_on_disk_count_after_a_power_cut_that_took_the_journal",
@@ -155,7 +155,7 @@ MUTANTS = [
     ),
     Mutant(
         "expires-before-it-reads", "P2, A10", "a late loop expires a lease whose renewal has come",
-        "inorder.broker.leaseclock",
+        "inorder.broker.leases.service",
         "        for _ in range(ROUNDS):\n            await asyncio.sleep(0)\n",
         "",
         f"{_IN_LEASES}test_a10_a_late_loop_reads_renewals_before_it_expires_anything "
@@ -346,7 +346,7 @@ MUTANTS = [
     ),
     Mutant(
         "lease-begins-anew", "P6, A15", "each start gives a dead owner its whole lease again",
-        "inorder.broker.state.leaseterms",
+        "inorder.broker.leases.rules",
         "    return min(stated_ms, begun_anew_ms) if same_boot and stated_ms else begun_anew_ms\n",
         "    return begun_anew_ms\n",
         f"{SIM} {_IN_FLAPPING}test_a_dead_owners_queue_moves_one_lease_after_the_first_start "

@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from inorder.broker.state.leases import LeaseTable
-from inorder.broker.state.leaseterms import (
+from inorder.broker.leases.rules import (
     NOBODY,
     STOCK_RESTART_MS,
     STOCK_VIEW_MS,
     Decision,
     LeaseKey,
+    LeaseTable,
     Owner,
     Past,
     Terms,

@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from inorder.broker.leases.rules import LeaseKey
 from inorder.broker.locks.rules import QueueLocks
-from inorder.broker.state.leaseterms import LeaseKey
 from inorder.model import TopicQueue
 
 GROUPS = st.sampled_from(["g1", "g2"])

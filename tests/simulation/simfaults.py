@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from inorder.broker.state.leaseterms import Lease
+from inorder.broker.leases.rules import Lease
 from inorder.errors import InorderError, ResizeUnderWay, ServiceNotAvailable
 from inorder.model import TopicQueue
 from inorder.testing.clock import SimClock

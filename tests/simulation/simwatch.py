@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.broker import Broker
+from inorder.broker.leases.storage import end_of
 from inorder.broker.offsets.rules import QueueKey
-from inorder.broker.ownersfile import end_of
 from inorder.checker import queue_name
 from inorder.errors import InorderError, LeaseLost
 from inorder.model import TopicQueue

@@ -26,8 +26,9 @@ from inorder.broker.groups.service import Notices
 from inorder.broker.hot import HotPath
 from inorder.broker.identity import load_identity
 from inorder.broker.keeping import Keeping
-from inorder.broker.leaseclock import LeaseClock
-from inorder.broker.leasing import Leasing
+from inorder.broker.leases.rules import LeaseTable
+from inorder.broker.leases.service import LeaseClock, Leasing
+from inorder.broker.leases.storage import OwnersFile, end_of
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import Ownership
 from inorder.broker.losses import Losses
@@ -35,7 +36,6 @@ from inorder.broker.mending import Mending
 from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
-from inorder.broker.ownersfile import OwnersFile, end_of
 from inorder.broker.parking import Parking
 from inorder.broker.pulls import Pull, Pulls
 from inorder.broker.registration import Registration
@@ -43,7 +43,6 @@ from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sendrules import require_writable
 from inorder.broker.state.delays import Delays
-from inorder.broker.state.leases import LeaseTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.state.waits import PullWaits

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from inorder.broker.leases.rules import LeaseKey
 from inorder.broker.parkcarrying import ParkCarrier
 from inorder.broker.parkedfile import ParkedFile
 from inorder.broker.parkflights import Alone, Flight
 from inorder.broker.parkmoves import ParkMoves
 from inorder.broker.parkreach import ParkReach
 from inorder.broker.sendrules import require_writable
-from inorder.broker.state.leaseterms import LeaseKey
 from inorder.broker.state.parkedkeys import Limits, Place
 from inorder.broker.state.parking import ParkingTable, Verdict
 from inorder.broker.state.parkrecords import (
@@ -56,7 +56,7 @@ from inorder.wire.requests.parking import Outcome, ParkItem
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.state.leaseterms import Owner
+    from inorder.broker.leases.rules import Owner
     from inorder.net.accepted import ServerConnection
 
 log = get_logger(__name__)

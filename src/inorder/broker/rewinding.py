@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from inorder.broker.leases.rules import NOBODY
 from inorder.broker.state import resizing as versions
 from inorder.broker.state import rewinding as rules
-from inorder.broker.state.leaseterms import NOBODY
 from inorder.broker.state.parkedkeys import ParkedKey, Place
 from inorder.broker.state.rewinding import Reach, Standing
 from inorder.errors import InvalidParameter

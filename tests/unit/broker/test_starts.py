@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from inorder.broker.starts import StartFile
+from inorder.broker.leases.storage import StartFile
 from inorder.testing.disk import FakeFiles, Fault
 
 PATH = Path("/data/inorder/start.json")

@@ -15,16 +15,15 @@ if TYPE_CHECKING:
     from random import Random
 
     from inorder.broker.groups.rules import Departure, GroupTable, Members
-    from inorder.broker.leaseclock import LeaseClock
-    from inorder.broker.leasing import Leasing
+    from inorder.broker.leases.rules import LeaseTable
+    from inorder.broker.leases.service import LeaseClock, Leasing
+    from inorder.broker.leases.storage import OwnersFile
     from inorder.broker.locks.rules import QueueLocks
     from inorder.broker.locks.service import Ownership
     from inorder.broker.losses import Losses
     from inorder.broker.offsets.rules import Manner, OffsetTable, Ruling
-    from inorder.broker.ownersfile import OwnersFile
     from inorder.broker.parking import Parking
     from inorder.broker.state.delays import Delays
-    from inorder.broker.state.leases import LeaseTable
     from inorder.broker.state.producers import ProducerTable
     from inorder.broker.state.resizing import Plan
     from inorder.broker.state.stats import BrokerStats

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.leaseterms import Owner
+from inorder.broker.leases.rules import Owner
 from inorder.broker.state.parkedkeys import ParkedKey, Place
 from inorder.broker.state.parkrecords import Cancelled, Redriven, Redriving
 from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound

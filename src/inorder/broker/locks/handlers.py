@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.state.leaseterms import Owner
+from inorder.broker.leases.rules import Owner
 from inorder.wire.codes import LanguageCode
 from inorder.wire.requests.leases import LockBatchBody, LockedQueues
 

@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from inorder.broker.state.leases import LeaseTable
-from inorder.broker.state.leaseterms import (
+from inorder.broker.leases.rules import (
     STOCK_LEASE_MS,
     STOCK_VIEW_MS,
     Decision,
     Lease,
     LeaseKey,
+    LeaseTable,
     Owner,
     Terms,
 )

@@ -1,6 +1,6 @@
 """Owners of queues but for requests under an epoch: stock clients' locks, and operators' orders.
 
-What is decided is written down before it is done (`ownersfile.py`), but for what happens also on a
+What is decided is written down before it is done (`broker/leases/storage.py`), but for what happens also on a
 full disk: queues become free, groups and topics are deleted.
 """
 
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases.rules import NOBODY, LeaseKey, Owner
 from inorder.broker.offsets.rules import Committed, QueueKey
-from inorder.broker.state import ownerrecords
-from inorder.broker.state.leaseterms import NOBODY, LeaseKey, Owner
 from inorder.model import TopicQueue
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.state.ownerrecords import Record
+    from inorder.broker.leases.records import Record
     from inorder.net.accepted import ServerConnection
 
 

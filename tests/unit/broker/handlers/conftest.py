@@ -15,15 +15,14 @@ import pytest
 from inorder.broker.durability import Safety
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.handlers import HANDLERS
-from inorder.broker.leaseclock import LeaseClock
-from inorder.broker.leasing import Leasing
+from inorder.broker.leases.rules import LeaseTable
+from inorder.broker.leases.service import LeaseClock, Leasing
+from inorder.broker.leases.storage import OwnersFile, end_of
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import Ownership
 from inorder.broker.losses import Losses
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
-from inorder.broker.ownersfile import OwnersFile, end_of
 from inorder.broker.state.delays import Delays
-from inorder.broker.state.leases import LeaseTable
 from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.topics.rules import TopicTable

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.leases import COUNTER_BITS, PAST_MAX, LeaseTable
-from inorder.broker.state.leaseterms import (
+from inorder.broker.leases.rules import (
+    COUNTER_BITS,
     NOBODY,
+    PAST_MAX,
     STOCK_RESTART_MS,
     Decision,
     LeaseKey,
+    LeaseTable,
     Owner,
     Past,
     Terms,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases.rules import LeaseKey, Owner, Past, Terms
 from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable, QueueKey, cut_map
-from inorder.broker.state import ownerrecords
-from inorder.broker.state.leaseterms import LeaseKey, Owner, Past, Terms
 from inorder.errors import RemoteProtocolError
 from inorder.model import TopicQueue
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from inorder.broker.leases.rules import LeaseKey, LeaseTable
 from inorder.broker.locks.rules import QueueLocks
-from inorder.broker.state.leases import LeaseTable
-from inorder.broker.state.leaseterms import LeaseKey
 from inorder.model import TopicQueue
 
 QUEUE = TopicQueue("t", "broker-a", 0)

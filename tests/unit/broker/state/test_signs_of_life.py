@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inorder.broker.groups.rules import Member, Members
-from inorder.broker.state.signs import SignsOfLife
+from inorder.broker.leases.rules import SignsOfLife
 
 
 def silent(signs: SignsOfLife[str], now_ms: int, *unread: str) -> list[tuple[str, str]]:

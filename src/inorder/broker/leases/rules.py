@@ -20,36 +20,163 @@ the first renewal after a start is written down before its answer.
 
 `decide` changes nothing: the shell writes what was decided to its journal, then calls `apply`.
 Time is monotonic.
+
+The words of leases: who, what, for how long, what was decided. `broker/leases/rules.py` has the table.
+
+Signs of life: which members of a group that hold leases have fallen silent.
+
+A frozen process keeps its connection and so its place in the list of members, and nobody else is
+given its queues. Our clients say every fraction of a second that they are there. Who has begun to
+and says nothing for the length of its leases is left out of the list until it speaks again.
+Time is monotonic.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Iterable
-from typing import Final
+from collections.abc import Callable, Container, Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from inorder.broker.state.leaseterms import (
-    NOBODY,
-    STOCK,
-    STOCK_LEASE_MS,
-    STOCK_RESTART_MS,
-    STOCK_VIEW_MS,
-    Decision,
-    Lease,
-    LeaseKey,
-    Owner,
-    Past,
-    Terms,
-    Verdict,
-    deadline_after_start,
-)
 from inorder.model import TopicQueue
 
-__all__ = [
-    "LEASE_MS_MAX", "LEASE_MS_MIN", "NOBODY", "STOCK", "STOCK_LEASE_MS", "STOCK_RESTART_MS",
-    "STOCK_VIEW_MS", "Decision", "Lease", "LeaseKey", "LeaseTable", "Owner", "Past", "Terms",
-    "Verdict",
-]  # fmt: skip
+STOCK_LEASE_MS: Final = 60_000
+STOCK_VIEW_MS: Final = 30_000
+"""How long a stock client trusts a lock that it could not renew."""
+STOCK_RESTART_MS: Final = STOCK_VIEW_MS + 1_000
+
+
+class Owner(NamedTuple):
+    """Who holds a lease; `instance` is empty for a stock client."""
+
+    client_id: str
+    instance: str = ""
+
+    @property
+    def is_stock(self) -> bool:
+        """Tell whether RocketMQ's rules apply."""
+        return not self.instance
+
+
+NOBODY: Final = Owner("", "\0")
+"""Holds what may not be given to anybody yet; no client can have this instance id."""
+
+
+class LeaseKey(NamedTuple):
+    """What is leased."""
+
+    group: str
+    queue: TopicQueue
+
+
+class Terms(NamedTuple):
+    """For how long."""
+
+    lease_ms: int = STOCK_LEASE_MS
+    grace_ms: int = STOCK_VIEW_MS
+
+    @property
+    def trust_ms(self) -> int:
+        """Return how long an owner starts handlers after a renewal."""
+        return min(self)
+
+
+STOCK: Final = Terms()
+
+
+@dataclass(slots=True)
+class Lease:
+    """A grant."""
+
+    owner: Owner
+    epoch: int
+    terms: Terms
+    granted_ms: int
+    renewed_ms: int
+    expires_ms: int
+    connection: int | None = None
+    """The connection that renewed it last."""
+    was_reset: bool = False
+    recalled: bool = False
+    """Its owner is to finish what it handles, and give the queue back."""
+    asked: int = 0
+    """The number of the request by which it was granted; earlier ones of its owner are late."""
+    deadline_ms: int = 0
+    """When it ends at the latest, also over restarts: nobody has renewed it since a start. 0: it
+    was granted or renewed since, so the next start cannot know."""
+
+    @property
+    def client_id(self) -> str:
+        """Return the owner's client id."""
+        return self.owner.client_id
+
+    @property
+    def lease_ms(self) -> int:
+        """Return how long it lasts without a renewal."""
+        return self.terms.lease_ms
+
+
+class Past(NamedTuple):
+    """A lease that is over, on a queue that nobody has had since."""
+
+    owner: Owner
+    epoch: int
+    terms: Terms
+    released: bool
+    recalled: bool = False
+    deadline_ms: int = 0
+
+
+def deadline_after_start(stated_ms: int, whole_ms: int, now_ms: int, *, same_boot: bool) -> int:
+    """Return when what was granted before a start has run out, by the clock of the boot.
+
+    `stated_ms`: what an earlier start has said, 0 for nothing. It holds as long as the machine is
+    not restarted: whoever renews after a start has that voided before the answer. So a broker that
+    restarts again and again does not keep a dead owner's queue for ever.
+    """
+    begun_anew_ms = now_ms + whole_ms
+    return min(stated_ms, begun_anew_ms) if same_boot and stated_ms else begun_anew_ms
+
+
+class Verdict(Enum):
+    """What becomes of a wish."""
+
+    RENEW = auto()
+    RESUME = auto()  # it ran out, and nobody else had the queue: the same epoch
+    GRANT = auto()  # a new epoch
+    RESET = auto()  # it is the owner's, under another epoch than it thinks
+    REFUSE = auto()
+    FULL = auto()
+
+
+class Decision(NamedTuple):
+    """A verdict, not yet applied."""
+
+    verdict: Verdict
+    key: LeaseKey
+    owner: Owner
+    terms: Terms
+    epoch: int = 0
+    holder: Owner | None = None
+    until_ms: int = 0
+    is_new: bool = False
+    """The journal does not know it."""
+
+    @property
+    def is_granted(self) -> bool:
+        """Tell whether the queue is the owner's."""
+        return self.verdict not in (Verdict.REFUSE, Verdict.FULL)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Tell whether the owner has to begin anew."""
+        return self.verdict in (Verdict.GRANT, Verdict.RESET)
+
+    def leaves_recalled(self, lease: Lease | None) -> bool:
+        """Tell whether a queue was asked back, and is not begun anew by this."""
+        return lease is not None and lease.recalled and self.verdict is not Verdict.GRANT
+
 
 LEASE_MS_MIN: Final = 500
 LEASE_MS_MAX: Final = 120_000
@@ -441,3 +568,86 @@ class LeaseTable:
     def _push(self, deadline_ms: int, key: LeaseKey) -> None:
         self._entries += 1
         heapq.heappush(self._deadlines, (deadline_ms, self._entries, key))
+
+
+C = TypeVar("C", bound=Hashable)
+
+
+class SignsOfLife(Generic[C]):
+    """(group, connection) to when it must have spoken again."""
+
+    def __init__(self) -> None:
+        self._until: dict[tuple[str, C], tuple[int, int]] = {}  # deadline, span
+        # One entry per member, made again when it is popped too early.
+        self._deadlines: list[tuple[int, int, tuple[str, C]]] = []
+        self._serial = 0
+
+    def __repr__(self) -> str:
+        return f"SignsOfLife({len(self._until)} members)"
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def note(self, group: str, connection: C, now_ms: int, span_ms: int | None = None) -> bool:
+        """Note a sign; tell whether it is the first one, or the first after a silence.
+
+        Without `span_ms` only who has given one before is noted.
+        """
+        member = (group, connection)
+        known = self._until.get(member)
+        if known is None:
+            if span_ms is None:
+                return False
+            self._push(now_ms + span_ms, member)
+        span = known[1] if span_ms is None and known is not None else span_ms
+        assert span is not None, "it is known or given"
+        self._until[member] = (now_ms + span, span)
+        return known is None
+
+    def forget(self, matches: Callable[[str, C], bool]) -> None:
+        """Expect nothing more of members that went."""
+        for member in [one for one in self._until if matches(*one)]:
+            del self._until[member]
+
+    def silent(self, now_ms: int, is_unread: Callable[[C], bool]) -> list[tuple[str, C]]:
+        """Take out who has been silent for too long, unless we do not read its connection."""
+        found = []
+        kept = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, _, member = heapq.heappop(self._deadlines)
+            known = self._until.get(member)
+            if known is None:
+                continue
+            if known[0] > now_ms:
+                kept.append((known[0], member))
+            elif is_unread(member[1]):
+                kept.append((now_ms + known[1] // 8 + 1, member))
+            else:
+                del self._until[member]
+                found.append(member)
+        for deadline, member in kept:
+            self._push(deadline, member)
+        return found
+
+    def is_due(self, now_ms: int) -> bool:
+        """Tell whether somebody is silent; deadlines of those that spoke are put off."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ms:
+            member = deadlines[0][2]
+            known = self._until.get(member)
+            if known is None:
+                heapq.heappop(deadlines)
+            elif known[0] > now_ms:
+                heapq.heappop(deadlines)
+                self._push(known[0], member)
+            else:
+                return True
+        return False
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `silent` may find somebody, or None."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _push(self, deadline_ms: int, member: tuple[str, C]) -> None:
+        self._serial += 1
+        heapq.heappush(self._deadlines, (deadline_ms, self._serial, member))

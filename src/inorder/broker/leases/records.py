@@ -13,9 +13,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from inorder.broker.leases.rules import COUNTER_BITS, LeaseKey, Owner, Past, Terms
 from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable, QueueKey
-from inorder.broker.state.leases import COUNTER_BITS
-from inorder.broker.state.leaseterms import LeaseKey, Owner, Past, Terms
 from inorder.errors import BrokerError, RemoteProtocolError
 from inorder.model import TopicQueue
 

@@ -1,0 +1,1 @@
+"""Leases: who owns a queue, until when, under which epoch."""
