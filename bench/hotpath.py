@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from inorder.broker.hot import HotPath
-from inorder.broker.state.producers import ProducerTable
+from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.ticks import Answers
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, StoreConfig

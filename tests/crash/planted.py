@@ -13,7 +13,7 @@ from typing import Any
 
 def no_duplicate_check() -> None:
     """The broker stores a number again that it has stored."""
-    from inorder.broker import numbering
+    from inorder.broker.producers import service as numbering
     from inorder.ordering.sequence import Verdict
 
     judge_batch = numbering.judge_batch
@@ -34,7 +34,7 @@ def no_duplicate_check() -> None:
 
 def no_gap_check() -> None:
     """The broker stores a number though the one before it is missing."""
-    from inorder.broker import numbering
+    from inorder.broker.producers import service as numbering
     from inorder.ordering.sequence import Verdict
 
     judge_batch = numbering.judge_batch
@@ -48,8 +48,8 @@ def no_gap_check() -> None:
 
 def no_fence() -> None:
     """The broker takes late copies of older connections, and does not compare ids."""
-    from inorder.broker.numbering import Numbering
-    from inorder.broker.state.producers import ProducerTable
+    from inorder.broker.producers.rules import ProducerTable
+    from inorder.broker.producers.service import Numbering
     from inorder.errors import ProducerMismatch
 
     speaker, stored = ProducerTable.speaker, Numbering._stored
@@ -69,7 +69,7 @@ def no_fence() -> None:
 
 def half_a_replay() -> None:
     """The broker reads only the first numbers of each queue from its log when it starts."""
-    from inorder.broker.state.producers import ProducerTable
+    from inorder.broker.producers.rules import ProducerTable
 
     replayed = ProducerTable.replayed
 

@@ -23,9 +23,9 @@ from inorder.broker import bulk, hot, pulls, sendrules
 from inorder.broker.groups.rules import GroupTable
 from inorder.broker.leases import records as ownerrecords
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
-from inorder.broker.state.producerfile import Encoder
-from inorder.broker.state.producerfile import decode as decode_producers
-from inorder.broker.state.producers import ProducerTable
+from inorder.broker.producers.records import Encoder
+from inorder.broker.producers.records import decode as decode_producers
+from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.state.resizes import Resizes
 from inorder.broker.topics import rules as attributes
 from inorder.broker.topics.rules import TopicTable

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from inorder.broker.state.producerfile import decode
+from inorder.broker.producers.records import decode
 from inorder.client.api import BrokerApi
 from inorder.errors import ProducerUnknown, StoreError
 from inorder.store.snapshot import Snapshot
@@ -520,12 +520,12 @@ def test_the_file_is_saved_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
             await send_all(await greeted(rig), range(1))
             numbers_file.look()
             assert numbers_file._task is None, "not yet"
-            monkeypatch.setattr("inorder.broker.numbersfile.SAVE_INTERVAL_MS", 0)
+            monkeypatch.setattr("inorder.broker.producers.storage.SAVE_INTERVAL_MS", 0)
             numbers_file.look()
             assert numbers_file._task is not None
             await numbers_file._task
             assert [one.producer_id for one in decode(files.read(FILE)).producers] == [PRODUCER]
-            monkeypatch.setattr("inorder.broker.numbersfile.SAVE_LOG_BYTES", 1000)
+            monkeypatch.setattr("inorder.broker.producers.storage.SAVE_LOG_BYTES", 1000)
             for _ in range(10):
                 await rig.send(b"x" * 200)
             numbers_file.look()

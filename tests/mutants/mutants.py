@@ -21,7 +21,7 @@ _PARKING = "inorder.broker.state.parking"
 _RESIZING = "inorder.broker.state.resizing"
 _REWINDING = "tests/integration/test_rewinding.py"
 _STORIES = "tests/integration/test_rewinding_stories.py"
-_NUMBERING = "inorder.broker.numbering"
+_NUMBERING = "inorder.broker.producers.service"
 
 SIM = "sim"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
@@ -916,7 +916,7 @@ MUTANTS = [
     ),
     Mutant(
         "incarnation-not-checked", "A3", "a stalled copy of an older connection is stored",
-        "inorder.broker.state.producers",
+        "inorder.broker.producers.rules",
         "        if incarnation < producer.highest:\n",
         "        if False:\n",
         "tests/integration/test_numbered_sends.py::test_the_older_connection_is_fenced_off",
@@ -931,7 +931,7 @@ MUTANTS = [
     # Name servers that differ, maps that are made, names that are taken.
     Mutant(
         "no-map-is-asked-for", "A13", "a broker takes keyed sends that were placed by no map",
-        "inorder.broker.numbering",
+        "inorder.broker.producers.service",
         "DIGESTS_SINCE: Final = 2\n",
         "DIGESTS_SINCE: Final = 99\n",
         "tests/integration/test_placed_sends.py",

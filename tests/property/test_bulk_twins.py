@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from inorder.accelerated import native, reason
 from inorder.broker import bulk, hot
 from inorder.broker.hot import HotPath
-from inorder.broker.state.producers import ProducerTable
+from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.ticks import Answers
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.store.keyindex import Noted, NotedRows, hash_pure, keys_of, prefix_hash

@@ -7,9 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inorder.broker.state.producerfile import Encoder, decode
-from inorder.broker.state.producers import ProducerTable
-from inorder.broker.state.queuenumbers import QueueNumbers
+from inorder.broker.producers.records import Encoder, decode
+from inorder.broker.producers.rules import ProducerTable, QueueNumbers
 from inorder.ordering.sequence import NOTHING, Verdict, judge_batch
 
 ANONYMOUS, NAMED = ("a", "b"), ("n", "m")

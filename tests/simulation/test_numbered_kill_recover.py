@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from inorder.broker import numbersfile
+from inorder.broker.producers import storage as numbersfile
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import InorderError
 from inorder.net.connection import Connection

@@ -33,17 +33,17 @@ from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import Ownership
 from inorder.broker.losses import Losses
 from inorder.broker.mending import Mending
-from inorder.broker.numbersfile import NumbersFile
 from inorder.broker.offload import Offload
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.parking import Parking
+from inorder.broker.producers.rules import ProducerTable
+from inorder.broker.producers.storage import NumbersFile
 from inorder.broker.pulls import Pull, Pulls
 from inorder.broker.registration import Registration
 from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sendrules import require_writable
 from inorder.broker.state.delays import Delays
-from inorder.broker.state.producers import ProducerTable
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.state.waits import PullWaits
 from inorder.broker.ticks import Answers, Ticks

@@ -1,6 +1,6 @@
 """Sends in any form: what the hot path does not take, decoded in full and judged rule by rule.
 
-stored before?        answered again, whatever else is the matter (`numbering.py`)
+stored before?        answered again, whatever else is the matter (`broker/producers/service.py`)
 may it be stored?     RocketMQ's checks in RocketMQ's order (`sendrules.py`)
 where?                in its queue, or among the delayed ones (`delayed.py`)
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.broker import sendrules
-from inorder.broker.numbering import Claim, Numbering, Stored, told_if_partly_stored
+from inorder.broker.producers.service import Claim, Numbering, Stored, told_if_partly_stored
 from inorder.broker.ticks import Answers, PartlyStored
 from inorder.wire.frame import encode_frame
 from inorder.wire.requests.sends import SendMessage

@@ -25,15 +25,15 @@ import msgspec
 from inorder.accelerated import native
 from inorder.broker import sendrules
 from inorder.broker.generalsend import GeneralSends
-from inorder.broker.numbering import (
+from inorder.broker.packing import Packer, Target
+from inorder.broker.plainbatch import PlainBatches
+from inorder.broker.producers.service import (
     bulk_in_turn,
     in_turn,
     is_numbered_topic,
     items_in_turn,
     lacks_map,
 )
-from inorder.broker.packing import Packer, Target
-from inorder.broker.plainbatch import PlainBatches
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
 from inorder.store.keyindex import numpy_for
@@ -44,7 +44,7 @@ from inorder.wire.requests.producers import MARK, MARK_BYTES
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.state.queuenumbers import QueueNumbers
+    from inorder.broker.producers.rules import QueueNumbers
     from inorder.net.accepted import ServerConnection
 
 _TARGETS_MAX: Final = 200_000

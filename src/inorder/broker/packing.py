@@ -17,7 +17,7 @@ from inorder.wire.record import MAGIC_V1, MAGIC_V2, Record, body_crc, crc32, enc
 
 if TYPE_CHECKING:
     from inorder.broker.bulk import Items
-    from inorder.broker.state.queuenumbers import QueueNumbers
+    from inorder.broker.producers.rules import QueueNumbers
     from inorder.native import Batch
     from inorder.net.accepted import ServerConnection
     from inorder.store.consumequeue import QueueIndex

@@ -8,12 +8,11 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Protocol
 
-from inorder.broker.numbering import Placing, lacks_map
+from inorder.broker.producers.service import Placing, lacks_map
 
 if TYPE_CHECKING:
     from inorder.broker.packing import Packer, Target
-    from inorder.broker.state.producers import ProducerTable
-    from inorder.broker.state.queuenumbers import QueueNumbers
+    from inorder.broker.producers.rules import ProducerTable, QueueNumbers
     from inorder.native import Batch
     from inorder.net.accepted import ServerConnection
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from inorder.broker.losses import Losses
     from inorder.broker.offsets.rules import Manner, OffsetTable, Ruling
     from inorder.broker.parking import Parking
+    from inorder.broker.producers.rules import ProducerTable
     from inorder.broker.state.delays import Delays
-    from inorder.broker.state.producers import ProducerTable
     from inorder.broker.state.resizing import Plan
     from inorder.broker.state.stats import BrokerStats
     from inorder.broker.topics.rules import TopicTable

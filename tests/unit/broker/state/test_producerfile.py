@@ -6,8 +6,8 @@ import zlib
 
 import pytest
 
-from inorder.broker.state.producerfile import MAGIC, Encoder, decode
-from inorder.broker.state.producers import ProducerTable
+from inorder.broker.producers.records import MAGIC, Encoder, decode
+from inorder.broker.producers.rules import ProducerTable
 from inorder.errors import RemoteProtocolError
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state import producers as module
-from inorder.broker.state.producers import Producer, ProducerTable
-from inorder.broker.state.queuenumbers import QueueNumbers
+from inorder.broker.producers import rules as module
+from inorder.broker.producers.rules import Producer, ProducerTable, QueueNumbers
 from inorder.errors import InvalidParameter, ProducersFull, ProducerStale, ProducerUnknown
 
 

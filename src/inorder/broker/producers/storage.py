@@ -15,8 +15,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.durability import check_fits, fingerprint
-from inorder.broker.numbering import is_numbered_topic
-from inorder.broker.state.producerfile import Encoder, Saved, decode
+from inorder.broker.producers.records import Encoder, Saved, decode
+from inorder.broker.producers.service import is_numbered_topic
 from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
 from inorder.store.scan import marked_records

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.bulk import Items
     from inorder.broker.packing import Target
-    from inorder.broker.state.producers import Producer, ProducerTable
-    from inorder.broker.state.queuenumbers import QueueNumbers
+    from inorder.broker.producers.rules import Producer, ProducerTable, QueueNumbers
     from inorder.net.accepted import ServerConnection
     from inorder.wire.header import Command
     from inorder.wire.record import ScannedRecord

@@ -22,7 +22,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from inorder.broker.state.producers import Producer, ProducerTable
+from inorder.broker.producers.rules import Producer, ProducerTable
 from inorder.errors import RemoteProtocolError
 
 MAGIC: Final = b"INORDPN1"
