@@ -1,7 +1,7 @@
 """What one send, one batched message and one pull cost inside of the broker, without sockets.
 
 Run: python -m bench.hotpath. Prints µs per message, the best of several rounds: this is the number
-to hold against when `broker/hot.py` or the store's append changes.
+to hold against when `broker/sends/service.py` or the store's append changes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from inorder.broker.hot import HotPath
 from inorder.broker.producers.rules import ProducerTable
+from inorder.broker.sends.service import HotPath
 from inorder.broker.ticks import Answers
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, StoreConfig

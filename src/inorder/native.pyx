@@ -203,7 +203,7 @@ cdef class Held:
             PyBuffer_Release(&self.view)
 
 
-# -- large batches: broker/bulk.py -----------------------------------------------------------------
+# -- large batches: broker/sends/bulk.py -----------------------------------------------------------------
 
 cdef struct Item:
     int32_t flag

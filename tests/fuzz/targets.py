@@ -19,13 +19,16 @@ from typing import Any
 import msgspec
 
 from inorder.accelerated import native
-from inorder.broker import bulk, hot, pulls, sendrules
+from inorder.broker import pulls
 from inorder.broker.groups.rules import GroupTable
 from inorder.broker.leases import records as ownerrecords
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.producers.records import Encoder
 from inorder.broker.producers.records import decode as decode_producers
 from inorder.broker.producers.rules import ProducerTable
+from inorder.broker.sends import bulk
+from inorder.broker.sends import service as hot
+from inorder.broker.sends.rules import is_special, split_batch
 from inorder.broker.state.resizes import Resizes
 from inorder.broker.topics import rules as attributes
 from inorder.broker.topics.rules import TopicTable
@@ -297,7 +300,7 @@ def batch(data: bytes) -> None:
     """Both ways of splitting a batch agree on what they both accept."""
     items = decode_batch(data)
     same(decode_batch(encode_batch(items)), items)
-    quick = sendrules.split_batch(data, 1 << 22)
+    quick = split_batch(data, 1 << 22)
     if quick is not None:
         same([(flag, data[at : at + size]) for flag, at, size, _ in quick],
              [(item.flag, item.body) for item in items])  # fmt: skip
@@ -306,7 +309,7 @@ def batch(data: bytes) -> None:
 @target()
 def batch_short_cut(data: bytes) -> None:
     """What the short cut accepts, the general way accepts."""
-    if sendrules.split_batch(data, 1 << 22) is not None:
+    if split_batch(data, 1 << 22) is not None:
         decode_batch(data)
 
 
@@ -396,7 +399,7 @@ def message_properties(data: bytes) -> None:
     same(properties.parse(text), table)
     if all("\x01" not in value for value in table.values()):
         same(properties.parse(properties.format_properties(table)), table)
-    sendrules.is_special(text)
+    is_special(text)
 
 
 @target(RemoteProtocolError)

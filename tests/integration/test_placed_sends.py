@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from inorder.broker import hot
+from inorder.broker.sends import service as hot
 from inorder.errors import KeyMapChanged, broker_error
 from inorder.ordering.keymap import KeyMap, digest_of
 from inorder.wire.header import Command

@@ -15,9 +15,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
-from inorder.broker import bulk, hot
-from inorder.broker.hot import HotPath
 from inorder.broker.producers.rules import ProducerTable
+from inorder.broker.sends import bulk
+from inorder.broker.sends import service as hot
+from inorder.broker.sends.service import HotPath
 from inorder.broker.ticks import Answers
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.store.keyindex import Noted, NotedRows, hash_pure, keys_of, prefix_hash

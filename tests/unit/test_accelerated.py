@@ -175,7 +175,9 @@ def test_without_a_compiler_the_install_is_pure_and_works(tmp_path: Path):
     with zipfile.ZipFile(wheel) as opened:
         assert not [name for name in opened.namelist() if name.endswith(".so")]
         opened.extractall(tmp_path / "installed")
-    code = "from inorder.accelerated import reason; import inorder.broker.hot; print(reason)"
+    code = (
+        "from inorder.accelerated import reason; import inorder.broker.sends.service; print(reason)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "installed"), "INORDER_PURE": "0"},

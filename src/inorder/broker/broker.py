@@ -23,7 +23,6 @@ from inorder.broker.durability import Safety, Saving
 from inorder.broker.forwarding import Forwarding
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.groups.service import Notices
-from inorder.broker.hot import HotPath
 from inorder.broker.identity import load_identity
 from inorder.broker.keeping import Keeping
 from inorder.broker.leases.rules import LeaseTable
@@ -42,7 +41,8 @@ from inorder.broker.pulls import Pull, Pulls
 from inorder.broker.registration import Registration
 from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
-from inorder.broker.sendrules import require_writable
+from inorder.broker.sends.checks import require_writable
+from inorder.broker.sends.service import HotPath
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.state.waits import PullWaits

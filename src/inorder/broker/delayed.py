@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker import sendrules
 from inorder.broker.delayrecovery import NOT_DELIVERED_TO, levels_of
-from inorder.broker.packing import Target
+from inorder.broker.sends.packing import Target
+from inorder.broker.sends.rules import delay_level
 from inorder.broker.state.delays import (
     Due,
     delivered_properties,
@@ -130,7 +130,7 @@ class Delayed:
 
     def place(self, target: Target, properties: str, now_ms: int) -> tuple[Target, str, int | None]:
         """Return where a message is stored, its properties there, and when it is due, if later."""
-        level = sendrules.delay_level(properties)
+        level = delay_level(properties)
         if not level:
             return target, properties, None
         found = parse(properties)

@@ -45,7 +45,7 @@ from inorder.wire.requests.sends import SendMessage
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.packing import Target
+    from inorder.broker.sends.packing import Target
     from inorder.net.connection import Connection
 
 log = get_logger(__name__)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
-from inorder.broker.sendrules import FAQ
+from inorder.broker.sends.rules import FAQ
 from inorder.errors import (
     BrokerError,
     GroupNotFound,

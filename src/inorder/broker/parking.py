@@ -22,7 +22,7 @@ from inorder.broker.parkedfile import ParkedFile
 from inorder.broker.parkflights import Alone, Flight
 from inorder.broker.parkmoves import ParkMoves
 from inorder.broker.parkreach import ParkReach
-from inorder.broker.sendrules import require_writable
+from inorder.broker.sends.checks import require_writable
 from inorder.broker.state.parkedkeys import Limits, Place
 from inorder.broker.state.parking import ParkingTable, Verdict
 from inorder.broker.state.parkrecords import (

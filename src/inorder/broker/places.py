@@ -1,6 +1,6 @@
 """Where messages of a mapped topic may be put: by which version, in which queue, when it is due.
 
-Asked on the way of a send (`hot.py` keeps the answer), and for each delayed message of a topic that
+Asked on the way of a send (`broker/sends/service.py` keeps the answer), and for each delayed message of a topic that
 was resized.
 """
 

@@ -1,6 +1,6 @@
 """From a frame to the code that answers it, and from an exception to an answer.
 
-Sends and pulls in their usual JSON form go straight to `hot.py` and `pulls.py` from the first bytes
+Sends and pulls in their usual JSON form go straight to `broker/sends/service.py` and `pulls.py` from the first bytes
 of the header. Everything else becomes a Command and finds its handler in the table of
 `handlers/`. Unknown codes are answered 3 at once. This is the one place that turns an exception
 into a response code.
@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.handlers import HANDLERS
-from inorder.broker.hot import SEND_CODES
+from inorder.broker.sends.service import SEND_CODES
 from inorder.broker.ticks import Answers
 from inorder.errors import (
     BrokerError,

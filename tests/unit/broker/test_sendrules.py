@@ -6,7 +6,14 @@ import struct
 
 import pytest
 
-from inorder.broker import sendrules
+from inorder.broker.sends.rules import (
+    delay_level,
+    describe,
+    is_special,
+    require_batch,
+    split_batch,
+    unique_key,
+)
 from inorder.errors import MessageIllegal, SystemError_
 from inorder.model import TopicConfig
 from inorder.wire.requests.sends import SendMessage
@@ -42,7 +49,7 @@ def request(properties: str = "", *, batch: bool = True) -> SendMessage:
 )
 def test_only_words_of_special_messages_leave_the_hot_path(properties: str, special: bool) -> None:
     """Names that may ask for more than a plain message are looked at closely."""
-    assert sendrules.is_special(properties) is special
+    assert is_special(properties) is special
 
 
 @pytest.mark.parametrize(
@@ -57,13 +64,13 @@ def test_only_words_of_special_messages_leave_the_hot_path(properties: str, spec
 )
 def test_unique_key_follows_the_rules_of_properties(properties: str, key: str | None) -> None:
     """A repeated name: the last wins; an empty value is none."""
-    assert sendrules.unique_key(properties) == key
+    assert unique_key(properties) == key
 
 
 def test_batch_is_split_into_its_items() -> None:
     """Each item is named by where its body starts and how long its parts are."""
     data = item(b"m1", b"TAGS\x01A\x02", flag=7) + item(b"longer", b"")
-    found = sendrules.split_batch(data, LIMIT)
+    found = split_batch(data, LIMIT)
     assert found == [(7, 20, 2, 7), (0, 31 + 20, 6, 0)]
 
 
@@ -82,34 +89,34 @@ def test_batch_is_split_into_its_items() -> None:
 )
 def test_batch_that_is_not_plain_is_left_to_the_general_way(data: bytes) -> None:
     """The hot path takes only what needs no second look."""
-    assert sendrules.split_batch(data, LIMIT) is None
+    assert split_batch(data, LIMIT) is None
 
 
 @pytest.mark.parametrize("data", [b"abc", item(b"m1")[:-1], item(b""), b""])
 def test_malformed_batch_is_refused_with_code_1(data: bytes) -> None:
     """RocketMQ answers 1 for a batch that does not parse."""
     with pytest.raises(SystemError_):
-        sendrules.require_batch(request(), data, LIMIT)
+        require_batch(request(), data, LIMIT)
 
 
 def test_delay_inside_of_a_batch_is_refused() -> None:
     """A delayed message is never stored as a plain one, also not inside of a batch."""
     with pytest.raises(MessageIllegal, match="delayed"):
-        sendrules.require_batch(request(), item(b"m1", b"DELAY\x013\x02"), LIMIT)
+        require_batch(request(), item(b"m1", b"DELAY\x013\x02"), LIMIT)
 
 
 def test_batch_item_whose_properties_end_in_a_zero_byte_is_refused() -> None:
     """Recovery would take the record for a torn write and cut the log there."""
     data = item(b"m1", b"k\x01v\0")
-    assert sendrules.split_batch(data, LIMIT) is None
+    assert split_batch(data, LIMIT) is None
     with pytest.raises(MessageIllegal, match="zero byte"):
-        sendrules.require_batch(request(), data, LIMIT)
+        require_batch(request(), data, LIMIT)
 
 
 def test_body_that_only_looks_like_a_delay_is_stored() -> None:
     """Bytes of a body are not properties."""
     data = item(b"DELAY\x013\x02 is just text", b"TAGS\x01A\x02")
-    found = sendrules.require_batch(request(), data, LIMIT)
+    found = require_batch(request(), data, LIMIT)
     assert found == [(0, 20, 21, 7)]
 
 
@@ -125,7 +132,7 @@ def test_body_that_only_looks_like_a_delay_is_stored() -> None:
 def test_messages_not_served_yet_are_refused_by_name(properties: str, word: str) -> None:
     """The refusal names what was asked for and that nothing was stored."""
     with pytest.raises(MessageIllegal, match=word) as caught:
-        sendrules.require_batch(request(properties), item(b"m1"), LIMIT)
+        require_batch(request(properties), item(b"m1"), LIMIT)
     assert "nothing was stored" in caught.value.remark
 
 
@@ -142,22 +149,22 @@ def test_messages_not_served_yet_are_refused_by_name(properties: str, word: str)
 )
 def test_the_delay_level_is_that_of_the_property(properties: str, level: int) -> None:
     """Nothing, zero and less mean at once."""
-    assert sendrules.delay_level(properties) == level
+    assert delay_level(properties) == level
 
 
 @pytest.mark.parametrize("text", ["soon", "1.5", "", "9" * 30, "\u0663"])
 def test_a_delay_that_is_no_number_is_refused(text: str) -> None:
     """It is not stored as a message without delay."""
     if not text:
-        assert sendrules.delay_level("DELAY\x01\x02") == 0  # an empty property is none
+        assert delay_level("DELAY\x01\x02") == 0  # an empty property is none
         return
     with pytest.raises(MessageIllegal, match="delay level"):
-        sendrules.delay_level(f"DELAY\x01{text}\x02")
+        delay_level(f"DELAY\x01{text}\x02")
 
 
 def test_topic_is_described_as_rocketmq_does() -> None:
     """Tools show this text."""
-    text = sendrules.describe(TopicConfig("CapProd"))
+    text = describe(TopicConfig("CapProd"))
     assert text == (
         "TopicConfig [topicName=CapProd, readQueueNums=8, writeQueueNums=8, perm=RW-, "
         "topicFilterType=SINGLE_TAG, topicSysFlag=0, order=false, attributes={}]"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.groups.handlers import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.handlers.query import visible_record
-from inorder.broker.sendrules import FAQ
+from inorder.broker.sends.rules import FAQ
 from inorder.broker.state.retries import DEAD_LETTER_QUEUES, send_back
 from inorder.errors import GroupNotFound, NoPermission, SystemError_
 from inorder.logs import get_logger

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from inorder.broker import sendrules
+from inorder.broker.sends.rules import require_batch, unique_key
 from inorder.errors import (
     BrokerError,
     InvalidParameter,
@@ -42,9 +42,9 @@ from inorder.wire.requests.producers import (
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.bulk import Items
-    from inorder.broker.packing import Target
     from inorder.broker.producers.rules import Producer, ProducerTable, QueueNumbers
+    from inorder.broker.sends.bulk import Items
+    from inorder.broker.sends.packing import Target
     from inorder.net.accepted import ServerConnection
     from inorder.wire.header import Command
     from inorder.wire.record import ScannedRecord
@@ -160,7 +160,7 @@ class Numbering:
             body = bytes(command.body)
             if MARK_BYTES not in body:
                 return None
-            split = sendrules.require_batch(request, body, self._body_max)
+            split = require_batch(request, body, self._body_max)
             texts = [
                 body[at + size + 2 : at + size + 2 + more].decode("utf-8", "replace")
                 for _, at, size, more in split
@@ -172,7 +172,7 @@ class Numbering:
         producer_id = numbered[0][0]
         if len(numbered) < len(found) or any(one[0] != producer_id for one in numbered):
             raise MessageIllegal("a batch is numbered by one producer, all of it, or not at all")
-        uniques = [sendrules.unique_key(text) for text in texts]
+        uniques = [unique_key(text) for text in texts]
         if numbered[0][2] is None and None in uniques:
             raise MessageIllegal("a numbered message needs a UNIQ_KEY")
         judged = [
@@ -373,7 +373,7 @@ def bulk_in_turn(
     items: Items,
 ) -> tuple[QueueNumbers[ServerConnection], list[int]] | None:
     """Return the producer's numbers and those of a large batch if they are plainly the next."""
-    from inorder.broker import bulk
+    from inorder.broker.sends import bulk
 
     found = bulk.aligned_numbers(body, items) or bulk.numbers_of(items.properties)
     numbers = None if found is None else known.get(found.producer_id)

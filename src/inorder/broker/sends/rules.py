@@ -8,156 +8,59 @@ plain one.
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from inorder.errors import (
     BrokerError,
-    GroupNotFound,
-    InvalidParameter,
     MessageIllegal,
-    NoPermission,
-    ServiceNotAvailable,
-    SystemBusy,
     SystemError_,
-    TopicNotFound,
 )
-from inorder.model import PERM_WRITE, TopicConfig
+from inorder.model import TopicConfig
 from inorder.wire import properties as props
-from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
-from inorder.wire.names import (
-    DEAD_LETTER_PREFIX,
-    NOT_SENDABLE_TOPICS,
-    PARK_PREFIX,
-    RETRY_PREFIX,
-    validate_topic,
-)
 from inorder.wire.requests.sends import SendMessage, decode_batch
 
 if TYPE_CHECKING:
-    from inorder.broker.broker import Broker
-    from inorder.broker.hot import HotPath
-    from inorder.broker.packing import Target
-    from inorder.net.accepted import ServerConnection
+    pass
 
 FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 _ITEM_HEAD: Final = struct.Struct(">iiiii")
 _ITEM_BYTES_MIN: Final = 22
-_TRANSACTION_BITS: Final = 0xC
-_INNER_BATCH_BITS: Final = 0xC0
-_MAX_RETRIES_VERSION: Final = 121
+TRANSACTION_BITS: Final = 0xC
+INNER_BATCH_BITS: Final = 0xC0
 _LEVEL_DIGITS_MAX: Final = 9
 _TIMER_NAMES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
-def admit(
-    broker: Broker, hot: HotPath, connection: ServerConnection, request: SendMessage, version: int
-) -> tuple[Target, SendMessage]:
-    """Check a send and return the queue it goes to, or raise the refusal."""
-    topic = _topic_for(broker, request)
-    if request.queue_id >= max(topic.read_queues, topic.write_queues):
-        raise InvalidParameter(
-            f"request queueId[{request.queue_id}] is illegal, {describe(topic)} "
-            f"Producer: {connection.peer}"
-        )
-    if request.topic.startswith(RETRY_PREFIX):
-        request, topic = _retry(broker, request, topic, version)
-    if request.sys_flag & _INNER_BATCH_BITS:
-        raise _not_served("inner batches", request.topic)
-    if request.sys_flag & _TRANSACTION_BITS:
-        raise _not_served("transactional (prepared) messages", request.topic)
-    queue_id = request.queue_id
-    if queue_id < 0:
-        queue_id = broker.random.randrange(max(1, topic.write_queues))
-    return hot.target(topic.name, queue_id), request
-
-
-def _topic_for(broker: Broker, request: SendMessage) -> TopicConfig:
-    name = request.topic
-    topic = broker.topics.get(name)
-    if not broker.config.perm & PERM_WRITE and topic is not None and topic.order:
-        raise NoPermission(f"the broker[{broker.address}] sending message is forbidden")
-    invalid = validate_topic(name)
-    if invalid is not None:
-        raise InvalidParameter(invalid)
-    if name in NOT_SENDABLE_TOPICS or name.startswith(PARK_PREFIX):
-        raise NoPermission(f"Sending message to topic[{name}] is forbidden.")
-    if topic is not None:
-        return topic
-    topic = broker.create_topic_on_send(name, request.default_topic, request.default_topic_queues)
-    if topic is None:
-        raise TopicNotFound(f"topic[{name}] not exist, apply first please!\n{FAQ}")
-    return topic
-
-
-def _retry(
-    broker: Broker, request: SendMessage, topic: TopicConfig, version: int
-) -> tuple[SendMessage, TopicConfig]:
-    """Apply the rules of a retry topic: after the last attempt it goes to the dead letters."""
-    if request.batch:
-        raise MessageIllegal(f"batch request does not support retry group {request.topic}")
-    group_name = request.topic[len(RETRY_PREFIX) :]
-    group = broker.find_group(group_name)
-    if group is None:
-        raise GroupNotFound(f"subscription group not exist, {group_name}")
-    most = group.retry_max_times
-    if version >= _MAX_RETRIES_VERSION and request.redeliveries_max is not None:
-        most = request.redeliveries_max
-    # A group that holds locks consumes in order, and gives a message back only to be rid of it.
-    ordered = broker.locks.holds_any(group_name)
-    if (request.redeliveries or 0) <= most and not ordered:
-        return request, topic
-    letters = broker.ensure_topic(DEAD_LETTER_PREFIX + group_name, queues=1)
-    kept = props.parse(request.properties or "")
-    for name in (PRODUCER_ID, SEQUENCE, PREDECESSOR):  # of the message that this is a copy of
-        kept.pop(name, None)
-    kept["DELAY"] = "-1"
-    request = replace(request, topic=letters.name, queue_id=0, properties=props.join(kept))
-    return request, letters
-
-
-def plain_properties(broker: Broker, request: SendMessage) -> str:
-    """Return the properties to store, or refuse what asks for more than a delay."""
-    text = request.properties or ""
-    if is_special(text):
-        found = props.parse(text)
-        delayed = _level(found) > 0
-        _refuse_special(found, request.topic, delayed=delayed, redeliveries=request.redeliveries)
-        if found.pop("POP_CK", None) is not None:
-            text = props.join(found)
-    return with_unique_key(broker, text)[0]
-
-
 def delay_level(properties: str) -> int:
     """Return the delay level that a message asks for; 0 if it is to be delivered at once."""
-    return max(0, _level(props.parse(properties))) if "DELAY" in properties else 0
+    return max(0, level_in(props.parse(properties))) if "DELAY" in properties else 0
 
 
-def _refuse_special(
+def refuse_special(
     found: dict[str, str], topic: str, *, delayed: bool = False, redeliveries: int | None = None
 ) -> None:
     for name in () if delayed else _TIMER_NAMES:  # of both, the level counts
         if name in found:
-            raise _not_served(f"timer messages ({name})", topic)
+            raise not_served(f"timer messages ({name})", topic)
     # Old clients leave the mark of a transaction on a message that they try again.
     again = delayed and (redeliveries or 0) > 0
     if found.get("TRAN_MSG", "false").lower() == "true" and not again:
-        raise _not_served("transactional messages (TRAN_MSG)", topic)
+        raise not_served("transactional messages (TRAN_MSG)", topic)
     if "INNER_NUM" in found or "INNER_MULTI_DISPATCH" in found:
-        raise _not_served("inner batches and light queues (INNER_NUM, INNER_MULTI_DISPATCH)", topic)
+        raise not_served("inner batches and light queues (INNER_NUM, INNER_MULTI_DISPATCH)", topic)
 
 
 def _refuse_in_batch(found: dict[str, str], topic: str) -> None:
-    if _level(found) > 0:
+    if level_in(found) > 0:
         raise MessageIllegal(
             f"a batch cannot hold delayed messages; nothing was stored for topic[{topic}]. "
             "Send them one by one."
         )
-    _refuse_special(found, topic)
+    refuse_special(found, topic)
 
 
-def _level(found: dict[str, str]) -> int:
+def level_in(found: dict[str, str]) -> int:
     text = found.get("DELAY", "0")
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _LEVEL_DIGITS_MAX):
@@ -165,7 +68,7 @@ def _level(found: dict[str, str]) -> int:
     return int(text)
 
 
-def _not_served(what: str, topic: str) -> BrokerError:
+def not_served(what: str, topic: str) -> BrokerError:
     return MessageIllegal(
         f"this broker does not serve {what} yet; nothing was stored for topic[{topic}]. "
         "Send it as a plain message or use a broker that does."
@@ -186,15 +89,6 @@ def is_special(properties: str) -> bool:
 def unique_key(properties: str) -> str | None:
     """Return the message's UNIQ_KEY."""
     return props.parse(properties).get("UNIQ_KEY") if "UNIQ_KEY" in properties else None
-
-
-def with_unique_key(broker: Broker, properties: str) -> tuple[str, str]:
-    """Return the properties and their UNIQ_KEY, which is made if there is none."""
-    unique = unique_key(properties)
-    if unique is not None:
-        return properties, unique
-    unique = broker.unique_ids.next(broker.clock.now_ms())
-    return with_separator(properties) + f"UNIQ_KEY\x01{unique}\x02", unique
 
 
 def tag_of(properties: bytes) -> bytes:
@@ -290,15 +184,6 @@ def _split_exact(data: bytes) -> list[tuple[int, int, int, int]]:
         items.append((flag, at + 20, body_size, size - _ITEM_BYTES_MIN - body_size))
         at += size
     return items
-
-
-def require_writable(broker: Broker) -> None:
-    """Refuse while the store takes no writes or too much waits to become durable."""
-    reason = broker.unwritable_reason
-    if reason is not None:
-        raise ServiceNotAvailable(f"service not available now, {reason}")
-    if broker.ticks.unsettled_bytes > broker.config.store.pending_bytes_max:
-        raise SystemBusy("[OVERLOAD]the broker has too many bytes waiting for the disk, try later")
 
 
 def describe(topic: TopicConfig) -> str:

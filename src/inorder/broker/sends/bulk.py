@@ -1,4 +1,4 @@
-"""Large batches, column by column: the same records as `packing.py` makes one by one.
+"""Large batches, column by column: the same records as `broker/sends/packing.py` makes one by one.
 
 A sink of rows sends a thousand messages in a request. Their heads, queue entries and numbers are
 then worked out as arrays; what is left to a loop is slicing, and the sum over each body. It pays

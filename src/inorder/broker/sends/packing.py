@@ -10,14 +10,14 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker import sendrules
+from inorder.broker.sends.rules import illegal_size, tag_of
 from inorder.store.keyindex import NotedRows, prefix_hash
 from inorder.wire.ids import java_hash
 from inorder.wire.record import MAGIC_V1, MAGIC_V2, Record, body_crc, crc32, encode
 
 if TYPE_CHECKING:
-    from inorder.broker.bulk import Items
     from inorder.broker.producers.rules import QueueNumbers
+    from inorder.broker.sends.bulk import Items
     from inorder.native import Batch
     from inorder.net.accepted import ServerConnection
     from inorder.store.consumequeue import QueueIndex
@@ -107,7 +107,7 @@ class Packer:
         properties += self._suffix
         body_size, topic, size_properties = len(body), target.topic_bytes, len(properties)
         if size_properties > _PROPERTIES_BYTES_MAX:
-            raise sendrules.illegal_size(self._body_max)
+            raise illegal_size(self._body_max)
         key = (len(born_host), body_size, len(topic), size_properties)
         packer = self._structs.get(key) or self._packer(key)
         sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
@@ -239,7 +239,7 @@ class Packer:
         now_ms: int,
     ) -> list[int]:
         """Pack a large batch as `put_batch` does, column by column."""
-        from inorder.broker import bulk
+        from inorder.broker.sends import bulk
 
         sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
         if len(born_host) != _IPV4_HOST_BYTES:
@@ -311,7 +311,7 @@ class Packer:
         if start < 0:
             return 0
         if start and properties[start - 1] != 2:
-            tag = sendrules.tag_of(properties)
+            tag = tag_of(properties)
         else:
             end = properties.find(b"\x02", start)
             tag = properties[start + 5 : end] if end >= 0 else properties[start + 5 :]

@@ -1,39 +1,44 @@
 """The hot path of sending: from the bytes of a send request to a record in the log's buffer.
 
 Synchronous, called with all frames of one `data_received`. A record is packed straight into the
-log's pending buffer and gets its queue offset in that step (`packing.py`). The answers wait in the
+log's pending buffer and gets its queue offset in that step (`broker/sends/packing.py`). The answers wait in the
 tick (`ticks.py`) until the bytes are written or durable.
 
-Three ways lead in, all ending in the packer (`packing.py`):
+Three ways lead in, all ending in the packer (`broker/sends/packing.py`):
 
     {"code":310, … {"code":320, …   typed decoder straight from the header bytes   `send_v2`
     {"code":10, …                    the same by the long names                     `send_long`
-    anything else                    a decoded Command (`generalsend.py`)           `send_command`
+    anything else                    a decoded Command (`broker/sends/checks.py`)           `send_command`
 
 Whatever is not plain (a delay, a transaction, an unknown topic, a strange property) leaves the hot
-path by an exception or through `sendrules.py`, which decides and says why. Batches are tried by the
-compiled module first (`plainbatch.py`), where there is one: same effects.
+path by an exception or through `broker/sends/rules.py`, which decides and says why. Batches are tried by the
+compiled module first (`broker/sends/service.py`), where there is one: same effects.
+
+Plain batches by the compiled module: the twin of `broker/sends/bulk.py`, and of the way message by message.
+
+It takes a batch of any size, whole or not at all; what it leaves goes the other ways.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Annotated, Final
+from array import array
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import msgspec
 
 from inorder.accelerated import native
-from inorder.broker import sendrules
-from inorder.broker.generalsend import GeneralSends
-from inorder.broker.packing import Packer, Target
-from inorder.broker.plainbatch import PlainBatches
 from inorder.broker.producers.service import (
+    Placing,
     bulk_in_turn,
     in_turn,
     is_numbered_topic,
     items_in_turn,
     lacks_map,
 )
+from inorder.broker.sends.checks import GeneralSends, with_unique_key
+from inorder.broker.sends.packing import Packer, Target
+from inorder.broker.sends.rules import split_batch, unique_key
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
 from inorder.store.keyindex import numpy_for
@@ -44,8 +49,84 @@ from inorder.wire.requests.producers import MARK, MARK_BYTES
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.producers.rules import QueueNumbers
+    from inorder.broker.producers.rules import ProducerTable, QueueNumbers
+    from inorder.native import Batch
     from inorder.net.accepted import ServerConnection
+
+
+class Fields(Placing, Protocol):
+    """What a batch says of all its messages."""
+
+    f: int  # sys flag
+    g: int  # born
+    j: int  # redeliveries
+
+
+class Split(Protocol):
+    """`native.split`."""
+
+    def __call__(self, body: bytes, size_max: int) -> Batch | None:
+        """Return the messages of a batch if it is plain."""
+        ...
+
+
+class PlainBatches:
+    """Puts plain batches into the log's buffer."""
+
+    def __init__(
+        self,
+        split: Split,
+        packer: Packer,
+        producers: ProducerTable[ServerConnection],
+        body_max: int,
+    ) -> None:
+        self._split = split
+        self._packer = packer
+        self._producers = producers
+        self._body_max = body_max
+
+    def take(
+        self,
+        connection: ServerConnection,
+        fields: Fields,
+        target: Target,
+        body: bytes,
+        now_ms: int,
+    ) -> Batch | None:
+        """Pack a batch and note its numbers; None if it is not plain: nothing has happened."""
+        # hot: 0.25 µs a message, 3 µs a batch
+        batch = self._split(body, self._body_max)
+        if batch is None:
+            return None
+        numbers = None
+        if batch.producer is not None and target.numbers is not None:
+            numbers = _in_turn(connection, target.numbers, batch)
+            if numbers is None or lacks_map(fields, target, numbers.producer, body):
+                return None
+        offset = target.queue.next_offset
+        self._packer.put_plain(
+            target, connection.peer_host, batch, fields.f, fields.g, fields.j, now_ms
+        )
+        if numbers is not None:
+            self._producers.stored_many(numbers, array("q", batch.numbers()), offset)
+        return batch
+
+
+def _in_turn(
+    connection: ServerConnection, known: dict[str, QueueNumbers[ServerConnection]], batch: Batch
+) -> QueueNumbers[ServerConnection] | None:
+    """Return the producer's numbers if those of the batch are plainly the next."""
+    assert batch.producer is not None, "it is numbered"
+    numbers = known.get(batch.producer.decode())
+    if (
+        numbers is None
+        or numbers.producer.connection is not connection
+        or numbers.producer.named is not batch.named
+        or numbers.last != batch.before
+    ):
+        return None
+    return numbers
+
 
 _TARGETS_MAX: Final = 200_000
 _RULED_PREFIXES: Final = (RETRY_PREFIX, PARK_PREFIX)
@@ -222,7 +303,7 @@ class HotPath:
             ):
                 return False
         if not unique:
-            properties, unique = sendrules.with_unique_key(self._broker, properties)
+            properties, unique = with_unique_key(self._broker, properties)
         offset = target.queue.next_offset
         position = self._put(
             target,
@@ -265,7 +346,7 @@ class HotPath:
         if len(body) >= _BULK_BYTES_MIN and self._bulk(connection, request, target, body, answers):
             return True
         fields = request.extFields
-        items = sendrules.split_batch(body, self._body_max)
+        items = split_batch(body, self._body_max)
         if items is None:
             return False
         numbered: list[tuple[QueueNumbers[ServerConnection], int]] = []
@@ -301,7 +382,7 @@ class HotPath:
         """Take a large batch column by column; False if it is not plain enough for that."""
         if not numpy_for(_BULK_BYTES_MIN):
             return False
-        from inorder.broker import bulk
+        from inorder.broker.sends import bulk
 
         items = bulk.split(body, self._body_max)
         if items is None:
@@ -339,7 +420,7 @@ class HotPath:
         if request.flag & _ONEWAY:
             answers.add_oneway(count)
             return
-        unique = sendrules.unique_key(request.extFields.i)
+        unique = unique_key(request.extFields.i)
         answers.add(
             request.opaque,
             self._answer(target.queue_id, unique, ids, offset, request.opaque),
@@ -402,5 +483,3 @@ class HotPath:
 SEND_CODES: Final = frozenset(
     (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 )
-
-__all__ = ["SEND_CODES", "HotPath", "Target"]

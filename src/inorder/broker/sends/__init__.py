@@ -1,0 +1,1 @@
+"""Sends: RocketMQ's checks, the fast path, the bytes of records."""
