@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 
 from inorder.accelerated import native
-from inorder.broker import pulls
 from inorder.broker.groups.rules import GroupTable
 from inorder.broker.leases import records as ownerrecords
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.producers.records import Encoder
 from inorder.broker.producers.records import decode as decode_producers
 from inorder.broker.producers.rules import ProducerTable
+from inorder.broker.pulls import service as pulls
 from inorder.broker.sends import bulk
 from inorder.broker.sends import service as hot
 from inorder.broker.sends.rules import is_special, split_batch

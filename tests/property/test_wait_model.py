@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from inorder.broker.state.waits import PullWaits, Wait
+from inorder.broker.pulls.rules import PullWaits, Wait
 
 TOPICS = st.sampled_from(["t", "u"])
 QUEUE_IDS = st.integers(0, 2)

@@ -37,7 +37,8 @@ from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetT
 from inorder.broker.parking import Parking
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.producers.storage import NumbersFile
-from inorder.broker.pulls import Pull, Pulls
+from inorder.broker.pulls.rules import PullWaits
+from inorder.broker.pulls.service import Pull, Pulls
 from inorder.broker.registration import Registration
 from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
@@ -45,7 +46,6 @@ from inorder.broker.sends.checks import require_writable
 from inorder.broker.sends.service import HotPath
 from inorder.broker.state.delays import Delays
 from inorder.broker.state.stats import BrokerStats
-from inorder.broker.state.waits import PullWaits
 from inorder.broker.ticks import Answers, Ticks
 from inorder.broker.topics.rules import TopicTable, not_here
 from inorder.broker.topics.storage import TopicNotes, refuse_foreign
@@ -66,7 +66,7 @@ from inorder.wire.ids import UniqueIds, pack_host
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from inorder.broker.gates import Gate
+    from inorder.broker.pulls.checks import Gate
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
     from inorder.disk import Files

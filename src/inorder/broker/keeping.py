@@ -10,14 +10,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.pulls import Pull
-from inorder.broker.state.waits import Wait
+from inorder.broker.pulls.rules import Wait
+from inorder.broker.pulls.service import Pull
 from inorder.errors import NoDescriptors, StoreError, StoreFailed
 from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.state.waits import Key
+    from inorder.broker.pulls.rules import Key
 
 log = get_logger(__name__)
 

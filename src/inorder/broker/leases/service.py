@@ -48,8 +48,8 @@ from inorder.wire.requests.leases import (
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.gates import PullFields
     from inorder.broker.leases.records import Record
+    from inorder.broker.pulls.checks import PullFields
     from inorder.net.accepted import ServerConnection
     from inorder.net.server import Server
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.broker.state.waits import PullWaits, Wait, WaitStatistics
+from inorder.broker.pulls.rules import PullWaits, Wait, WaitStatistics
 
 KEY = ("t", 0)
 

@@ -7,8 +7,8 @@ import pytest
 from inorder.broker.groups.rules import GroupTable
 from inorder.broker.offsets import rules as offsets
 from inorder.broker.offsets.rules import OffsetTable
-from inorder.broker.state import waits
-from inorder.broker.state.waits import PullWaits, Wait
+from inorder.broker.pulls import rules as waits
+from inorder.broker.pulls.rules import PullWaits, Wait
 from inorder.errors import SystemError_
 from inorder.wire import fastjson
 from inorder.wire.requests.groups import GroupTable as GroupTableBody

@@ -4,6 +4,10 @@ A pull that finds nothing is held and served in the turn in which its queue grow
 once per tick with the queues that grew, whatever the number of messages. A held pull whose filter
 matches none of the new messages stays held and goes on from where it looked last. Answers are views
 of the mapped log; nothing is copied here, and no body is ever looked into.
+
+The answer to a pull in words: its code, and the fields that every answer has.
+
+The plain answer with messages is written by `broker/pulls/service.py` itself, from a template; this is all others.
 """
 
 from __future__ import annotations
@@ -13,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.gates import I32, Gate, Gates, PullFields
 from inorder.broker.offsets.rules import Manner
-from inorder.broker.pullanswers import answer, answer_code
+from inorder.broker.pulls.checks import I32, Gate, Gates, PullFields
 from inorder.errors import BrokerError, ServiceNotAvailable, StoreError, SystemError_
 from inorder.logs import get_logger
 from inorder.net.transport import JOIN_BYTES_MAX
@@ -31,12 +34,54 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from inorder.broker.broker import Broker
-    from inorder.broker.state.waits import Wait
+    from inorder.broker.pulls.rules import Wait
     from inorder.config import BrokerConfig
     from inorder.net.accepted import ServerConnection
     from inorder.store.consumequeue import QueueIndex
 
 log = get_logger(__name__)
+
+_CODES: Final = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.QUEUE_DAMAGED: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+def answer_code(result: ReadResult, offset: int) -> ResponseCode:
+    """Return the code for what a read at an offset found."""
+    code = _CODES.get(result.status)
+    if code is not None:
+        return code
+    return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
+
+
+def answer(
+    result: ReadResult, gate: Gate, offset: int, request_id: int, serializer: int
+) -> Command:
+    """Return the answer to a pull at an offset; the records follow its head."""
+    return Command(
+        code=answer_code(result, offset),
+        request_id=request_id,
+        flag=1,
+        serializer=serializer,
+        remark=result.status.name,
+        fields={
+            "suggestWhichBrokerId": "0",
+            "groupSysFlag": str(gate.group_flag),
+            "nextBeginOffset": str(result.next_offset),
+            "maxOffset": str(result.max_offset),
+            "minOffset": str(result.min_offset),
+            "topicSysFlag": str(gate.topic_flag),
+        },
+    )
+
 
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2

@@ -1,0 +1,1 @@
+"""Pulls and long polls."""
