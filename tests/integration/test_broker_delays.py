@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from inorder.broker.delayed import TURN_RECORDS
+from inorder.broker.delays.service import TURN_RECORDS
 from inorder.disk import OsFiles
 from inorder.model import TopicQueue
 from inorder.testing.clock import FakeClock, MovableClock

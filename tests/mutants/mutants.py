@@ -876,7 +876,7 @@ MUTANTS = [
     ),
     Mutant(
         "delayed-comes-twice", "P1, A7", "a start delivers again what was delivered before a kill",
-        "inorder.broker.delayrecovery",
+        "inorder.broker.delays.storage",
         "            delays.advance(level, offset + 1)\n",
         "            pass\n",
         "tests/integration/test_broker_delays.py::"

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inorder.broker.state.delays import Delays, delivered_properties, mark
+from inorder.broker.delays.rules import Delays, delivered_properties, mark
 
 DELAYS_MS = (1000, 5000, 20_000)
 START = 1_700_000_000_000

@@ -17,10 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker import queueends
-from inorder.broker.delayed import Delayed
-from inorder.broker.delayrecovery import recover
+from inorder.broker.delays.forwarding import Forwarding
+from inorder.broker.delays.rules import Delays
+from inorder.broker.delays.service import Delayed
+from inorder.broker.delays.storage import recover
 from inorder.broker.durability import Safety, Saving
-from inorder.broker.forwarding import Forwarding
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.groups.service import Notices
 from inorder.broker.identity import load_identity
@@ -44,7 +45,6 @@ from inorder.broker.resizing import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sends.checks import require_writable
 from inorder.broker.sends.service import HotPath
-from inorder.broker.state.delays import Delays
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.ticks import Answers, Ticks
 from inorder.broker.topics.rules import TopicTable, not_here

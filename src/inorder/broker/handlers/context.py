@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from random import Random
 
+    from inorder.broker.delays.rules import Delays
     from inorder.broker.groups.rules import Departure, GroupTable, Members
     from inorder.broker.leases.rules import LeaseTable
     from inorder.broker.leases.service import LeaseClock, Leasing
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from inorder.broker.offsets.rules import Manner, OffsetTable, Ruling
     from inorder.broker.parking import Parking
     from inorder.broker.producers.rules import ProducerTable
-    from inorder.broker.state.delays import Delays
     from inorder.broker.state.resizing import Plan
     from inorder.broker.state.stats import BrokerStats
     from inorder.broker.topics.rules import TopicTable

@@ -8,7 +8,7 @@ Sends in any form: what the hot path does not take, decoded in full and judged r
 
 stored before?        answered again, whatever else is the matter (`broker/producers/service.py`)
 may it be stored?     RocketMQ's checks in RocketMQ's order (`broker/sends/rules.py`)
-where?                in its queue, or among the delayed ones (`delayed.py`)
+where?                in its queue, or among the delayed ones (`broker/delays/service.py`)
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from inorder.broker.delays.rules import Delays
 from inorder.broker.durability import Safety
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.handlers import HANDLERS
@@ -23,7 +24,6 @@ from inorder.broker.locks.service import Ownership
 from inorder.broker.losses import Losses
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.state.delays import Delays
 from inorder.broker.state.stats import BrokerStats
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, StoreConfig

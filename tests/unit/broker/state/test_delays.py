@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from inorder.broker.state import delays as delays_module
-from inorder.broker.state.delays import (
+from inorder.broker.delays import rules as delays_module
+from inorder.broker.delays.rules import (
     SKEW_MS_MAX,
     Delays,
     Due,

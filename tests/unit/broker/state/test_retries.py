@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.retries import SentBack, send_back
+from inorder.broker.retries.rules import SentBack, send_back
 from inorder.wire.ids import pack_host
 from inorder.wire.properties import format_properties, parse
 from inorder.wire.record import Record

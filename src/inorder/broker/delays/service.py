@@ -4,7 +4,7 @@ One timer, set to the time when the next message is due; none is set while none 
 delivers at most `TURN_RECORDS`, oldest first, as one part of the loop's tick: the records go into
 the log's buffer like those of clients, and count as delivered when the tick is safe by the flush
 mode. If its write fails they are taken again later. Each carries the mark by which a start after a
-crash knows that it was delivered (`delayrecovery.py`).
+crash knows that it was delivered (`broker/delays/storage.py`).
 
 Turns are at least `TURN_GAP_MS` apart unless work is left: many messages share a write then.
 """
@@ -13,15 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.delayrecovery import NOT_DELIVERED_TO, levels_of
+from inorder.broker.delays.rules import Due, delivered_properties, destination, scheduled_properties
+from inorder.broker.delays.storage import NOT_DELIVERED_TO, levels_of
 from inorder.broker.sends.packing import Target
 from inorder.broker.sends.rules import delay_level
-from inorder.broker.state.delays import (
-    Due,
-    delivered_properties,
-    destination,
-    scheduled_properties,
-)
 from inorder.errors import BrokerError, CorruptRecord, StoreError
 from inorder.logs import get_logger
 from inorder.store.intact import count_intact

@@ -1,6 +1,6 @@
 """A consumer gives a message back (36): to be tried again later, or to the dead letters.
 
-`state/retries.py` has the rules of what is stored; here are RocketMQ's checks, in its order.
+`broker/retries/rules.py` has the rules of what is stored; here are RocketMQ's checks, in its order.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.groups.handlers import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.handlers.query import visible_record
+from inorder.broker.retries.rules import DEAD_LETTER_QUEUES, send_back
 from inorder.broker.sends.rules import FAQ
-from inorder.broker.state.retries import DEAD_LETTER_QUEUES, send_back
 from inorder.errors import GroupNotFound, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import PERM_WRITE

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.state.delays import Delays, destination, is_delivery, mark
+from inorder.broker.delays.rules import Delays, destination, is_delivery, mark
 from inorder.errors import CorruptRecord
 from inorder.logs import get_logger
 from inorder.store.scan import LogScan, is_boundary

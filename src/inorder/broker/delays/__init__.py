@@ -1,0 +1,1 @@
+"""Delayed messages: levels, delivery, forwarding to a key's new broker."""
