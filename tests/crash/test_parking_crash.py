@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from inorder.broker.state.parkedkeys import Place
+from inorder.broker.parking.rules import Place
 from inorder.client.api import BrokerApi
 from inorder.client.parkingapi import ParkingApi
 from inorder.errors import InorderError

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from inorder.broker.leases.rules import LeaseKey, Owner, Terms
-from inorder.broker.state.parkedkeys import Place
-from inorder.broker.state.parkrecords import Installed, parked_event
+from inorder.broker.parking.records import Installed, parked_event
+from inorder.broker.parking.rules import Place
 from inorder.client.api import BrokerApi
 from inorder.client.parkingapi import ParkingApi
 from inorder.errors import InvalidParameter, LeaseLost, ServiceNotAvailable

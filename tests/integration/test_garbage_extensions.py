@@ -12,8 +12,8 @@ import re
 
 import pytest
 
+from inorder.broker.parking.rules import Place
 from inorder.broker.releasing import HEEDED_MAX
-from inorder.broker.state.parkedkeys import Place
 from inorder.config import NetConfig
 from inorder.errors import InorderError
 from inorder.model import TopicQueue

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from inorder.broker.offsets import handlers as progress
-from inorder.broker.parking import Parking
-from inorder.broker.state.parkedkeys import Limits
+from inorder.broker.parking.rules import Limits
+from inorder.broker.parking.service import Parking
 from inorder.client.parkingapi import ParkingApi
 from inorder.client.state.resizing import spread
 from inorder.errors import InorderError

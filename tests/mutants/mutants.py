@@ -17,7 +17,7 @@ _STARTS = "inorder.broker.leases.storage"
 _TENURE = "inorder.client.state.tenure"
 _CLIENT = "inorder.client.leasing"
 _KEYED = "inorder.client.state.keyed"
-_PARKING = "inorder.broker.state.parking"
+_PARKING = "inorder.broker.parking.rules"
 _RESIZING = "inorder.broker.state.resizing"
 _REWINDING = "tests/integration/test_rewinding.py"
 _STORIES = "tests/integration/test_rewinding_stories.py"
@@ -279,7 +279,7 @@ MUTANTS = [
     ),
     Mutant(
         "parked-file-before-its-log", "P8, A1", "parked keys are saved before the log is on disk",
-        "inorder.broker.parkedfile",
+        "inorder.broker.parking.storage",
         "            await broker.keeping.flush_now()\n",
         "",
         "tests/integration/test_broker_parking.py::test_what_a_power_cut_took_was_not_parked",
@@ -567,7 +567,7 @@ MUTANTS = [
     ),
     Mutant(
         "park-without-epoch", "P8", "a former owner parks",
-        "inorder.broker.handlers.parking",
+        "inorder.broker.parking.handlers",
         "        _check_owner(broker, connection, place, request)\n"
         "        before = parking.table.version(*place)\n        outcomes",
         "        before = parking.table.version(*place)\n        outcomes",
@@ -575,7 +575,7 @@ MUTANTS = [
     ),
     Mutant(
         "unpark-without-epoch", "P8, A8", "a former owner lets a key go live",
-        "inorder.broker.handlers.parking",
+        "inorder.broker.parking.handlers",
         "            _check_owner(broker, connection, place, request)\n"
         "        before = parking.table.version(*place)\n        why",
         "            pass\n        before = parking.table.version(*place)\n        why",
@@ -629,7 +629,7 @@ MUTANTS = [
     ),
     Mutant(
         "parked-before-it-is-safe", "A1", "what is parked counts before it is on disk",
-        "inorder.broker.parking",
+        "inorder.broker.parking.service",
         "                self._open[flight] = None\n",
         "                self._open[flight] = None\n"
         "                for group, event, position in flight.events:\n"
@@ -748,14 +748,14 @@ MUTANTS = [
     ),
     Mutant(
         "newer-lists-come-first", "P8, A11", "a redrive drains a list that is newer than its own",
-        "inorder.broker.state.parkedkeys",
+        "inorder.broker.parking.rules",
         "        return [place for place, by in came if version is None or by <= version]\n",
         "        return [place for place, _ in came]\n",
         "tests/unit/broker/test_parking_state.py",
     ),
     Mutant(
         "redriven-before-its-replay", "P8, A11", "a redrive does not wait for what comes again",
-        "inorder.broker.parkreach",
+        "inorder.broker.parking.moves",
         "        return floor if floor < min(",
         "        return None if floor < min(",
         "tests/integration/test_parked_resets.py::"
@@ -767,7 +767,7 @@ MUTANTS = [
     ),
     Mutant(
         "reset-of-what-is-known", "P8, A11", "a restart brings back that messages were parked",
-        "inorder.broker.parking",
+        "inorder.broker.parking.service",
         "            # Also if nothing is known of it: a start reads",
         "            if place not in self.table.places:\n                return\n"
         "            # And reads",
@@ -776,7 +776,7 @@ MUTANTS = [
     ),
     Mutant(
         "heir-done-before-a-reset", "P8, A11", "what another owner handled before a reset is done",
-        "inorder.broker.parking",
+        "inorder.broker.parking.service",
         "            held = self.reach.held(place, self.floor(place)) if heir else None\n",
         "            held = None\n",
         f"{_STORIES}::"
@@ -784,7 +784,7 @@ MUTANTS = [
     ),
     Mutant(
         "full-in-a-replay", "P8, A11", "what a reset brings again waits for room, and room for it",
-        "inorder.broker.state.parking",
+        "inorder.broker.parking.rules",
         "self.limits.for_replay if queue and offset < queue.replay_until else self.limits\n",
         "self.limits\n",
         "tests/integration/test_parked_resets.py::"

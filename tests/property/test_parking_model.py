@@ -13,10 +13,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inorder.broker.state import parkingfile
-from inorder.broker.state.parkedkeys import Place
-from inorder.broker.state.parking import ParkingTable, Verdict
-from inorder.broker.state.parkrecords import (
+from inorder.broker.parking import storage as parkingfile
+from inorder.broker.parking.records import (
     Dropped,
     Event,
     Installed,
@@ -26,6 +24,7 @@ from inorder.broker.state.parkrecords import (
     Redriving,
     Unparked,
 )
+from inorder.broker.parking.rules import ParkingTable, Place, Verdict
 from inorder.client.state.keyed import KeyedQueue, Work
 from inorder.client.state.parking import ParkedView
 from inorder.model import ReceivedMessage, TopicQueue

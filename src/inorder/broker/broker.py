@@ -35,7 +35,7 @@ from inorder.broker.losses import Losses
 from inorder.broker.mending import Mending
 from inorder.broker.offload import Offload
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
-from inorder.broker.parking import Parking
+from inorder.broker.parking.service import Parking
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.producers.storage import NumbersFile
 from inorder.broker.pulls.rules import PullWaits

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from inorder.broker.leases.rules import NOBODY
+from inorder.broker.parking.rules import ParkedKey, Place
 from inorder.broker.state import resizing as versions
 from inorder.broker.state import rewinding as rules
-from inorder.broker.state.parkedkeys import ParkedKey, Place
 from inorder.broker.state.rewinding import Reach, Standing
 from inorder.errors import InvalidParameter
 from inorder.logs import get_logger

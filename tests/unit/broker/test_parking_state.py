@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state import parkingfile
-from inorder.broker.state.parkedkeys import Limits, Place
-from inorder.broker.state.parking import ParkingTable, Verdict
-from inorder.broker.state.parkrecords import (
+from inorder.broker.parking import storage as parkingfile
+from inorder.broker.parking.records import (
     Cancelled,
     Dropped,
     Event,
@@ -19,6 +17,7 @@ from inorder.broker.state.parkrecords import (
     Redriving,
     Unparked,
 )
+from inorder.broker.parking.rules import Limits, ParkingTable, Place, Verdict
 from inorder.wire.requests.parking import QueuePlace
 
 PLACE = Place("billing", "orders", 0)

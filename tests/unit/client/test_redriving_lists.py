@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.state.parkedkeys import Place
-from inorder.broker.state.parking import ParkingTable
-from inorder.broker.state.parkrecords import Installed, Moved, Parked, Redriving, Unparked
-from inorder.broker.state.parkrecords import Redriven as RedrivenNote
+from inorder.broker.parking.records import Installed, Moved, Parked, Redriving, Unparked
+from inorder.broker.parking.records import Redriven as RedrivenNote
+from inorder.broker.parking.rules import ParkingTable, Place
 from inorder.client.redriving import Redriver, _KeyRedrive
 from inorder.client.state.parking import UNKNOWN, Pace, ParkedView
 from inorder.model import TopicQueue

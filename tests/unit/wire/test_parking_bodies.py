@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.state.parkrecords import (
+from inorder.broker.parking.records import (
     Dropped,
     Moved,
     Parked,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from inorder.broker.locks.service import Ownership
     from inorder.broker.losses import Losses
     from inorder.broker.offsets.rules import Manner, OffsetTable, Ruling
-    from inorder.broker.parking import Parking
+    from inorder.broker.parking.service import Parking
     from inorder.broker.producers.rules import ProducerTable
     from inorder.broker.state.resizing import Plan
     from inorder.broker.state.stats import BrokerStats

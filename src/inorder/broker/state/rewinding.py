@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from inorder.broker.state.parkedkeys import ParkedKey
+from inorder.broker.parking.rules import ParkedKey
 from inorder.broker.state.resizing import (
     GROUPS_MAX,
     Reading,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from inorder.broker.parking.rules import ParkedKey, ParkedMessage
 from inorder.broker.state import resizing, rewinding
-from inorder.broker.state.parkedkeys import ParkedKey, ParkedMessage
 from inorder.broker.state.resizing import Chapter, Reading, Versions
 from inorder.broker.state.rewinding import Agreement, Reach, Standing, agree
 from inorder.errors import GroupNotDone

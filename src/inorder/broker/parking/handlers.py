@@ -14,8 +14,8 @@ import msgspec
 
 from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.leases.rules import Owner
-from inorder.broker.state.parkedkeys import ParkedKey, Place
-from inorder.broker.state.parkrecords import Cancelled, Redriven, Redriving
+from inorder.broker.parking.records import Cancelled, Redriven, Redriving
+from inorder.broker.parking.rules import ParkedKey, Place
 from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests import parking as requests

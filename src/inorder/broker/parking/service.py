@@ -4,6 +4,13 @@ Everything that happens to parked keys is a record of the %PARK% topic of its gr
 itself, or a note. The table changes when the record is safe by the flush mode, never before, so an
 answer, the table and the log agree whatever stops the broker. Of one queue one request at a time is
 judged and stored (`alone`): nobody is answered from a table that is about to change.
+
+Events of parked keys on their way into the log, and whose turn it is with a queue.
+
+Parked messages and the age of the log: they are stored again before their file is to go.
+
+A message stays parked for as long as its operators take; the log around it need not stay. The copy
+is the same record at another place, and the table learns the place when the copy is safe.
 """
 
 from __future__ import annotations
@@ -17,15 +24,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.leases.rules import LeaseKey
-from inorder.broker.parkcarrying import ParkCarrier
-from inorder.broker.parkedfile import ParkedFile
-from inorder.broker.parkflights import Alone, Flight
-from inorder.broker.parkmoves import ParkMoves
-from inorder.broker.parkreach import ParkReach
-from inorder.broker.sends.checks import require_writable
-from inorder.broker.state.parkedkeys import Limits, Place
-from inorder.broker.state.parking import ParkingTable, Verdict
-from inorder.broker.state.parkrecords import (
+from inorder.broker.parking.moves import ParkMoves, ParkReach
+from inorder.broker.parking.records import (
     MESSAGES,
     NOTES,
     QUEUES,
@@ -42,11 +42,16 @@ from inorder.broker.state.parkrecords import (
     parked_record,
     read_event,
 )
+from inorder.broker.parking.rules import Limits, ParkingTable, Place, Verdict
+from inorder.broker.parking.storage import ParkedFile
+from inorder.broker.sends.checks import require_writable
 from inorder.errors import (
     BrokerError,
     CorruptRecord,
     MessageIllegal,
+    RemoteProtocolError,
     StoreError,
+    broker_error,
 )
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
@@ -60,6 +65,168 @@ if TYPE_CHECKING:
     from inorder.net.accepted import ServerConnection
 
 log = get_logger(__name__)
+
+
+class Flight:
+    """Events on their way into the log, until the tick says what became of them."""
+
+    __slots__ = ("_parking", "base", "events", "settled")
+
+    def __init__(self, parking: Parking, base: int) -> None:
+        self._parking = parking
+        self.base = base
+        """Its records lie at or behind this position."""
+        self.events: list[tuple[str, Event, int]] = []
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def count(self) -> int:
+        """Return how many records it has."""
+        return len(self.events)
+
+    def write(self) -> None:
+        """Count the events: they are stored, safe by the flush mode."""
+        self._parking.settle(self)
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
+        """Take note that they are not stored, or that nobody knows."""
+        self._parking.forget(self)
+        if not self.settled.done():
+            self.settled.set_exception(broker_error(code, remark))
+            self.settled.exception()  # whoever waited may have gone
+
+    def write_late(self) -> bool:
+        """What becomes of them has still to be known."""
+        return False
+
+
+class Alone:
+    """Of those who want the same queue, one after the other, in the order in which they came."""
+
+    __slots__ = ("_busy", "_place")
+
+    def __init__(self, busy: dict[Place, deque[asyncio.Future[None]]], place: Place) -> None:
+        self._busy = busy
+        self._place = place
+
+    async def __aenter__(self) -> None:
+        waiting = self._busy.get(self._place)
+        if waiting is None:
+            self._busy[self._place] = deque()
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()  # it was our turn already
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        waiting = self._busy[self._place]
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        del self._busy[self._place]
+
+
+CARRIED_AT_ONCE: Final = 256
+HOUR_MS: Final = 3_600_000
+
+
+class ParkCarrier:
+    """Carries parked messages on."""
+
+    def __init__(self, parking: Parking, broker: Broker) -> None:
+        self._parking = parking
+        self._broker = broker
+        self._carrying: asyncio.Task[None] | None = None
+
+    def look(self) -> None:
+        """Carry parked messages on that lie in files which are to go before long.
+
+        A message stays parked for as long as its operators take; the log around it need not.
+        """
+        if self._carrying is not None and not self._carrying.done():
+            return
+        store, now_ms = self._broker.store, self._broker.clock.now_ms()
+        oldest = self._parking.table.oldest_position()
+        if oldest is None or not self._broker.writable:
+            return
+        half_ms = store.config.retention_hours * HOUR_MS // 2
+        crowded = (
+            self._broker.files.usage(self._broker.config.data_path).used_ratio
+            > store.config.disk_used_ratio_max
+        )
+        before = 0
+        for segment in store.log.segments.items[:-1]:
+            if not crowded and now_ms - store.modified_ms(segment.path) < half_ms:
+                break
+            before = segment.end
+        if oldest < before:
+            self._carrying = asyncio.get_running_loop().create_task(
+                self._carry_all(before), name="carry parked messages on"
+            )
+
+    async def _carry_all(self, before: int) -> None:
+        try:
+            while count := await self.carry(before):
+                log.info("parked messages carried on count=%d before=%d", count, before)
+        except (BrokerError, StoreError) as error:
+            log.error("parked messages were not carried on: %s", error)
+
+    def cancel(self) -> None:
+        """Give up what is under way."""
+        if self._carrying is not None:
+            self._carrying.cancel()
+
+    async def carry(self, before: int) -> int:
+        """Store again what lies before a position, so that the files there can go.
+
+        Returns how many messages were; a few at a time.
+        """
+        count = 0
+        for place in list(self._parking.table.places):
+            if count >= CARRIED_AT_ONCE:
+                break
+            async with self._parking.alone(
+                place
+            ):  # or it might be redriven meanwhile, and come back
+                items = self._lying_before(place, before, CARRIED_AT_ONCE - count)
+                if items:
+                    await asyncio.shield(self._parking.store(items).settled)
+                    count += len(items)
+        return count
+
+    def _lying_before(
+        self, place: Place, before: int, count: int
+    ) -> list[tuple[str, Event, Record]]:
+        items: list[tuple[str, Event, Record]] = []
+        queue, now_ms = self._parking.table.places.get(place), self._broker.clock.now_ms()
+        for one in queue.keys.values() if queue is not None else ():
+            for message in one.messages:
+                if message.position >= before or len(items) >= count:
+                    continue
+                try:
+                    record = decode(self._broker.store.log.bytes_at(message.position, message.size))
+                    event = read_event(record)
+                except (CorruptRecord, RemoteProtocolError) as error:
+                    log.error(
+                        "a parked message is damaged position=%d: %s", message.position, error
+                    )
+                    continue
+                record.stored_at_ms = now_ms
+                items.append((place.group, event, record))
+        return items
+
 
 OUR_PROPERTIES_BYTES: Final = 300
 """About what parking adds to a record, for judging whether there is room."""

@@ -2,7 +2,7 @@
 
 A parked message is the record that the broker has, stored once more: body, flags, birth, tags and
 UNIQ_KEY stay, and properties say where it came from and why. A note is a small JSON text. Both are
-events; what they mean is in `parking.py`.
+events; what they mean is in `broker/parking/rules.py`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Parked keys."""
