@@ -26,10 +26,10 @@ from inorder.broker.producers.records import Encoder
 from inorder.broker.producers.records import decode as decode_producers
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.pulls import service as pulls
+from inorder.broker.resizing.rules import Resizes
 from inorder.broker.sends import bulk
 from inorder.broker.sends import service as hot
 from inorder.broker.sends.rules import is_special, split_batch
-from inorder.broker.state.resizes import Resizes
 from inorder.broker.topics import rules as attributes
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import StoreConfig

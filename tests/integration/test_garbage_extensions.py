@@ -13,7 +13,7 @@ import re
 import pytest
 
 from inorder.broker.parking.rules import Place
-from inorder.broker.releasing import HEEDED_MAX
+from inorder.broker.resizing.release import HEEDED_MAX
 from inorder.config import NetConfig
 from inorder.errors import InorderError
 from inorder.model import TopicQueue
@@ -211,7 +211,7 @@ def test_groups_that_nobody_knows_are_not_remembered_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever asks about them or releases them: neither names that are none, nor too many."""
-    monkeypatch.setattr("inorder.broker.state.resizing.GROUPS_MAX", 3)
+    monkeypatch.setattr("inorder.broker.resizing.rules.GROUPS_MAX", 3)
 
     async def scenario() -> None:
         async with running() as rig:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.places import Places
-from inorder.broker.resizing import Resizing
-from inorder.broker.state import past
+from inorder.broker.resizing import rules as past
+from inorder.broker.resizing.service import Places, Resizing
 from inorder.errors import GroupNotDone, InvalidParameter, KeyMapChanged, ResizeUnderWay
 from inorder.model import Subscription, TopicQueue
 from inorder.ordering.keymap import KeyMap

@@ -253,7 +253,7 @@ def test_without_the_move_keys_overtake(monkeypatch: pytest.MonkeyPatch) -> None
     async def nothing_moves(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr("inorder.broker.releasing.Releasing._move_parked", nothing_moves)
+    monkeypatch.setattr("inorder.broker.resizing.release.Releasing._move_parked", nothing_moves)
 
     async def tale(town: Town) -> None:
         with pytest.raises((AssertionError, TimeoutError)):

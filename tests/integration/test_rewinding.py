@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inorder.broker.leases.rules import LeaseKey
-from inorder.broker.rewinding import Rewinding
+from inorder.broker.resizing.release import Rewinding
 from inorder.client.state.resizing import spread
 from inorder.errors import InvalidParameter
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue

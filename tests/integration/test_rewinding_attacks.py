@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from inorder.broker.resizing import Resizing
-from inorder.broker.state.resizing import Versions
+from inorder.broker.resizing.rules import Versions
+from inorder.broker.resizing.service import Resizing
 from inorder.client.consumer import Consumer
 from inorder.client.leaseapi import LeaseApi
 from inorder.client.state.resizing import spread

@@ -2,7 +2,7 @@
 
 Version 1 of the topic is past, version 2 is open. The group has finished 1 and reads 2, until an
 operator sets its offset back into 1 at some broker. The decisions are those of the code itself
-(`broker/state/rewinding.py`, `broker/state/resizing.py`); what the model adds is everything around
+(`broker/resizing/rules.py`, `broker/resizing/rules.py`); what the model adds is everything around
 them: each broker asks the others one by one and acts by what they said, however old it is by then;
 requests are lost, come late or twice; brokers are killed between any two steps, also between what
 is saved and what follows from it.
@@ -31,10 +31,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from inorder.broker.state import resizing as versions
-from inorder.broker.state import rewinding as rules_of
-from inorder.broker.state.resizing import Chapter, Reading, Versions
-from inorder.broker.state.rewinding import Standing
+from inorder.broker.resizing import rules as rules_of
+from inorder.broker.resizing import rules as versions
+from inorder.broker.resizing.rules import Chapter, Reading, Standing, Versions
 from inorder.errors import GroupNotDone
 from tests.model.search import Model
 

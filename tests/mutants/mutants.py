@@ -18,7 +18,7 @@ _TENURE = "inorder.client.state.tenure"
 _CLIENT = "inorder.client.leasing"
 _KEYED = "inorder.client.state.keyed"
 _PARKING = "inorder.broker.parking.rules"
-_RESIZING = "inorder.broker.state.resizing"
+_RESIZING = "inorder.broker.resizing.rules"
 _REWINDING = "tests/integration/test_rewinding.py"
 _STORIES = "tests/integration/test_rewinding_stories.py"
 _NUMBERING = "inorder.broker.producers.service"
@@ -286,7 +286,7 @@ MUTANTS = [
     ),
     Mutant(
         "ends-before-the-log", "P9, A1", "ends of a version are noted before the log is on disk",
-        "inorder.broker.resizing",
+        "inorder.broker.resizing.service",
         "        await broker.keeping.flush_now()\n        until_ms",
         "        until_ms",
         f"{_IN_RESIZING}test_noted_ends_never_lie_behind_a_lost_tail",
@@ -614,7 +614,7 @@ MUTANTS = [
     ),
     Mutant(
         "parked-keys-stay-behind", "P9, A8", "a group goes on before its parked keys have moved",
-        "inorder.broker.releasing",
+        "inorder.broker.resizing.release",
         "        if self._moved.get((topic, group), 0) >= version:\n            return True\n",
         "        if version:\n            self._moved[topic, group] = version\n"
         "            return True\n",
@@ -653,7 +653,7 @@ MUTANTS = [
     ),
     Mutant(
         "chapters-are-let-go", "P9, A6", "a broker forgets a version that others still hold",
-        "inorder.broker.state.past",
+        "inorder.broker.resizing.rules",
         "    if brokers_of(now) <= {name}:\n",
         "    if name:\n",
         "tests/integration/test_resizing.py::"
@@ -661,7 +661,7 @@ MUTANTS = [
     ),
     Mutant(
         "closed-to-latecomers", "P9, A6, O2", "queues stay closed to a group that comes late",
-        "inorder.broker.resizing",
+        "inorder.broker.resizing.service",
         "        wanted = max(count, past.queues_left(now, first, of=waiting), parked)\n",
         "        wanted = max(count, parked)\n",
         "tests/integration/test_resizing.py::"
@@ -676,21 +676,21 @@ MUTANTS = [
     ),
     Mutant(
         "one-broker-rests", "P9, A11", "the other brokers are not told that a group was set back",
-        "inorder.broker.state.rewinding",
+        "inorder.broker.resizing.rules",
         "one.term < term or one.version > version",
         "one.term > term",
         "tests/unit/broker/state/test_rewinding_state.py::test_brokers_agree",
     ),
     Mutant(
         "rest-without-waiting", "P4, A11", "a replay begins beside what is still handled",
-        "inorder.broker.rewinding",
+        "inorder.broker.resizing.release",
         "(one.recalled or one.owner == NOBODY)",
         "one.owner is None",
         _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
     ),
     Mutant(
         "rest-is-not-on-disk", "P9, A11", "a killed broker has forgotten that a group rests",
-        "inorder.broker.rewinding",
+        "inorder.broker.resizing.release",
         "        await self._resizing.change(topic, rule)\n",
         "        self._resizing.topics[topic] = rule(self._resizing.versions(topic))\n",
         _REWINDING + "::test_a_rest_outlives_a_restart",
@@ -704,7 +704,7 @@ MUTANTS = [
     ),
     Mutant(
         "release-from-before-a-reset", "P9, A11", "one was done, was set back, and lets others go",
-        "inorder.broker.releasing",
+        "inorder.broker.resizing.release",
         "            return  # it was set back meanwhile",
         "            pass  # it was set back meanwhile",
         _REWINDING
@@ -712,7 +712,7 @@ MUTANTS = [
     ),
     Mutant(
         "skipped-is-not-waited-for", "P4, A11", "the next version begins beside what was skipped",
-        "inorder.broker.state.rewinding",
+        "inorder.broker.resizing.rules",
         "            if low < min(high, chapter.ends.get(queue_id, 0)):\n",
         "            if max(offset, begin) == low < min(high, chapter.ends.get(queue_id, 0)):\n",
         _REWINDING + "::test_the_next_version_waits_for_a_handler_of_what_was_skipped",
@@ -727,21 +727,21 @@ MUTANTS = [
     ),
     Mutant(
         "newer-keys-are-redriven", "P8, A11", "a parked key is handled before its older messages",
-        "inorder.broker.state.rewinding",
+        "inorder.broker.resizing.rules",
         "    if later and not begun:\n",
         "    if False:\n",
         f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
     ),
     Mutant(
         "newer-lists-do-not-block", "P8, P9, A11", "a group goes on, past what a replay has parked",
-        "inorder.broker.state.rewinding",
+        "inorder.broker.resizing.rules",
         "    later = any(by > version for by in one.older.values()) or (\n",
         "    later = (\n",
         f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
     ),
     Mutant(
         "moved-by-any-version", "P8, P9, A11", "a key that moved later counts as moved before",
-        "inorder.broker.state.rewinding",
+        "inorder.broker.resizing.rules",
         "        one.moved_to != to or one.moved_by not in (0, next_version)",
         "        one.moved_by < 0",
         f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
@@ -800,7 +800,7 @@ MUTANTS = [
     ),
     Mutant(
         "no-owner-for-a-redrive", "P8, A11", "a queue that was taken away keeps its parked keys",
-        "inorder.broker.resizing",
+        "inorder.broker.resizing.service",
         "        wanted = max(count, past.queues_left(now, first, of=waiting), parked)\n",
         "        wanted = max(count, past.queues_left(now, first, of=waiting))\n",
         "tests/integration/test_rewinding_parked.py::"
@@ -830,7 +830,7 @@ MUTANTS = [
     ),
     Mutant(
         "stop-is-not-on-disk", "P9, A6", "a broker that was killed opens what it had stopped",
-        "inorder.broker.resizing",
+        "inorder.broker.resizing.service",
         "        content = self._table.encode_with(topic, new)\n"
         "        await self._broker.offload.call(lambda: self._file.save(content))\n",
         "",
@@ -869,7 +869,7 @@ MUTANTS = [
     # Delays.
     Mutant(
         "delayed-stays-behind", "P9, A7", "a delayed message goes to the queue its key has left",
-        "inorder.broker.places",
+        "inorder.broker.resizing.service",
         "                return newest.queue(text)\n",
         "                return name, queue_id\n",
         f"{_IN_RESIZING}test_a_delayed_message_follows_its_key",

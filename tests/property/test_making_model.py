@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from inorder.broker.state import resizing as broker_rules
-from inorder.broker.state.resizing import Plan, Versions
+from inorder.broker.resizing import rules as broker_rules
+from inorder.broker.resizing.rules import Plan, Versions
 from inorder.client.state import making
 from inorder.client.state.making import Wanted
 from inorder.client.state.resizing import Go, Open, Publish, Stop, Withdraw

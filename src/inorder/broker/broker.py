@@ -41,7 +41,7 @@ from inorder.broker.producers.storage import NumbersFile
 from inorder.broker.pulls.rules import PullWaits
 from inorder.broker.pulls.service import Pull, Pulls
 from inorder.broker.registration import Registration
-from inorder.broker.resizing import Resizing
+from inorder.broker.resizing.service import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sends.checks import require_writable
 from inorder.broker.sends.service import HotPath

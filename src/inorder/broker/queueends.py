@@ -21,7 +21,7 @@ from inorder.store.mending import Loss
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.offsets.rules import Committed, QueueKey
-    from inorder.broker.state.resizing import Versions
+    from inorder.broker.resizing.rules import Versions
 
 log = get_logger(__name__)
 

@@ -12,7 +12,7 @@ from inorder.broker.groups import handlers as connections
 from inorder.broker.groups import handlers as groups
 from inorder.broker.groups import handlers as members
 from inorder.broker.groups import relay as clients
-from inorder.broker.handlers import query, resizing, runtime
+from inorder.broker.handlers import query, runtime
 from inorder.broker.handlers.context import BrokerLike, Handler
 from inorder.broker.leases import handlers as leases
 from inorder.broker.locks import handlers as locks
@@ -20,6 +20,7 @@ from inorder.broker.offsets import handlers as offsets
 from inorder.broker.offsets import handlers as progress
 from inorder.broker.parking import handlers as parking
 from inorder.broker.producers import handlers as producers
+from inorder.broker.resizing import handlers as resizing
 from inorder.broker.retries import handlers as retries
 from inorder.broker.topics import handlers as topics
 from inorder.wire.codes import RequestCode

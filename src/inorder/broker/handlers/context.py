@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from inorder.broker.offsets.rules import Manner, OffsetTable, Ruling
     from inorder.broker.parking.service import Parking
     from inorder.broker.producers.rules import ProducerTable
-    from inorder.broker.state.resizing import Plan
+    from inorder.broker.resizing.rules import Plan
     from inorder.broker.state.stats import BrokerStats
     from inorder.broker.topics.rules import TopicTable
     from inorder.clock import Clock

@@ -313,7 +313,7 @@ def reset_offset(
 
     Under sync flush the answer waits for the disk: a power cut does not take back what was ordered.
     If the topic was resized behind the old or the new offset the group first rests
-    (`state/rewinding.py`).
+    (`broker/resizing/rules.py`).
     """
     request = decode_fields(ResetOffset, command.fields)
     topic, group = request.topic, request.group

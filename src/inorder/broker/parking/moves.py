@@ -1,18 +1,18 @@
 """Parked keys whose topic is resized: they live in other queues from then on.
 
 The broker of the old queue marks a key as moved, then the broker of the new one installs it with a
-pointer to the old list, then the group is released into the new map (`releasing.py`). So the owner
+pointer to the old list, then the group is released into the new map (`broker/resizing/release.py`). So the owner
 of the new queue knows the key before its first message, parks what comes, and drains the old list
 first when the key is redriven. Every step can be said again.
 
 A key does not come back to a queue where an older list of it lies: its newest messages would lie
 with its oldest. That is asked before it is marked, so it stays where it can be redriven, and the
 release waits until it was. The same if its group was set back and has reached some of a key's lists
-and messages, not all (`state/rewinding.py`, `reach`): those are to be redriven first.
+and messages, not all (`broker/resizing/rules.py`, `reach`): those are to be redriven first.
 
 How far groups have come with their parked keys, if they were set back to before a resize.
 
-Rules: `state/rewinding.py`. A key may then have lists and messages of versions that its group has
+Rules: `broker/resizing/rules.py`. A key may then have lists and messages of versions that its group has
 reached again, and others; only the former are handled.
 """
 
@@ -30,8 +30,8 @@ from inorder.wire.requests.parking import Move, QueuePlace
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.parking.service import Parking
-    from inorder.broker.rewinding import Rewinding
-    from inorder.broker.state.rewinding import Reach
+    from inorder.broker.resizing.release import Rewinding
+    from inorder.broker.resizing.rules import Reach
     from inorder.ordering.keymap import KeyMap
 
 log = get_logger(__name__)

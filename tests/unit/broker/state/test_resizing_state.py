@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inorder.broker.state import past
-from inorder.broker.state import resizing as rules
-from inorder.broker.state.resizes import GONE_MAX, Resizes
-from inorder.broker.state.resizing import Chapter, Plan, Reading, Versions
+from inorder.broker.resizing import rules
+from inorder.broker.resizing import rules as past
+from inorder.broker.resizing.rules import GONE_MAX, Chapter, Plan, Reading, Resizes, Versions
 from inorder.errors import (
     BrokerError,
     GroupNotDone,

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 
 from inorder.broker.parking.rules import ParkedKey, ParkedMessage
-from inorder.broker.state import resizing, rewinding
-from inorder.broker.state.resizing import Chapter, Reading, Versions
-from inorder.broker.state.rewinding import Agreement, Reach, Standing, agree
+from inorder.broker.resizing import rules as resizing
+from inorder.broker.resizing import rules as rewinding
+from inorder.broker.resizing.rules import (
+    Agreement,
+    Chapter,
+    Reach,
+    Reading,
+    Standing,
+    Versions,
+    agree,
+)
 from inorder.errors import GroupNotDone
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.parking import QueuePlace

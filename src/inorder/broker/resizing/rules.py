@@ -15,16 +15,39 @@ part in a plan only if they know of no other. When all have stopped, the first b
 more whether to go on (`go`), and only then any of them opens the next version; until then the plan
 can be taken back there (`withdraw`), also if another broker is gone for good. All values here are
 replaced, never changed: a shell saves the new one before it counts.
+
+The versions of a topic that are past: what queues hold of them, and when they are forgotten.
+
+The versions of all topics at one broker (`broker/resizing/rules.py` has the rules of one), and their file.
+
+A topic of which nothing is written has what its attribute says. Of deleted ones the last version is
+remembered: a new topic of the name begins above it.
+
+A group that is set back into a version that is past: first it rests, at all brokers.
+
+    reset at one broker ──> it rests there, the offsets are set ──> it rests at all brokers, its
+    queues are asked back ──> nobody handles what was given before ──> it reads on
+
+A key of the replay may lie in another queue by a newer version of the map, at another broker, and
+be handled there just now. So a group that rests gets nothing, nowhere, until every broker of the
+topic has it rest in the same version and its queues were given back. Every broker where it rests
+asks the others and tells them (`agree`); all of it may be repeated, and is on disk before it
+counts.
+
+The term says how often a group was set back. Whoever wants to let it go on names the term by which
+it found it done: a broker that knows a newer one refuses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from inorder.broker.parking.rules import ParkedKey
 from inorder.errors import (
     GroupNotDone,
     InvalidParameter,
@@ -67,7 +90,7 @@ class Reading(msgspec.Struct, frozen=True):
     version: int
     member: bool = False
     term: int = 0
-    """How often it was set back into a version that is past (`rewinding.py`)."""
+    """How often it was set back into a version that is past (`broker/resizing/rules.py`)."""
     rests: bool = False
     """It was, and gets nothing until that is known and done at all brokers."""
 
@@ -406,3 +429,274 @@ def waiting(now: Versions) -> list[str]:
         group for group, known in now.groups.items()
         if known.rests or reading(now, group) < now.version
     )  # fmt: skip
+
+
+def chapters(now: Versions, queue_id: int) -> list[tuple[int, int]]:
+    """Return from which offset on a queue holds messages of which version, in order."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for version, ends in [(one.version, one.ends) for one in now.past] + [(now.version, {})]:
+        if found and found[-1][0] == start:
+            found.pop()  # nothing came under it
+        found.append((start, version))
+        start = max(start, ends.get(queue_id, start))
+    return found
+
+
+def trim(now: Versions, first: Callable[[int], int], name: str) -> Versions:
+    """Forget the oldest chapters of which no message is left; `name` is this broker's.
+
+    If the topic has other brokers, only where they ended: messages of theirs may be left there,
+    and a group that has yet to handle those must not get newer ones here.
+    """
+    gone = 0
+    for chapter in now.past:
+        if any(end > first(queue_id) for queue_id, end in chapter.ends.items()):
+            break
+        gone += 1
+    if brokers_of(now) <= {name}:
+        return replace(now, past=now.past[gone:]) if gone else now
+    if not any(chapter.ends for chapter in now.past[:gone]):
+        return now
+    bare = (Chapter(one.version, one.map, {}) for one in now.past[:gone])
+    return replace(now, past=(*bare, *now.past[gone:]))
+
+
+def cut(now: Versions, last: Callable[[int], int]) -> Versions:
+    """Bring noted ends back to what was recovered of the log."""
+
+    def shorter(ends: dict[int, int]) -> dict[int, int]:
+        return {queue_id: min(end, last(queue_id)) for queue_id, end in ends.items()}
+
+    return replace(
+        now,
+        ends=None if now.ends is None else shorter(now.ends),
+        past=tuple(Chapter(one.version, one.map, shorter(one.ends)) for one in now.past),
+    )
+
+
+def queues_left(now: Versions, first: Callable[[int], int], *, of: Iterable[str] | None) -> int:
+    """Return how many queues hold messages of versions that are past, which groups have yet to get.
+
+    Counted from 0 to the last of them. `of` are the groups; None: also those that may come.
+    """
+    version = oldest(now) if of is None else min((reading(now, one) for one in of), default=None)
+    if version is None:
+        return 0
+    left = (
+        queue_id + 1
+        for chapter in now.past if chapter.version >= version
+        for queue_id, end in chapter.ends.items() if end > first(queue_id)
+    )  # fmt: skip
+    return max(left, default=0)
+
+
+GONE_MAX: Final = 100_000
+"""Deleted names whose last version is remembered one by one."""
+
+
+class _File(msgspec.Struct):
+    topics: dict[str, Versions] = {}
+    gone: dict[str, int] = {}
+    floor: int = 0
+
+
+class Resizes:
+    """The topics of which more is known than the map in their attribute."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Versions] = {}
+        self._gone: dict[str, int] = {}
+        self._floor = 0
+
+    def __repr__(self) -> str:
+        return f"Resizes({len(self.topics)} topics, {len(self._gone)} deleted)"
+
+    def of(self, topic: str, version: int, text: str) -> Versions:
+        """Return a topic's versions; `version` and `text` are those of its attribute."""
+        found = self.topics.get(topic)
+        if found is None or found.version < version:
+            return Versions(version, text)
+        return found
+
+    def last(self, topic: str) -> int:
+        """Return the highest version that a deleted topic of this name had."""
+        return self._gone.get(topic, self._floor)
+
+    def delete(self, topic: str, version: int) -> None:
+        """Forget a topic, but not its last version: a new topic of this name begins above it.
+
+        Of too many names the oldest are forgotten, and every new name then begins above theirs.
+        """
+        self.topics.pop(topic, None)
+        if version > self.last(topic):
+            self._gone.pop(topic, None)
+            self._gone[topic] = version
+        while len(self._gone) > GONE_MAX:
+            self._floor = max(self._floor, self._gone.pop(next(iter(self._gone))))
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return msgspec.json.encode(_File(self.topics, self._gone, self._floor))
+
+    def encode_with(self, topic: str, versions: Versions) -> bytes:
+        """Return the content of the file as it will be."""
+        topics = {**self.topics, topic: versions}
+        return msgspec.json.encode(_File(topics, self._gone, self._floor))
+
+    def decode(self, data: bytes) -> None:
+        """Take over the content of the file; RemoteProtocolError if it is not that."""
+        try:
+            found = msgspec.json.decode(data, type=_File)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise RemoteProtocolError(f"not the versions of topics: {error}") from None
+        self.topics, self._gone, self._floor = found.topics, found.gone, found.floor
+
+
+TERM_MAX: Final = 1 << 53
+
+
+class Standing(NamedTuple):
+    """What one broker says of a group."""
+
+    term: int
+    version: int
+    """The one that it may read, or, while it rests, will."""
+    rests: bool
+    quiet: bool
+
+
+class Agreement(NamedTuple):
+    """What is to be done."""
+
+    term: int
+    version: int
+    behind: tuple[str, ...]
+    """The brokers that have to be told to let it rest in that version."""
+    over: bool
+    """It may read on, everywhere."""
+
+
+class Reach(NamedTuple):
+    """How far a group has come with a parked key."""
+
+    reached: bool
+    """What it has come to of it may be handled, if there is any yet."""
+    blocked: bool
+    """It does not go on before that was done: newer messages of the key would pass those."""
+
+
+def version_touched(
+    now: Versions,
+    targets: Mapping[int, int],
+    committed: Callable[[int], int],
+    first: Callable[[int], int],
+) -> int | None:
+    """Return the oldest version that is past of which new offsets bring back or skip something.
+
+    Who skips the rest of a version lets the next one begin, while the last handler still runs.
+    """
+    for chapter in now.past:
+        for queue_id, offset in targets.items():
+            begin = first(queue_id)
+            low, high = sorted((max(committed(queue_id), begin), max(offset, begin)))
+            if low < min(high, chapter.ends.get(queue_id, 0)):
+                return chapter.version
+    return None
+
+
+def term_of(now: Versions, group: str) -> int:
+    """Return how often a group was set back, as far as is known."""
+    return known_of(now, group).term
+
+
+def next_term(now: Versions, group: str) -> int:
+    """Return the term of a group that is set back."""
+    return term_of(now, group) + 1
+
+
+def rest(now: Versions, group: str, version: int, term: int) -> Versions:
+    """Let a group rest, and read a version afterwards; what is older, or known, changes nothing."""
+    known, before = known_of(now, group), back_to(now, group)
+    if term < known.term or (term == known.term and (not known.rests or version >= before)):
+        return now
+    if group not in now.groups and len(now.groups) >= GROUPS_MAX:
+        raise InvalidParameter(f"{GROUPS_MAX} groups of the topic are remembered; no more are")
+    rested = Reading(min(version, before), known.member, term, rests=True)
+    return replace(now, groups={**now.groups, group: rested})
+
+
+def go_on(now: Versions, group: str, term: int) -> Versions:
+    """Let a group read again that rested, if it was not set back once more."""
+    known = known_of(now, group)
+    if not known.rests or known.term != term:
+        return now
+    return replace(now, groups={**now.groups, group: replace(known, rests=False)})
+
+
+def rests(now: Versions, group: str) -> bool:
+    """Tell whether a group gets nothing."""
+    return known_of(now, group).rests
+
+
+def back_to(now: Versions, group: str) -> int:
+    """Return the version that a group reads, or was set back into while it rests.
+
+    That may be one of which nothing is left here.
+    """
+    known = known_of(now, group)
+    return known.version if known.rests else reading(now, group)
+
+
+def agree(standings: Mapping[str, Standing]) -> Agreement:
+    """Return what to do about a group that rests at some broker, given what all say."""
+    term = max(one.term for one in standings.values())
+    version = min(one.version for one in standings.values())
+    goes_on = any(one.term == term and not one.rests for one in standings.values())
+    if goes_on and any(one.rests and one.term < term for one in standings.values()):
+        # It was set back where earlier times are forgotten: so this is the newest.
+        return Agreement(term + 1, version, tuple(sorted(standings)), over=False)
+    if goes_on:  # all were agreed
+        return Agreement(term, version, (), over=True)
+    behind = tuple(
+        sorted(name for name, one in standings.items() if one.term < term or one.version > version)
+    )
+    over = not behind and all(one.quiet for one in standings.values())
+    return Agreement(term, version, behind, over)
+
+
+def reach(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> Reach:
+    """Tell how far a group has come with a parked key of a queue.
+
+    A group that was set back may have reached some of a key's lists and messages and not others, or
+    none: then it is not handled, and stays where it is. The same if the key belongs elsewhere.
+    """
+    if rests(now, group):
+        return Reach(False, False)
+    held, version = end_for(now, group, queue[1]), reading(now, group)
+    if held is None:
+        return Reach(True, False)
+    begun = any(by <= version for by in one.older.values()) or (
+        bool(one.messages) and one.messages[0].origin < held
+    )
+    later = any(by > version for by in one.older.values()) or (
+        bool(one.messages) and one.messages[-1].origin >= held
+    )
+    if later and not begun:
+        return Reach(False, False)
+    if not one.sharding_key:
+        return Reach(True, False)  # it was not put there by a map
+    chapter = next(past for past in now.past if past.version >= version)
+    if _map(chapter.map).queue(one.sharding_key) != queue:
+        return Reach(False, False)
+    next_version, text = next_map(now, group)
+    to = _map(text).queue(one.sharding_key)
+    elsewhere = one.moved_to is not None and (
+        one.moved_to != to or one.moved_by not in (0, next_version)  # 0: nobody noted it
+    )
+    return Reach(True, begun and to != queue and (later or elsewhere))
+
+
+@lru_cache(maxsize=64)
+def _map(text: str) -> KeyMap:
+    return KeyMap.decode(text)

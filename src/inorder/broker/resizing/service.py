@@ -1,4 +1,4 @@
-"""Resizing a topic, at one broker: what is decided, on disk, then done. Rules: `state/resizing.py`.
+"""Resizing a topic, at one broker: what is decided, on disk, then done. Rules: `broker/resizing/rules.py`.
 
 stop     sends are refused at once; the queues' ends of that moment are noted when the log is on
          disk that far, and answered when the note is
@@ -6,11 +6,20 @@ go       that the plan is not taken back any more is on disk before anybody open
 open     the new map is on disk before the first send of it is taken; `topics.json` follows it.
          Queues that it has not are closed when no group has to read them, and open again if one
          comes that has
-release  a group reads on when that is on disk; who asks for it: `releasing.py`
-rest     a group that is set back gets nothing when that is on disk (`rewinding.py`)
+release  a group reads on when that is on disk; who asks for it: `broker/resizing/release.py`
+rest     a group that is set back gets nothing when that is on disk (`broker/resizing/release.py`)
 
 What this broker knows lies in `inorder/resizing.json`. It is above the attribute in `topics.json`,
 which is mended at the start if a crash came between the two.
+
+What a broker tells others of a topic's versions, in answer to every request about them.
+
+Where the queues of a topic begin and end, and how far a group has committed them.
+
+Where messages of a mapped topic may be put: by which version, in which queue, when it is due.
+
+Asked on the way of a send (`broker/sends/service.py` keeps the answer), and for each delayed message of a topic that
+was resized.
 """
 
 from __future__ import annotations
@@ -19,33 +28,231 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.bounds import Bounds
-from inorder.broker.places import Places, map_text
-from inorder.broker.releasing import Releasing
-from inorder.broker.resizeview import resize_view
-from inorder.broker.rewinding import Rewinding, check_mapped
-from inorder.broker.state import past
-from inorder.broker.state import resizing as rules
-from inorder.broker.state.resizes import Resizes
-from inorder.broker.state.resizing import Plan, Versions
+from inorder.broker.resizing import rules
+from inorder.broker.resizing import rules as past
+from inorder.broker.resizing.release import Releasing, Rewinding, check_mapped
+from inorder.broker.resizing.rules import Plan, Resizes, Versions
 from inorder.errors import (
     InvalidParameter,
     KeyMapChanged,
+    NoPermission,
+    RemoteProtocolError,
     ServiceNotAvailable,
     TopicNotFound,
 )
 from inorder.logs import get_logger
+from inorder.model import TopicConfig
 from inorder.ordering import keymap
+from inorder.ordering.keymap import KeyMap
 from inorder.store.snapshot import Snapshot
-from inorder.wire.requests.resizing import GroupProgress, ResizeView
+from inorder.wire.extensions import PROTOCOL
+from inorder.wire.properties import get
+from inorder.wire.requests.resizing import ChapterView, GroupProgress, PlanView, ResizeView
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.model import TopicConfig
 
 log = get_logger(__name__)
+
+
+def resize_view(broker: Broker, resizing: Resizing, topic: str, group: str) -> ResizeView:
+    """Return what is known of a topic, also of one that is not there, and of one group or all."""
+    config = broker.topics.get(topic)
+    now = Versions() if config is None else resizing.versions(topic)
+    names = (
+        [group]
+        if group
+        else sorted(
+            {*now.groups, *broker.offsets.groups_of(topic), *broker.members.subscribers(topic)}
+        )
+    )
+    return ResizeView(
+        broker.config.name,
+        topic,
+        now.version,
+        now.map,
+        resizing.last_version(topic),
+        None if now.plan is None else _plan_view(now.plan),
+        now.ends,
+        now.opened,
+        tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
+        tuple(resizing.progress(topic, now, name) for name in names),
+        0 if config is None else config.read_queues,
+        0 if config is None else config.write_queues,
+        now.going,
+        now.withdrawn,
+        PROTOCOL,
+        resizing.is_empty(topic),
+        resizing.is_making(topic) or (config is not None and resizing.is_bare(topic)),
+        broker.config.auto_create_topics,
+    )
+
+
+def _plan_view(plan: Plan) -> PlanView:
+    return PlanView(plan.id, plan.version, plan.map, plan.base, plan.without)
+
+
+Offsets = Callable[[int], int]
+"""A queue's number to an offset."""
+
+
+class Bounds:
+    """What the rules of resizes ask about queues."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def committed(self, topic: str, group: str) -> Offsets:
+        """Return how far a group has committed each queue; -1: not at all."""
+        offsets = self._broker.offsets
+        return lambda queue_id: offsets.query(group, topic, queue_id)
+
+    def first(self, topic: str) -> Offsets:
+        """Return where each queue begins."""
+
+        def first(queue_id: int) -> int:
+            queue = self._broker.store.find_queue(topic, queue_id)
+            return 0 if queue is None else queue.min_offset
+
+        return first
+
+    def last(self, topic: str) -> Offsets:
+        """Return where each queue ends."""
+
+        def last(queue_id: int) -> int:
+            queue = self._broker.store.find_queue(topic, queue_id)
+            return 0 if queue is None else queue.visible_offset
+
+        return last
+
+    def left(self, topic: str, group: str) -> tuple[Offsets, Offsets]:
+        """Return what tells how much a group has yet to finish: `committed` and `first`."""
+        return self.committed(topic, group), self.first(topic)
+
+
+NO_VERSION: Final = ""
+"""What no send carries as the version of its map."""
+NO_DIGEST: Final = "-"
+"""What no send carries as the digest of its map."""
+
+
+class Places:
+    """The places of messages."""
+
+    def __init__(self, broker: Broker, resizing: Resizing) -> None:
+        self._broker = broker
+        self._resizing = resizing
+
+    def send_version(self, topic: str) -> str:
+        """Return the version that sends must carry, as text; one that none has if none is taken."""
+        config = self._broker.topics.get(topic)
+        if config is None:
+            return "0"
+        if self._resizing.closing(topic) is not None:
+            return NO_VERSION
+        return str(keymap.version_of(map_text(config)))
+
+    def send_digest(self, topic: str) -> str:
+        """Return the digest that keyed sends of ours must carry; empty: the topic has no map."""
+        config = self._broker.topics.get(topic)
+        if config is not None and self._resizing.closing(topic) is not None:
+            return NO_DIGEST
+        text = "" if config is None else map_text(config)
+        return _digest(text) if keymap.version_of(text) else ""
+
+    def check_send(self, topic: str, version: str | None, digest: str | None = None) -> None:
+        """Refuse a send by another map than the one that is open; None: the send has none."""
+        config = self._broker.topics.get(topic)
+        text = "" if config is None else map_text(config)
+        current = keymap.version_of(text)
+        wanted = self.send_version(topic)
+        if wanted != NO_VERSION and (version or "0") == wanted:
+            if digest is None or digest == self.send_digest(topic):
+                return
+            remark = f"the key map of topic[{topic}] is another one of version {current}"
+        elif wanted == NO_VERSION and version == str(current):
+            remark = f"topic[{topic}] is being resized, version {current} of its key map is closed"
+        elif version is None:
+            remark = (
+                f"topic[{topic}] has a key map, and the queue of this key was chosen without it"
+            )
+        else:
+            remark = f"the key map of topic[{topic}] has version {current}, not {version[:20]}"
+        raise KeyMapChanged(remark, version=current, map=text)
+
+    def check_queue(self, topic: str, queue_id: int, *, ours: bool) -> None:
+        """Refuse a send to a queue that a resize takes away; our clients learn the map from it.
+
+        Also one to a topic that is there for its first map, and has none yet.
+        """
+        if self._resizing.is_making(topic):
+            remark = f"topic[{topic}] is being made, and its key map is not at all its brokers yet"
+        elif self._is_closed(topic, queue_id):
+            remark = (
+                f"queue {queue_id} of topic[{topic}] is closed for writing, a resize takes it away"
+            )
+        else:
+            return
+        if not ours:
+            raise NoPermission(remark)
+        text = map_text(self._broker.topics.get(topic) or TopicConfig(topic))
+        raise KeyMapChanged(remark, version=keymap.version_of(text), map=text)
+
+    def _is_closed(self, topic: str, queue_id: int) -> bool:
+        plan = self._resizing.closing(topic)
+        if plan is not None:
+            return queue_id >= rules.counts_of(plan.map).get(self._broker.config.name, 0)
+        config = self._broker.topics.get(topic)
+        return config is not None and bool(map_text(config)) and queue_id >= config.write_queues
+
+    def home(self, topic: str, queue_id: int, properties: bytes) -> tuple[str, int]:
+        """Return the broker and queue where a delayed message belongs now that it is due.
+
+        What was placed by its key follows the newest map; what a resize took away from under other
+        messages goes to a queue that is left.
+        """
+        name = self._broker.config.name
+        plan = self._resizing.closing(topic)
+        if topic not in self._broker.topics or (
+            plan is None and topic not in self._resizing.topics
+        ):
+            return name, queue_id
+        now = self._resizing.versions(topic)
+        if plan is None and not now.map:
+            return name, queue_id
+        newest = _decode(now.map if plan is None else plan.map)
+        key = get(properties, b"__SHARDINGKEY")
+        if key is not None:
+            text = key.decode("utf-8", "replace")
+            maps = [text for text in (now.map, *(one.map for one in now.past)) if text]
+            if plan is not None and plan.base:
+                maps.append(plan.base)
+            if any(_decode(one).queue(text) == (name, queue_id) for one in maps):
+                return newest.queue(text)
+        count = sum(broker == name for broker, _ in newest.queues)
+        return name, queue_id if queue_id < count or not count else queue_id % count
+
+
+@lru_cache(maxsize=1024)
+def _digest(text: str) -> str:
+    try:
+        return KeyMap.decode(text).digest
+    except RemoteProtocolError:  # set by hand
+        return keymap.digest_of(text)
+
+
+@lru_cache(maxsize=256)
+def _decode(text: str) -> KeyMap:
+    return KeyMap.decode(text)
+
+
+def map_text(config: TopicConfig) -> str:
+    """Return the key map of a topic as text, empty if it has none."""
+    return config.attributes.get(keymap.ATTRIBUTE, "")
+
 
 SETTLE_MS_MAX: Final = 10_000
 PLAN_ID_CHARS_MAX: Final = 64

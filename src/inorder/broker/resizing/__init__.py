@@ -1,0 +1,1 @@
+"""Versions of a topic's key map, and the release of groups that wait for one."""
