@@ -16,7 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker import queueends
+from inorder.broker.damage.service import Mending, settle
+from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.forwarding import Forwarding
 from inorder.broker.delays.rules import Delays
 from inorder.broker.delays.service import Delayed
@@ -31,8 +32,6 @@ from inorder.broker.leases.service import LeaseClock, Leasing
 from inorder.broker.leases.storage import OwnersFile, end_of
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import Ownership
-from inorder.broker.losses import Losses
-from inorder.broker.mending import Mending
 from inorder.broker.offload import Offload
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.parking.service import Parking
@@ -225,7 +224,7 @@ class Broker:
         self.losses.load()
         self.resizing.read()
         replayed = self.owners_file.load(self.offsets_file.loaded_checksum)
-        queueends.settle(self)  # before anything is cut back to where the queues end
+        settle(self)  # before anything is cut back to where the queues end
         self.resizing.settle()
         self.topics.take_changes()
         cuts = self.offsets.clamp(partial(end_of, self.store))

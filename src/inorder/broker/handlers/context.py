@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from random import Random
 
+    from inorder.broker.damage.storage import Losses
     from inorder.broker.delays.rules import Delays
     from inorder.broker.groups.rules import Departure, GroupTable, Members
     from inorder.broker.leases.rules import LeaseTable
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from inorder.broker.leases.storage import OwnersFile
     from inorder.broker.locks.rules import QueueLocks
     from inorder.broker.locks.service import Ownership
-    from inorder.broker.losses import Losses
     from inorder.broker.offsets.rules import Manner, OffsetTable, Ruling
     from inorder.broker.parking.service import Parking
     from inorder.broker.producers.rules import ProducerTable

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.rules import Delays
 from inorder.broker.durability import Safety
 from inorder.broker.groups.rules import Departure, GroupTable, Members
@@ -21,7 +22,6 @@ from inorder.broker.leases.service import LeaseClock, Leasing
 from inorder.broker.leases.storage import OwnersFile, end_of
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import Ownership
-from inorder.broker.losses import Losses
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.state.stats import BrokerStats

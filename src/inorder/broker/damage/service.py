@@ -5,12 +5,24 @@ the delivery of a delayed message. The queue stops: pulls wait, nothing behind t
 out. Owners lose it, by a new epoch: they begin anew when it goes on, with what is right then. The
 log is read in a thread, once for all queues that are damaged; sends go on meanwhile, behind what is
 compared. What the log has no more is reported, and never skipped silently.
+
+Where queues end, judged by all that a start can read, before anything is cut back.
+
+A queue whose files were damaged ends where the highest evidence says: its noted end and the log
+(`store/recovery.py`), commits that came under an epoch, and the ends that a resize noted. Commits
+of stock clients are no evidence: they may say anything. If the log does not hold the message before
+that end, and no clean stop noted it, more offsets may have been given out than is known: from the
+end on the queue is in a new generation, it alone, before it gives out one more.
+
+If the end of the log is lost, or may be, none of this applies: `broker/leases/storage.py` cuts all back to
+what is left, and begins a new generation for all queues.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.damage.rules import beyond, evidence
 from inorder.errors import StoreError
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
@@ -136,3 +148,47 @@ class Mending:
         log.error("damaged queues were not mended, it is tried again error=%s", error)
         if self._loop is not None:
             self._timer = self._loop.call_later(RETRY_MS / 1000, self._mend)
+
+
+def settle(broker: Broker) -> None:
+    """Let damaged queues end where the evidence says, and begin generations where it is not sure.
+
+    Both are on disk when `OwnersFile.begin` has returned.
+    """
+    recovery, start = broker.store.recovery, broker.owners_file.start
+    uncertain = list(recovery.uncertain)
+    if not start.may_have_lost and broker.owners_file.commits_count:
+        uncertain += _extend(broker)
+    for loss in recovery.losses:
+        broker.losses.report(loss)
+    if start.may_have_lost or not uncertain:
+        return
+    generation = start.next_generation()
+    for topic, queue_id, end in uncertain:
+        log.warning(
+            "nobody knows for certain where a damaged queue ended: new generation topic=%s "
+            "queue=%d from=%d generation=%d", topic, queue_id, end, generation,
+        )  # fmt: skip
+        broker.generations.begin_at(topic, queue_id, end, generation)
+
+
+def _extend(broker: Broker) -> list[tuple[str, int, int]]:
+    store, commits = broker.store, broker.commits
+
+    def end_of(topic: str, queue_id: int) -> int:
+        queue = store.find_queue(topic, queue_id)
+        return 0 if queue is None else queue.visible_offset
+
+    keys = commits.keys()
+    known = ((key, last) for key in keys if (last := commits.get(key)) is not None)
+    found = beyond(evidence(known, broker.resizing.topics.items()), end_of)
+    extended = []
+    for (topic, queue_id), end in found.items():
+        if topic not in broker.topics:
+            continue
+        before = store.extend(topic, queue_id, end)
+        broker.losses.report(
+            Loss(topic, queue_id, before, end, "neither the queue nor the log has them")
+        )
+        extended.append((topic, queue_id, end))
+    return extended

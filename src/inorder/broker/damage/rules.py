@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from inorder.logs import get_logger
-from inorder.store.mending import Loss
 
 if TYPE_CHECKING:
-    from inorder.broker.broker import Broker
     from inorder.broker.offsets.rules import Committed, QueueKey
     from inorder.broker.resizing.rules import Versions
 
@@ -50,47 +48,3 @@ def evidence(
 def beyond(found: Ends, end_of: Callable[[str, int], int]) -> Ends:
     """Return those that lie behind what is there of their queues."""
     return {key: end for key, end in found.items() if end > end_of(*key)}
-
-
-def settle(broker: Broker) -> None:
-    """Let damaged queues end where the evidence says, and begin generations where it is not sure.
-
-    Both are on disk when `OwnersFile.begin` has returned.
-    """
-    recovery, start = broker.store.recovery, broker.owners_file.start
-    uncertain = list(recovery.uncertain)
-    if not start.may_have_lost and broker.owners_file.commits_count:
-        uncertain += _extend(broker)
-    for loss in recovery.losses:
-        broker.losses.report(loss)
-    if start.may_have_lost or not uncertain:
-        return
-    generation = start.next_generation()
-    for topic, queue_id, end in uncertain:
-        log.warning(
-            "nobody knows for certain where a damaged queue ended: new generation topic=%s "
-            "queue=%d from=%d generation=%d", topic, queue_id, end, generation,
-        )  # fmt: skip
-        broker.generations.begin_at(topic, queue_id, end, generation)
-
-
-def _extend(broker: Broker) -> list[tuple[str, int, int]]:
-    store, commits = broker.store, broker.commits
-
-    def end_of(topic: str, queue_id: int) -> int:
-        queue = store.find_queue(topic, queue_id)
-        return 0 if queue is None else queue.visible_offset
-
-    keys = commits.keys()
-    known = ((key, last) for key in keys if (last := commits.get(key)) is not None)
-    found = beyond(evidence(known, broker.resizing.topics.items()), end_of)
-    extended = []
-    for (topic, queue_id), end in found.items():
-        if topic not in broker.topics:
-            continue
-        before = store.extend(topic, queue_id, end)
-        broker.losses.report(
-            Loss(topic, queue_id, before, end, "neither the queue nor the log has them")
-        )
-        extended.append((topic, queue_id, end))
-    return extended

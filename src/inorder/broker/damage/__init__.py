@@ -1,0 +1,1 @@
+"""Damaged queues: judged at the start, mended while the broker runs, reported."""
