@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.admin.rules import BrokerStats
 from inorder.broker.damage.service import Mending, settle
 from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.forwarding import Forwarding
@@ -44,7 +45,6 @@ from inorder.broker.resizing.service import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sends.checks import require_writable
 from inorder.broker.sends.service import HotPath
-from inorder.broker.state.stats import BrokerStats
 from inorder.broker.ticks import Answers, Ticks
 from inorder.broker.topics.rules import TopicTable, not_here
 from inorder.broker.topics.storage import TopicNotes, refuse_foreign

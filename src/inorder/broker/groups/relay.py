@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from inorder.broker.admin.handlers import visible_record
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.handlers.query import visible_record
 from inorder.errors import (
     InorderError,
     RemoteProtocolError,

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from inorder.broker.admin import handlers as query
+from inorder.broker.admin import handlers as runtime
 from inorder.broker.groups import handlers as connections
 from inorder.broker.groups import handlers as groups
 from inorder.broker.groups import handlers as members
 from inorder.broker.groups import relay as clients
-from inorder.broker.handlers import query, runtime
 from inorder.broker.handlers.context import BrokerLike, Handler
 from inorder.broker.leases import handlers as leases
 from inorder.broker.locks import handlers as locks

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from random import Random
 
+    from inorder.broker.admin.rules import BrokerStats
     from inorder.broker.damage.storage import Losses
     from inorder.broker.delays.rules import Delays
     from inorder.broker.groups.rules import Departure, GroupTable, Members
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from inorder.broker.parking.service import Parking
     from inorder.broker.producers.rules import ProducerTable
     from inorder.broker.resizing.rules import Plan
-    from inorder.broker.state.stats import BrokerStats
     from inorder.broker.topics.rules import TopicTable
     from inorder.clock import Clock
     from inorder.config import BrokerConfig

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.admin.handlers import visible_record
 from inorder.broker.groups.handlers import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
 from inorder.broker.handlers.context import BrokerLike
-from inorder.broker.handlers.query import visible_record
 from inorder.broker.retries.rules import DEAD_LETTER_QUEUES, send_back
 from inorder.broker.sends.rules import FAQ
 from inorder.errors import GroupNotFound, NoPermission, SystemError_

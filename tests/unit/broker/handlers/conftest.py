@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from inorder.broker.admin.rules import BrokerStats
 from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.rules import Delays
 from inorder.broker.durability import Safety
@@ -24,7 +25,6 @@ from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import Ownership
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.state.stats import BrokerStats
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles

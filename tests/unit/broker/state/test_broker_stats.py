@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.state.stats import DAY_MS, BrokerStats
+from inorder.broker.admin.rules import DAY_MS, BrokerStats
 
 
 def test_rates_over_three_windows() -> None:

@@ -1,0 +1,1 @@
+"""Statistics, settings at run time, message queries."""
