@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from inorder.broker.handlers import HANDLERS
 from inorder.broker.offsets.rules import CommitTable
+from inorder.broker.router import HANDLERS
 from inorder.client.consumer import Consumer
 from inorder.client.leaseapi import LeaseApi
 from inorder.client.policies import Retry

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from inorder.broker.peers import Peers
+from inorder.broker.cluster import Peers
 from inorder.client.state.resizing import spread
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap

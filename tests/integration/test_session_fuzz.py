@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inorder.broker.handlers import HANDLERS
+from inorder.broker.router import HANDLERS
 from inorder.wire.fields import wire_names
 from inorder.wire.header import Command
 from tests.fuzz.targets import REQUESTS

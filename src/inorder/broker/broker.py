@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.admin.rules import BrokerStats
+from inorder.broker.cluster import Registration, load_identity
 from inorder.broker.damage.service import Mending, settle
 from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.forwarding import Forwarding
@@ -26,8 +27,7 @@ from inorder.broker.delays.storage import recover
 from inorder.broker.durability import Safety, Saving
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.groups.service import Notices
-from inorder.broker.identity import load_identity
-from inorder.broker.keeping import Keeping
+from inorder.broker.housekeeping import Keeping
 from inorder.broker.leases.rules import LeaseTable
 from inorder.broker.leases.service import LeaseClock, Leasing
 from inorder.broker.leases.storage import OwnersFile, end_of
@@ -40,7 +40,6 @@ from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.producers.storage import NumbersFile
 from inorder.broker.pulls.rules import PullWaits
 from inorder.broker.pulls.service import Pull, Pulls
-from inorder.broker.registration import Registration
 from inorder.broker.resizing.service import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sends.checks import require_writable

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from inorder.broker import registration as registration_module
-from inorder.broker.registration import Registration
+from inorder.broker import cluster as registration_module
+from inorder.broker.cluster import Registration
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, NetConfig
 from inorder.model import TopicConfig

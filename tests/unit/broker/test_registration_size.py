@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from inorder.broker.registration import Registration
+from inorder.broker.cluster import Registration
 from inorder.broker.topics.rules import TopicTable
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig

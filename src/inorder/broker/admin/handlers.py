@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.context import BrokerLike
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import InvalidParameter, NoPermission, SystemError_
 from inorder.logs import get_logger

@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.cluster import Peers
 from inorder.broker.delays.rules import without
-from inorder.broker.peers import Peers
 from inorder.errors import InorderError, ServiceNotAvailable
 from inorder.logs import get_logger
 from inorder.ordering.keymap import KeyMap

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from inorder.broker.context import BrokerLike
 from inorder.broker.groups import rules as subscriptions
 from inorder.broker.groups.rules import BROADCASTING, Member, Notice
-from inorder.broker.handlers.context import BrokerLike
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import GroupConfig, TopicConfig

@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.admin.handlers import visible_record
-from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.context import BrokerLike
 from inorder.errors import (
     InorderError,
     RemoteProtocolError,

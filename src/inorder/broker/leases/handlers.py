@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.context import BrokerLike
 from inorder.broker.leases.rules import LEASE_MS_MAX, LEASE_MS_MIN, NOBODY, LeaseKey, Owner, Terms
 from inorder.errors import GroupNotFound, InvalidParameter
 from inorder.logs import get_logger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.context import BrokerLike
 from inorder.broker.leases.rules import Owner
 from inorder.wire.codes import LanguageCode
 from inorder.wire.requests.leases import LockBatchBody, LockedQueues

@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from inorder.broker.context import BrokerLike
 from inorder.broker.groups.relay import tell_reset
-from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.offsets.rules import Ruling, manner_of
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.context import BrokerLike
 from inorder.broker.leases.rules import Owner
 from inorder.broker.parking.records import Cancelled, Redriven, Redriving
 from inorder.broker.parking.rules import ParkedKey, Place

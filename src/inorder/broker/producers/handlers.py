@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.context import BrokerLike
 from inorder.errors import InvalidParameter, ProducerUnknown
 from inorder.logs import get_logger
 from inorder.ordering.sequence import expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.context import BrokerLike
 from inorder.broker.resizing.rules import TERM_MAX, Plan, counts_of
 from inorder.broker.topics.handlers import check_topic
 from inorder.errors import InvalidParameter, TopicNotFound

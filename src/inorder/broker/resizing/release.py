@@ -26,9 +26,9 @@ from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from inorder.broker.cluster import Peers
 from inorder.broker.leases.rules import NOBODY
 from inorder.broker.parking.rules import ParkedKey, Place
-from inorder.broker.peers import Peers
 from inorder.broker.resizing import rules
 from inorder.broker.resizing import rules as rewind_rules
 from inorder.broker.resizing import rules as versions

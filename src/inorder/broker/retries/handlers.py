@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.admin.handlers import visible_record
+from inorder.broker.context import BrokerLike
 from inorder.broker.groups.handlers import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
-from inorder.broker.handlers.context import BrokerLike
 from inorder.broker.retries.rules import DEAD_LETTER_QUEUES, send_back
 from inorder.broker.sends.rules import FAQ
 from inorder.errors import GroupNotFound, NoPermission, SystemError_

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
-from inorder.broker.handlers.context import BrokerLike
+from inorder.broker.context import BrokerLike
 from inorder.broker.topics.rules import parse_changes
 from inorder.errors import InvalidParameter, SystemError_
 from inorder.logs import get_logger

@@ -17,7 +17,6 @@ from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.rules import Delays
 from inorder.broker.durability import Safety
 from inorder.broker.groups.rules import Departure, GroupTable, Members
-from inorder.broker.handlers import HANDLERS
 from inorder.broker.leases.rules import LeaseTable
 from inorder.broker.leases.service import LeaseClock, Leasing
 from inorder.broker.leases.storage import OwnersFile, end_of
@@ -25,6 +24,7 @@ from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import Ownership
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.producers.rules import ProducerTable
+from inorder.broker.router import HANDLERS
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.handlers import HANDLERS
+from inorder.broker.router import HANDLERS
 from inorder.errors import SystemError_
 from inorder.model import Subscription, TopicConfig, TopicQueue
 from inorder.wire.header import Command

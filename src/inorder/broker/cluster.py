@@ -11,6 +11,14 @@ which is down holds up nobody.
 
 A name server takes over a topic only with a version that it does not know yet, so a change that got
 lost must not be followed by a later one alone.
+
+Asking the other brokers of a topic, found by a name server; one connection to each, kept.
+
+Who a broker is: a random text in its directory, made at the first start, the same ever after.
+
+Name servers tell by it a broker that comes back from another one with its name
+(`nameserver/rules.py`). A directory of RocketMQ, or of an older version, gets one when it is
+opened.
 """
 
 from __future__ import annotations
@@ -19,7 +27,10 @@ import asyncio
 import contextlib
 import ssl
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from inorder.errors import (
     BrokerError,
@@ -27,12 +38,14 @@ from inorder.errors import (
     CodeNotSupported,
     ConnectFailed,
     InorderError,
+    RemoteProtocolError,
     broker_error,
 )
 from inorder.logs import get_logger
-from inorder.model import PERM_READ, PERM_WRITE, TopicConfig
+from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, TopicConfig
 from inorder.net.connection import Connection
 from inorder.net.tls import client_context
+from inorder.store.snapshot import Snapshot
 from inorder.tasks import Backoff, Tasks
 from inorder.wire.extensions import BROKER_IDENTITY
 from inorder.wire.fields import decode_fields, encode_fields
@@ -41,17 +54,23 @@ from inorder.wire.record import body_crc
 from inorder.wire.requests.nameserver import decode_kv_table
 from inorder.wire.requests.registration import RegisterBrokerBody
 from inorder.wire.requests.routes import (
+    GetRoute,
     QueryDataVersion,
     QueryDataVersionReply,
     RegisterBroker,
+    TopicRoute,
     UnregisterBroker,
 )
 from inorder.wire.requests.topics import encode_data_version
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from inorder.broker.broker import Broker
     from inorder.broker.topics.rules import TopicTable
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
+    from inorder.disk import Files
 
 logger = get_logger(__name__)
 
@@ -433,3 +452,88 @@ class Registration:
             if link.connection is not None:
                 link.connection.close(reason)
                 link.connection = None
+
+
+TIMEOUT_MS: Final = 3000
+
+
+class Peers:
+    """The other brokers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._connections: dict[str, Connection] = {}
+
+    def __repr__(self) -> str:
+        return f"Peers({sorted(self._connections)})"
+
+    async def ask(self, topic: str, name: str, command: Command) -> Command:
+        """Ask a broker of a topic; return its answer if the code is 0.
+
+        Raises TransportError if it cannot be reached, the BrokerError that it answers.
+        """
+        connection = await self.connect(topic, name)
+        answer = await connection.request(command, TIMEOUT_MS)
+        if answer.code != 0:
+            raise broker_error(answer.code, answer.remark, answer.fields)
+        return answer
+
+    async def connect(self, topic: str, name: str) -> Connection:
+        """Return the connection to a broker of a topic."""
+        known = self._connections.get(name)
+        if known is not None and not known.closed:
+            return known
+        address = await self._address(topic, name)
+        config = self._broker.config.net
+        tls = client_context(trust_any=True) if config.tls_mode == "enforcing" else None
+        found = self._connections[name] = await Connection.open(address, config, tls=tls)
+        return found
+
+    async def _address(self, topic: str, name: str) -> str:
+        """Return where a broker is now, as any name server knows."""
+        request = Command.request(GetRoute.CODE, encode_fields(GetRoute(topic)))
+        for answer in await self._broker.registration.ask_all(request):
+            for data in TopicRoute.decode(answer.body).brokers:
+                if data.name == name and MASTER_ID in data.addresses:
+                    return data.addresses[MASTER_ID]
+        raise ConnectFailed(f"no name server knows broker {name} of topic {topic} at present")
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close("the broker stops")
+        self._connections.clear()
+
+
+_BITS: Final = 128
+_CHARS_MAX: Final = 64
+
+
+class _File(msgspec.Struct, frozen=True):
+    identity: str
+
+
+def load_identity(files: Files, path: Path, draw: Random) -> str:
+    """Return the identity of a directory; it is on disk when this returns.
+
+    Raises:
+        OSError: it cannot be written.
+        StoreError: it cannot be read.
+    """
+    found = ""
+
+    def decode(data: bytes) -> None:
+        nonlocal found
+        try:
+            found = msgspec.json.decode(data, type=_File).identity
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise RemoteProtocolError(f"not the identity of a broker: {error}") from None
+        if not 0 < len(found) <= _CHARS_MAX:
+            raise RemoteProtocolError("the identity of a broker has 1 to 64 characters")
+
+    file = Snapshot(files, path)
+    file.load(decode)
+    if not found:
+        found = f"{draw.getrandbits(_BITS):032x}"
+        file.save(msgspec.json.encode(_File(found)))
+    return found

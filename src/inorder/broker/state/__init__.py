@@ -1,1 +1,0 @@
-"""The tables of a broker: no I/O, no clock, no tasks. Time comes as an argument."""
