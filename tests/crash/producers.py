@@ -1,7 +1,7 @@
 """The process of producers that `producing.py` starts: sends without waiting, notes each outcome.
 
 It stops when its standard input ends, waits for the outcome of what is on its way, and writes what
-it was told as a history (`inorder.testing.history`).
+it was told as a history (`inorder.checker.write_history`).
 """
 
 from __future__ import annotations

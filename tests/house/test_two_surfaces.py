@@ -13,8 +13,8 @@ import pytest
 
 import inorder
 import inorder.aio
-import inorder.client.admin as async_nouns
-import inorder.sync.admin as nouns
+from inorder.client import admin as async_nouns
+from inorder.sync import admin as nouns
 import inorder.testing
 
 PAIRS = [

@@ -22,7 +22,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     It is 300 modules: 0.3 s, twice that where Python keeps no bytecode. Who uses none loads none.
     """
     if any("inorder_broker" in getattr(item, "fixturenames", ()) for item in session.items):
-        import inorder.testing.running  # noqa: F401
+        from inorder.testing import running  # noqa: F401
 
 
 @pytest.fixture
