@@ -10,7 +10,7 @@ import struct
 import time
 import zlib
 
-from inorder.client.receiving import receive_all
+from inorder.client.consume.messages import receive_all
 from inorder.config import ClientConfig
 from inorder.model import TopicQueue
 from inorder.wire.record import Record, encode

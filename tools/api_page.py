@@ -30,7 +30,7 @@ says](errors.md).
 # Title -> names of a module, in the order in which one reads them.
 _SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Sending", "inorder", ("Producer", "Message", "SendReceipt")),
-    ("Sending", "inorder.client.producer", ("ProducerStatistics",)),
+    ("Sending", "inorder.client.send.producer", ("ProducerStatistics",)),
     ("Consuming", "inorder", (
         "Consumer", "Retry", "Block", "DeadLetter", "Park", "Handled", "Outcome", "ReceivedMessage",
         "Average", "AverageByCircle", "ConsistentHash", "ByConfig", "ByMachineRoom",
@@ -38,7 +38,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     )),
     ("Pulling", "inorder", ("PullConsumer", "TopicQueue")),
     ("Pulling", "inorder.aio", ("PullResult", "PullStatus")),
-    ("Pulling", "inorder.client.pullconsumer", ("PullConsumerStatistics",)),
+    ("Pulling", "inorder.client.consume.pullconsumer", ("PullConsumerStatistics",)),
     ("Operating", "inorder", ("Admin", "GroupConfig")),
     ("Operating", "inorder.sync.admin", (
         "Topics", "Groups", "Offsets", "Messages", "Cluster", "Producers",

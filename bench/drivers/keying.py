@@ -37,7 +37,7 @@ def fails(key: str | None) -> bool:
 async def handle_keys(mode: str, namesrv: str, handler_s: float, meter: Meter, group: str) -> None:
     """Await handlers on the loop."""
     from inorder.aio import ClientConfig, Consumer
-    from inorder.client.policies import Block, Park
+    from inorder.client.consume.rules.outcomes import Block, Park
     from inorder.config import ConsumerConfig
 
     parked = mode == "key-parked"
@@ -76,7 +76,7 @@ def do_nothing(namesrv: str, meter: Meter, group: str) -> None:
 
 def main() -> None:
     """Obey until standard input ends."""
-    from inorder.client import leasing
+    from inorder.client.consume import leases as leasing
 
     known = leasing.LEASES_SINCE
     namesrv = sys.argv[1]

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from inorder.client.hooks import HandleContext as HandleContext
-    from inorder.client.policies import Block as Block
-    from inorder.client.policies import DeadLetter as DeadLetter
-    from inorder.client.policies import Handled as Handled
-    from inorder.client.policies import Outcome as Outcome
-    from inorder.client.policies import Park as Park
-    from inorder.client.policies import Reject as Reject
-    from inorder.client.policies import Retry as Retry
-    from inorder.client.state.allocation import Average as Average
-    from inorder.client.state.allocation import AverageByCircle as AverageByCircle
-    from inorder.client.state.allocation import ByConfig as ByConfig
-    from inorder.client.state.allocation import ByMachineRoom as ByMachineRoom
-    from inorder.client.state.allocation import ConsistentHash as ConsistentHash
-    from inorder.client.state.allocation import MachineRoomNearby as MachineRoomNearby
-    from inorder.client.state.returned import ReturnType as ReturnType
+    from inorder.client.consume.hooks import HandleContext as HandleContext
+    from inorder.client.consume.rules.assignment import Average as Average
+    from inorder.client.consume.rules.assignment import AverageByCircle as AverageByCircle
+    from inorder.client.consume.rules.assignment import ByConfig as ByConfig
+    from inorder.client.consume.rules.assignment import ByMachineRoom as ByMachineRoom
+    from inorder.client.consume.rules.assignment import ConsistentHash as ConsistentHash
+    from inorder.client.consume.rules.assignment import MachineRoomNearby as MachineRoomNearby
+    from inorder.client.consume.rules.outcomes import Block as Block
+    from inorder.client.consume.rules.outcomes import DeadLetter as DeadLetter
+    from inorder.client.consume.rules.outcomes import Handled as Handled
+    from inorder.client.consume.rules.outcomes import Outcome as Outcome
+    from inorder.client.consume.rules.outcomes import Park as Park
+    from inorder.client.consume.rules.outcomes import Reject as Reject
+    from inorder.client.consume.rules.outcomes import Retry as Retry
+    from inorder.client.consume.rules.outcomes import ReturnType as ReturnType
     from inorder.config import BrokerConfig as BrokerConfig
     from inorder.config import ClientConfig as ClientConfig
     from inorder.config import ConsumerConfig as ConsumerConfig
@@ -54,38 +54,38 @@ if TYPE_CHECKING:
 # Public name -> the module that defines it.
 _PUBLIC = {
     "Admin": "inorder.sync.admin",
-    "Average": "inorder.client.state.allocation",
-    "AverageByCircle": "inorder.client.state.allocation",
-    "Block": "inorder.client.policies",
+    "Average": "inorder.client.consume.rules.assignment",
+    "AverageByCircle": "inorder.client.consume.rules.assignment",
+    "Block": "inorder.client.consume.rules.outcomes",
     "BrokerConfig": "inorder.config",
     "BrokerError": "inorder.errors",
-    "ByConfig": "inorder.client.state.allocation",
-    "ByMachineRoom": "inorder.client.state.allocation",
+    "ByConfig": "inorder.client.consume.rules.assignment",
+    "ByMachineRoom": "inorder.client.consume.rules.assignment",
     "ClientConfig": "inorder.config",
     "ConfigError": "inorder.errors",
-    "ConsistentHash": "inorder.client.state.allocation",
+    "ConsistentHash": "inorder.client.consume.rules.assignment",
     "Consumer": "inorder.sync.consumer",
     "ConsumerConfig": "inorder.config",
-    "DeadLetter": "inorder.client.policies",
+    "DeadLetter": "inorder.client.consume.rules.outcomes",
     "Embedded": "inorder.embedded",
     "Fence": "inorder.model",
     "GroupConfig": "inorder.model",
-    "HandleContext": "inorder.client.hooks",
-    "Handled": "inorder.client.policies",
+    "HandleContext": "inorder.client.consume.hooks",
+    "Handled": "inorder.client.consume.rules.outcomes",
     "InorderError": "inorder.errors",
-    "MachineRoomNearby": "inorder.client.state.allocation",
+    "MachineRoomNearby": "inorder.client.consume.rules.assignment",
     "Message": "inorder.model",
     "NameServerConfig": "inorder.config",
     "NetConfig": "inorder.config",
-    "Outcome": "inorder.client.policies",
+    "Outcome": "inorder.client.consume.rules.outcomes",
     "OutcomeUnknown": "inorder.errors",
-    "Park": "inorder.client.policies",
+    "Park": "inorder.client.consume.rules.outcomes",
     "Producer": "inorder.sync.producer",
     "PullConsumer": "inorder.sync.pullconsumer",
     "ReceivedMessage": "inorder.model",
-    "Reject": "inorder.client.policies",
-    "Retry": "inorder.client.policies",
-    "ReturnType": "inorder.client.state.returned",
+    "Reject": "inorder.client.consume.rules.outcomes",
+    "Retry": "inorder.client.consume.rules.outcomes",
+    "ReturnType": "inorder.client.consume.rules.outcomes",
     "SendReceipt": "inorder.model",
     "SendStatus": "inorder.model",
     "StoreConfig": "inorder.config",

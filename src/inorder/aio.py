@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from inorder.client.admin import Admin
-from inorder.client.consumer import Consumer, ConsumerStatistics
-from inorder.client.policies import Block, DeadLetter, Handled, Outcome, Park, Reject, Retry
-from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer
-from inorder.client.pulling import PullResult
+from inorder.client.consume.consumer import Consumer, ConsumerStatistics
+from inorder.client.consume.pullconsumer import PullConsumer
+from inorder.client.consume.pulls import PullResult
+from inorder.client.consume.rules.outcomes import (
+    Block,
+    DeadLetter,
+    Handled,
+    Outcome,
+    Park,
+    Reject,
+    Retry,
+)
+from inorder.client.consume.rules.pulls import PullStatus
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
-from inorder.client.state.pulldecisions import PullStatus
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import Fence, Message, ReceivedMessage, SendReceipt, SendStatus, TopicQueue
 

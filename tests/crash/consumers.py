@@ -20,7 +20,7 @@ from typing import Any, Literal
 from inorder.aio import Consumer, ReceivedMessage
 from inorder.checker import Handled, HandledResult, queue_name
 from inorder.checker.events import write_history
-from inorder.client.policies import Retry
+from inorder.client.consume.rules.outcomes import Retry
 from inorder.config import ClientConfig
 from inorder.testing.seeds import stream
 

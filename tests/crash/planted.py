@@ -82,7 +82,7 @@ def half_a_replay() -> None:
 
 def renumber_at_once() -> None:
     """The client gives numbers anew without asking what became of those that it had given."""
-    from inorder.client.state.lane import DONE, IN_FLIGHT, UNSENT, Lane
+    from inorder.client.send.rules import DONE, IN_FLIGHT, UNSENT, Lane
 
     def lose(lane: Any) -> None:
         for entry in lane.sent:
@@ -96,7 +96,7 @@ def renumber_at_once() -> None:
 
 def go_on_behind_a_failure() -> None:
     """The client of a name sends on though a message was given up that may come again."""
-    from inorder.client.state.lane import Lane
+    from inorder.client.send.rules import Lane
 
     Lane.doom = lambda *_: []  # type: ignore[method-assign, assignment]
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from inorder.aio import ReceivedMessage
 from inorder.checker import Handled, HandledResult, queue_name
-from inorder.client.policies import Retry
+from inorder.client.consume.rules.outcomes import Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.testing.seeds import stream
 from tests.crash import consumers

@@ -14,8 +14,7 @@ from random import Random
 import pytest
 
 from inorder.broker.parking.rules import Place
-from inorder.client.api import BrokerApi
-from inorder.client.parkingapi import ParkingApi
+from inorder.client.api import BrokerApi, ParkingApi
 from inorder.errors import InorderError
 from inorder.testing.disk import FakeFiles, Fault, Killed
 from inorder.wire.requests.parking import (

@@ -49,7 +49,7 @@ CLOCK_IN = {
 
 RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|os\.urandom)$")
 RANDOM_IN = {
-    "client/ids.py": "tells this process from all others; tests hand in an Identity",
+    "client/session.py": "tells this process from all others; tests hand in an Identity",
     "net/tls.py": "a private key must not be predictable",
     "testing/disk.py": "the Random that is handed in is called `random` there",
 }
@@ -84,7 +84,7 @@ ENVIRONMENT_IN = {
     "cli/oncluster.py": "which cluster a person means when no option says it",
     "cli/completing.py": "the same, while a person types",
     "spark/sessions.py": "Spark and Java are configured by it",
-    "client/environment.py": "which name servers a client means that is given none",
+    "client/nameservers.py": "which name servers a client means that is given none",
 }
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import inorder
 import inorder.aio
+import inorder.testing
 from inorder.client import admin as async_nouns
 from inorder.sync import admin as nouns
-import inorder.testing
 
 PAIRS = [
     pytest.param(inorder.Admin, inorder.aio.Admin, id="Admin"),

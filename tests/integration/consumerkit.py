@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 
 from inorder.client.api import BrokerApi
-from inorder.client.consumer import Consumer
-from inorder.client.producer import Producer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
@@ -69,7 +69,7 @@ class Kit:
 
     async def stored(self, topic: str, queue: int = 0) -> list[ReceivedMessage]:
         """Return the messages of a queue."""
-        from inorder.client.pullconsumer import PullConsumer
+        from inorder.client.consume.pullconsumer import PullConsumer
 
         node, session = await self.client()
         reader = PullConsumer(session, group="reader")

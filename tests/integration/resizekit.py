@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from inorder.broker.broker import Broker
 from inorder.client.admin import Admin
-from inorder.client.consumer import Consumer
-from inorder.client.producer import Producer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.rules.resizing import spread
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
-from inorder.client.state.resizing import spread
 from inorder.config import BrokerConfig, ClientConfig, StoreConfig
 from inorder.model import ReceivedMessage
 from inorder.ordering.keymap import KeyMap

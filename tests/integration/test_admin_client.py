@@ -12,7 +12,7 @@ import pytest
 from inorder.broker.broker import Broker
 from inorder.client.admin import Admin
 from inorder.client.admin.cluster import NoBroker
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig

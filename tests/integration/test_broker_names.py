@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from inorder.broker.broker import Broker
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, NameServerConfig

@@ -13,8 +13,7 @@ import pytest
 from inorder.broker.leases.rules import LeaseKey, Owner, Terms
 from inorder.broker.parking.records import Installed, parked_event
 from inorder.broker.parking.rules import Place
-from inorder.client.api import BrokerApi
-from inorder.client.parkingapi import ParkingApi
+from inorder.client.api import BrokerApi, ParkingApi
 from inorder.errors import InvalidParameter, LeaseLost, ServiceNotAvailable
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap

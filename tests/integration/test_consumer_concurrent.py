@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from inorder.client.policies import DeadLetter, Handled, Retry
+from inorder.client.consume.rules.outcomes import DeadLetter, Handled, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import NotFound
 from inorder.model import ReceivedMessage, TopicQueue

@@ -19,18 +19,17 @@ from inorder.checker import (
     queue_name,
 )
 from inorder.client.api import BrokerApi
-from inorder.client.consumer import Consumer
-from inorder.client.holding import Holding
-from inorder.client.ids import Identity
-from inorder.client.leasing import Leases
-from inorder.client.member import Member
-from inorder.client.policies import Handled as Batch
-from inorder.client.policies import Outcome
-from inorder.client.releasing import Releaser
-from inorder.client.session import Session
-from inorder.client.state import tenure
-from inorder.client.state.allocation import AverageByCircle
-from inorder.client.state.startoffset import Begin
+from inorder.client.consume.assignment import Member
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.leases import Leases
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.release import Releaser
+from inorder.client.consume.rules import leases as tenure
+from inorder.client.consume.rules.assignment import AverageByCircle
+from inorder.client.consume.rules.commits import Begin
+from inorder.client.consume.rules.outcomes import Handled as Batch
+from inorder.client.consume.rules.outcomes import Outcome
+from inorder.client.session import Identity, Session
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.simcluster import BROKER_HOST, NAMESRV

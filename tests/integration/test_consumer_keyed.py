@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from inorder.client.policies import DeadLetter, Retry
+from inorder.client.consume.rules.outcomes import DeadLetter, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play

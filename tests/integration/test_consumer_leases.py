@@ -10,9 +10,9 @@ import pytest
 
 from inorder.broker.offsets.rules import CommitTable
 from inorder.broker.router import HANDLERS
-from inorder.client.consumer import Consumer
-from inorder.client.leaseapi import LeaseApi
-from inorder.client.policies import Retry
+from inorder.client.api import LeaseApi
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.rules.outcomes import Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import LeaseLost, UsageError
 from inorder.model import Fence, ReceivedMessage, TopicQueue
@@ -611,7 +611,7 @@ def test_a_stuck_key_far_behind_is_flow_control_and_no_error():
                 tag = "rare" if number % 150 == 0 else "other"
                 await kit.producer.send(TOPIC, b"x", key=f"k{number}", tag=tag)
 
-        with patch("inorder.client.puller.REACH_MAX", 100):
+        with patch("inorder.client.consume.pulls.REACH_MAX", 100):
             await send(range(150))
             await begin(kit, consumer)
             await asyncio.sleep(5)

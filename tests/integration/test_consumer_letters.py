@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from inorder.client.policies import Block, DeadLetter, Park, Policy, Reject
+from inorder.client.consume.rules.outcomes import Block, DeadLetter, Park, Policy, Reject
 from inorder.model import Message, ReceivedMessage
 from inorder.wire.extensions import DEAD_ERROR
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play

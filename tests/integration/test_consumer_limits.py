@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from inorder.client.consumer import Consumer
+from inorder.client.consume.consumer import Consumer
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, play

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from inorder.client.consumer import Consumer
+from inorder.client.consume.consumer import Consumer
 from inorder.model import ReceivedMessage, TopicQueue
 from tests.integration.consumerkit import (
     TOPIC,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from inorder.client.consumer import Consumer
-from inorder.client.policies import Block, DeadLetter, Outcome, Retry
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.rules.outcomes import Block, DeadLetter, Outcome, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
 from inorder.model import GroupConfig, Message, ReceivedMessage, TopicQueue

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from inorder.client.admin import Admin
-from inorder.client.consumer import Consumer
-from inorder.client.parkingapi import ParkingApi
-from inorder.client.policies import Park, Retry
+from inorder.client.api import ParkingApi
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.rules.outcomes import Park, Retry
 from inorder.config import BrokerConfig, ClientConfig, ConsumerConfig
 from inorder.errors import NotFound, RequestTimeout, UsageError
 from inorder.model import ReceivedMessage, TopicQueue

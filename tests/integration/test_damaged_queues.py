@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inorder.client.consumer import Consumer
+from inorder.client.consume.consumer import Consumer
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.errors import StoreError
 from inorder.model import ReceivedMessage, TopicQueue

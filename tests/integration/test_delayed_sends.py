@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.consumer import Consumer
+from inorder.client.consume.consumer import Consumer
 from inorder.model import ReceivedMessage
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, play
 

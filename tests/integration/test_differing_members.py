@@ -9,7 +9,7 @@ import pytest
 from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.admin.groups import Groups
-from inorder.client.consumer import Consumer
+from inorder.client.consume.consumer import Consumer
 from inorder.config import BrokerConfig
 from inorder.errors import BrokerError, SubscriptionsDiffer
 from inorder.model import ReceivedMessage
@@ -18,7 +18,7 @@ from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 from inorder.wire.requests.pulls import parse_subscription
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, place, play
 
-BROKER, CLIENT = "inorder.broker.groups.handlers", "inorder.client.differing"
+BROKER, CLIENT = "inorder.broker.groups.handlers", "inorder.client.session"
 REFUSES = BrokerConfig(refuse_different_subscriptions=True)
 
 

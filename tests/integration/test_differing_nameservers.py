@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from inorder.client.admin import Admin
-from inorder.client.consumer import Consumer
-from inorder.client.producer import Producer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.send.producer import Producer
 from inorder.config import ClientConfig
 from inorder.model import ReceivedMessage, SendReceipt
 from inorder.testing.simcluster import SimCluster

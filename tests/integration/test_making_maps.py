@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from inorder.client.admin import Admin
-from inorder.client.consumer import Consumer
-from inorder.client.making import Maker
-from inorder.client.producer import Producer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.keymaps import Maker
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig
 from inorder.errors import KeyMapConflict, TopicNotFound, UsageError

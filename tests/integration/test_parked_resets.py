@@ -10,8 +10,8 @@ import pytest
 from inorder.broker.offsets import handlers as progress
 from inorder.broker.parking.rules import Limits
 from inorder.broker.parking.service import Parking
-from inorder.client.parkingapi import ParkingApi
-from inorder.client.state.resizing import spread
+from inorder.client.api import ParkingApi
+from inorder.client.rules.resizing import spread
 from inorder.errors import InorderError
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inorder.client.resizing import InterruptedResize
+from inorder.client.admin.resizing import InterruptedResize
 from inorder.errors import InvalidParameter, ResizeUnderWay, TransportError
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.resizing import (

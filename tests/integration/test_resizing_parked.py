@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from inorder.client.consumer import Consumer
-from inorder.client.policies import Park
-from inorder.client.redriving import _KeyRedrive, _Over
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.parking import _KeyRedrive, _Over
+from inorder.client.consume.rules.outcomes import Park
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import ConnectionLost
 from inorder.model import ReceivedMessage

@@ -10,7 +10,7 @@ import pytest
 
 from inorder.broker.leases.rules import LeaseKey
 from inorder.broker.resizing.release import Rewinding
-from inorder.client.state.resizing import spread
+from inorder.client.rules.resizing import spread
 from inorder.errors import InvalidParameter
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
 from inorder.ordering.keymap import KeyMap

@@ -10,9 +10,9 @@ import pytest
 
 from inorder.broker.resizing.rules import Versions
 from inorder.broker.resizing.service import Resizing
-from inorder.client.consumer import Consumer
-from inorder.client.leaseapi import LeaseApi
-from inorder.client.state.resizing import spread
+from inorder.client.api import LeaseApi
+from inorder.client.consume.consumer import Consumer
+from inorder.client.rules.resizing import spread
 from inorder.errors import TopicNotFound
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.ordering.keymap import KeyMap

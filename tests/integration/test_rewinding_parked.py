@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from inorder.broker.cluster import Peers
-from inorder.client.state.resizing import spread
+from inorder.client.rules.resizing import spread
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.header import Command

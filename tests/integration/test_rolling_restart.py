@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from inorder.client.consumer import Consumer
-from inorder.client.state.absence import ABSENT_MS, ASK_AGAIN_MAX_MS
-from inorder.client.state.rebalance import REBALANCE_INTERVAL_MS
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.rules.assignment import REBALANCE_INTERVAL_MS
+from inorder.client.rules.routes import ABSENT_MS, ASK_AGAIN_MAX_MS
 from inorder.config import ConsumerConfig
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
 from inorder.testing.simcluster import SimBroker

@@ -15,7 +15,7 @@ import inorder
 from bench.process import free_ports
 from inorder.cli.contents import app
 from inorder.client.admin import Admin
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import GroupNotFound, NotFound, SystemError_, TopicNotRouted
 from inorder.model import GroupConfig, Subscription

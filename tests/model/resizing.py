@@ -1,6 +1,6 @@
 """A model of a resize: two brokers, rival coordinators, a producer and a group, over kills.
 
-The decisions are those of the code itself (`broker/resizing/rules.py`, `client/state/resizing.py`);
+The decisions are those of the code itself (`broker/resizing/rules.py`, `client/rules/resizing.py`);
 what the model adds is everything around them: requests that are lost, come late or twice, brokers
 and consumers that are killed between any two steps, a coordinator that stops for good. A request is
 served at once, or is under way, and then comes at any time, any number of times; whoever asked
@@ -22,8 +22,8 @@ import msgspec
 
 from inorder.broker.resizing import rules as broker_rules
 from inorder.broker.resizing.rules import Plan, Versions
-from inorder.client.state import resizing as client_rules
-from inorder.client.state.resizing import Goal, Places
+from inorder.client.rules import resizing as client_rules
+from inorder.client.rules.resizing import Goal, Places
 from inorder.errors import BrokerError
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.resizing import ChapterView, PlanView, ResizeView

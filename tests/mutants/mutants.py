@@ -14,9 +14,9 @@ _LEASING = "inorder.broker.leases.service"
 _OWNERSHIP = "inorder.broker.locks.service"
 _OWNERS_FILE = "inorder.broker.leases.storage"
 _STARTS = "inorder.broker.leases.storage"
-_TENURE = "inorder.client.state.tenure"
-_CLIENT = "inorder.client.leasing"
-_KEYED = "inorder.client.state.keyed"
+_TENURE = "inorder.client.consume.rules.leases"
+_CLIENT = "inorder.client.consume.leases"
+_KEYED = "inorder.client.consume.rules.keyed"
 _PARKING = "inorder.broker.parking.rules"
 _RESIZING = "inorder.broker.resizing.rules"
 _REWINDING = "tests/integration/test_rewinding.py"
@@ -316,7 +316,7 @@ MUTANTS = [
     ),
     Mutant(
         "reset-gives-the-queue-up", "A11, P4", "a handler that runs is overtaken by its replay",
-        "inorder.client.state.leasing",
+        "inorder.client.consume.rules.leases",
         "    return bool(tenure.epoch) and not tenure.locked and tenure.phase is Phase.LEAVING\n",
         "    return False\n",
         "tests/integration/test_consumer_leases.py::"
@@ -437,7 +437,7 @@ MUTANTS = [
     ),
     Mutant(
         "released-while-handled", "P5", "a release does not wait for the handler",
-        "inorder.client.state.rebalance",
+        "inorder.client.consume.rules.assignment",
         "    if tenure.is_waited_for(ordered=ordered):\n        return (Release.WAIT,)\n",
         "",
         "tests/unit/client/test_rebalance_state.py",
@@ -451,7 +451,7 @@ MUTANTS = [
     ),
     Mutant(
         "handler-for-ever", "P5", "what a handler started counts as a handler when it has ended",
-        "inorder.client.handling",
+        "inorder.client.consume.workers",
         "    call.running = False\n",
         "",
         "tests/integration/test_consumer_closing.py::"
@@ -459,7 +459,7 @@ MUTANTS = [
     ),
     Mutant(
         "begun-after-close", "P5", "close in a handler lets the next messages begin",
-        "inorder.client.consuming",
+        "inorder.client.consume.service",
         "        self.member.changed.set()\n        self.member.drop_all()\n",
         "        self.member.changed.set()\n",
         "tests/integration/test_consumer_closing.py::"
@@ -467,7 +467,7 @@ MUTANTS = [
     ),
     Mutant(
         "closed-before-it-is", "P5", "a second close returns before the first has ended",
-        "inorder.client.consumer",
+        "inorder.client.consume.consumer",
         "        if not in_handler(self):\n            assert self._closing is not None\n",
         "        if not in_handler(self) and not self._stop_asked.is_set():\n"
         "            assert self._closing is not None\n",
@@ -485,7 +485,7 @@ MUTANTS = [
     ),
     Mutant(
         "commit-passes-unfinished", "P4", "the newest done offset is committed, not the lowest",
-        "inorder.client.state.processqueue",
+        "inorder.client.consume.rules.queue",
         "        return self.lowest\n\n    def expired",
         "        return max(self.lowest, max((m.offset + 1 for m in messages), default=0))\n\n"
         "    def expired",
@@ -493,7 +493,7 @@ MUTANTS = [
     ),
     Mutant(
         "map-forgets", "P4", "what is done above the offset is not committed",
-        "inorder.client.holding",
+        "inorder.client.consume.queue",
         "        return Progress(self.finished.base, self.finished.above_text())\n",
         "        return Progress(self.finished.base + self.finished.span, \"\")\n",
         "tests/integration/test_consumer_leases.py::"
@@ -546,7 +546,7 @@ MUTANTS = [
     ),
     Mutant(
         "handlers-before-parked-keys", "P8, A8", "an owner begins before it knows the parked keys",
-        "inorder.client.parking",
+        "inorder.client.consume.parking",
         "        if not holding.leased or holding.parked <= view.version:\n",
         "        if view is not None:\n",
         "tests/integration/test_consumer_parking.py",
@@ -560,7 +560,7 @@ MUTANTS = [
     ),
     Mutant(
         "unsure-park-is-handled", "P8, A8", "a message whose park has no answer is tried again",
-        "inorder.client.parking",
+        "inorder.client.consume.parking",
         "        while not outcome and holding.live:\n",
         "        for _ in range(1):\n",
         "tests/integration/test_consumer_parking.py",
@@ -597,14 +597,14 @@ MUTANTS = [
     ),
     Mutant(
         "redriven-side-by-side", "P8, A8", "a key that is being redriven is redriven once more",
-        "inorder.client.redriving",
+        "inorder.client.consume.parking",
         "        wanted = self.parker.view(holding).wanted(self._active.get(holding, ()))\n",
         "        wanted = self.parker.view(holding).wanted(())\n",
         "tests/integration/test_consumer_parking.py::test_of_two_operators_one_redrive_comes",
     ),
     Mutant(
         "stale-pointer-is-followed", "P8, A8", "a redrive drains a queue where the key lives",
-        "inorder.client.redriving",
+        "inorder.client.consume.parking",
         "                return list(one.older) if one.moved else None\n",
         "                return list(one.older)\n",
         "tests/unit/client/test_redriving_lists.py::"
@@ -622,7 +622,7 @@ MUTANTS = [
     ),
     Mutant(
         "fence-of-the-copy", "P7", "a redriven message has not the fence of its origin",
-        "inorder.client.state.parking",
+        "inorder.client.consume.rules.parking",
         "None if sequence is None else int(sequence), epoch",
         "None, epoch",
         "tests/integration/test_consumer_parking.py",
@@ -808,7 +808,7 @@ MUTANTS = [
     ),
     Mutant(
         "redrive-is-not-seen", "P8, A11", "an owner does not see that a redrive may begin",
-        "inorder.client.redriving",
+        "inorder.client.consume.parking",
         "not view.wanted(()):\n            view.version = UNKNOWN\n",
         "not view.wanted(()):\n            pass\n",
         f"tests/unit/client/test_redriving_lists.py {_STORIES}",
@@ -861,7 +861,7 @@ MUTANTS = [
     ),
     Mutant(
         "opened-without-asking", "P9, A6", "brokers open while the first one takes the plan back",
-        "inorder.client.state.resizing",
+        "inorder.client.rules.resizing",
         "    if not first.going:\n        return Go(name, plan)\n",
         "",
         "tests/unit/client/test_resizing_steps.py",
@@ -894,7 +894,7 @@ MUTANTS = [
     ),
     Mutant(
         "unknown-is-sent-elsewhere", "P1, A4", "a send whose outcome is unknown follows a new map",
-        "inorder.client.delivery",
+        "inorder.client.send.router",
         "        if not lane.drained or lane.held:\n            return\n",
         "",
         "tests/unit/client/test_key_map_client.py::"
@@ -946,7 +946,7 @@ MUTANTS = [
     ),
     Mutant(
         "void-maps-count", "A13", "a map that all of its brokers deny is used for ever",
-        "inorder.client.state.keymaps",
+        "inorder.client.rules.keymaps",
         "                void.add(encoded)\n",
         "                left.add(encoded)\n",
         "tests/unit/client/test_key_map_client.py::"
@@ -954,7 +954,7 @@ MUTANTS = [
     ),
     Mutant(
         "maps-open-before-all-hold-them", "A13", "a first map is opened where it is installed",
-        "inorder.client.state.making",
+        "inorder.client.rules.keymaps",
         "    if missing:\n",
         "    if missing == 0:\n",
         "tests/property/test_making_model.py::test_there_is_one_map_whoever_makes_it",
@@ -1028,14 +1028,14 @@ MUTANTS = [
     # Consuming without order, and members that want different things.
     Mutant(
         "late-commit-of-a-moved-queue", "P4", "what ends after a queue moved is committed",
-        "inorder.client.concurrent",
+        "inorder.client.consume.concurrent",
         "if holding.tenure.dropped is DropReason.STOPPED:",
         "if holding.tenure.dropped is not None:",
         f"{_IN_MOVES}test_what_an_old_handler_has_done_does_not_count_for_the_new_one",
     ),
     Mutant(
         "close-throws-away", "P5", "what ends while a consumer closes is thrown away",
-        "inorder.client.concurrent",
+        "inorder.client.consume.concurrent",
         "if holding.tenure.dropped is DropReason.STOPPED:",
         "if holding.tenure.dropped is None:",
         f"{_IN_MOVES}test_a_close_commits_what_its_handlers_finish",
@@ -1049,7 +1049,7 @@ MUTANTS = [
     ),
     Mutant(
         "rocketmq-is-not-looked-at", "P4", "on RocketMQ a commit does not look before it is sent",
-        "inorder.client.offsetstores",
+        "inorder.client.consume.commits",
         "        return stored > offset\n",
         "        return False\n",
         f"{_IN_MOVES}test_a_member_that_lost_its_queue_unawares_does_not_take_the_group_back",
@@ -1080,14 +1080,14 @@ MUTANTS = [
     ),
     Mutant(
         "a-damaged-message-is-passed", "P3, P4", "the next pull begins behind a damaged message",
-        "inorder.client.receiving",
+        "inorder.client.consume.messages",
         "        return Received(found, found[-1].offset + 1)\n",
         "        return Received(found, next_offset)\n",
         "tests/unit/client/test_receiving.py::test_a_damaged_message_hides_none_before_it",
     ),
     Mutant(
         "a-damaged-message-hides-others", "P8", "a damaged message fails the whole pull",
-        "inorder.client.receiving",
+        "inorder.client.consume.messages",
         "    if found:\n        return Received",
         "    if not error:\n        return Received",
         "tests/unit/client/test_receiving.py::test_a_damaged_message_hides_none_before_it",

@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inorder.client.state.allocation import (
+from inorder.client.consume.rules.assignment import (
     Allocation,
     Average,
     AverageByCircle,
     ByMachineRoom,
     ConsistentHash,
     MachineRoomNearby,
+    plan,
     sort_ids,
     sort_queues,
 )
-from inorder.client.state.rebalance import plan
-from inorder.client.state.tenure import DropReason, Tenure
+from inorder.client.consume.rules.leases import DropReason, Tenure
 from inorder.model import TopicQueue
 
 NAMES = st.text("abAB@-~\U0001f600", min_size=1, max_size=4)

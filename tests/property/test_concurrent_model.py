@@ -7,9 +7,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inorder.client.state.concurrent import after_send_back, conclude
-from inorder.client.state.processqueue import ProcessQueue
-from inorder.client.state.tenure import Tenure
+from inorder.client.consume.rules.leases import Tenure
+from inorder.client.consume.rules.outcomes import after_concurrent_send_back, conclude
+from inorder.client.consume.rules.queue import ProcessQueue
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
@@ -45,7 +45,7 @@ def test_the_offset_waits_for_the_slowest(seed: int, broadcasting: bool, size: i
             assert commit is None
             sent = {one.offset for one in found.send_back if random.random() < 0.6}
             done |= sent
-            after = after_send_back(cache, tenure, found, sent, now_ms=0)
+            after = after_concurrent_send_back(cache, tenure, found, sent, now_ms=0)
             commit = after.commit
             if after.retry:
                 running.append(list(after.retry))

@@ -6,11 +6,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inorder.client.holding import Holding
-from inorder.client.state.commits import CommitLine, Progress
-from inorder.client.state.keyed import KeyedQueue, Work
-from inorder.client.state.processqueue import Limits, ProcessQueue
-from inorder.client.state.tenure import Tenure, Terms
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.rules.commits import CommitLine, Progress
+from inorder.client.consume.rules.keyed import KeyedQueue, Work
+from inorder.client.consume.rules.leases import Tenure, Terms
+from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.ordering.finished import FinishedMap
 

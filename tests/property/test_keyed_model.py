@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.client.state.keyed import KeyedQueue, Work
+from inorder.client.consume.rules.keyed import KeyedQueue, Work
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from inorder.client.state.lane import DONE, Entry, Lane, Resolution
+from inorder.client.send.rules import DONE, Entry, Lane, Resolution
 from inorder.ordering.sequence import Verdict, expected, judge_batch
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from inorder.broker.resizing import rules as broker_rules
 from inorder.broker.resizing.rules import Plan, Versions
-from inorder.client.state import making
-from inorder.client.state.making import Wanted
-from inorder.client.state.resizing import Go, Open, Publish, Stop, Withdraw
+from inorder.client.rules import keymaps as making
+from inorder.client.rules.keymaps import Wanted
+from inorder.client.rules.resizing import Go, Open, Publish, Stop, Withdraw
 from inorder.errors import BrokerError
 from inorder.wire.requests.resizing import PlanView, ResizeView
 

@@ -15,12 +15,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from inorder.client.policies import ATTEMPTS_MAX, Outcome
-from inorder.client.state.ordered import Commit, Run, Stop, after_batch, before_batch
-from inorder.client.state.processqueue import Limits, ProcessQueue
-from inorder.client.state.pulldecisions import PullNow, PullStatus, after_pull, before_pull
-from inorder.client.state.rebalance import Release, apply_renewal, release_steps, to_renew
-from inorder.client.state.tenure import DropReason, Tenure
+from inorder.client.consume.rules.assignment import Release, apply_renewal, release_steps, to_renew
+from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.outcomes import (
+    ATTEMPTS_MAX,
+    Commit,
+    Outcome,
+    Run,
+    Stop,
+    after_batch,
+    before_batch,
+)
+from inorder.client.consume.rules.pulls import PullNow, PullStatus, after_pull, before_pull
+from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)

@@ -25,8 +25,8 @@ from inorder.broker.parking.records import (
     Unparked,
 )
 from inorder.broker.parking.rules import ParkingTable, Place, Verdict
-from inorder.client.state.keyed import KeyedQueue, Work
-from inorder.client.state.parking import ParkedView
+from inorder.client.consume.rules.keyed import KeyedQueue, Work
+from inorder.client.consume.rules.parking import ParkedView
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.ordering.finished import FinishedMap
 from inorder.wire.requests.parking import OwnedKey, QueueParking, QueuePlace

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inorder.client.state.processqueue import FlowControl, Limits, ProcessQueue
+from inorder.client.consume.rules.queue import FlowControl, Limits, ProcessQueue
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)

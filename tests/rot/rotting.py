@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from inorder.client.consumer import Consumer
-from inorder.client.producer import Producer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.send.producer import Producer
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.errors import InorderError
 from inorder.model import ReceivedMessage, TopicConfig

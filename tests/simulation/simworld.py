@@ -28,9 +28,9 @@ from inorder.checker import (
     queue_name,
 )
 from inorder.client.admin import Admin
-from inorder.client.consumer import Consumer
-from inorder.client.policies import Block, Park, Retry
-from inorder.client.producer import Producer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.rules.outcomes import Block, Park, Retry
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, ConsumerConfig, StoreConfig
 from inorder.errors import AlreadyClosed, InorderError

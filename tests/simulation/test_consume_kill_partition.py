@@ -26,10 +26,10 @@ from inorder.checker import (
     check,
     queue_name,
 )
-from inorder.client.consumer import Consumer
-from inorder.client.policies import Retry
-from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.pullconsumer import PullConsumer
+from inorder.client.consume.rules.outcomes import Retry
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import InorderError
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue

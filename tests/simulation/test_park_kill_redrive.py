@@ -14,9 +14,9 @@ from collections import defaultdict
 import pytest
 
 from inorder.client.admin import Admin
-from inorder.client.consumer import Consumer
-from inorder.client.policies import Park
-from inorder.client.producer import Producer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.rules.outcomes import Park
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, ConsumerConfig, StoreConfig
 from inorder.errors import InorderError

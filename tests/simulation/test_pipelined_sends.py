@@ -16,8 +16,8 @@ from dataclasses import replace
 import pytest
 
 from inorder.checker import Kind, Report, Sent, SentResult, queue_name
-from inorder.client.greeting import Greeter
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
+from inorder.client.send.sender import Greeter
 from inorder.client.session import Session
 from inorder.errors import FlushTimeout, InorderError, TransportError
 from inorder.model import Message, SendReceipt

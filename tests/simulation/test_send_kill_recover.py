@@ -28,8 +28,8 @@ from inorder.checker import (
     check,
     queue_name,
 )
-from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer
+from inorder.client.consume.pullconsumer import PullConsumer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, StoreConfig
 from inorder.errors import FlushTimeout, InorderError, TransportError

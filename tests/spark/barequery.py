@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructField, StructType
 
-from inorder.client.policies import Policy, redeliveries_max
+from inorder.client.consume.rules.outcomes import Policy, redeliveries_max
 from inorder.spark import queueruns
 from inorder.spark.options import parse
 from inorder.spark.queueruns import Plan, run_task

@@ -10,7 +10,7 @@ import pytest
 
 import inorder
 from inorder.aio import Admin, Consumer, Producer, ReceivedMessage, Session, TopicQueue
-from inorder.client.policies import Retry
+from inorder.client.consume.rules.outcomes import Retry
 from tests.suite.conftest import SuiteCluster, until, until_shown
 
 pytestmark = pytest.mark.slow

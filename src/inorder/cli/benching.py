@@ -19,8 +19,8 @@ from typing import Final
 
 from inorder.cli.progress import progress
 from inorder.client.admin import Admin
-from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer
+from inorder.client.consume.pullconsumer import PullConsumer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import InorderError, RequestTimeout, UsageError
 from inorder.model import SendReceipt

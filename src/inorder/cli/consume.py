@@ -18,8 +18,8 @@ from inorder.cli.render import Output, as_json, put_line, put_page, table
 from inorder.errors import ConnectFailed, UsageError
 
 if TYPE_CHECKING:
-    from inorder.client.consumer import Consumer as AsyncConsumer
-    from inorder.client.consumer import ConsumerStatistics
+    from inorder.client.consume.consumer import Consumer as AsyncConsumer
+    from inorder.client.consume.consumer import ConsumerStatistics
     from inorder.sync.consumer import Consumer
 
 
@@ -98,7 +98,7 @@ def _hint(module: Any) -> str:
 
 
 def _is_consumer(value: object) -> bool:
-    from inorder.client.consumer import Consumer as AsyncConsumer
+    from inorder.client.consume.consumer import Consumer as AsyncConsumer
     from inorder.sync.consumer import Consumer
 
     return isinstance(value, AsyncConsumer | Consumer)

@@ -22,7 +22,7 @@ from inorder.cli.democonsumer import TOPIC, Child
 from inorder.cli.demoparking import ParkingResult, play_parking
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.render import Output, as_json, put_page, table
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.embedded import Embedded

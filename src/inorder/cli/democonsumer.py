@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from inorder.checker import Handled, HandledResult, queue_name
-from inorder.client.consumer import Consumer
+from inorder.client.consume.consumer import Consumer
 from inorder.model import ReceivedMessage
 
 TOPIC: Final = "orders"

@@ -25,9 +25,9 @@ from inorder.checker import (
     queue_name,
 )
 from inorder.client.admin import Admin
-from inorder.client.consumer import Consumer
-from inorder.client.policies import Park
-from inorder.client.producer import Producer
+from inorder.client.consume.consumer import Consumer
+from inorder.client.consume.rules.outcomes import Park
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import RequestTimeout
 from inorder.model import ReceivedMessage, TopicConfig

@@ -24,7 +24,7 @@ from typing import Any, Final
 from inorder.cli.demodriver import CODE, RESULTS, TOPIC
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.render import Output, as_json, put_page, table
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.embedded import Embedded

@@ -24,7 +24,7 @@ from inorder.cli.logs import LogLevel, logging_to_stderr
 from inorder.cli.profiles import FIELDS
 from inorder.cli.render import Output
 from inorder.cli.target import Target, find_target
-from inorder.client.state.nameservers import parse_name_servers
+from inorder.client.rules.nameservers import parse_name_servers
 from inorder.errors import ConnectFailed, GroupNotFound, InorderError, TopicNotRouted
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import Final
 from inorder.cli.lines import Line
 from inorder.cli.progress import progress
 from inorder.cli.render import put_line, put_page
-from inorder.client.checks import checked_delay
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer, checked_delay
 from inorder.client.session import Session
 from inorder.errors import InorderError
 from inorder.model import SendReceipt

@@ -15,7 +15,7 @@ from typing import Any, Final
 from inorder.cli.render import put_line
 from inorder.cli.values import parse_time
 from inorder.client.admin import Admin
-from inorder.client.durations import moment_ms
+from inorder.client.rules.routes import moment_ms
 from inorder.clock import SystemClock
 from inorder.errors import TransportError, UsageError
 from inorder.model import ReceivedMessage, TopicQueue

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from inorder.cli.profiles import FIELDS, FILE_FIELDS, Raw, find_profile, read_profiles
-from inorder.client.state.nameservers import LOCAL, VARIABLES
+from inorder.client.rules.nameservers import LOCAL, VARIABLES
 from inorder.errors import ConfigError
 from inorder.settings import Value
 

@@ -11,9 +11,8 @@ import ssl
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from inorder.client.environment import name_servers
-from inorder.client.ids import Identity, MessageIds
-from inorder.client.session import Session
+from inorder.client.nameservers import name_servers
+from inorder.client.session import Identity, MessageIds, Session
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, UsageError

@@ -2,6 +2,10 @@
 
 `BrokerApi` and `NameServerApi` know no routes and no retries; they ask one server over one
 connection. Every method takes `timeout_ms`, or uses the default of its object.
+
+The requests about leases that a broker of ours answers; a stock one knows none of them.
+
+The requests about parked keys that a broker of ours answers; a stock one knows none of them.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from inorder.client.state.verdicts import STATUSES
+from inorder.client.rules.receipts import STATUSES
 from inorder.errors import broker_error
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
 from inorder.wire.codes import RequestCode, ResponseCode
@@ -19,9 +23,12 @@ from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
 from inorder.wire.record import Record, decode, decode_all
 from inorder.wire.requests import groups, offsets, routes
+from inorder.wire.requests import leases as lease_requests
 from inorder.wire.requests import leases as locks
 from inorder.wire.requests import nameserver as names
 from inorder.wire.requests import offsets as progress
+from inorder.wire.requests import parking as bodies
+from inorder.wire.requests import parking as parking_requests
 from inorder.wire.requests import pulls as query
 from inorder.wire.requests import topics as admin
 from inorder.wire.requests.connections import (
@@ -32,7 +39,16 @@ from inorder.wire.requests.connections import (
     decode_producers,
 )
 from inorder.wire.requests.groups import ClientHeartbeat, GroupTable, encode_group_config
-from inorder.wire.requests.leases import LockBatchBody, LockedQueues
+from inorder.wire.requests.leases import (
+    CommitAnswer,
+    CommitBody,
+    HeldLease,
+    LeaseAnswer,
+    LeaseBody,
+    LeasePage,
+    LockBatchBody,
+    LockedQueues,
+)
 from inorder.wire.requests.nameserver import (
     decode_consumer_ids,
     decode_group_list,
@@ -143,7 +159,7 @@ class _Api:
 
 
 class BrokerApi(_Api):
-    """The requests that a broker answers; of ours alone: `leaseapi.py`, `parkingapi.py`."""
+    """The requests that a broker answers; of ours alone: `client/api.py`, `client/api.py`."""
 
     __slots__ = ()
 
@@ -442,3 +458,142 @@ class NameServerApi(_Api):
         """Give all topics of a broker the write permission again; return how many."""
         answer = await self._ask(routes.AddWritePerm(broker))
         return decode_fields(routes.AddWritePermReply, answer.fields).topics
+
+
+class LeaseApi:
+    """Asks one broker."""
+
+    __slots__ = ("_api",)
+
+    def __init__(self, api: BrokerApi) -> None:
+        self._api = api
+
+    async def lease(
+        self, request: lease_requests.Lease, body: LeaseBody, *, timeout_ms: int | None = None
+    ) -> LeaseAnswer:
+        """Take or renew queues under a lease."""
+        answer = await self._api.ask(request, body.encode(), timeout_ms=timeout_ms)
+        return LeaseAnswer.decode(answer.body)
+
+    async def commit(
+        self, request: lease_requests.Commit, body: CommitBody, *, timeout_ms: int | None = None
+    ) -> CommitAnswer:
+        """Commit queues under their epochs."""
+        answer = await self._api.ask(request, body.encode(), timeout_ms=timeout_ms)
+        return CommitAnswer.decode(answer.body)
+
+    async def release(
+        self, request: lease_requests.Release, *, timeout_ms: int | None = None
+    ) -> None:
+        """Commit a queue and give its lease back; LeaseLost if it is not ours any more."""
+        await self._api.ask(request, timeout_ms=timeout_ms)
+
+    async def list(self, group: str = "") -> list[HeldLease]:
+        """Return who holds which queues of a group, or of all, in order."""
+        found: list[HeldLease] = []
+        after = ""
+        while True:
+            page = LeasePage.decode((await self._api.ask(lease_requests.Leases(group, after))).body)
+            found += page.leases
+            if not page.next or page.next == after:
+                return found
+            after = page.next
+
+    async def free(self, group: str, topic: str, queue_id: int) -> str:
+        """Take a queue from its owner; return the owner's client id, empty if there was none."""
+        answer = await self._api.ask(lease_requests.LeaseFree(group, topic, queue_id))
+        return decode_fields(lease_requests.LeaseFreeReply, answer.fields).holder
+
+
+WRITE_TIMEOUT_MS: Final = 10_000
+"""A request that is answered when it is on disk, and waits for others of its queue."""
+
+
+class ParkingApi:
+    """Asks one broker."""
+
+    __slots__ = ("_api",)
+
+    def __init__(self, api: BrokerApi) -> None:
+        self._api = api
+
+    async def park(
+        self, request: parking_requests.Park, body: bodies.ParkBody
+    ) -> bodies.ParkAnswer:
+        """Set messages aside. Raises LeaseLost."""
+        answer = await self._api.ask(request, body.encode(), timeout_ms=WRITE_TIMEOUT_MS)
+        return bodies.ParkAnswer.decode(answer.body)
+
+    async def keys(self, group: str, topic: str, queue_id: int) -> bodies.QueueParking:
+        """Return what the owner of a queue has to know."""
+        answer = await self._api.ask(
+            parking_requests.ParkedKeys(group, topic, queue_id), timeout_ms=WRITE_TIMEOUT_MS
+        )
+        return bodies.QueueParking.decode(answer.body)
+
+    async def entries(self, group: str = "") -> tuple[list[bodies.ParkedEntry], dict[str, str]]:
+        """Return the parked keys of a group (default: of all), and who cannot park more."""
+        found: list[bodies.ParkedEntry] = []
+        full: dict[str, str] = {}
+        after = ""
+        while True:
+            answer = await self._api.ask(parking_requests.ParkedList(group, after))
+            page = bodies.ParkedPage.decode(answer.body)
+            found += page.entries
+            full |= page.full
+            after = page.next
+            if not after:
+                return found, full
+
+    async def read(self, request: parking_requests.ParkedRead) -> list[Record]:
+        """Return the next messages of a parked key, as they lie in %PARK%group."""
+        return (await self.read_counted(request))[0]
+
+    async def read_counted(self, request: parking_requests.ParkedRead) -> tuple[list[Record], int]:
+        """Return them, and how many there are of the key."""
+        answer = await self._api.ask(request)
+        reply = decode_fields(parking_requests.ParkedReadReply, answer.fields)
+        return decode_all(answer.body), reply.messages
+
+    async def redrive(
+        self, group: str, keys: list[bodies.NamedKey], *, cancel: bool = False
+    ) -> int:
+        """Ask for a redrive, or take that back; return for how many of the keys."""
+        return await self._keys(
+            parking_requests.Redrive(group, cancel), keys, parking_requests.RedriveReply
+        )
+
+    async def redriven(
+        self, request: parking_requests.Redriven, body: bodies.RedrivenBody
+    ) -> parking_requests.RedrivenReply:
+        """Say what became of messages. Raises LeaseLost."""
+        answer = await self._api.ask(request, body.encode(), timeout_ms=WRITE_TIMEOUT_MS)
+        return decode_fields(parking_requests.RedrivenReply, answer.fields)
+
+    async def unpark(self, request: parking_requests.Unpark) -> parking_requests.UnparkReply:
+        """Let a key go live. Raises LeaseLost."""
+        answer = await self._api.ask(request, timeout_ms=WRITE_TIMEOUT_MS)
+        return decode_fields(parking_requests.UnparkReply, answer.fields)
+
+    async def drop(
+        self, group: str, keys: list[bodies.NamedKey], *, reason: str, first: bool = False
+    ) -> int:
+        """Throw messages away; return how many that were."""
+        request = parking_requests.ParkedDrop(group, reason, first)
+        return await self._keys(request, keys, parking_requests.ParkedDropReply)
+
+    async def _keys(
+        self,
+        request: parking_requests.Redrive | parking_requests.ParkedDrop,
+        keys: list[bodies.NamedKey],
+        reply: type[parking_requests.RedriveReply] | type[parking_requests.ParkedDropReply],
+    ) -> int:
+        count = 0
+        for at in range(0, len(keys), bodies.ITEMS_MAX):
+            body = bodies.KeyList(keys[at : at + bodies.ITEMS_MAX])
+            answer = await self._api.ask(request, body.encode(), timeout_ms=WRITE_TIMEOUT_MS)
+            found = decode_fields(reply, answer.fields)
+            count += (
+                found.keys if isinstance(found, parking_requests.RedriveReply) else found.messages
+            )
+        return count

@@ -6,16 +6,19 @@
 
 One that is silent is no veto: once another has answered, the rest are waited for a little, and one
 that was late the last time hardly at all until it is heard again.
+
+The name servers of whoever was given none: this process's environment says which.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from inorder.client.api import NameServerApi
-from inorder.client.state.nameservers import no_name_server
+from inorder.client.rules.nameservers import choose, no_name_server, parse_name_servers
 from inorder.errors import CodeNotSupported, ConfigError, InorderError, TransportError
 from inorder.logs import get_logger
 from inorder.net.pool import Pool
@@ -144,3 +147,11 @@ async def _is_name_server(api: NameServerApi) -> bool:
 
 def _failed(task: asyncio.Task[T | InorderError]) -> bool:
     return task.cancelled() or isinstance(task.result(), TransportError | ConfigError)
+
+
+def name_servers(given: str | None) -> list[str]:
+    """Return the addresses: given, of INORDER_NAMESRV, of NAMESRV_ADDR, or of `inorder up`.
+
+    Raises ConfigError for one that is no address.
+    """
+    return parse_name_servers(*choose(given, os.environ))

@@ -1,32 +1,43 @@
 """What the producers and consumers of a process share: connections, routes, heartbeats.
 
 One session holds one connection per server. For routes and key maps it asks all name servers of its
-list, which may know different brokers, and puts together what they say (`nameservers.py`,
-`state/routes.py`, `keymaps.py`). Routes are kept and asked for again every
+list, which may know different brokers, and puts together what they say (`client/nameservers.py`,
+`client/rules/routes.py`, `client/keymaps.py`). Routes are kept and asked for again every
 `route_refresh_ms`, when a caller says that one is wrong, and soon again when one has lost a broker
-(`routewatch.py`); a name server that fails, or has forgotten a topic because its broker is away,
+(`client/session.py`); a name server that fails, or has forgotten a topic because its broker is away,
 does not take a known route away: a send then waits for its broker and never goes elsewhere.
+
+The groups that a client serves: what its heartbeat says, and who gets a broker's requests.
+
+Looking out for brokers that a route has lost: asking soon again, until they are back.
+
+Who this client is: its address, its process, its id, and the ids of its messages.
+
+What brokers say of groups whose members subscribe differently: warned of once a minute.
+
+Our broker compares the subscriptions of all members, stock ones too, and tells each of ours with
+the answer to its heartbeat. If it is set to, it refuses a member instead (SUBSCRIPTIONS_DIFFER).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import random
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from hashlib import blake2b
+from typing import Final, Protocol, TypeVar
 
 from inorder.client.api import BrokerApi, NameServerApi
-from inorder.client.differing import Differing
-from inorder.client.groups import GroupMember, Groups
-from inorder.client.ids import Identity, MessageIds
-from inorder.client.keymaps import KeyMaps
-from inorder.client.making import Maker
+from inorder.client.keymaps import KeyMaps, Maker
 from inorder.client.nameservers import NameServers
-from inorder.client.routewatch import RouteWatch
-from inorder.client.state import routes
-from inorder.client.state.nameservers import parse_name_servers
+from inorder.client.rules import routes
+from inorder.client.rules.nameservers import parse_name_servers
+from inorder.client.rules.routes import ASK_AGAIN_MAX_MS, ASK_AGAIN_MS, Absences
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
 from inorder.errors import (
@@ -35,24 +46,300 @@ from inorder.errors import (
     ConnectFailed,
     InorderError,
     NoWritableQueue,
+    RemoteProtocolError,
     SubscriptionsDiffer,
     TopicNotFound,
     TopicNotRouted,
     TransportError,
+    UsageError,
 )
 from inorder.logs import get_logger
 from inorder.model import MASTER_ID, TopicQueue
 from inorder.net.connection import Connection, refuse_request
 from inorder.net.pool import Pool
 from inorder.ordering.keymap import NAMESPACE, KeyMap
-from inorder.tasks import Tasks, periodic
-from inorder.wire.codes import RequestCode
+from inorder.tasks import Backoff, Tasks, periodic
+from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.extensions import ROUTE_TOPIC
+from inorder.wire.fastjson import loads
 from inorder.wire.header import Command
-from inorder.wire.requests.groups import ConsumerData
+from inorder.wire.ids import UniqueIds
+from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 
 log = get_logger(__name__)
+
+# What a broker asks a consumer: the code, and the field that names the group.
+_GROUP_FIELDS: Final[dict[int, str]] = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "consumerGroup",
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
+}
+
+
+class GroupMember(Protocol):
+    """A consumer, as its session sees it."""
+
+    def asked(self, connection: Connection, command: Command) -> None:
+        """Take a broker's request to the group."""
+        ...
+
+    def connected(self, address: str) -> None:
+        """Learn that a broker was told of us over a new connection."""
+        ...
+
+    def lost(self, address: str) -> None:
+        """Learn that the connection to a server is gone."""
+        ...
+
+    def route_changed(self, topic: str) -> None:
+        """Learn that other queues or brokers serve a topic than before."""
+        ...
+
+
+class Groups:
+    """Producers by count, consumers by their subscriptions, members among them."""
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+        self.producers: dict[str, int] = {}
+        self.consumers: dict[str, ConsumerData] = {}
+        self.members: dict[str, GroupMember] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.producers or self.consumers)
+
+    def add_producer(self, group: str) -> None:
+        """Count a producer of a group."""
+        self.producers[group] = self.producers.get(group, 0) + 1
+
+    def remove_producer(self, group: str) -> None:
+        """Forget one producer of a group."""
+        self.producers[group] -= 1
+        if not self.producers[group]:
+            del self.producers[group]
+
+    def join(self, data: ConsumerData, member: GroupMember) -> None:
+        """Let a consumer be a member of its group. Raises UsageError if one of us is already."""
+        if data.group in self.members:
+            raise UsageError(
+                f"this client ({self.client_id}) has a consumer of group {data.group} already: to "
+                "a broker both would be one; give the second one an instance= of its own"
+            )
+        self.members[data.group] = member
+        self.consumers[data.group] = data
+
+    def leave(self, group: str) -> None:
+        """Forget a member."""
+        self.members.pop(group, None)
+        self.consumers.pop(group, None)
+
+    def heartbeat(self) -> ClientHeartbeat:
+        """Return what brokers are told."""
+        return ClientHeartbeat(
+            self.client_id,
+            tuple(self.consumers[group] for group in sorted(self.consumers)),
+            tuple(sorted(self.producers)),
+        )
+
+    def connected(self, address: str) -> None:
+        """Tell all members of a new connection."""
+        for member in list(self.members.values()):
+            member.connected(address)
+
+    def lost(self, address: str) -> None:
+        """Tell all members that a connection is gone."""
+        for member in list(self.members.values()):
+            member.lost(address)
+
+    def route_changed(self, topic: str) -> None:
+        """Tell all members that a route changed."""
+        for member in list(self.members.values()):
+            member.route_changed(topic)
+
+    def asked(self, connection: Connection, command: Command) -> bool:
+        """Let the member of a group have a broker's request; False if it is not for a group."""
+        field = _GROUP_FIELDS.get(command.code)
+        if field is None:
+            return False
+        group = command.fields.get(field, "")
+        member = self.members.get(group)
+        if member is not None:
+            member.asked(connection, command)
+        elif not command.is_oneway:
+            remark = f"The Consumer Group <{group}> not exist in this consumer"
+            connection.send(command.reply(ResponseCode.SYSTEM_ERROR, remark))
+        return True
+
+
+class RouteWatch:
+    """Asks for the routes that have lost a broker, until it is back or is waited for no more."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        tasks: Tasks,
+        *,
+        refresh: Callable[[str], Awaitable[None]],
+        interval_ms: int,
+    ) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._refresh = refresh
+        self._first_ms = min(ASK_AGAIN_MS, interval_ms)
+        self._max_ms = min(ASK_AGAIN_MAX_MS, interval_ms)
+        self._absences = Absences()
+        self._asking: dict[str, asyncio.Task[None]] = {}
+
+    def note(self, topic: str, before: TopicRoute | None, after: TopicRoute) -> None:
+        """Take in a new route; one that lost a broker is asked for again soon."""
+        if self._absences.note(topic, before, after, self._clock.monotonic_ms()):
+            asking = self._asking.get(topic)
+            if asking is not None:
+                asking.cancel()  # it waits long by now, for another broker
+            self._asking[topic] = self._tasks.start(self._ask(topic), name=f"watch {topic}")
+
+    def absent(self, topic: str) -> frozenset[str]:
+        """Return the brokers that the route has lost and that may come back."""
+        return self._absences.of(topic, self._clock.monotonic_ms())
+
+    def forget(self, topic: str) -> None:
+        """Wait for nobody: the topic was deleted."""
+        self._absences.forget(topic)
+
+    async def _ask(self, topic: str) -> None:
+        backoff = Backoff(self._first_ms, self._max_ms)
+        try:
+            while self.absent(topic):
+                await asyncio.sleep(backoff.next_ms() / 1000)
+                if self.absent(topic):
+                    await self._refresh(topic)
+        finally:
+            if self._asking.get(topic) is asyncio.current_task():
+                del self._asking[topic]
+
+
+# A documentation address: a datagram socket "connected" to it sends nothing, but learns which of
+# our addresses faces the world.
+_SOMEWHERE = ("192.0.2.1", 9)
+_PER_MS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What tells one client from all others. `random32` differs from start to start."""
+
+    ip: str
+    pid: int
+    random32: int
+    instance: str = ""
+
+    @classmethod
+    def of_this_process(cls) -> Identity:
+        """Return a new identity, from the machine."""
+        return cls(local_ip(), os.getpid(), random.SystemRandom().getrandbits(32))
+
+    @property
+    def client_id(self) -> str:
+        """Return the id by which brokers know the client: RocketMQ's `ip@pid#number`."""
+        return f"{self.ip}@{self.instance or f'{self.pid}#{self.random32}'}"
+
+
+class MessageIds:
+    """Makes the ids by which producers call their messages (UNIQ_KEY): one series per identity."""
+
+    __slots__ = ("_clock", "_ids")
+
+    def __init__(self, identity: Identity, clock: Clock) -> None:
+        self._ids = UniqueIds(identity.ip, identity.pid, identity.random32)
+        self._clock = clock
+
+    def next(self) -> str:
+        """Return an id that no other message has."""
+        return self._ids.next(self._clock.now_ms())
+
+    def at(self, now_ms: int) -> str:
+        """Return the same for a caller who knows what time it is."""
+        return self._ids.next(now_ms)
+
+    def some(self, count: int, now_ms: int) -> list[str]:
+        """Return many: so many in one millisecond would not be distinct, so they take several."""
+        return [self._ids.next(now_ms + at // _PER_MS) for at in range(count)]
+
+
+def new_producer_id(message_ids: MessageIds) -> str:
+    """Return an id that no other producer has: 16 hex digits."""
+    return blake2b(message_ids.next().encode(), digest_size=8).hexdigest()
+
+
+def local_ip() -> str:
+    """Return this machine's address, loopback if it has no other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_SOMEWHERE)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+SAY_MS: Final = 60_000
+GROUPS_MAX: Final = 1000
+
+
+class Differing:
+    """The warnings of one session."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._said_ms: dict[str, int] = {}
+        self._refusals: dict[str, SubscriptionsDiffer] = {}
+
+    def taken(self, address: str, text: str | None) -> None:
+        """Take the answer of a broker that took us into all groups."""
+        self._refusals.pop(address, None)
+        for group, why in _by_group(text).items():
+            if self._is_due(group):
+                log.warning(
+                    "members of group=%s have different subscriptions, so that messages are "
+                    "skipped or stand still: %s; let all members subscribe the same, or give them "
+                    "groups of their own", group, why,
+                )  # fmt: skip
+
+    def refused(self, address: str, error: SubscriptionsDiffer) -> None:
+        """Take the answer of a broker that did not take us into a group."""
+        self._refusals[address] = error
+        if self._is_due(error.groups):
+            log.error("broker=%s: %s", address, error)
+
+    def refusal(self, group: str) -> SubscriptionsDiffer | None:
+        """Return why a broker does not take us into a group."""
+        return next(
+            (one for one in self._refusals.values() if group in one.groups.split(",")), None
+        )
+
+    def _is_due(self, what: str) -> bool:
+        now_ms = self._clock.monotonic_ms()
+        last_ms = self._said_ms.get(what)
+        if last_ms is not None and now_ms - last_ms < SAY_MS:
+            return False
+        if len(self._said_ms) >= GROUPS_MAX:
+            self._said_ms.clear()
+        self._said_ms[what] = now_ms
+        return True
+
+
+def _by_group(text: str | None) -> dict[str, str]:
+    """Read the field; one that cannot be read says nothing."""
+    if not text:
+        return {}
+    try:
+        found = loads(text.encode())
+    except RemoteProtocolError:
+        return {}
+    return {str(group): str(why) for group, why in found.items()} if isinstance(found, dict) else {}
+
 
 T = TypeVar("T")
 OnRequest = Callable[[Connection, Command], None]

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
-from inorder.client.state import keymaps
-from inorder.client.state.nameservers import no_name_server, parse_name_servers
-from inorder.client.state.routes import (
+from inorder.client.rules import keymaps
+from inorder.client.rules.nameservers import no_name_server, parse_name_servers
+from inorder.client.rules.routes import (
     master_address,
     merged,
     merged_cluster,

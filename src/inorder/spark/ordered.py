@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from inorder.client.durations import Duration, to_ms
-from inorder.client.policies import Block, Park, Policy, redeliveries_max
+from inorder.client.consume.rules.outcomes import Block, Park, Policy, redeliveries_max
+from inorder.client.rules.routes import Duration, to_ms
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
 from inorder.spark.queueruns import NEEDED, Plan, run_task

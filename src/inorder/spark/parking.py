@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
-from inorder.client.receiving import receive
-from inorder.client.state.parking import MILLI, Pace, restore
+from inorder.client.consume.messages import receive
+from inorder.client.consume.rules.parking import MILLI, Pace, restore
 from inorder.errors import (
     CodeNotSupported,
     GroupNotFound,

@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from inorder.client.state.routes import publish_queues
-from inorder.client.state.verdicts import Verdict, verdict
+from inorder.client.rules.receipts import Verdict, verdict
+from inorder.client.rules.routes import publish_queues
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,

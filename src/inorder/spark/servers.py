@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from inorder.client.environment import name_servers
+from inorder.client.nameservers import name_servers
 from inorder.errors import ConfigError
 from inorder.net.tls import client_context
 

@@ -16,9 +16,9 @@ from functools import partial
 
 from inorder.client import admin as twin
 from inorder.client.admin.messages import COUNT, PULL_MAX
-from inorder.client.durations import Duration
-from inorder.client.resizing import OnProgress
-from inorder.client.state.resizing import TopicResize
+from inorder.client.admin.resizing import OnProgress
+from inorder.client.rules.resizing import TopicResize
+from inorder.client.rules.routes import Duration
 from inorder.config import ClientConfig
 from inorder.model import (
     PERM_READ,

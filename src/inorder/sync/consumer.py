@@ -1,4 +1,4 @@
-"""The consumer for code that blocks; see `inorder.client.consumer`. Plain handlers run in threads.
+"""The consumer for code that blocks; see `inorder.client.consume.consumer`. Plain handlers run in threads.
 
 Nothing runs before `start`: a module can make a consumer and register handlers when it is imported.
 """
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 
-from inorder.client import consumer as twin
-from inorder.client.durations import Duration
-from inorder.client.handlers import Handler, Order
-from inorder.client.handling import in_handler
-from inorder.client.hooks import Hook
-from inorder.client.policies import Policy
-from inorder.client.pullconsumer import Target
-from inorder.client.state.allocation import Allocation
-from inorder.client.state.keyed import Keyless, KeyOf
+from inorder.client.consume import consumer as twin
+from inorder.client.consume.hooks import Hook
+from inorder.client.consume.pullconsumer import Target
+from inorder.client.consume.registrations import Handler, Order
+from inorder.client.consume.rules.assignment import Allocation
+from inorder.client.consume.rules.keyed import Keyless, KeyOf
+from inorder.client.consume.rules.outcomes import Policy
+from inorder.client.consume.workers import in_handler
+from inorder.client.rules.routes import Duration
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NotStarted
 from inorder.logs import get_logger

@@ -2,7 +2,7 @@
 
 A call through the portal costs two switches of threads, several times what a broker takes to
 answer. So a thread whose sends come one by one, with nothing else on its way, gets a blocking
-connection of its own to the broker, with a producer id of its own (`client/expressway.py`).
+connection of its own to the broker, with a producer id of its own (`client/send/queues.py`).
 Whatever is not a plain success goes back to the portal: a refusal is definite, so the message is
 sent again there; of anything else the outcome is not known, and the portal finds out.
 """
@@ -17,11 +17,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from inorder.client.expressway import Target, take_over, target
-from inorder.client.ids import Identity, MessageIds, new_producer_id
-from inorder.client.outgoing import Outgoing, compose
-from inorder.client.sending import Sending, Waiter
-from inorder.client.state.verdicts import STATUSES, Verdict, verdict
+from inorder.client.rules.receipts import STATUSES, Verdict, verdict
+from inorder.client.send.messages import Outgoing, compose
+from inorder.client.send.queues import Sending, Target, Waiter, take_over, target
+from inorder.client.session import Identity, MessageIds, new_producer_id
 from inorder.errors import ConnectionLost, InorderError, RemoteProtocolError, broker_error
 from inorder.model import SendReceipt
 from inorder.net.connection import parse_address
@@ -33,7 +32,7 @@ from inorder.wire.requests.producers import ProducerHello
 from inorder.wire.requests.sendframes import SendAnswer, SendTemplate, decode_answer
 
 if TYPE_CHECKING:
-    from inorder.client.producer import Producer
+    from inorder.client.send.producer import Producer
     from inorder.sync.portal import Portal
 
 LONE_SENDS: Final = 16

@@ -1,10 +1,10 @@
-"""Owners of queues for code that blocks; see `inorder.client.admin.locks`."""
+"""Owners of queues for code that blocks; see `inorder.client.admin.groups`."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from inorder.client.admin import locks as twin
+from inorder.client.admin import groups as twin
 from inorder.model import TopicQueue
 from inorder.sync.portal import Portal
 

@@ -1,4 +1,4 @@
-"""The producer for code that blocks; see `inorder.client.producer` for what each method does."""
+"""The producer for code that blocks; see `inorder.client.send.producer` for what each method does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from inorder.client import producer as twin
-from inorder.client.batches import one_topic
-from inorder.client.checks import checked_delay
-from inorder.client.durations import Duration, to_ms
-from inorder.client.outgoing import compose_items
-from inorder.client.sending import AfterSend, BeforeSend, Choice, Selector
+from inorder.client.rules.routes import Duration, to_ms
+from inorder.client.send import producer as twin
+from inorder.client.send.batches import one_topic
+from inorder.client.send.messages import compose_items
+from inorder.client.send.producer import checked_delay
+from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NoRoom, SendsFailed
 from inorder.logs import get_logger

@@ -1,4 +1,4 @@
-"""The pull consumer for code that blocks; see `inorder.client.pullconsumer`."""
+"""The pull consumer for code that blocks; see `inorder.client.consume.pullconsumer`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from inorder.client import pullconsumer as twin
-from inorder.client.durations import Duration
-from inorder.client.pulling import PullResult
+from inorder.client.consume import pullconsumer as twin
+from inorder.client.consume.pulls import PullResult
+from inorder.client.rules.routes import Duration
 from inorder.config import ClientConfig
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.sync.portal import lease

@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.client.ids import Identity, MessageIds
-from inorder.client.state.room import Room
-from inorder.client.unheard import Asked, Unheard
+from inorder.client.send.failures import Asked, Unheard
+from inorder.client.send.rules import Room
+from inorder.client.session import Identity, MessageIds
 from inorder.errors import SendsFailed
 from inorder.logs import get_logger
 from inorder.sync.calls import Posted

@@ -23,9 +23,8 @@ from contextvars import Context
 from queue import SimpleQueue
 from typing import Final
 
-from inorder.client.handling import begin_call, end_call
-from inorder.client.running import Call, Run, end
-from inorder.client.state.concurrent import tells_loop
+from inorder.client.consume.rules.outcomes import tells_loop
+from inorder.client.consume.workers import Call, Run, begin_call, end, end_call
 from inorder.clock import Clock
 
 _LOOK_S: Final = 0.05

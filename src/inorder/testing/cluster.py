@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from inorder.client.api import BrokerApi
-from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer
+from inorder.client.consume.pullconsumer import PullConsumer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.clock import Clock, SystemClock
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from inorder.broker.broker import Broker
 from inorder.checker import Stored, queue_name
-from inorder.client.producer import GROUP, Producer
-from inorder.client.pullconsumer import ConsumeFrom, PullConsumer
+from inorder.client.consume.pullconsumer import ConsumeFrom, PullConsumer
+from inorder.client.send.producer import GROUP, Producer
 from inorder.client.session import Session
 from inorder.clock import Clock, SystemClock
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig

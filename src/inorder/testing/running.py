@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from inorder.checker import Stored
-from inorder.client.producer import GROUP
-from inorder.client.pullconsumer import ConsumeFrom
+from inorder.client.consume.pullconsumer import ConsumeFrom
+from inorder.client.send.producer import GROUP
 from inorder.clock import Clock
 from inorder.config import BrokerConfig, ClientConfig
 from inorder.errors import NotStarted

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from inorder.broker.broker import Broker
-from inorder.client.ids import Identity
-from inorder.client.session import Session
+from inorder.client.session import Identity, Session
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig, NetConfig
 from inorder.nameserver.server import NameServer
 from inorder.testing.clock import SimClock

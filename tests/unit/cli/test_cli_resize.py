@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inorder.cli.resize import describe, shown
-from inorder.client.state.resizing import TopicResize, WaitingGroup
+from inorder.client.rules.resizing import TopicResize, WaitingGroup
 from inorder.wire.requests.resizing import PlanView
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "resizing.md"

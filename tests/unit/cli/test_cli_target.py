@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from inorder.cli.contents import app
 from inorder.cli.target import Target, find_target
-from inorder.client.state.nameservers import LOCAL
+from inorder.client.rules.nameservers import LOCAL
 from inorder.errors import ConfigError
 
 PROFILES = """

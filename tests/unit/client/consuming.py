@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inorder.client.state.processqueue import ProcessQueue
-from inorder.client.state.tenure import Tenure
+from inorder.client.consume.rules.leases import Tenure
+from inorder.client.consume.rules.queue import ProcessQueue
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.state.absence import ABSENT_MS, Absences
+from inorder.client.rules.routes import ABSENT_MS, Absences
 from inorder.wire.requests.routes import BrokerData, QueueData, TopicRoute
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inorder.client.state.allocation import (
+from inorder.client.consume.rules.assignment import (
     Allocation,
     Average,
     AverageByCircle,

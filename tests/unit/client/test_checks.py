@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inorder.client.batches import one_topic
-from inorder.client.checks import checked_delay
+from inorder.client.send.batches import one_topic
+from inorder.client.send.producer import checked_delay
 from inorder.errors import UsageError
 from inorder.model import Message
 

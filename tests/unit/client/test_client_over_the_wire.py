@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer
+from inorder.client.consume.pullconsumer import PullConsumer
+from inorder.client.consume.rules.pulls import PullStatus
+from inorder.client.rules.nameservers import parse_name_servers
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
-from inorder.client.state.nameservers import parse_name_servers
-from inorder.client.state.pulldecisions import PullStatus
 from inorder.errors import (
     AlreadyClosed,
     ConfigError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.leasing import commit_parts
-from inorder.client.state.commits import (
+from inorder.client.consume.leases import commit_parts
+from inorder.client.consume.rules.commits import (
     NOT_STORED,
     CommitLine,
     Numbered,
@@ -13,8 +13,8 @@ from inorder.client.state.commits import (
     busy_interval_ms,
     idle_commit_in_ms,
 )
-from inorder.client.state.keyed import KeyedQueue
-from inorder.client.state.processqueue import FlowControl, Limits, ProcessQueue
+from inorder.client.consume.rules.keyed import KeyedQueue
+from inorder.client.consume.rules.queue import FlowControl, Limits, ProcessQueue
 from inorder.model import TopicQueue
 from inorder.ordering.finished import SPAN_MAX, FinishedMap
 from tests.unit.client.consuming import message, offsets

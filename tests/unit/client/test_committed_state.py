@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.offsets import OffsetTable
-from inorder.client.state.startoffset import NOT_STORED
+from inorder.client.consume.rules.commits import NO_OFFSET, OffsetTable
 from inorder.model import TopicQueue
 
 Q0, Q1 = (TopicQueue("orders", "broker-a", index) for index in range(2))
@@ -14,7 +13,7 @@ Q0, Q1 = (TopicQueue("orders", "broker-a", index) for index in range(2))
 def test_a_queue_that_is_not_noted_has_no_offset() -> None:
     """As RocketMQ's stores say it: -1."""
     table = OffsetTable()
-    assert table.get(Q0) == NOT_STORED
+    assert table.get(Q0) == NO_OFFSET
     assert not table.is_unsaved(Q0)
     table.saved(Q0, 5)
     table.forget(Q0)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.policies import Handled
-from inorder.client.state.concurrent import (
+from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.outcomes import (
     CALLS_KEPT_MAX,
     EXPIRED_SCAN_MS,
     LOCAL_RETRY_MS,
     AfterSendBack,
     Concluded,
+    Handled,
     Pace,
-    after_send_back,
+    after_concurrent_send_back,
     batches,
     calls_of_run,
     conclude,
@@ -22,8 +23,7 @@ from inorder.client.state.concurrent import (
     runs_in_hand,
     tells_loop,
 )
-from inorder.client.state.processqueue import ProcessQueue
-from inorder.client.state.tenure import DropReason, Tenure
+from inorder.client.consume.rules.queue import ProcessQueue
 from tests.unit.client.consuming import QUEUE, filled, message, offsets
 
 
@@ -69,7 +69,7 @@ def test_a_message_that_was_sent_back_is_done() -> None:
     """The broker has it: the offset goes on."""
     cache = filled(0, 3)
     found = ended(cache, cache.take(3, 0), 1)
-    assert after_send_back(cache, tenure(), found, {1, 2}, now_ms=0) == AfterSendBack(3)
+    assert after_concurrent_send_back(cache, tenure(), found, {1, 2}, now_ms=0) == AfterSendBack(3)
     assert cache.lowest == 3
 
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_sent_back_is_tried_again_in_5_s() -> None:
     """It stays here, holds the offset, and counts one try more."""
     cache = filled(0, 3)
     found = ended(cache, cache.take(3, 0), 0)
-    after = after_send_back(cache, tenure(), found, {0, 2}, now_ms=0)
+    after = after_concurrent_send_back(cache, tenure(), found, {0, 2}, now_ms=0)
     assert after.commit == 1
     assert [(one.offset, one.redeliveries) for one in after.retry] == [(1, 1)]
     assert offsets(cache.take(9, 0)) == [3]  # it is not handed to anybody else
@@ -109,7 +109,7 @@ def test_a_drop_while_a_message_is_sent_back_commits_nothing() -> None:
     cache, gone = filled(0, 3), tenure()
     found = conclude(cache, gone, cache.take(2, 0), done=0, broadcasting=False, now_ms=0)
     gone.drop(DropReason.MOVED)
-    assert after_send_back(cache, gone, found, {0}, now_ms=0) == AfterSendBack(None)
+    assert after_concurrent_send_back(cache, gone, found, {0}, now_ms=0) == AfterSendBack(None)
 
 
 def test_an_expired_message_is_not_sent_back_twice() -> None:

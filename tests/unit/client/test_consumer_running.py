@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from inorder.client.handlers import fallback, register
-from inorder.client.handling import in_handler
-from inorder.client.hooks import Hooks
-from inorder.client.policies import DeadLetter, Handled, Outcome, Retry
-from inorder.client.running import SLICE_MS, LoopWorkers, Run, end, is_async
+from inorder.client.consume.hooks import Hooks
+from inorder.client.consume.registrations import fallback, register
+from inorder.client.consume.rules.outcomes import DeadLetter, Handled, Outcome, Retry
+from inorder.client.consume.workers import SLICE_MS, LoopWorkers, Run, end, in_handler, is_async
 from inorder.errors import UsageError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.clock import FakeClock

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from inorder.client.handlers import register
-from inorder.client.hooks import Hooks
+from inorder.client.consume.hooks import Hooks
+from inorder.client.consume.registrations import register
 from inorder.errors import UsageError
 
 

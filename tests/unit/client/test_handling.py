@@ -6,7 +6,7 @@ import asyncio
 import threading
 from contextvars import Context, copy_context
 
-from inorder.client.handling import begin_call, end_call, in_handler
+from inorder.client.consume.workers import begin_call, end_call, in_handler
 
 MINE, OTHER = object(), object()
 

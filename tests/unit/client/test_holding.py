@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from inorder.client.holding import Holding
-from inorder.client.state.processqueue import Limits, ProcessQueue
-from inorder.client.state.tenure import LOCK_TRUSTED_MS, DropReason, Tenure
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.rules.leases import LOCK_TRUSTED_MS, DropReason, Tenure
+from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import Subscription, TopicQueue
 
 QUEUE = TopicQueue("t", "b", 0)

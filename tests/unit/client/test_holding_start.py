@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from inorder.client.holding import Holding
-from inorder.client.state.processqueue import Limits
-from inorder.client.state.tenure import DropReason, Tenure
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.queue import Limits
 from inorder.model import Subscription
 from tests.unit.client.consuming import QUEUE, filled
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.model import Message
 from inorder.ordering.keymap import KeyMap, queue_for_key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.state.keyed import KeyedQueue, Keyless, Work
+from inorder.client.consume.rules.keyed import KeyedQueue, Keyless, Work
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.ordering.finished import FinishedMap
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.keymaps import Settled, newest, settle
+from inorder.client.rules.keymaps import Settled, newest, settle
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.resizing import ResizeView
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from inorder.client import batches
-from inorder.client.producer import Producer
+from inorder.client.send import batches
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import ClientConfig
 from inorder.errors import BatchIncomplete, NoPermission, PredecessorFailed, TooManyOutstanding

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state import leasing, ordered
-from inorder.client.state.leasing import Acquired, Grant
-from inorder.client.state.processqueue import Limits, ProcessQueue
-from inorder.client.state.pulldecisions import PullNow, before_pull
-from inorder.client.state.rebalance import to_renew
-from inorder.client.state.tenure import DropReason, Tenure, Terms
+from inorder.client.consume.rules import leases as leasing
+from inorder.client.consume.rules import outcomes as ordered
+from inorder.client.consume.rules.assignment import to_renew
+from inorder.client.consume.rules.leases import Acquired, DropReason, Grant, Tenure, Terms
+from inorder.client.consume.rules.pulls import PullNow, before_pull
+from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import TopicQueue
 from inorder.wire.requests.leases import (
     QUEUES_MAX,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inorder.client.state.localoffsets import (
+from inorder.client.consume.rules.commits import (
     format_offsets,
     merge_offsets,
     parse_offsets,

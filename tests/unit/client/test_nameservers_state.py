@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.nameservers import choose, no_name_server, parse_name_servers
+from inorder.client.rules.nameservers import choose, no_name_server, parse_name_servers
 from inorder.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import ClientConfig
 from inorder.errors import (

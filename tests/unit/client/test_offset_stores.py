@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from inorder.client.offsetstores import LocalOffsets
-from inorder.client.state.startoffset import NOT_STORED
+from inorder.client.consume.commits import LocalOffsets
+from inorder.client.consume.rules.commits import NO_OFFSET
 from inorder.errors import ConfigError
 from inorder.model import TopicQueue
 from inorder.testing.disk import FakeFiles
@@ -43,7 +43,7 @@ def test_what_was_saved_is_read_by_the_next_start():
 
     async def story() -> None:
         store = store_of(files)
-        assert await store.read(FIRST) == NOT_STORED
+        assert await store.read(FIRST) == NO_OFFSET
         assert await store.save({FIRST: 5}) == {FIRST: 5}
         await store.save({SECOND: 7})
         again = store_of(files)
@@ -86,4 +86,4 @@ def test_a_power_cut_leaves_one_version_or_the_other():
 
         asyncio.run(story())
         after = files.crash(random.Random(seed))
-        assert asyncio.run(store_of(after).read(FIRST)) in (NOT_STORED, 1, 2, 3, 4)
+        assert asyncio.run(store_of(after).read(FIRST)) in (NO_OFFSET, 1, 2, 3, 4)

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from inorder.client.policies import ATTEMPTS_MAX, Outcome
-from inorder.client.state import ordered
-from inorder.client.state.ordered import (
+from inorder.client.consume.rules import outcomes as ordered
+from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.outcomes import (
+    ATTEMPTS_MAX,
     CONTINUOUS_MAX_MS,
     Commit,
+    Outcome,
     Run,
     SendBack,
     Step,
@@ -18,12 +20,11 @@ from inorder.client.state.ordered import (
     SuspendFor,
     Warn,
     after_batch,
-    after_send_back,
+    after_ordered_send_back,
     before_batch,
     suspend_for,
 )
-from inorder.client.state.processqueue import ProcessQueue
-from inorder.client.state.tenure import DropReason, Tenure
+from inorder.client.consume.rules.queue import ProcessQueue
 from inorder.model import ReceivedMessage
 from tests.unit.client.consuming import QUEUE, filled, locked, offsets
 
@@ -186,7 +187,7 @@ def test_what_the_broker_took_is_done() -> None:
     """The queue goes on at once, behind the dead letter."""
     cache, tenure = filled(0, 1), locked()
     batch = cache.take(1, 0)
-    found = after_send_back(cache, tenure, batch, {0}, now_ms=0, needs_lock=True)
+    found = after_ordered_send_back(cache, tenure, batch, {0}, now_ms=0, needs_lock=True)
     assert found == (Commit(1),)
     assert offsets(cache.take(9, 0)) == [1]
 
@@ -195,7 +196,9 @@ def test_what_the_broker_did_not_take_is_tried_again() -> None:
     """A failed send back is a failed attempt; the queue waits."""
     cache, tenure = filled(0, 1), locked()
     batch = cache.take(1, 0)
-    found = after_send_back(cache, tenure, batch, set(), now_ms=0, needs_lock=True, suspend_ms=50)
+    found = after_ordered_send_back(
+        cache, tenure, batch, set(), now_ms=0, needs_lock=True, suspend_ms=50
+    )
     assert found == (SuspendFor(50),)
     assert [(one.offset, one.redeliveries) for one in cache.take(9, 0)] == [(0, 1), (1, 0)]
 
@@ -208,7 +211,7 @@ def test_of_a_batch_only_what_was_not_sent_back_comes_again() -> None:
     batch = [*cache.take(2, 0)]
     steps = end(cache, batch, SUSPEND, tenure=tenure, attempts=1)
     assert steps == (SendBack(tuple(batch)),)
-    found = after_send_back(cache, tenure, batch, {1}, now_ms=0, needs_lock=True)
+    found = after_ordered_send_back(cache, tenure, batch, {1}, now_ms=0, needs_lock=True)
     assert found == (Commit(0), SuspendFor(1000))
     assert offsets(cache.take(9, 0)) == [0, 2, 3]
     assert cache.lowest == 0  # 0 is not done
@@ -219,7 +222,9 @@ def test_auto_commit_off_leaves_dead_letters_to_the_next_commit() -> None:
     cache, tenure = filled(0, 1), locked()
     batch = cache.take(1, 0)
     assert (
-        after_send_back(cache, tenure, batch, {0}, now_ms=0, needs_lock=True, auto_commit=False)
+        after_ordered_send_back(
+            cache, tenure, batch, {0}, now_ms=0, needs_lock=True, auto_commit=False
+        )
         == ()
     )
     assert end(cache, cache.take(1, 0), COMMIT, auto_commit=False, tenure=tenure) == (Commit(2),)
@@ -325,7 +330,7 @@ def test_nothing_is_committed_without_a_trusted_lock(
     assert [type(step) for step in steps] == [Stop]
     assert tenure.dropped is not None
     assert cache.lowest == 0
-    back = after_send_back(cache, tenure, batch, {0, 1}, now_ms=30_001, needs_lock=True)
+    back = after_ordered_send_back(cache, tenure, batch, {0, 1}, now_ms=30_001, needs_lock=True)
     assert [type(step) for step in back] == [Stop]
 
 
@@ -333,7 +338,7 @@ def test_a_lock_that_expires_while_a_dead_letter_is_sent_ends_the_tenure() -> No
     """The dead letter may come twice; the offset does not move under another owner."""
     cache, tenure = filled(0, 1), locked()
     batch = cache.take(1, 0)
-    found = after_send_back(cache, tenure, batch, {0}, now_ms=30_001, needs_lock=True)
+    found = after_ordered_send_back(cache, tenure, batch, {0}, now_ms=30_001, needs_lock=True)
     assert [type(step) for step in found] == [Stop]
     assert tenure.dropped is DropReason.LOCK_EXPIRED
 
@@ -344,7 +349,7 @@ def test_a_drop_while_a_dead_letter_is_sent_still_commits() -> None:
         cache, tenure = filled(0, 1), locked()
         batch = cache.take(1, 0)
         tenure.drop(DropReason.MOVED)
-        found = after_send_back(cache, tenure, batch, sent, now_ms=0, needs_lock=True)
+        found = after_ordered_send_back(cache, tenure, batch, sent, now_ms=0, needs_lock=True)
         assert list(found) == [*expected, Stop(DropReason.MOVED.value)]
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from inorder.client import outgoing
-from inorder.client.outgoing import Outgoing, compose_batch, compose_items, words
-from inorder.client.state.lane import WINDOW_MAX
+from inorder.client.send import messages as outgoing
+from inorder.client.send.messages import Outgoing, compose_batch, compose_items, words
+from inorder.client.send.rules import WINDOW_MAX
 from inorder.config import ClientConfig
 from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
 from inorder.model import Message, key_text

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from inorder.client.running import LoopWorkers, Run
+from inorder.client.consume.workers import LoopWorkers, Run
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.clock import FakeClock
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from inorder.client.policies import (
+from inorder.client.consume.rules.outcomes import (
     ATTEMPTS_MAX,
     Block,
     DeadLetter,

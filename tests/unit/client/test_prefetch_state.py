@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.client.state.prefetch import Prefetched
+from inorder.client.consume.rules.pulls import Prefetched
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("t", "b", 0)

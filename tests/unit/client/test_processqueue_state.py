@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.processqueue import (
+from inorder.client.consume.rules.queue import (
     CONSUME_TIMEOUT_MS,
     EXPIRED_PER_ROUND_MAX,
     FlowControl,

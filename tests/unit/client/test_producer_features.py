@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import ClientConfig
 from inorder.errors import (

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from inorder.client.producer import Producer
-from inorder.client.pullconsumer import PullConsumer
+from inorder.client.consume.pullconsumer import PullConsumer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import ClientConfig
 from inorder.errors import (

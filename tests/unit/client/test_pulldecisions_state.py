@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.processqueue import FlowControl, Limits, ProcessQueue
-from inorder.client.state.pulldecisions import (
+from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.pulls import (
     FORGET,
     PLENTY_MS,
     FixOffset,
@@ -23,7 +23,7 @@ from inorder.client.state.pulldecisions import (
     turn_in_ms,
     wanted,
 )
-from inorder.client.state.tenure import DropReason, Tenure
+from inorder.client.consume.rules.queue import FlowControl, Limits, ProcessQueue
 from inorder.model import Subscription, TopicQueue
 from inorder.wire.requests.pulls import (
     PULL_CLASS_FILTER,

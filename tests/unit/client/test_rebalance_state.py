@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.rebalance import (
+from inorder.client.consume.rules.assignment import (
     LOCK_REFUSED_RETRY_MS,
     Plan,
     Release,
@@ -16,7 +16,7 @@ from inorder.client.state.rebalance import (
     release_steps,
     to_renew,
 )
-from inorder.client.state.tenure import DropReason, Phase, Tenure
+from inorder.client.consume.rules.leases import DropReason, Phase, Tenure
 from inorder.model import TopicQueue
 
 Q0, Q1, Q2, Q3 = (TopicQueue("orders", "broker-a", index) for index in range(4))

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from inorder.client.receiving import receive, receive_all, receive_from
+from inorder.client.consume.messages import receive, receive_all, receive_from
 from inorder.errors import CorruptRecord
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body

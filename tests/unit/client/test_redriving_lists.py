@@ -12,8 +12,8 @@ import pytest
 from inorder.broker.parking.records import Installed, Moved, Parked, Redriving, Unparked
 from inorder.broker.parking.records import Redriven as RedrivenNote
 from inorder.broker.parking.rules import ParkingTable, Place
-from inorder.client.redriving import Redriver, _KeyRedrive
-from inorder.client.state.parking import UNKNOWN, Pace, ParkedView
+from inorder.client.consume.parking import Redriver, _KeyRedrive
+from inorder.client.consume.rules.parking import UNKNOWN, Pace, ParkedView
 from inorder.model import TopicQueue
 from inorder.testing.simloop import SimLoop, run
 from inorder.wire.requests.parking import (

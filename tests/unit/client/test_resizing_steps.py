@@ -7,7 +7,7 @@ from dataclasses import replace as _replace
 import pytest
 from msgspec.structs import replace
 
-from inorder.client.state.resizing import (
+from inorder.client.rules.resizing import (
     Decide,
     Go,
     Goal,

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from inorder.client.hooks import HandleContext, Hooks
-from inorder.client.policies import Handled, Outcome, Reject, Retry
-from inorder.client.state.returned import ReturnType, returned
+from inorder.client.consume.hooks import HandleContext, Hooks
+from inorder.client.consume.rules.outcomes import (
+    Handled,
+    Outcome,
+    Reject,
+    Retry,
+    ReturnType,
+    returned,
+)
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.testing.clock import FakeClock
 

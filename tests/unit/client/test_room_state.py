@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.room import Room
+from inorder.client.send.rules import Room
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.state.routes import (
+from inorder.client.rules.routes import (
     broker_addresses,
     master_address,
     merged,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.state.selection import FailedBrokers, RoundRobin, select_by_key
+from inorder.client.send.rules import FailedBrokers, RoundRobin, select_by_key
 from inorder.model import TopicQueue
 
 QUEUES = [TopicQueue("t", broker, index) for broker in ("a", "b") for index in range(2)]

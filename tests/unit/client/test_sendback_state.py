@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.policies import ATTEMPTS_MAX
-from inorder.client.state.sendback import (
+from inorder.client.consume.rules.outcomes import (
+    ATTEMPTS_MAX,
     BROKER_DECIDES,
     DELAY_LEVELS_MS,
     SEND_BACK_TIMEOUT_MS,

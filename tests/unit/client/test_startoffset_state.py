@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.startoffset import (
+from inorder.client.consume.rules.commits import (
+    NO_OFFSET,
     NOT_READ,
-    NOT_STORED,
     AskEnd,
     AskTime,
     Begin,
@@ -37,7 +37,7 @@ def test_a_group_without_an_offset_begins_where_it_is_told(
     consume_from: ConsumeFrom, topic: str, where: Begin
 ) -> None:
     """RocketMQ's table, retry topics included."""
-    assert begin(NOT_STORED, topic, consume_from) == where
+    assert begin(NO_OFFSET, topic, consume_from) == where
 
 
 @pytest.mark.parametrize("topic", ["orders", RETRY])
@@ -69,7 +69,7 @@ def test_a_queue_that_came_late_is_read_from_its_first_message(
     consume_from: ConsumeFrom, where: Begin
 ) -> None:
     """O28: a topic that grew while the group was there; all that the queue holds is news."""
-    assert begin(NOT_STORED, "orders", consume_from, late=True) == where
+    assert begin(NO_OFFSET, "orders", consume_from, late=True) == where
 
 
 @pytest.mark.parametrize(("offset", "added"), [(0, True), (5, True), (-1, False)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.tenure import (
+from inorder.client.consume.rules.leases import (
     LOCK_RENEW_MS,
     LOCK_TRUSTED_MS,
     PULL_EXPIRED_MS,

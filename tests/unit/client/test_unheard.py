@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from inorder.client.producer import Producer
+from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import NoPermission, SendsFailed
 from inorder.wire.codes import RequestCode, ResponseCode

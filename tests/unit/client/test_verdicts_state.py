@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.state.verdicts import REFUSALS, STATUSES, Verdict, verdict
+from inorder.client.rules.receipts import REFUSALS, STATUSES, Verdict, verdict
 from inorder.model import SendStatus
 from inorder.wire.codes import ResponseCode
 from inorder.wire.extensions import ExtensionAnswer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inorder.client.policies import ATTEMPTS_MAX, Retry
+from inorder.client.consume.rules.outcomes import ATTEMPTS_MAX, Retry
 from inorder.spark.state.handling import BadResult, adapted
 from inorder.spark.state.lines import (
     Again,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.policies import Retry
+from inorder.client.consume.rules.outcomes import Retry
 from inorder.spark.state.handling import adapted
 from inorder.spark.state.lines import Again, Done, Keys, Limits, Work
 from inorder.spark.state.messages import OrderedMessage

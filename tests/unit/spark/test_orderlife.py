@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inorder.client.policies import Retry
+from inorder.client.consume.rules.outcomes import Retry
 from inorder.spark.state.messages import OrderedMessage
 from inorder.spark.state.orderlife import Account, GatewayBroken, OrderError, Step, handle, move
 

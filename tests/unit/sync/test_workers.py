@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from inorder.client.running import Run
+from inorder.client.consume.workers import Run
 from inorder.clock import SystemClock
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.sync.workers import ThreadWorkers

@@ -16,16 +16,14 @@ from __future__ import annotations
 import ssl
 
 from inorder.client.access import Access
-from inorder.client.admin.cluster import BrokerNode, Cluster
-from inorder.client.admin.groups import GroupMember, Groups, GroupView, QueueLag
-from inorder.client.admin.locks import Locks, QueueLock
+from inorder.client.admin.cluster import BrokerNode, Cluster, Producers, ProducerView
+from inorder.client.admin.groups import GroupMember, Groups, GroupView, Locks, QueueLag, QueueLock
 from inorder.client.admin.messages import Batch, Messages
 from inorder.client.admin.offsets import Offsets, QueueOffsets, ResetTarget
 from inorder.client.admin.parked import Parked, ParkedKey
-from inorder.client.admin.producers import Producers, ProducerView
 from inorder.client.admin.topics import QueueView, Topics, TopicView
+from inorder.client.rules.resizing import TopicResize, WaitingGroup
 from inorder.client.session import Session
-from inorder.client.state.resizing import TopicResize, WaitingGroup
 from inorder.config import ClientConfig
 
 __all__ = [

@@ -1,4 +1,9 @@
-"""Consumer groups: list, create, delete, who is in them, how far they are."""
+"""Consumer groups: list, create, delete, who is in them, how far they are.
+
+Owners of queues: who holds which, since when, who waits, and taking one away.
+
+Only brokers of ours tell; a stock one answers that it does not know the request.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,20 @@ from typing import Final
 from inorder.client.access import Access
 from inorder.client.admin.cluster import BrokerNode, Cluster
 from inorder.client.admin.messages import Messages
+from inorder.client.api import BrokerApi, LeaseApi
 from inorder.errors import (
+    CodeNotSupported,
     ConsumerNotOnline,
     GroupNotFound,
     InorderError,
+    NotFound,
     SystemError_,
     TopicNotRouted,
+    UsageError,
 )
 from inorder.model import GroupConfig, Subscription, TopicQueue
 from inorder.wire.requests.connections import ClientConnection, ConsumerConnections, Difference
+from inorder.wire.requests.leases import HeldLease
 from inorder.wire.requests.offsets import QueueProgress
 
 SYSTEM_GROUPS: Final = frozenset(
@@ -238,3 +248,83 @@ class Groups:
 
 def _is_system(name: str) -> bool:
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIXES)
+
+
+_NOT_THERE = "Apache RocketMQ does not tell who holds its locks"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLock:
+    """A queue that a member of a group owns."""
+
+    group: str
+    queue: TopicQueue
+    holder: str
+    """The client id of the owner; empty: nobody's, and not to be had yet."""
+    instance: str
+    """Which consumer object of that client; empty for a client of Apache RocketMQ."""
+    epoch: int
+    age_ms: int
+    remaining_ms: int
+    """How long it lasts if it is not renewed."""
+    lease_ms: int
+    grace_ms: int
+    stock: bool
+    """A client of Apache RocketMQ has it, by its rules."""
+    connected: bool
+    """The connection that renewed it last is open."""
+    waiting: tuple[str, ...]
+    """The client ids that were refused it."""
+    recalled: bool = False
+    """The owner finishes what it handles, and gives it back: the group was set back."""
+
+
+class Locks:
+    """The owners of queues at all brokers."""
+
+    def __init__(self, access: Access, cluster: Cluster) -> None:
+        self._access = access
+        self._cluster = cluster
+
+    async def list(self, group: str | None = None, *, topic: str | None = None) -> list[QueueLock]:
+        """Return who owns which queues, of one group or topic if given, in order."""
+
+        async def ask(api: BrokerApi) -> list[HeldLease]:
+            return await LeaseApi(api).list(group or "")
+
+        try:
+            answers = await self._cluster.each(ask)
+        except CodeNotSupported as error:
+            raise UsageError(_NOT_THERE) from error
+        found = [
+            _lock(one, node.name)
+            for node, held in answers.items()
+            for one in held
+            if topic in (None, one.topic)
+        ]
+        return sorted(found, key=lambda one: (one.group, one.queue))
+
+    async def release(self, group: str, queue: TopicQueue) -> str:
+        """Take a queue from its owner; return the owner's client id.
+
+        Whatever the owner does under its epoch is refused from now on. Another member gets the
+        queue when the owner has ceased by itself to start handlers: at most its grace after its
+        last renewal, 30 s for a client of Apache RocketMQ. Raises NotFound if nobody owns it.
+        """
+        node = await self._cluster.find(queue.broker)
+        try:
+            api = await self._cluster.api(node.address)
+            holder = await LeaseApi(api).free(group, queue.topic, queue.index)
+        except CodeNotSupported as error:
+            raise UsageError(_NOT_THERE) from error
+        if not holder:
+            raise NotFound(f"nobody in group {group} owns queue {queue.index} of {queue.topic}")
+        return holder
+
+
+def _lock(held: HeldLease, broker: str) -> QueueLock:
+    return QueueLock(
+        held.group, TopicQueue(held.topic, broker, held.queue), held.holder, held.instance,
+        held.epoch, held.age_ms, held.remaining_ms, held.lease_ms, held.grace_ms, held.stock,
+        held.connected, tuple(held.waiting), held.recalled,
+    )  # fmt: skip

@@ -10,9 +10,8 @@ from typing import Final
 from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
-from inorder.client.durations import Duration, moment_ms, to_ms
-from inorder.client.receiving import Received, receive, receive_from
-from inorder.client.state.routes import broker_masters, subscribe_queues
+from inorder.client.consume.messages import Received, receive, receive_from
+from inorder.client.rules.routes import Duration, broker_masters, moment_ms, subscribe_queues, to_ms
 from inorder.errors import BrokerError, NotFound, OffsetOutOfRange, RemoteProtocolError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire import properties as names

@@ -9,8 +9,7 @@ from typing import Final, Literal
 from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
 from inorder.client.api import BrokerApi
-from inorder.client.durations import moment_ms
-from inorder.client.state.routes import broker_masters, subscribe_queues
+from inorder.client.rules.routes import broker_masters, moment_ms, subscribe_queues
 from inorder.errors import ConsumerNotOnline, NotFound, TransportError, UsageError
 from inorder.model import TopicQueue
 from inorder.wire.requests.offsets import ResetOffset

@@ -12,9 +12,9 @@ from typing import Final, TypeVar
 
 from inorder.client.access import Access
 from inorder.client.admin.cluster import BrokerNode, Cluster
-from inorder.client.parkingapi import ParkingApi
-from inorder.client.receiving import receive
-from inorder.client.state.parking import rate_of, restore
+from inorder.client.api import ParkingApi
+from inorder.client.consume.messages import receive
+from inorder.client.consume.rules.parking import rate_of, restore
 from inorder.errors import CodeNotSupported, NotFound, UsageError
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.wire.requests.parking import (

@@ -8,12 +8,11 @@ from typing import Final
 
 from inorder.client.access import Access
 from inorder.client.admin.cluster import Cluster
+from inorder.client.admin.resizing import OnProgress, Resizer
 from inorder.client.api import BrokerApi
-from inorder.client.durations import Duration, to_ms
-from inorder.client.making import Maker
-from inorder.client.resizing import OnProgress, Resizer
-from inorder.client.state.resizing import Goal, TopicResize, spread
-from inorder.client.state.routes import broker_masters, subscribe_queues
+from inorder.client.keymaps import Maker
+from inorder.client.rules.resizing import Goal, TopicResize, spread
+from inorder.client.rules.routes import Duration, broker_masters, subscribe_queues, to_ms
 from inorder.errors import (
     CodeNotSupported,
     TopicNotFound,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.client.policies import DeadLetter
+from inorder.client.consume.rules.outcomes import DeadLetter
 from inorder.spark.jobs.steps import Watch, follow, unwatched
 from inorder.spark.ordered import process_in_order, waiting
 from inorder.spark.rows import MADE

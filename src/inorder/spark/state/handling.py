@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from inorder.client.policies import Retry
+from inorder.client.consume.rules.outcomes import Retry
 from inorder.errors import UsageError
 from inorder.spark.state.lines import Again, Done, Handle
 from inorder.spark.state.messages import OrderedMessage

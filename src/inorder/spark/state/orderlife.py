@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inorder.client.policies import Retry
+from inorder.client.consume.rules.outcomes import Retry
 from inorder.errors import InorderError
 from inorder.spark.state.messages import OrderedMessage
 

@@ -8,7 +8,7 @@ import threading
 import time
 
 import inorder
-from inorder.client.handlers import Order
+from inorder.client.consume.registrations import Order
 
 NAMESRV = sys.argv[1]
 MODES: dict[str, Order] = {"orderly": "queue", "concurrent": None, "broadcast": "queue"}

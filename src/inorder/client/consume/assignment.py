@@ -1,0 +1,618 @@
+"""A consumer as a member of its group: the queues that it holds, from their lock to their release.
+
+    rebalance ── add ──> Holding: pull loop, handlers ── drop ──> release: wait, commit, unlock
+
+Every queue has one Holding at a time, and whoever is to give it up only says why: the release is
+the same for all (`client/consume/release.py`). Ordered queues are ours by a lease where the broker knows leases,
+else by RocketMQ's lock; a Holding keeps the kind that it began with.
+
+Sharing the queues of each topic among the members of a group, round by round.
+
+Each member computes the allocation alone, from the route and the list of members; what follows is
+in `client/consume/rules/assignment.py`. All members ask the same broker for the list, the first one of the topic
+that answers, so that they see the same list unless it is changing (O6). A round comes when a broker
+says that the members changed, when a route changed, when a queue was released, and every 20 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final
+
+from inorder.client.consume.commits import Committer, OffsetStore
+from inorder.client.consume.leases import Keeper, Leases, Locks
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.release import Releaser
+from inorder.client.consume.rules import assignment as rules
+from inorder.client.consume.rules import commits as startoffset
+from inorder.client.consume.rules.assignment import (
+    LOCK_REFUSED_RETRY_MS,
+    Allocation,
+    by_broker,
+    sort_ids,
+    sort_queues,
+)
+from inorder.client.consume.rules.commits import CommitLine, OffsetTable
+from inorder.client.consume.rules.keyed import KeyedQueue, KeyOf
+from inorder.client.consume.rules.leases import Acquired, DropReason, Grant, Tenure, Terms
+from inorder.client.consume.rules.pulls import RETRY_PREFIX
+from inorder.client.consume.rules.queue import Limits, ProcessQueue
+from inorder.client.consume.workers import Counts
+from inorder.client.rules.routes import broker_masters, subscribe_queues
+from inorder.client.session import Session
+from inorder.errors import (
+    AlreadyClosed,
+    InorderError,
+    LeasesFull,
+    RemoteProtocolError,
+    TopicNotRouted,
+    TransportError,
+)
+from inorder.logs import get_logger
+from inorder.model import Subscription, TopicQueue
+from inorder.ordering.fence import QueueFence
+from inorder.ordering.finished import FinishedMap
+from inorder.tasks import Backoff, Patience, Tasks
+from inorder.wire.requests.routes import TopicRoute
+
+log = get_logger(__name__)
+
+MakeKeys = Callable[[str, FinishedMap], KeyedQueue | None]
+
+
+class Member:
+    """The queues of one consumer."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        store: OffsetStore,
+        consume_from: startoffset.ConsumeFrom,
+        clustering: bool,
+        counts: Counts,
+        terms: Terms,
+    ) -> None:
+        self.session = session
+        self.group = group
+        self.clustering = clustering
+        self.counts = counts
+        self.offsets = OffsetTable()
+        self.holdings: dict[TopicQueue, Holding] = {}
+        self.tasks = Tasks(f"consumer {group}")
+        self.locks = Locks(session, group)
+        self.leases = Leases(session, group, terms)
+        self.left: dict[TopicQueue, int] = {}
+        """Where the queues were when the consumer stopped."""
+        self.changed = asyncio.Event()
+        """Something asks for a round of the rebalance."""
+        self.pull: Callable[[Holding], Awaitable[None]]
+        self.handle: Callable[[Holding], None]
+        self.make_keys: MakeKeys = lambda topic, finished: None
+        """Returns what tells the keys of a topic apart, if it is handled in their order."""
+        self.key_of: Callable[[str], KeyOf | None] = lambda topic: None
+        self.parked_changed: Callable[[Holding], None] = lambda holding: None
+        """Learns that the broker's number of parked keys and redrives of a queue has changed."""
+        config = session.config.consumer
+        self._limits = Limits(
+            config.cached_messages_max,
+            config.cached_bytes_max,
+            config.cached_span_max,
+            topic_messages_max=config.topic_messages_max,
+            topic_bytes_max=config.topic_bytes_max,
+        )
+        self._store = store
+        self._consume_from = consume_from
+        self.keeper = Keeper(self)
+        self.committer = Committer(
+            session,
+            group,
+            holdings=self.holdings,
+            offsets=self.offsets,
+            store=store,
+            leases=self.leases,
+            tasks=self.tasks,
+            confirmed=self.keeper.confirmed,
+            lost=self.keeper.lost,
+        )
+        self._releaser = Releaser(
+            session,
+            group,
+            offsets=self.offsets,
+            committer=self.committer,
+            locks=self.locks,
+            leases=self.leases,
+        )
+        self._releasing: dict[TopicQueue, asyncio.Task[None]] = {}
+        self._left_behind: dict[Holding, asyncio.Task[None]] = {}
+        self._paused: set[TopicQueue] = set()
+        self._all_paused = False
+
+    @property
+    def stopping(self) -> bool:
+        """Tell whether the consumer is on its way out."""
+        return self._releaser.stopping
+
+    @stopping.setter
+    def stopping(self, value: bool) -> None:
+        self._releaser.stopping = value
+
+    # Queues come.
+
+    @property
+    def tenures(self) -> Mapping[TopicQueue, Tenure]:
+        """Return whose each queue is; those on their way out are among them."""
+        return {queue: holding.tenure for queue, holding in self.holdings.items()}
+
+    async def meet(self, queues: Iterable[TopicQueue]) -> None:
+        """Learn which brokers of these queues know leases; they hear of us also if none is ours."""
+        new = [one[0] for name, one in by_broker(queues).items() if name not in self.leases.met]
+        if new:
+            await asyncio.gather(*map(self._meet, new))
+
+    async def _meet(self, queue: TopicQueue) -> None:
+        try:
+            await self.leases.known_at(queue)
+        except InorderError as error:
+            log.info("broker=%s is away: %s", queue.broker, error)
+
+    async def acquire(self, queues: Iterable[TopicQueue]) -> Acquired:
+        """Ask for ordered queues, all brokers at once: by leases, or by RocketMQ's locks."""
+        found = Acquired({})
+        for got in await asyncio.gather(*map(self._acquire_at, by_broker(queues).values())):
+            found = found.and_also(got)
+        return found
+
+    async def _acquire_at(self, queues: tuple[TopicQueue, ...]) -> Acquired:
+        try:
+            if await self.leases.known_at(queues[0]):
+                leased = await self.leases.take(queues)
+                if leased is not None:
+                    return leased
+        except LeasesFull as error:
+            log.warning("no leases group=%s queues=%s error=%s", self.group, queues, error)
+            return Acquired({}, LOCK_REFUSED_RETRY_MS)
+        except InorderError as error:
+            log.info("no leases group=%s queues=%s error=%s", self.group, queues, error)
+            return Acquired({}, LOCK_REFUSED_RETRY_MS)
+        granted = await self.locks.acquire(queues)
+        again_ms = None if len(granted) == len(queues) else LOCK_REFUSED_RETRY_MS
+        return Acquired({queue: Grant(sent) for queue, sent in granted.items()}, again_ms)
+
+    async def add(
+        self,
+        queue: TopicQueue,
+        subscription: Subscription,
+        *,
+        ordered: bool,
+        late: bool,
+        grant: Grant | None,
+    ) -> bool:
+        """Begin with a queue at the offset of the group; tell whether that was possible."""
+        leased = grant is not None and grant.epoch > 0
+        stored = grant.stored.offset if grant and leased else await self._store.read(queue)
+        begin = startoffset.begin(stored, queue.topic, self._consume_from, late=late)
+        offset = await self._locate(queue, begin)
+        if offset is None or self.stopping:
+            await self._give_back(queue, grant)
+            return False
+        holding = self._hold(queue, subscription, offset, ordered=ordered, grant=grant)
+        self.offsets.begin(queue, offset, stored=stored >= 0)
+        self.holdings[queue] = holding
+        self._share_limits(queue.topic)
+        holding.pulling = self.tasks.start(self._pull(holding), name=f"pull {queue}")
+        log.info("queue=%s of group=%s is ours from offset %d on", queue, self.group, offset)
+        self.committer.idle(holding)  # where it begins is news, if the group had no offset
+        if grant is not None and grant.parked:
+            self.parked_changed(holding)
+        return True
+
+    def _hold(
+        self,
+        queue: TopicQueue,
+        subscription: Subscription,
+        offset: int,
+        *,
+        ordered: bool,
+        grant: Grant | None,
+    ) -> Holding:
+        epoch = 0 if grant is None else grant.epoch
+        finished = _finished(queue, offset, grant)
+        holding = Holding(
+            queue,
+            subscription=subscription,
+            tenure=Tenure(
+                queue,
+                now_ms=self.session.clock.monotonic_ms(),
+                lock_sent_ms=None if grant is None else grant.sent_ms,
+                epoch=epoch,
+                terms=self.leases.terms if epoch else None,
+            ),
+            cache=ProcessQueue(offset),
+            limits=self._limits,
+            ordered=ordered,
+            keys=self.make_keys(queue.topic, finished),
+            needs_lock=grant is not None,
+            on_drop=self._start_release,
+            on_idle=self.committer.idle if epoch else None,
+        )
+        holding.paused = self._all_paused or queue in self._paused
+        if grant is not None and epoch:
+            holding.commits = CommitLine(grant.stored)
+            holding.parked, holding.redrive = grant.parked, grant.redrive
+            holding.fencing = QueueFence(
+                queue,
+                epoch,
+                grant.chapters,
+                key_map=lambda: self.session.key_map(queue.topic),
+                key_of=self.key_of(queue.topic),
+            )
+            if finished.span and holding.keys is None:
+                holding.begin_with(finished)
+        return holding
+
+    async def _give_back(self, queue: TopicQueue, grant: Grant | None) -> None:
+        """Return a queue that was granted and is not begun."""
+        if grant is None:
+            return
+        if not grant.epoch:
+            await self.locks.release(queue)
+            return
+        try:
+            await self.leases.release(queue, grant.epoch, None)
+        except InorderError as error:
+            log.info("not given back group=%s queue=%s error=%s", self.group, queue, error)
+
+    def _share_limits(self, topic: str) -> None:
+        """Divide the limits of a topic among the queues of it that are here."""
+        sharing = [one for queue, one in self.holdings.items() if queue.topic == topic]
+        limits = self._limits.shared(len(sharing))
+        for holding in sharing:
+            holding.limits = limits
+
+    async def _pull(self, holding: Holding) -> None:
+        await self.pull(holding)
+
+    async def _locate(self, queue: TopicQueue, begin: startoffset.Begin) -> int | None:
+        try:
+            match begin:
+                case startoffset.AskEnd():
+                    api = await self.session.reader_of(queue)
+                    begin = startoffset.answered(await api.max_offset(queue))
+                case startoffset.AskTime(at_ms):
+                    api = await self.session.reader_of(queue)
+                    begin = startoffset.answered(await api.search_offset(queue, at_ms))
+                case _:
+                    pass
+        except InorderError as error:
+            begin = startoffset.NotNow(str(error))
+        if isinstance(begin, startoffset.BeginAt):
+            return begin.offset
+        reason = begin.reason if isinstance(begin, startoffset.NotNow) else "not asked"
+        log.info("queue=%s is not begun: %s", queue, reason)
+        return None
+
+    # Queues go.
+
+    def _start_release(self, holding: Holding) -> None:
+        if holding.queue not in self._releasing:
+            task = self.tasks.start(self._release(holding), name=f"release {holding.queue}")
+            self._releasing[holding.queue] = task
+
+    async def _release(self, holding: Holding) -> None:
+        queue, tenure = holding.queue, holding.tenure
+        assert tenure.dropped is not None
+        log.info("queue=%s of group=%s is given up: %s", queue, self.group, tenure.dropped.value)
+        if holding.fixed is not None:
+            self.offsets.freeze(queue, holding.fixed)
+        try:
+            await self._releaser.release(holding)
+        finally:
+            if self.stopping:
+                self.left[queue] = self.offsets.get(queue)
+            if not (tenure.running and tenure.is_waited_for(ordered=holding.ordered)):
+                self._released(holding)  # else the stop has given up on its handlers
+
+    def _released(self, holding: Holding) -> None:
+        queue, tenure = holding.queue, holding.tenure
+        tenure.released(ordered=holding.ordered)
+        if tenure.running:
+            self._leave_behind(holding)
+        del self.holdings[queue]
+        del self._releasing[queue]
+        self._share_limits(queue.topic)
+        self.offsets.forget(queue)
+        self.changed.set()
+
+    def _leave_behind(self, holding: Holding) -> None:
+        """Let handlers of a queue that moved end by themselves; only a stop waits for them."""
+        task = self.tasks.start(self._watch(holding), name=f"handlers of {holding.queue}")
+        self._left_behind[holding] = task
+
+    async def _watch(self, holding: Holding) -> None:
+        try:
+            while holding.tenure.running:
+                holding.idle.clear()
+                await holding.idle.wait()
+        finally:
+            del self._left_behind[holding]
+
+    @property
+    def running(self) -> int:
+        """Return how many handlers run, those of queues that moved included."""
+        all_holdings = (*self.holdings.values(), *self._left_behind)
+        return sum(holding.tenure.running for holding in all_holdings)
+
+    def drop_all(self) -> None:
+        """Give everything up: pull no more, start no handler."""
+        for holding in list(self.holdings.values()):
+            holding.drop(DropReason.STOPPED)
+
+    async def release_all(self, patience: Patience) -> bool:
+        """Give everything up and wait for it; tell whether all handlers ended in time."""
+        self.stopping = True
+        self.drop_all()
+        while waits := [each for each in self._ending() if not each.done()]:
+            if not await patience.wait_for(waits):
+                break
+        running = [str(one.queue) for one in (*self.holdings.values(), *self._left_behind)]
+        if running:
+            log.warning(
+                "group=%s stops, but its handlers did not end in time: %s; what they do is not "
+                "committed, and the next owner waits until the locks have run out",
+                self.group, ", ".join(running),
+            )  # fmt: skip
+        return not running
+
+    def _ending(self) -> list[asyncio.Task[None]]:
+        return [*self._releasing.values(), *self._left_behind.values()]
+
+    async def move(self, queue: TopicQueue, offset: int) -> None:
+        """Let a queue go on elsewhere, once its handlers ended."""
+        self.set_moving(queue, offset)
+        releasing = self._releasing.get(queue)
+        if releasing is not None:
+            await asyncio.shield(releasing)
+
+    def set_moving(self, queue: TopicQueue, offset: int) -> None:
+        """The same without waiting for it, as a handler has to: it would wait for itself."""
+        holding = self.holdings[queue]
+        holding.fixed = offset
+        holding.drop(DropReason.RESET)
+
+    # How far we are.
+
+    def note(self, queue: TopicQueue, offset: int, only_up: bool = True) -> None:
+        """Note that everything below an offset is done."""
+        self.offsets.note(queue, offset, only_up=only_up)
+
+    def done_to(self, holding: Holding, compares: bool) -> int | None:
+        """Return what a pull may commit on its way; `compares`: to a broker that knows `onlyUp`.
+
+        Nothing under a lease. Without a lock RocketMQ takes whatever a pull says, also of one who
+        lost the queue unawares: there it goes by a request that looks first.
+        """
+        now_ms = self.session.clock.monotonic_ms()
+        if holding.leased or not holding.may_commit(now_ms):
+            return None
+        if not holding.needs_lock and not compares:
+            return None
+        return self.offsets.unsaved([holding.queue]).get(holding.queue)
+
+    def holds_locks(self) -> bool:
+        """Tell whether some queue is locked."""
+        return any(tenure.locked for tenure in self.tenures.values())
+
+    # Pausing.
+
+    def pause(self, queues: Iterable[TopicQueue]) -> None:
+        """Pull nothing and start no handler of these queues; of none: of all, now and later."""
+        chosen = tuple(queues)
+        self._paused.update(chosen)
+        self._all_paused = self._all_paused or not chosen
+        for holding in self.holdings.values():
+            holding.paused = self._all_paused or holding.queue in self._paused
+
+    def resume(self, queues: Iterable[TopicQueue]) -> None:
+        """End a pause; of none: every pause."""
+        chosen = tuple(queues)
+        if chosen:
+            if self._all_paused:
+                self._paused.update(self.holdings)
+                self._all_paused = False
+            self._paused.difference_update(chosen)
+        else:
+            self._paused.clear()
+            self._all_paused = False
+        for holding in self.holdings.values():
+            holding.paused = self._all_paused or holding.queue in self._paused
+            if holding.live and not holding.paused:
+                self.handle(holding)
+
+    def paused(self) -> tuple[TopicQueue, ...]:
+        """Return which of our queues are paused."""
+        return tuple(sorted(q for q, holding in self.holdings.items() if holding.paused))
+
+
+def _finished(queue: TopicQueue, offset: int, grant: Grant | None) -> FinishedMap:
+    """Return what was done above the offset at which a queue is begun."""
+    text = "" if grant is None else grant.stored.finished
+    if not text:
+        return FinishedMap(offset)
+    try:
+        found = FinishedMap.decode(text)
+        if found.base == offset:
+            return found
+        log.warning("map of finished messages of %s is not for offset %d: %s", queue, offset, found)
+    except RemoteProtocolError as error:
+        log.warning("map of finished messages of %s is not read: %s", queue, error)
+    return FinishedMap(offset)
+
+
+SAY_WAITING_MS: Final = 30_000
+GATHER_MS: Final = 10
+"""Notices that come so close together share a round."""
+
+
+class Rebalancer:
+    """Runs the rounds of one member."""
+
+    def __init__(
+        self,
+        member: Member,
+        subscriptions: Mapping[str, Subscription],
+        ordered: Mapping[str, bool],
+        allocation: Allocation,
+    ) -> None:
+        self._member = member
+        self._session = member.session
+        self._subscriptions = subscriptions
+        self._ordered = ordered
+        self._allocation = allocation
+        self._first_seen: dict[str, set[TopicQueue]] = {}
+        self._said_ms: dict[str, int] = {}
+        self.rounds = 0
+
+    async def look(self) -> None:
+        """Learn the routes of all topics before anything else happens.
+
+        Name servers that are not there yet are waited for, and it is said now and then. Raises
+        AlreadyClosed if the member stops meanwhile.
+        """
+        config = self._session.config
+        backoff = Backoff(config.retry_first_ms, config.retry_max_ms)
+        for topic in self._subscriptions:
+            while True:
+                if self._member.stopping:
+                    raise AlreadyClosed("this consumer was closed while it started")
+                try:
+                    await self._queues(topic)
+                    break
+                except TransportError as error:
+                    self._say_waiting("a name server", str(error))
+                await self._pause(backoff.next_ms())
+
+    async def _pause(self, wait_ms: int) -> None:
+        """Wait, but no longer than until the member stops."""
+        self._member.changed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._member.changed.wait()
+
+    def _say_waiting(self, what: str, why: str) -> None:
+        """Say what is waited for, at once and then every half a minute."""
+        now_ms, last_ms = self._session.clock.monotonic_ms(), self._said_ms.get(what)
+        if last_ms is None or now_ms - last_ms >= SAY_WAITING_MS:
+            self._said_ms[what] = now_ms
+            log.warning("group=%s waits for %s: %s", self._member.group, what, why)
+
+    async def run(self) -> None:
+        """Run rounds until the member stops."""
+        member = self._member
+        while not member.stopping:
+            member.changed.clear()
+            try:
+                wait_ms = await self._round()
+            except Exception:
+                # A task root: an allocation of the user's own may fail, and must be tried again.
+                log.exception("group=%s was not rebalanced; tried again soon", member.group)
+                wait_ms = rules.next_round_ms(balanced=False)
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await member.changed.wait()
+                await asyncio.sleep(GATHER_MS / 1000)
+            except TimeoutError:
+                pass
+
+    async def _round(self) -> int:
+        """Run one round; return how long to wait for a reason before the next."""
+        self.rounds += 1
+        waits = []
+        for queue in rules.plan_unsubscribed(self._member.tenures, self._subscriptions):
+            self._member.holdings[queue].drop(DropReason.UNSUBSCRIBED)
+        for topic in list(self._subscriptions):
+            try:
+                again_ms, complete = await self._share(topic)
+            except InorderError as error:
+                log.info("no rebalance topic=%s error=%s", topic, error)
+                again_ms, complete = None, False
+            waits.append(rules.next_round_ms(balanced=complete))
+            waits += [] if again_ms is None else [again_ms]
+            if self._member.stopping:
+                break
+        return min(waits, default=rules.REBALANCE_INTERVAL_MS)
+
+    async def _share(self, topic: str) -> tuple[int | None, bool]:
+        """Do one topic; return when to ask for the rest, if queues were refused, and whether all
+        went well."""
+        queues = await self._queues(topic)
+        if queues is None:
+            return None, topic.startswith(RETRY_PREFIX) and self.rounds > 3
+        needs_lock = self._ordered[topic] and self._member.clustering
+        if needs_lock:
+            await self._member.meet(queues)
+        allocated = await self._allocate(topic, queues)
+        if allocated is None or self._member.stopping:
+            return None, False
+        plan = rules.plan(
+            {q: tenure for q, tenure in self._member.tenures.items() if q.topic == topic},
+            allocated,
+            needs_lock=needs_lock,
+            now_ms=self._session.clock.monotonic_ms(),
+            absent=self._session.absent_brokers(topic),
+        )
+        for queue, reason in plan.drop:
+            self._member.holdings[queue].drop(reason)
+        got = await self._member.acquire(plan.lock) if plan.lock else Acquired({})
+        added = await asyncio.gather(
+            *(
+                self._member.add(
+                    queue,
+                    self._subscriptions[topic],
+                    ordered=self._ordered[topic],
+                    late=queue not in self._first_seen[topic],
+                    grant=got.grants.get(queue),
+                )
+                for queue in (*plan.add, *(q for q in plan.lock if q in got.grants))
+            )
+        )
+        return got.again_ms, all(added)
+
+    async def _queues(self, topic: str) -> list[TopicQueue] | None:
+        """Return the queues of a topic; None if nobody serves it now."""
+        try:
+            route = await self._session.route(topic)
+        except TopicNotRouted:
+            if not topic.startswith(RETRY_PREFIX):
+                self._say_waiting(f"topic {topic}", "it is not there yet")
+            self._first_seen.setdefault(topic, set())
+            return None
+        queues = sort_queues(subscribe_queues(route, topic, self._session.key_map(topic)))
+        self._first_seen.setdefault(topic, set(queues))
+        return queues or None
+
+    async def _allocate(self, topic: str, queues: list[TopicQueue]) -> list[TopicQueue] | None:
+        """Return our share; None if the list of members is not to be had."""
+        if not self._member.clustering:
+            return queues
+        client_id = self._session.client_id
+        ids = await self._ids(await self._session.route(topic))
+        if ids is None or client_id not in ids:
+            # The broker has not heard of us, or has forgotten: what we hold stays ours for now.
+            await self._session.heartbeat()
+            ids = await self._ids(await self._session.route(topic))
+        if ids is None or client_id not in ids:
+            return None
+        return self._allocation.allocate(self._member.group, client_id, queues, sort_ids(ids))
+
+    async def _ids(self, route: TopicRoute) -> list[str] | None:
+        for _, address in sorted(broker_masters(route).items()):
+            try:
+                api = await self._session.broker_at(address)
+                return await api.consumer_ids(self._member.group)
+            except InorderError as error:
+                log.info("no members broker=%s error=%s", address, error)
+        return None

@@ -1,0 +1,320 @@
+"""Saving how far a consumer is: under leases by numbered commits, else in RocketMQ's way.
+
+Under a lease a queue that has gone idle is committed at once, and one whose handlers run every
+second, all queues of a broker in one request: so a kill repeats little, and a busy consumer sends
+few requests. See `client/consume/rules/commits.py`.
+
+Where a consumer keeps how far it is: at the brokers, or (broadcasting) in a file of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from inorder.client.api import BrokerApi
+from inorder.client.consume.leases import Leases, commit_parts
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.rules import commits as rules
+from inorder.client.consume.rules.assignment import by_broker
+from inorder.client.consume.rules.commits import (
+    BACKUP_SUFFIX,
+    NO_OFFSET,
+    NOT_READ,
+    Numbered,
+    OffsetTable,
+    format_offsets,
+    merge_offsets,
+    path_parts,
+    read_offsets,
+)
+from inorder.client.session import Session
+from inorder.disk import Files
+from inorder.errors import InorderError, LeasesFull, NotFound
+from inorder.logs import get_logger
+from inorder.model import TopicQueue
+from inorder.tasks import Tasks
+from inorder.wire.requests.offsets import ResetOffset
+
+log = get_logger(__name__)
+
+
+class OffsetStore(Protocol):
+    """Reads and saves offsets."""
+
+    def check(self) -> None:
+        """Raise ConfigError if nothing can be read from it, ever."""
+        ...
+
+    async def read(self, queue: TopicQueue) -> int:
+        """Return an offset, NOT_STORED or NOT_READ."""
+        ...
+
+    async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:
+        """Save offsets; return those that were taken."""
+        ...
+
+    async def move(self, queue: TopicQueue, offset: int) -> bool:
+        """Set an offset, also a lower one; tell whether it is set."""
+        ...
+
+
+class RemoteOffsets:
+    """The offsets of a group, at the broker of each queue."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    def check(self) -> None:
+        """Do nothing: brokers are asked when they are needed."""
+
+    async def read(self, queue: TopicQueue) -> int:
+        """Return an offset, NOT_STORED or NOT_READ."""
+        try:
+            api = await self._session.reader_of(queue)
+            return await api.query_offset(self._group, queue)
+        except NotFound:
+            return NO_OFFSET
+        except InorderError as error:
+            log.info("offset not read group=%s queue=%s error=%s", self._group, queue, error)
+            return NOT_READ
+
+    async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:
+        """Save offsets, one after the other, each answered; return those that were taken.
+
+        What the group has is never lowered: who lost a queue unawares may be behind its next owner.
+        Our broker compares; Apache RocketMQ takes any number, so there we look first.
+        """
+        taken = {}
+        for queue, offset in offsets.items():
+            try:
+                api = await self._session.reader_of(queue)
+                if await self._is_behind(api, queue, offset):
+                    log.info("group=%s is beyond offset %d of %s", self._group, offset, queue)
+                else:
+                    await api.update_offset(
+                        self._group, queue, offset, only_up=api.compares_offsets
+                    )
+            except InorderError as error:
+                log.info("offset not saved group=%s queue=%s error=%s", self._group, queue, error)
+            else:
+                taken[queue] = offset
+        return taken
+
+    async def _is_behind(self, api: BrokerApi, queue: TopicQueue, offset: int) -> bool:
+        """Tell whether a broker that does not compare has a higher offset than this."""
+        if api.compares_offsets:
+            return False
+        try:
+            stored = await api.query_offset(self._group, queue, set_zero_if_not_found=False)
+        except NotFound:
+            return False
+        return stored > offset
+
+    async def move(self, queue: TopicQueue, offset: int) -> bool:
+        """Set an offset, also a lower one; tell whether it is set.
+
+        RocketMQ takes any number. Our broker lets no commit of a locked queue go back: there it is
+        an explicit reset.
+        """
+        try:
+            api = await self._session.reader_of(queue)
+            await api.update_offset(self._group, queue, offset)
+            if await api.query_offset(self._group, queue) != offset:
+                reset = ResetOffset(queue.topic, self._group, -1, True, queue.index, offset)
+                await api.reset_offset(reset)
+        except InorderError as error:
+            log.info("offset not moved group=%s queue=%s error=%s", self._group, queue, error)
+            return False
+        return True
+
+
+class LocalOffsets:
+    """The offsets of a broadcasting consumer: RocketMQ's JSON file and its backup."""
+
+    def __init__(self, files: Files, directory: Path, client_id: str, group: str) -> None:
+        self._files = files
+        self._path = directory.joinpath(*path_parts(client_id, group))
+        self._backup = self._path.with_name(self._path.name + BACKUP_SUFFIX)
+
+    def check(self) -> None:
+        """Raise ConfigError if the files are damaged."""
+        self._load()
+
+    async def read(self, queue: TopicQueue) -> int:
+        """Return an offset or NOT_STORED. Raises ConfigError if the files are damaged."""
+        return self._load().get(queue, NO_OFFSET)
+
+    async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:
+        """Write the file anew, and keep the one before it."""
+        known = self._load()
+        text = format_offsets(merge_offsets(known, offsets))
+        self._files.makedirs(self._path.parent)
+        new = self._path.with_name(self._path.name + ".tmp")
+        self._files.remove(new)
+        with contextlib.closing(self._files.open(new, create=True, size=0)) as file:
+            file.pwrite(text, 0)
+            file.fdatasync()
+        if self._files.exists(self._path):
+            self._files.rename(self._path, self._backup)
+        self._files.rename(new, self._path)
+        return dict(offsets)
+
+    async def move(self, queue: TopicQueue, offset: int) -> bool:
+        """Set an offset, also a lower one."""
+        return bool(await self.save({queue: offset}))
+
+    def _load(self) -> dict[TopicQueue, int]:
+        offsets, from_backup = read_offsets(self._read(self._path), self._read(self._backup))
+        if from_backup:
+            log.warning("offsets are read from the backup file=%s", self._backup)
+        return offsets
+
+    def _read(self, path: Path) -> bytes | None:
+        if not self._files.exists(path):
+            return None
+        with contextlib.closing(self._files.open(path)) as file:
+            return file.pread(file.size(), 0)
+
+
+PART_COUNT_MAX: Final = 1024
+PART_CHARS_MAX: Final = 1024 * 1024
+
+
+class Committer:
+    """Saves the offsets of one consumer's queues."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        holdings: Mapping[TopicQueue, Holding],
+        offsets: OffsetTable,
+        store: OffsetStore,
+        leases: Leases,
+        tasks: Tasks,
+        confirmed: Callable[[Holding, int], None],
+        lost: Callable[[Holding], None],
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._holdings = holdings
+        self._offsets = offsets
+        self._store = store
+        self._leases = leases
+        self._tasks = tasks
+        self._confirmed = confirmed
+        self._lost = lost
+        self._saving = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_ms = 0
+        self._stopped = False
+
+    async def all(self) -> None:
+        """Save what is not saved yet, of all queues that are ours for sure."""
+        await self.of(list(self._holdings))
+
+    async def leased(self) -> None:
+        """Save what is not saved yet of the queues under leases."""
+        await self.of([queue for queue, one in self._holdings.items() if one.leased])
+
+    async def of(self, queues: Iterable[TopicQueue]) -> None:
+        """Save offsets and wait for the answers."""
+        now_ms = self._session.clock.monotonic_ms()
+        mine = [
+            holding
+            for queue in queues
+            if (holding := self._holdings.get(queue)) is not None and holding.may_commit(now_ms)
+        ]
+        classic = [one.queue for one in mine if not one.leased]
+        leased = {one.queue: one for one in mine if one.leased}
+        await asyncio.gather(
+            *(self._commit([leased[queue] for queue in at]) for at in by_broker(leased).values()),
+            *((self._save(classic),) if classic else ()),
+        )
+
+    async def move(self, queue: TopicQueue, offset: int) -> bool:
+        """Set the offset of a queue without a lease, also to a lower one."""
+        async with self._saving:
+            return await self._store.move(queue, offset)
+
+    def idle(self, holding: Holding) -> None:
+        """Commit a queue soon whose last handler has ended, if it is idle then."""
+        if self._timer is None and holding.leased and not self._stopped:
+            now_ms = self._session.clock.monotonic_ms()
+            delay_ms = rules.idle_commit_in_ms(now_ms, self._last_ms)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(delay_ms / 1000, self._start_idle)
+
+    def stop(self) -> None:
+        """Start no commit any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start_idle(self) -> None:
+        self._timer = None
+        idle = [
+            queue
+            for queue, one in self._holdings.items()
+            if one.leased and one.live and not one.tenure.running
+        ]
+        if idle:
+            self._tasks.start(self.of(idle), name="commit of idle queues")
+
+    async def _save(self, queues: list[TopicQueue]) -> None:
+        """Save offsets in RocketMQ's way: one caller at a time, so that none overtakes."""
+        async with self._saving:
+            unsaved = self._offsets.unsaved(queues)
+            if unsaved:
+                for queue, offset in (await self._store.save(unsaved)).items():
+                    self._offsets.saved(queue, offset)
+
+    async def _commit(self, holdings: list[Holding]) -> None:
+        """Commit queues of one broker under their leases."""
+        commits = []
+        for holding in holdings:
+            assert holding.commits is not None
+            progress = holding.progress(self._offsets.get(holding.queue))
+            numbered = holding.commits.next(progress)
+            if numbered is not None:
+                commits.append((holding.queue, holding.tenure.epoch, numbered))
+        if not commits:
+            return
+        self._last_ms = self._session.clock.monotonic_ms()
+        by_queue = {holding.queue: holding for holding in holdings}
+        for part in commit_parts(commits, count_max=PART_COUNT_MAX, chars_max=PART_CHARS_MAX):
+            try:
+                sent_ms, taken, lost = await self._send(part)
+            except InorderError as error:
+                log.info("not committed group=%s error=%s", self._group, error)
+                return
+            for queue, _, numbered in part:
+                holding = by_queue[queue]
+                if queue in taken:
+                    assert holding.commits is not None
+                    holding.commits.taken(numbered)
+                    if self._holdings.get(queue) is holding:
+                        self._offsets.saved(queue, numbered.progress.offset)
+                    self._confirmed(holding, sent_ms)
+                elif queue in lost:
+                    self._lost(holding)
+
+    async def _send(
+        self, part: list[tuple[TopicQueue, int, Numbered]]
+    ) -> tuple[int, set[TopicQueue], set[TopicQueue]]:
+        """Send commits. A broker without room for their maps gets those that need none: of the
+        others the commit before stands."""
+        try:
+            return await self._leases.commit(part)
+        except LeasesFull as error:
+            log.warning("group=%s: maps of finished messages are not taken: %s", self._group, error)
+            plain = [one for one in part if not one[2].progress.finished]
+            if not plain or len(plain) == len(part):
+                raise
+            return await self._leases.commit(plain)

@@ -1,0 +1,436 @@
+"""Handlers without order: many at a time, failed messages go back to the broker.
+
+What a handler's outcome means is in `client/consume/rules/outcomes.py`; this file does it. Queues take turns, so
+that one with a long backlog does not hold up the others. Runs that ended together are dealt with
+together, queue by queue.
+
+Giving messages back: to the retry topic, or to the dead letters.
+
+Request 36 names the stored record, and the broker copies it. Where that is refused the client sends
+a copy to the retry topic itself, as RocketMQ's does; but not while this group holds locks of
+ordered queues, for then a broker takes every such copy for a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.registrations import Registration
+from inorder.client.consume.rules import outcomes as rules
+from inorder.client.consume.rules.leases import DropReason
+from inorder.client.consume.rules.outcomes import (
+    ATTEMPTS_MAX,
+    FIRST_DELAY_LEVEL,
+    SEND_BACK_TIMEOUT_MS,
+    Failure,
+    Outcome,
+    Reject,
+    Retry,
+    RetryCopy,
+    failure_of,
+    level_of,
+    retry_copy,
+)
+from inorder.client.consume.rules.pulls import RETRY_PREFIX
+from inorder.client.consume.rules.queue import EXPIRED_PER_ROUND_MAX
+from inorder.client.consume.workers import Batch, Counts, Run, Workers
+from inorder.client.session import TEMPLATE_TOPIC, Session
+from inorder.clock import Clock
+from inorder.errors import BrokerError, InorderError
+from inorder.logs import get_logger
+from inorder.model import ReceivedMessage, TopicQueue
+from inorder.tasks import Tasks
+from inorder.wire.properties import format_properties
+from inorder.wire.requests.connections import SendBack as SendBackRequest
+from inorder.wire.requests.sends import SendMessage
+
+log = get_logger(__name__)
+
+NoteOffset = Callable[[TopicQueue, int, bool], None]
+SendBack = Callable[[Registration, ReceivedMessage, Failure], Awaitable[bool]]
+
+
+class Lane:
+    """The handler of one topic and who calls it."""
+
+    def __init__(self, registration: Registration, workers: Workers) -> None:
+        self.registration = registration
+        self.workers = workers
+        self.pace = rules.Pace()
+        self.runs: set[LaneRun] = set()
+        self._runs_max = workers.capacity
+
+    @property
+    def room(self) -> int:
+        """Return how many more runs the workers take."""
+        return self._runs_max - len(self.runs)
+
+    def ended(self, runs: Sequence[LaneRun]) -> None:
+        """Note that runs are over, and how long their calls took."""
+        self.runs.difference_update(runs)
+        self.pace.note(sum([run.calls for run in runs]), sum([run.spent_ms for run in runs]))
+        self._runs_max = rules.runs_in_hand(self.pace, capacity=self.workers.capacity)
+
+
+class LaneRun(Run):
+    """A run of one queue's messages, with the handler of one topic."""
+
+    __slots__ = ("holding", "lane")
+
+    holding: Holding
+    lane: Lane
+
+
+class ConcurrentRunner:
+    """Hands the messages of queues to the handlers of their topics."""
+
+    def __init__(
+        self,
+        *,
+        lanes: Mapping[str, Lane],
+        fallback: Callable[[str], Lane],
+        clock: Clock,
+        counts: Counts,
+        tasks: Tasks,
+        note: NoteOffset,
+        send_back: SendBack,
+        broadcasting: bool,
+        handler_timeout_ms: int,
+    ) -> None:
+        self._lanes = lanes
+        self._fallback = fallback
+        self._clock = clock
+        self._counts = counts
+        self._tasks = tasks
+        self._note = note
+        self._send_back = send_back
+        self._broadcasting = broadcasting
+        self._handler_timeout_ms = handler_timeout_ms
+        self._turns: deque[Holding] = deque()
+        self._over: list[Run] = []  # runs that have ended
+        self._look: asyncio.TimerHandle | None = None
+
+    def pump(self, holding: Holding) -> None:
+        """Start what can be started of a queue, now or when a handler is free."""
+        if not holding.has_turn:
+            holding.has_turn = True
+            self._turns.append(holding)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Give queues their turn until each of them has nothing to do or no handler is free."""
+        refused = 0
+        while self._turns and refused < len(self._turns):
+            holding = self._turns.popleft()
+            if not holding.live or holding.paused or not holding.cache.waiting:
+                holding.has_turn = False
+                continue
+            if self._start(holding):
+                refused = 0
+            else:
+                refused += 1
+            self._turns.append(holding)
+
+    def _start(self, holding: Holding) -> bool:
+        """Start runs of a queue; tell whether there was room for one."""
+        now_ms = self._clock.monotonic_ms()
+        if holding.queue.topic.startswith(RETRY_PREFIX):
+            # One message at a time: its neighbour may be of another topic, with another handler.
+            if any(lane.room <= 0 for lane in self._lanes.values()):
+                return False
+            taken = holding.cache.take(1, now_ms)
+            self._submit(holding, self._lane_of(taken[0].topic), ((taken,),))
+            return True
+        lane = self._lanes[holding.queue.topic]
+        room, size = lane.room, lane.registration.batch
+        if room <= 0:
+            return False
+        waiting = holding.cache.waiting // size
+        calls = rules.calls_of_run(lane.pace, waiting=waiting, workers=lane.workers.capacity)
+        count = min(room, rules.TURN_RUNS_MAX)
+        taken = holding.cache.take(size * calls * count, now_ms)
+        self._submit(holding, lane, rules.runs(taken, size, calls))
+        return True
+
+    def _lane_of(self, topic: str) -> Lane:
+        """Return the handler for a message of a topic, however it came here."""
+        return self._lanes.get(topic) or self._fallback(topic)
+
+    def _submit(self, holding: Holding, lane: Lane, runs: Sequence[Sequence[Batch]]) -> None:
+        holding.enter(len(runs))
+        for batches in runs:
+            run = LaneRun(
+                batches,
+                may_start=holding.may_start,
+                ended=self._over.append,
+                settle=self._settle,
+                slice_ms=rules.RUN_ENDS_MS,
+            )
+            run.holding, run.lane = holding, lane
+            lane.runs.add(run)
+            lane.workers.submit(run)
+        if self._look is None and len(runs[0]) > 1:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(rules.LOOK_MS / 1000, self._recall)
+
+    def _recall(self) -> None:
+        """Take back what waits behind a call that takes long, for workers that are free."""
+        self._look = None
+        now_ms = self._clock.monotonic_ms()
+        several = [
+            run
+            for lane in self._lanes.values()
+            for run in lane.runs
+            if len(run.batches) > 1 and run.holding.live
+        ]
+        for run in several:
+            if rules.is_late(run.started_ms, now_ms):
+                run.holding.cache.make_again(m for batch in run.recall() for m in batch)
+                self.pump(run.holding)
+        if several and self._look is None:
+            self._look_later()
+
+    def _settle(self) -> None:
+        """Do what follows from the runs that have ended, and start others in their place."""
+        ended: dict[tuple[Holding, Lane], list[LaneRun]] = {}
+        for run in self._over:
+            assert isinstance(run, LaneRun)
+            ended.setdefault((run.holding, run.lane), []).append(run)
+        self._over.clear()
+        for (holding, lane), runs in ended.items():
+            lane.ended(runs)
+            try:
+                self._finish(holding, lane, runs)
+            except Exception:
+                # A mistake of ours about one queue must not stop the others.
+                log.exception("what follows handlers failed queue=%s", holding.queue)
+        self._go_on()
+
+    def _finish(self, holding: Holding, lane: Lane, runs: Sequence[LaneRun]) -> None:
+        done = [m for run in runs for batch in run.batches[: run.done] for m in batch]
+        if done:
+            spent_ms = sum(run.spent_ms for run in runs if run.done)
+            self._counts.ended(lane.registration.topic, len(done), 0, spent_ms)
+            self._conclude(holding, lane, done, len(done), None)
+        rest: list[ReceivedMessage] = []
+        for run in runs:
+            if run.done < len(run.batches):
+                rest += self._stopped(holding, lane, run)
+        holding.cache.make_again(rest)
+        holding.leave(len(runs))
+
+    def _stopped(self, holding: Holding, lane: Lane, run: Run) -> list[ReceivedMessage]:
+        """Deal with the call that did not simply return; return what the run did not come to."""
+        rest, batch = run.done, run.stopped_at
+        if batch is not None:
+            rest += 1
+            count = self._done(run, batch)
+            spent_ms = 0 if run.done else run.spent_ms
+            self._counts.ended(lane.registration.topic, count, len(batch) - count, spent_ms)
+            self._conclude(holding, lane, batch, count, run.error)
+        return [message for one in run.batches[rest:] for message in one]
+
+    def _conclude(
+        self, holding: Holding, lane: Lane, batch: Batch, done: int, error: BaseException | None
+    ) -> None:
+        if not holding.live:
+            self._conclude_leaving(holding, batch[:done])
+            return
+        concluded = rules.conclude(
+            holding.cache,
+            holding.tenure,
+            batch,
+            done=done,
+            broadcasting=self._broadcasting,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        if concluded.commit is not None:
+            self._note(holding.queue, concluded.commit, True)
+        for message in concluded.dropped:
+            self._counts.dropped += 1
+            log.warning("a broadcast message failed and is dropped: %s", where(message))
+        if concluded.send_back:
+            holding.enter()
+            work = self._return(holding, lane, concluded, failure_of(error))
+            self._tasks.start(work, name=f"send back of {holding.queue}")
+
+    def _conclude_leaving(self, holding: Holding, done: Batch) -> None:
+        """Count what ended well while the consumer stops; what failed is left to the next owner.
+
+        A queue that moved was committed and left when it moved: its next owner is further by now.
+        """
+        if holding.tenure.dropped is DropReason.STOPPED:
+            commit = holding.cache.remove(done, self._clock.monotonic_ms())
+            if commit is not None:
+                self._note(holding.queue, commit, True)
+
+    def _done(self, run: Run, batch: Batch) -> int:
+        """Return how many messages of a batch are done."""
+        if run.error is not None:
+            if isinstance(run.error, Reject):
+                log.warning("message is rejected %s error=%s", where(batch[0]), run.error)
+            elif not isinstance(run.error, Retry):
+                log.warning("handler failed %s", where(batch[0]), exc_info=run.error)
+            return 0
+        if run.result in (Outcome.SUSPEND, Outcome.ROLLBACK):
+            return 0
+        return rules.done_count(run.result, len(batch))
+
+    async def _return(
+        self, holding: Holding, lane: Lane, concluded: rules.Concluded, failure: Failure
+    ) -> None:
+        """Send failed messages back; what the broker does not take is tried again here."""
+        sent: set[int] = set()
+        try:
+            for message in concluded.send_back:
+                if await self._send_back(lane.registration, message, failure):
+                    sent.add(message.offset)
+        finally:
+            self._counts.sent_back += len(sent)
+            after = rules.after_send_back(
+                holding.cache, holding.tenure, concluded, sent,
+                now_ms=self._clock.monotonic_ms(),
+            )  # fmt: skip
+            if after.commit is not None:
+                self._note(holding.queue, after.commit, True)
+            elif not holding.live:
+                self._conclude_leaving(holding, ())
+            for message in after.retry:
+                again = partial(self._again, lane=lane, message=message)
+                holding.later(rules.LOCAL_RETRY_MS, again)
+            holding.leave()
+            self._go_on()
+
+    def _again(self, holding: Holding, *, lane: Lane, message: ReceivedMessage) -> None:
+        if holding.live and message in holding.cache:
+            self._submit(holding, lane, (((message,),),))
+
+    async def clean(self, holdings: Sequence[Holding]) -> None:
+        """Send back what its handler had for too long, so that the offset can go on."""
+        for lane in self._lanes.values():
+            for run in lane.runs:
+                if run.started_ms is not None and run.done < len(run.batches):
+                    run.holding.cache.start(run.batches[run.done], run.started_ms)
+        for holding in holdings:
+            for _ in range(EXPIRED_PER_ROUND_MAX):
+                message = holding.cache.expired(
+                    self._clock.monotonic_ms(), timeout_ms=self._handler_timeout_ms
+                )
+                if message is None or not holding.live:
+                    break
+                lane = self._lane_of(message.topic)
+                if not await self._expire(holding, lane, message):
+                    break
+
+    async def _expire(self, holding: Holding, lane: Lane, message: ReceivedMessage) -> bool:
+        log.warning(
+            "a handler takes longer than %d ms; the message is sent back: %s",
+            self._handler_timeout_ms, where(message),
+        )  # fmt: skip
+        why = f"the handler took longer than {self._handler_timeout_ms} ms"
+        failure = Failure(why, level=FIRST_DELAY_LEVEL)
+        if not await self._send_back(lane.registration, message, failure):
+            return False
+        self._counts.sent_back += 1
+        commit = holding.cache.remove((message,), self._clock.monotonic_ms())
+        if commit is not None and holding.live:
+            self._note(holding.queue, commit, True)
+        return True
+
+
+def where(message: ReceivedMessage) -> str:
+    """Return a message's place, for logs."""
+    queue = message.queue
+    return (
+        f"topic={message.topic} queue={queue.broker}/{queue.topic}/{queue.index} "
+        f"offset={message.offset} key={message.key} tried={message.redeliveries + 1}"
+    )
+
+
+PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
+
+class Returner:
+    """Gives the messages of one group back."""
+
+    def __init__(self, session: Session, group: str, *, holds_locks: Callable[[], bool]) -> None:
+        self._session = session
+        self._group = group
+        self._holds_locks = holds_locks
+
+    async def send_back(
+        self,
+        registration: Registration,
+        message: ReceivedMessage,
+        failure: Failure,
+    ) -> bool:
+        """Let a message come again later; tell whether the broker took it."""
+        attempts = registration.redeliveries_max
+        request = SendBackRequest(
+            message.position,
+            self._group,
+            level_of(failure),
+            message.message_id,
+            message.topic,
+            redeliveries_max=min(attempts, ATTEMPTS_MAX),
+            error=failure.error or None,
+        )
+        try:
+            api = await self._session.master_of(message.queue)
+            await api.send_back(request, timeout_ms=SEND_BACK_TIMEOUT_MS)
+        except BrokerError as error:
+            log.warning("send back refused %s error=%s", where(message), error)
+        except InorderError as error:
+            log.warning("send back failed %s error=%s", where(message), error)
+            return False
+        else:
+            return True
+        return not self._holds_locks() and await self._send_copy(registration, message, failure)
+
+    async def dead_letter(
+        self, registration: Registration, messages: Sequence[ReceivedMessage], failure: Failure
+    ) -> set[int]:
+        """Set messages of an ordered queue aside; return the offsets of those that are."""
+        sent = set()
+        for message in messages:
+            if await self._send_copy(registration, message, failure):
+                log.warning("message is dead-lettered %s", where(message))
+                sent.add(message.offset)
+        return sent
+
+    async def _send_copy(
+        self, registration: Registration, message: ReceivedMessage, failure: Failure
+    ) -> bool:
+        limit = registration.redeliveries_max
+        copy = retry_copy(message, self._group, redeliveries_max=limit, failure=failure)
+        try:
+            api = await self._session.master_of(message.queue)
+            await api.send_message(self._request(copy, message), copy.body)
+        except InorderError as error:
+            log.warning("copy to %s failed %s error=%s", copy.topic, where(message), error)
+            return False
+        return True
+
+    def _request(self, copy: RetryCopy, message: ReceivedMessage) -> SendMessage:
+        return SendMessage(
+            PRODUCER_GROUP,
+            copy.topic,
+            TEMPLATE_TOPIC,
+            self._session.config.default_topic_queues,
+            0,
+            0,
+            message.born_at_ms,
+            copy.flag,
+            format_properties(copy.properties),
+            copy.redeliveries,
+            redeliveries_max=copy.redeliveries_max,
+            broker_name=message.queue.broker,
+        )

@@ -1,0 +1,378 @@
+"""Consuming: handlers for topics, called as messages come, queues shared with the group.
+
+A consumer is a member of its group: the queues of a topic are shared out among the members, and
+what a handler has done is committed under the group's name. `order="queue"` calls one handler per
+queue at a time, in order, under the broker's lock on the queue; `order=None` calls many, and gives
+failed messages back to the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Literal
+
+from inorder.client.access import Access
+from inorder.client.consume.hooks import Hook, Hooks
+from inorder.client.consume.pullconsumer import ConsumeFrom, Target
+from inorder.client.consume.registrations import Handler, Order, Registration, register
+from inorder.client.consume.rules import commits as startoffset
+from inorder.client.consume.rules.assignment import Allocation, Average
+from inorder.client.consume.rules.keyed import Keyless, KeyOf
+from inorder.client.consume.rules.leases import GRACE_MIN_MS, LEASE_MAX_MS, LEASE_MIN_MS, Terms
+from inorder.client.consume.rules.outcomes import Policy
+from inorder.client.consume.service import Consuming
+from inorder.client.consume.workers import WorkersFactory, in_handler
+from inorder.client.rules.routes import Duration, moment_ms, to_ms
+from inorder.client.session import Session
+from inorder.config import ClientConfig, ConsumerConfig
+from inorder.disk import OsFiles
+from inorder.errors import AlreadyClosed, NotStarted, UsageError
+from inorder.logs import get_logger
+from inorder.model import TopicQueue
+from inorder.tasks import Patience
+
+log = get_logger(__name__)
+
+MessageModel = Literal["clustering", "broadcasting"]
+BeginFrom = ConsumeFrom | Literal["timestamp"]
+BROADCAST_INSTANCE = "DEFAULT"
+"""RocketMQ's: the offset file of a broadcasting consumer is found again by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """What a consumer did so far, in messages, and what it holds."""
+
+    handled: int
+    failed: int
+    sent_back: int
+    dead_lettered: int
+    dropped: int
+    pulled: int
+    cached_messages: int
+    cached_bytes: int
+    running: int
+    rebalances: int
+    outlived: int
+    """Handlers that ran longer than the lease of their queue."""
+    parked: int
+    """Messages that were set aside with their keys."""
+    queues: dict[TopicQueue, int]
+    """The queues that are ours, or were at the end, and how far each is done."""
+
+
+class Consumer:
+    """Calls handlers for the messages of topics, as a member of a group.
+
+    `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
+    127.0.0.1:9876; or a Session.
+    `consume_from` says where to begin in a queue for which the group has committed nothing: at its
+    end (`"last"`), its beginning (`"first"`), half an hour before now (`"timestamp"`), or a time.
+    With `message_model="broadcasting"` every consumer gets everything, and offsets are kept in a
+    file of this machine. `allocation` must be the same for all members of a group. `instance` tells
+    two consumers of one group in one process apart. `before_handle` and `after_handle` get a
+    HandleContext before and after every call of a handler, where it runs.
+
+    `lease` is how long an ordered queue stays ours when nothing is heard of us (5 s), `grace` the
+    same once our connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer
+    than that after a failure may overlap with the next owner's.
+    """
+
+    def __init__(
+        self,
+        namesrv: str | Session | None = None,
+        *,
+        group: str,
+        consume_from: BeginFrom = "last",
+        message_model: MessageModel = "clustering",
+        allocation: Allocation | None = None,
+        instance: str = "",
+        config: ClientConfig | None = None,
+        tls: ssl.SSLContext | None = None,
+        before_handle: Hook | None = None,
+        after_handle: Hook | None = None,
+        lease: Duration | None = None,
+        grace: Duration | None = None,
+    ) -> None:
+        if not group:
+            raise UsageError("a consumer needs a group; its members share the queues")
+        by_name = consume_from in ("first", "last", "timestamp")
+        if not (by_name or isinstance(consume_from, datetime)):
+            raise UsageError(
+                f"consume_from={consume_from!r}: write 'first', 'last', 'timestamp' or a datetime"
+            )
+        if message_model not in ("clustering", "broadcasting"):
+            raise UsageError(
+                f"message_model={message_model!r}: write 'clustering' or 'broadcasting'"
+            )
+        broadcasting = message_model == "broadcasting"
+        if broadcasting and not instance and not isinstance(namesrv, Session):
+            instance = BROADCAST_INSTANCE
+        self._access = Access(namesrv, config=config, tls=tls, instance=instance)
+        self._group = group
+        self._consume_from = _begin(consume_from, self._access.clock.now_ms())
+        self._clustering = not broadcasting
+        self._terms = _terms(self._access.config.consumer, lease, grace)
+        self._allocation = Average() if allocation is None else allocation
+        timeout_ms = self._access.config.consumer.handler_timeout_ms
+        self._hooks = Hooks(before_handle, after_handle, group, timeout_ms, self._access.clock)
+        self._registrations: dict[str, Registration] = {}
+        self._threads: WorkersFactory | None = None  # the blocking twin sets it
+        self._consuming: Consuming | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._patience: Patience | None = None
+        self._closed = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+
+    def on(
+        self,
+        topic: str,
+        *,
+        order: Order = "queue",
+        tag: str = "*",
+        concurrency: int | None = None,
+        batch: int = 1,
+        on_failure: Policy | None = None,
+        auto_commit: bool = True,
+        key_of: str | KeyOf | None = None,
+        keyless: Keyless = "barrier",
+    ) -> Callable[[Handler], Handler]:
+        """Decorate the handler of a topic: a function, or a class or object with `handle`.
+
+        It gets a message, or with `batch` above 1 a list of up to so many. To return is to be
+        done; `raise Retry(after=seconds)` is to be called again later; any other exception is a
+        failed attempt, and `on_failure` says what follows: Block() or DeadLetter(). `tag` is `*`,
+        a tag, or several as in `paid || shipped`. With `auto_commit=False` a handler of an ordered
+        topic returns Outcome.COMMIT or Outcome.ROLLBACK for all that it got since the last one.
+
+        With `order="key"` up to `concurrency` handlers run at a time, and the messages of one key
+        one after the other. The key is the message's own, or what `key_of` says: the name of a
+        property, or a function of the message. One without a key waits for all before it and holds
+        all behind it, unless `keyless="concurrent"`.
+        """
+        if self._consuming is not None:
+            raise UsageError("this consumer has started; register its handlers before that")
+
+        def decorate(handler: Handler) -> Handler:
+            if topic in self._registrations:
+                raise UsageError(f"topic {topic} has a handler already; a topic has one")
+            found = register(
+                topic,
+                handler,
+                order=order,
+                tag=tag,
+                concurrency=concurrency or self._access.config.consumer.concurrency,
+                batch=batch,
+                on_failure=on_failure,
+                auto_commit=auto_commit,
+                hooks=self._hooks,
+                version=self._access.clock.now_ms(),
+                key_of=key_of,
+                keyless=keyless,
+            )
+            if not found.is_async and self._threads is None:
+                raise UsageError(
+                    f"the handler of topic {topic} is a plain function; write it with async def, "
+                    "or use inorder.Consumer, which calls plain ones in threads"
+                )
+            self._registrations[topic] = found
+            return handler
+
+        return decorate
+
+    async def start(self) -> None:
+        """Join the group and begin to consume; returns at once, before the first message.
+
+        Name servers that are not there yet are waited for until they are, or the consumer is
+        closed (AlreadyClosed); brokers and topics are waited for by what it begins.
+        """
+        if self._closed.is_set() or self._closing is not None:
+            raise AlreadyClosed("this consumer was closed; make a new one")
+        if self._consuming is not None:
+            return
+        if not self._registrations:
+            raise UsageError("there is nothing to consume; register a handler with on(topic) first")
+        session = await self._access.open()
+        if self._closing is not None:
+            raise AlreadyClosed("this consumer was closed while it started")
+        self._consuming = Consuming(
+            session,
+            self._group,
+            self._registrations,
+            consume_from=self._consume_from,
+            clustering=self._clustering,
+            allocation=self._allocation,
+            threads=self._threads,
+            consumer=self,
+            files=OsFiles(),
+            terms=self._terms,
+        )
+        try:
+            await self._consuming.start()
+        except BaseException as error:
+            self._consuming = None
+            task, closed = asyncio.current_task(), self._closed.is_set() or self._closing
+            cancelled = isinstance(error, asyncio.CancelledError)
+            if cancelled and closed and task is not None and not task.cancelling():
+                raise AlreadyClosed("this consumer was closed while it started") from None
+            raise
+
+    async def run(self) -> None:
+        """Consume until the consumer is closed, or this is interrupted, and close it."""
+        begun = self._closing is None
+        try:
+            await self.start()
+            await self._stop_asked.wait()
+        except AlreadyClosed:
+            if not begun or self._closing is None:
+                raise
+        finally:
+            await self.close()
+
+    async def close(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109 - of handlers
+        """Stop pulling, let handlers end, commit, release the queues and leave the group.
+
+        Several may call it; each returns when all of that is done. In a handler, or in what a
+        handler started while it runs, it returns at once, for it would wait for itself: no further
+        message is begun, and `run`, or a `close` elsewhere, waits for the rest.
+
+        `timeout` is how long to wait for handlers, in seconds or as a timedelta; by default
+        `consumer.close_timeout_ms`, 30 s. Of several the earliest end counts. A handler that runs
+        longer is left behind: what it does is not committed, and its queue goes to another consumer
+        when its lease has run out.
+        """
+        self._begin_close(timeout)
+        if not in_handler(self):
+            assert self._closing is not None
+            await asyncio.shield(self._closing)
+
+    def _begin_close(self, timeout: Duration | None = None) -> None:
+        """Begin no further message, and let the rest follow in a task; more than once is fine."""
+        default_ms = self._access.config.consumer.close_timeout_ms
+        timeout_ms = default_ms if timeout is None else to_ms(timeout)
+        if self._patience is None or self._closing is None:
+            self._patience = Patience(timeout_ms, self._access.clock)
+            if self._consuming is not None:
+                self._consuming.halt()
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(self._patience),
+                name=f"close consumer {self._group}",
+                context=Context(),
+            )
+        elif timeout is not None:
+            self._patience.at_most(timeout_ms)
+        self._stop_asked.set()
+
+    async def _close(self, patience: Patience) -> None:
+        try:
+            if self._consuming is not None:
+                await self._consuming.stop(patience)
+        finally:
+            patience.close()
+            await self._access.close()
+            self._closed.set()
+
+    def pause(self, *queues: TopicQueue) -> None:
+        """Pull nothing and start no handler of these queues (default: of all) until `resume`."""
+        self._running().member.pause(queues)
+
+    def resume(self, *queues: TopicQueue) -> None:
+        """Go on with these queues (default: with all)."""
+        self._running().member.resume(queues)
+
+    def paused(self) -> tuple[TopicQueue, ...]:
+        """Return the queues that are paused."""
+        return self._running().member.paused()
+
+    def assignment(self) -> tuple[TopicQueue, ...]:
+        """Return the queues that are ours at the moment."""
+        holdings = self._running().member.holdings
+        return tuple(sorted(queue for queue, holding in holdings.items() if holding.live))
+
+    async def seek(self, queue: TopicQueue, to: Target) -> int:
+        """Go on with a queue elsewhere: an offset, a time, "beginning" or "end".
+
+        The handlers that run end before; the new offset is committed. Returns the offset. In a
+        handler it does not wait for that.
+        """
+        return await self._seek(queue, to, wait=not in_handler(self))
+
+    async def _seek(self, queue: TopicQueue, to: Target, *, wait: bool) -> int:
+        return await self._running().seek(queue, to, wait=wait)
+
+    async def commit(self) -> None:
+        """Save how far the group is now, without waiting for the next time that is done anyway."""
+        await self._running().member.committer.all()
+
+    async def __aenter__(self) -> Consumer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self.close()
+        except Exception as failed:
+            if error is None:
+                raise
+            # The block's own error goes on.
+            log.warning("a consumer of group=%s was not closed cleanly: %s", self._group, failed)
+
+    def statistics(self) -> ConsumerStatistics:
+        """Return a snapshot."""
+        consuming = self._consuming
+        if consuming is None:
+            return ConsumerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
+        member, counts = consuming.member, consuming.member.counts
+        holdings = member.holdings.values()
+        return ConsumerStatistics(
+            handled=counts.handled,
+            failed=counts.failed,
+            sent_back=counts.sent_back,
+            dead_lettered=counts.dead_lettered,
+            dropped=counts.dropped,
+            pulled=counts.pulled,
+            cached_messages=sum(holding.cache.count for holding in holdings),
+            cached_bytes=sum(holding.cache.size_bytes for holding in holdings),
+            running=member.running,
+            rebalances=consuming.rebalances,
+            outlived=counts.outlived,
+            parked=counts.parked,
+            queues=member.left | dict(member.offsets.items()),
+        )
+
+    def __repr__(self) -> str:
+        topics = ", ".join(sorted(self._registrations)) or "no topics"
+        return f"Consumer({self._group!r}, {topics})"
+
+    def _running(self) -> Consuming:
+        if self._consuming is None:
+            raise NotStarted("this consumer has not started; start it first")
+        return self._consuming
+
+
+def _begin(consume_from: BeginFrom, now_ms: int) -> startoffset.ConsumeFrom:
+    if isinstance(consume_from, datetime):
+        return startoffset.FromTime(moment_ms(consume_from))
+    return startoffset.from_timestamp(now_ms) if consume_from == "timestamp" else consume_from
+
+
+def _terms(config: ConsumerConfig, lease: Duration | None, grace: Duration | None) -> Terms:
+    """Return what to ask of brokers, in the bounds that they know. Raises UsageError."""
+    lease_ms = config.lease_ms if lease is None else to_ms(lease)
+    grace_ms = min(config.grace_ms, lease_ms) if grace is None else to_ms(grace)
+    if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
+        raise UsageError(f"lease={lease_ms / 1000} s: give 0.5 to 120 seconds")
+    if not GRACE_MIN_MS <= grace_ms <= lease_ms:
+        raise UsageError(f"grace={grace_ms / 1000} s: give 0.1 seconds to the lease")
+    return Terms(lease_ms, grace_ms)

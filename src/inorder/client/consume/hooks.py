@@ -1,0 +1,129 @@
+"""Hooks: functions of the application around every call of a handler, where it runs.
+
+They get a context, RocketMQ's ConsumeMessageContext. They watch and change nothing: one that raises
+is logged, and the attempt goes on as if it were not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from inorder.client.consume.rules.outcomes import ReturnType, returned
+from inorder.client.consume.workers import Batch, Call
+from inorder.clock import Clock, SystemClock
+from inorder.logs import get_logger
+from inorder.model import ReceivedMessage, TopicQueue
+
+log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class HandleContext:
+    """One call of a handler, for hooks. What it came to is known in `after_handle`."""
+
+    group: str
+    topic: str
+    queue: TopicQueue
+    messages: tuple[ReceivedMessage, ...]
+    status: str = ""
+    """RocketMQ's: CONSUME_SUCCESS or RECONSUME_LATER; with order an Outcome's value."""
+    return_type: ReturnType | None = None
+    success: bool = False
+    error: BaseException | None = None
+    spent_ms: int = 0
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What `before_handle` leaves for `after_handle`."""
+
+
+Hook = Callable[[HandleContext], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What is called around every handler, in its thread, and what it is told."""
+
+    before: Hook | None = None
+    after: Hook | None = None
+    group: str = ""
+    timeout_ms: int = 0
+    clock: Clock = field(default_factory=SystemClock)
+
+    def around(self, call: Call, *, is_async: bool, ordered: bool, auto_commit: bool) -> Call:
+        """Return the call with the hooks around it; the call itself if there are none."""
+        if self.before is None and self.after is None:
+            return call
+        kind = _Hooked(self, ordered=ordered, auto_commit=auto_commit)
+
+        def hooked(batch: Batch) -> Any:
+            context, began_ms = kind.begin(batch)
+            result, error = None, None
+            try:
+                result = call(batch)
+                return result
+            except BaseException as failure:
+                error = failure
+                raise
+            finally:
+                kind.end(context, began_ms, result, error)
+
+        async def hooked_async(batch: Batch) -> Any:
+            context, began_ms = kind.begin(batch)
+            result, error = None, None
+            try:
+                result = await call(batch)
+                return result
+            except BaseException as failure:
+                error = failure
+                raise
+            finally:
+                kind.end(context, began_ms, result, error)
+
+        return hooked_async if is_async else hooked
+
+
+class _Hooked:
+    """The hooks around the handler of one topic."""
+
+    def __init__(self, hooks: Hooks, *, ordered: bool, auto_commit: bool) -> None:
+        self._hooks = hooks
+        self._ordered = ordered
+        self._auto_commit = auto_commit
+
+    def begin(self, batch: Batch) -> tuple[HandleContext, int]:
+        """Tell that a call begins; return its context and when that was."""
+        hooks, first = self._hooks, batch[0]
+        context = HandleContext(hooks.group, first.topic, first.queue, tuple(batch))
+        _tell(hooks.before, context, "before_handle")
+        return context, hooks.clock.monotonic_ms()
+
+    def end(
+        self, context: HandleContext, began_ms: int, result: object, error: BaseException | None
+    ) -> None:
+        """Tell what a call came to."""
+        hooks = self._hooks
+        context.spent_ms = hooks.clock.monotonic_ms() - began_ms
+        context.error = error
+        context.status, context.return_type, context.success = returned(
+            result,
+            error,
+            ordered=self._ordered,
+            auto_commit=self._auto_commit,
+            spent_ms=context.spent_ms,
+            timeout_ms=hooks.timeout_ms,
+        )
+        _tell(hooks.after, context, "after_handle")
+
+
+def _tell(hook: Hook | None, context: HandleContext, name: str) -> None:
+    if hook is None:
+        return
+    try:
+        hook(context)
+    except Exception:
+        # The application's own code: it watches, and must not decide.
+        log.exception(
+            "%s failed, the attempt goes on group=%s topic=%s queue=%s offset=%d", name,
+            context.group, context.topic, context.queue, context.messages[0].offset,
+        )  # fmt: skip

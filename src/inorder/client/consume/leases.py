@@ -1,0 +1,465 @@
+"""Keeping what is ours: renewing leases and locks, and what follows when one is lost or in doubt.
+
+Leases are renewed every third of min(lease, grace), all queues of a broker in one request, which is
+also a sign of life of a member that holds none. When the connection to a broker is lost, no handler
+of its queues starts until the broker has confirmed their epochs over another one.
+
+Leases at the brokers that know them: take, renew, commit, give back.
+
+What to ask and what an answer means is in `client/consume/rules/leases.py` and `client/consume/rules/commits.py`. Requests do
+not wait for each other: each carries the epoch, and commits are numbered, so whatever comes late to
+the broker is refused there.
+
+The locks of ordered queues at their brokers: ask, renew, give back.
+
+One request of these to a broker at a time: a renewal that overtook an unlock in the threads of a
+broker would lock the queue again, for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from inorder.client.api import LeaseApi
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.rules import commits as startoffset
+from inorder.client.consume.rules import leases as rules
+from inorder.client.consume.rules.assignment import apply_renewal, by_broker, to_renew
+from inorder.client.consume.rules.commits import NOTHING, Numbered
+from inorder.client.consume.rules.leases import (
+    LOCK_RENEW_FIRST_MS,
+    LOCK_RENEW_MS,
+    DropReason,
+    Tenure,
+    Terms,
+)
+from inorder.client.session import Session, new_producer_id
+from inorder.errors import CodeNotSupported, InorderError, RequestTimeout
+from inorder.logs import get_logger
+from inorder.model import TopicQueue
+from inorder.wire.requests.leases import (
+    Commit,
+    CommitBody,
+    Lease,
+    LeaseBody,
+    LeaseGrant,
+    QueueCommit,
+    Release,
+)
+
+if TYPE_CHECKING:
+    from inorder.client.consume.assignment import Member
+
+log = get_logger(__name__)
+
+UNANSWERED_MAX: Final = 2
+"""Renewals in a row that a connection may leave without an answer."""
+
+
+class Keeper:
+    """Keeps the leases and locks of one member."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._clock = member.session.clock
+        self._renewing: set[str] = set()
+        self._unanswered: dict[str, int] = {}
+        self._look = asyncio.Event()
+
+    # Leases.
+
+    async def keep_leases(self) -> None:
+        """Renew the leases for as long as this is a member, and stop what outlives its own."""
+        member, renew_ms = self._member, self._member.leases.terms.renew_ms
+        due_ms = self._clock.monotonic_ms() + renew_ms
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            tenures = member.tenures
+            for queue in rules.outlived(tenures, now_ms):
+                self._outlived(member.holdings[queue])
+            if now_ms >= due_ms or self._look.is_set():
+                self._look.clear()
+                due_ms = now_ms + renew_ms
+                for broker in member.leases.brokers:
+                    self._start_renewal(broker)
+            wait_ms = rules.next_look_ms(tenures, now_ms=now_ms, renew_ms=max(1, due_ms - now_ms))
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await self._look.wait()
+            except TimeoutError:
+                pass
+
+    def renew_now(self) -> None:
+        """Ask all brokers soon whether what we hold is still ours."""
+        self._look.set()
+
+    def _start_renewal(self, broker: str) -> None:
+        if broker not in self._renewing:
+            self._renewing.add(broker)
+            self._member.tasks.start(self._renew_at(broker), name=f"leases of {broker}")
+
+    async def _renew_at(self, broker: str) -> None:
+        try:
+            for renewed in await self._member.leases.renew(broker, self._member.tenures):
+                self._apply(renewed)
+            self._unanswered.pop(broker, None)
+        except CodeNotSupported:
+            self._no_leases(broker)
+        except InorderError as error:
+            log.info("leases not renewed broker=%s error=%s", broker, error)
+            if isinstance(error, RequestTimeout):
+                self._not_answered(broker)
+        finally:
+            self._renewing.discard(broker)
+
+    def _no_leases(self, broker: str) -> None:
+        """Another kind of broker answers at its address: what we hold there is nobody's lease."""
+        self._member.leases.forget(broker)
+        for holding in list(self._member.holdings.values()):
+            if holding.leased and holding.queue.broker == broker:
+                self.lost(holding)
+
+    def _not_answered(self, broker: str) -> None:
+        """Give up a connection on which nothing comes back: its other end may be gone."""
+        self._unanswered[broker] = self._unanswered.get(broker, 0) + 1
+        if self._unanswered[broker] >= UNANSWERED_MAX:
+            del self._unanswered[broker]
+            self._member.leases.drop_connection(broker, "renewals were not answered in time")
+
+    async def look(self, holding: Holding) -> None:
+        """Hear what the broker has to say of a queue before anything else happens to it."""
+        for renewed in await self._member.leases.renew(holding.queue.broker, self._member.tenures):
+            self._apply(renewed)
+
+    def _apply(self, renewed: rules.Renewed) -> None:
+        holdings = self._member.holdings
+        for queue in renewed.lost:
+            self._drop(queue)
+        for queue, grant in renewed.granted:
+            if queue in holdings:
+                self._news(holdings[queue], grant)
+                self._settle(holdings[queue], revived=queue in renewed.revived)
+
+    def _news(self, holding: Holding, grant: LeaseGrant) -> None:
+        """Take what a renewal says beside "still yours"."""
+        if grant.recalled and holding.live:
+            holding.drop(DropReason.RECALLED)
+            return
+        if holding.fencing is not None:
+            holding.fencing.chapters = tuple(grant.chapters)
+        if grant.redrive or (grant.parked, grant.redrive) != (holding.parked, holding.redrive):
+            holding.parked, holding.redrive = grant.parked, grant.redrive
+            self._member.parked_changed(holding)
+
+    def confirmed(self, holding: Holding, sent_ms: int) -> None:
+        """Note that a request under a queue's epoch was answered as if it is ours."""
+        revived = rules.confirm(holding.tenure, sent_ms, self._clock.monotonic_ms())
+        self._settle(holding, revived=revived)
+
+    def _settle(self, holding: Holding, *, revived: bool) -> None:
+        """Let handlers start again that waited for the broker's word."""
+        revived |= holding.confirm()
+        if revived:
+            holding.outlived = False
+            holding.woken.set()
+            if holding.live:
+                self._member.handle(holding)
+
+    def lost(self, holding: Holding) -> None:
+        """Give up a queue of which the broker says that it is not ours any more."""
+        if self._member.holdings.get(holding.queue) is holding and rules.is_leased(holding.tenure):
+            holding.tenure.lock_lost()
+            self._drop(holding.queue)
+
+    def _drop(self, queue: TopicQueue) -> None:
+        holding = self._member.holdings.get(queue)
+        if holding is not None:
+            log.warning("lock lost group=%s queue=%s", self._member.group, queue)
+            holding.dropped()
+
+    def _outlived(self, holding: Holding) -> None:
+        """Cancel the async handlers of a queue whose lease has ended; others are only counted."""
+        runs = [run for run in holding.runs if run.started_ms is not None]
+        if holding.outlived or not runs:
+            return
+        holding.outlived = True
+        cancelled = sum(run.cancel() for run in runs)
+        self._member.counts.outlived += len(runs)
+        log.warning(
+            "queue=%s: %d handlers run longer than the lease, which could not be renewed; %d were "
+            "cancelled, the others may overlap with those of the next owner", holding.queue,
+            len(runs), cancelled,
+        )  # fmt: skip
+
+    # RocketMQ's locks.
+
+    async def keep_locks(self) -> None:
+        """Renew the locks for as long as this is a member."""
+        delay_ms = LOCK_RENEW_FIRST_MS
+        while True:
+            await asyncio.sleep(delay_ms / 1000)
+            answered = await self._renew_locks()
+            delay_ms = LOCK_RENEW_MS if answered else LOCK_RENEW_FIRST_MS
+
+    async def _renew_locks(self) -> bool:
+        """Renew the locks once; give up what was lost. Tell whether every broker answered."""
+        lost, answered = await self._member.locks.renew(self._member.tenures)
+        for queue in lost:
+            self._drop(queue)
+        for holding in list(self._member.holdings.values()):
+            if not holding.leased and holding.confirm() and holding.live:
+                self._member.handle(holding)
+        return answered
+
+    # Connections.
+
+    async def reconnected(self) -> None:
+        """Confirm everything over a new connection, or by a new route."""
+        self.renew_now()
+        await self._renew_locks()
+
+    def doubt(self, address: str) -> None:
+        """Trust no lock of the broker at an address until it is confirmed over a new connection.
+
+        A stock broker that was restarted has forgotten its locks, and may give them to others at
+        once (O13); it may also have forgotten our last commits, so they are sent again.
+        """
+        member, now_ms = self._member, self._clock.monotonic_ms()
+        for queue, holding in member.holdings.items():
+            if member.session.master_address(queue) in (None, address):
+                holding.doubt(now_ms)
+                if not holding.leased:
+                    member.offsets.saved(queue, startoffset.NOT_STORED)
+        self.renew_now()
+
+
+LEASES_SINCE: Final = 1
+"""The protocol of ours that has leases."""
+
+_ON_ROCKETMQ: Final = (
+    "broker %s knows no leases: queues are locked by RocketMQ's rules. Order is kept; a queue of a "
+    "consumer that died is free after 60 s; after a crash what was done since the last commit is "
+    "done again, with order='key' also what was done above it; messages have no fence"
+)
+
+
+class Leases:
+    """The leases of one consumer, under an id of its own: another one is another owner."""
+
+    def __init__(self, session: Session, group: str, terms: Terms) -> None:
+        self.terms = terms
+        self.instance = new_producer_id(session.message_ids)
+        self._session = session
+        self._group = group
+        self._brokers: dict[str, TopicQueue] = {}
+        self._numbers = itertools.count(1)
+        self.met: set[str] = set()
+        """Brokers that were asked whether they know leases."""
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """Return the brokers that know leases, of those that were asked."""
+        return tuple(self._brokers)
+
+    async def known_at(self, queue: TopicQueue) -> bool:
+        """Tell whether the broker of a queue knows leases. Raises InorderError if it is away."""
+        capability = await self._session.capability(queue)
+        self.met.add(queue.broker)
+        if capability < LEASES_SINCE:
+            self._without(queue)
+            return False
+        self._brokers[queue.broker] = queue
+        return True
+
+    async def take(self, queues: Sequence[TopicQueue]) -> rules.Acquired | None:
+        """Ask for new queues of one broker; None if it does not know leases after all."""
+        found = rules.Acquired({})
+        broker = queues[0].broker
+        for wishes in rules.take_wishes(queues, next(self._numbers)):
+            api = await self._meet(queues[0])
+            sent_ms = self._session.clock.monotonic_ms()
+            try:
+                answer = await api.lease(self._lease(), LeaseBody(wishes))
+            except CodeNotSupported:
+                self._without(queues[0])
+                return None
+            found = found.and_also(rules.acquired(broker, answer, sent_ms))
+        return found
+
+    async def renew(self, broker: str, owned: Mapping[TopicQueue, Tenure]) -> list[rules.Renewed]:
+        """Renew what is ours at a broker. Raises InorderError if it does not answer.
+
+        CodeNotSupported: it is another kind of broker by now, and knows nothing of our leases.
+        """
+        found = []
+        for wishes in rules.renewal_wishes(owned, broker):
+            queue = self._brokers.get(broker)
+            if queue is None:
+                break
+            api = await self._meet(queue)
+            sent_ms = self._session.clock.monotonic_ms()
+            answer = await api.lease(
+                self._lease(), LeaseBody(wishes), timeout_ms=self.request_timeout_ms
+            )
+            now_ms = self._session.clock.monotonic_ms()
+            found.append(
+                rules.apply_renewal(owned, broker, wishes, answer, sent_ms=sent_ms, now_ms=now_ms)
+            )
+        return found
+
+    async def commit(
+        self, commits: Sequence[tuple[TopicQueue, int, Numbered]]
+    ) -> tuple[int, set[TopicQueue], set[TopicQueue]]:
+        """Commit queues of one broker, with their epochs; return when it was sent, those that were
+        taken, and those that are not ours any more."""
+        broker = commits[0][0].broker
+        body = CommitBody(
+            [
+                QueueCommit(
+                    queue.topic,
+                    queue.index,
+                    epoch,
+                    one.number,
+                    one.progress.offset,
+                    one.progress.finished,
+                )
+                for queue, epoch, one in commits
+            ]
+        )
+        api = await self._meet(commits[0][0])
+        sent_ms = self._session.clock.monotonic_ms()
+        request = Commit(self._group, self._session.client_id, self.instance)
+        answer = await api.commit(request, body, timeout_ms=self.request_timeout_ms)
+        taken = {TopicQueue(one.topic, broker, one.queue_id) for one in answer.taken}
+        lost = {TopicQueue(one.topic, broker, one.queue_id) for one in answer.lost}
+        return sent_ms, taken, lost
+
+    async def release(self, queue: TopicQueue, epoch: int, commit: Numbered | None) -> None:
+        """Commit and give back in one request. Raises LeaseLost if it was not ours any more."""
+        api = await self._meet(queue)
+        await api.release(
+            Release(
+                self._group,
+                self._session.client_id,
+                self.instance,
+                queue.topic,
+                queue.index,
+                epoch,
+                NOTHING if commit is None else commit.progress.offset,
+                "" if commit is None else commit.progress.finished,
+                0 if commit is None else commit.number,
+            ),
+            timeout_ms=self.request_timeout_ms,
+        )
+
+    def forget(self, broker: str) -> None:
+        """Use leases at a broker no more, until it says again that it knows them."""
+        if broker in self._brokers:
+            self._without(self._brokers[broker])
+            self.met.discard(broker)
+
+    def drop_connection(self, broker: str, reason: str) -> None:
+        """Close the connection to a broker: it does not answer."""
+        if broker in self._brokers:
+            self._session.drop_connection(self._brokers[broker], reason)
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """Return how long an answer is waited for: later than the end of the lease it is none."""
+        return min(self._session.config.request_timeout_ms, self.terms.lease_ms)
+
+    async def _meet(self, queue: TopicQueue) -> LeaseApi:
+        """Return a queue's broker; over a new connection it hears of us first."""
+        await self._session.capability(queue)
+        return LeaseApi(await self._session.master_of(queue))
+
+    def _lease(self) -> Lease:
+        return Lease(
+            self._group,
+            self._session.client_id,
+            self.instance,
+            self.terms.lease_ms,
+            self.terms.grace_ms,
+        )
+
+    def _without(self, queue: TopicQueue) -> None:
+        self._brokers.pop(queue.broker, None)
+        self._session.say_once("leases", _ON_ROCKETMQ, queue.broker)
+
+
+def commit_parts(
+    commits: Sequence[tuple[TopicQueue, int, Numbered]], *, count_max: int, chars_max: int
+) -> list[list[tuple[TopicQueue, int, Numbered]]]:
+    """Divide the commits for a broker into requests of a bounded size."""
+    parts: list[list[tuple[TopicQueue, int, Numbered]]] = []
+    room = 0
+    for one in commits:
+        size = len(one[2].progress.finished)
+        if not parts or len(parts[-1]) >= count_max or size > room:
+            parts.append([])
+            room = chars_max
+        parts[-1].append(one)
+        room -= size
+    return parts
+
+
+class Locks:
+    """The locks of one group's consumer."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def acquire(self, queues: Iterable[TopicQueue]) -> dict[TopicQueue, int]:
+        """Ask for locks; return those that we have now, with the time at which we asked."""
+        granted: dict[TopicQueue, int] = {}
+        for broker, wanted in by_broker(queues).items():
+            async with self._turns[broker]:
+                sent_ms = self._session.clock.monotonic_ms()
+                try:
+                    answer = await self._lock(wanted)
+                except InorderError as error:
+                    log.info("lock failed group=%s queues=%s error=%s", self._group, wanted, error)
+                    continue
+            granted.update((queue, sent_ms) for queue in answer if queue in wanted)
+        return granted
+
+    async def renew(self, owned: Mapping[TopicQueue, Tenure]) -> tuple[list[TopicQueue], bool]:
+        """Renew all locks; return those that were lost, and whether every broker answered."""
+        lost: list[TopicQueue] = []
+        answered = True
+        for broker in to_renew(owned):
+            async with self._turns[broker]:
+                asked = to_renew(owned).get(broker, ())  # some may have been given up meanwhile
+                if not asked:
+                    continue
+                sent_ms = self._session.clock.monotonic_ms()
+                try:
+                    granted = await self._lock(asked)
+                except InorderError as error:
+                    log.info("locks not renewed group=%s error=%s", self._group, error)
+                    answered = False
+                    continue
+                now_ms = self._session.clock.monotonic_ms()
+                lost += apply_renewal(owned, asked, granted, sent_ms=sent_ms, now_ms=now_ms)
+        return lost, answered
+
+    async def release(self, queue: TopicQueue) -> bool:
+        """Give a lock back and wait for the answer; tell whether it came."""
+        async with self._turns[queue.broker]:
+            try:
+                api = await self._session.master_of(queue)
+                await api.unlock(self._session.client_id, self._group, [queue])
+            except InorderError as error:
+                log.info("unlock failed group=%s queue=%s error=%s", self._group, queue, error)
+                return False
+        return True
+
+    async def _lock(self, queues: tuple[TopicQueue, ...]) -> tuple[TopicQueue, ...]:
+        api = await self._session.master_of(queues[0])
+        return await api.lock(self._session.client_id, self._group, list(queues))

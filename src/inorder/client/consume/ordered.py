@@ -1,0 +1,518 @@
+"""Handlers of ordered queues: one run per queue at a time, in the order of the queue.
+
+What a handler's outcome means is in `client/consume/rules/outcomes.py`; this file does it.
+
+Handlers in the order of keys: many per queue, the messages of one key one after the other.
+
+Who may run when is in `client/consume/rules/keyed.py`; this file starts what it hands out, up to the concurrency
+of the topic, queues taking turns. The offset that is committed is the lowest that is not done.
+Under a lease a map of what is done above it goes along, and nothing of it is handed out again; by
+RocketMQ's rules it is, after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from inorder.client.consume.parking import Parker
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.registrations import Registration
+from inorder.client.consume.rules import outcomes as rules
+from inorder.client.consume.rules.keyed import KeyedQueue, Work
+from inorder.client.consume.rules.outcomes import (
+    Failure,
+    Outcome,
+    Park,
+    Reject,
+    Retry,
+    attempts_left,
+    batches,
+    failure_of,
+)
+from inorder.client.consume.workers import Counts, Run, Workers
+from inorder.clock import Clock
+from inorder.logs import get_logger
+from inorder.model import ReceivedMessage, TopicQueue
+from inorder.tasks import Tasks
+
+log = get_logger(__name__)
+
+RUN_CALLS_MAX: Final = 256
+"""Calls that one run may make: what it has done is committed when it ends."""
+
+NoteOffset = Callable[[TopicQueue, int, bool], None]
+DeadLetters = Callable[[Registration, Sequence[ReceivedMessage], Failure], Awaitable[set[int]]]
+
+
+class OrderedRunner:
+    """Hands the messages of one topic's queues to its handler."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        workers: Workers,
+        *,
+        clock: Clock,
+        counts: Counts,
+        tasks: Tasks,
+        note: NoteOffset,
+        dead_letter: DeadLetters,
+        suspend_ms: int,
+        run_max_ms: int,
+    ) -> None:
+        self.registration = registration
+        self.workers = workers
+        self._clock = clock
+        self._counts = counts
+        self._tasks = tasks
+        self._note = note
+        self._dead_letter = dead_letter
+        self._suspend_ms = suspend_ms
+        self._run_max_ms = run_max_ms
+
+    def pump(self, holding: Holding) -> None:
+        """Start the next run of a queue, if there is something to do and nothing against it."""
+        if holding.busy or holding.paused or not holding.cache.waiting:
+            return
+        if holding.doubt_ms is not None and holding.live:
+            return  # until the broker has confirmed the lock
+        now_ms = self._clock.monotonic_ms()
+        if holding.began_ms is None:
+            holding.began_ms = now_ms
+        before = rules.before_batch(
+            holding.tenure,
+            now_ms=now_ms,
+            began_ms=holding.began_ms,
+            needs_lock=holding.needs_lock,
+            run_max_ms=self._run_max_ms,
+        )
+        if isinstance(before, rules.Run):
+            self._start(holding, now_ms)
+        else:
+            self._do(holding, (before,), ())
+
+    def _start(self, holding: Holding, now_ms: int) -> None:
+        size = self.registration.batch
+        limit = size * RUN_CALLS_MAX if self.registration.auto_commit else size
+        taken = holding.cache.take(limit, now_ms)
+        holding.enter()
+        holding.busy = True
+        run = Run(
+            batches(taken, size),
+            may_start=holding.may_start,
+            ended=partial(self._ended, holding),
+        )
+        holding.runs.add(run)
+        self.workers.submit(run)
+
+    def _ended(self, holding: Holding, run: Run) -> None:
+        holding.busy = False
+        holding.runs.discard(run)
+        stopped = run.stopped_at or ()
+        done = [message for batch in run.batches[: run.done] for message in batch]
+        handled, failed = self._counted(run, len(done), len(stopped))
+        self._counts.ended(self.registration.topic, handled, failed, run.spent_ms)
+        # What the run did not come to goes back as it was, and what it stopped at for a moment.
+        holding.cache.make_again(m for batch in run.batches[run.done :] for m in batch)
+        if done:
+            self._do(holding, self._after(holding, done, Outcome.SUCCESS, None), done)
+        if stopped:
+            batch = holding.cache.take(len(stopped), self._clock.monotonic_ms())
+            outcome, after_ms = self._said(run, batch)
+            steps = self._after(holding, batch, outcome, after_ms, run.error)
+            self._do(holding, steps, batch, run.error)
+        if not holding.cache.waiting:
+            holding.began_ms = None
+        holding.leave()
+        if holding.live:
+            self.pump(holding)
+
+    def _counted(self, run: Run, done: int, stopped: int) -> tuple[int, int]:
+        """Return how many messages were handled and how many failed."""
+        outcome = run.result if isinstance(run.result, Outcome) else Outcome.SUCCESS
+        good = run.error is None and not rules.is_failure(
+            outcome, auto_commit=self.registration.auto_commit
+        )
+        return (done + stopped, 0) if good else (done, stopped)
+
+    def _said(self, run: Run, batch: Sequence[ReceivedMessage]) -> tuple[Outcome, int | None]:
+        if isinstance(run.error, Retry):
+            return Outcome.SUSPEND, run.error.after_ms
+        if isinstance(run.error, Reject):
+            first = batch[0]
+            log.warning(
+                "message is rejected topic=%s queue=%s/%d offset=%d key=%s error=%s", first.topic,
+                first.queue.broker, first.queue.index, first.offset, first.key, run.error,
+            )  # fmt: skip
+            return Outcome.SUSPEND, None
+        if run.error is not None:
+            first = batch[0]
+            log.warning(
+                "handler failed topic=%s queue=%s/%d offset=%d key=%s tried=%d",
+                first.topic, first.queue.broker, first.queue.index, first.offset, first.key,
+                first.redeliveries + 1, exc_info=run.error,
+            )  # fmt: skip
+            return Outcome.SUSPEND, None
+        return (run.result if isinstance(run.result, Outcome) else Outcome.SUCCESS), None
+
+    def _after(
+        self,
+        holding: Holding,
+        batch: Sequence[ReceivedMessage],
+        outcome: Outcome,
+        suspend_ms: int | None,
+        error: BaseException | None = None,
+    ) -> tuple[rules.Step, ...]:
+        return rules.after_batch(
+            holding.cache,
+            holding.tenure,
+            batch,
+            outcome,
+            now_ms=self._clock.monotonic_ms(),
+            needs_lock=holding.needs_lock,
+            auto_commit=self.registration.auto_commit,
+            suspend_ms=suspend_ms,
+            redeliveries_max=attempts_left(self.registration.policy, error),
+            default_suspend_ms=self._suspend_ms,
+        )
+
+    def _do(
+        self,
+        holding: Holding,
+        steps: Sequence[rules.Step],
+        batch: Sequence[ReceivedMessage],
+        error: BaseException | None = None,
+    ) -> None:
+        for step in steps:
+            match step:
+                case rules.Commit(offset):
+                    self._note(holding.queue, offset, False)
+                case rules.SuspendFor(ms):
+                    holding.busy, holding.began_ms = True, None
+                    holding.later(ms, self._resume)
+                case rules.SendBack(messages):
+                    holding.busy = True
+                    holding.enter()
+                    work = self._send_back(holding, messages, batch, failure_of(error))
+                    self._tasks.start(work, name=f"dead letters of {holding.queue}")
+                case rules.Stop(reason):
+                    log.info("queue=%s starts no handler: %s", holding.queue, reason)
+                    holding.dropped()
+                case rules.Hold():
+                    holding.began_ms = None  # until the broker has confirmed the lease
+                case rules.Warn(text):
+                    log.warning("topic=%s %s", holding.queue.topic, text)
+                case _:
+                    raise AssertionError(f"{step!r} is no step after a handler")
+
+    def _resume(self, holding: Holding) -> None:
+        holding.busy = False
+        self.pump(holding)
+
+    async def _send_back(
+        self,
+        holding: Holding,
+        messages: Sequence[ReceivedMessage],
+        batch: Sequence[ReceivedMessage],
+        failure: Failure,
+    ) -> None:
+        """Dead-letter what was tried often enough; the rest of its batch is put back."""
+        sent: set[int] = set()
+        try:
+            sent = await self._dead_letter(self.registration, messages, failure)
+        finally:
+            self._counts.dead(len(sent))
+            steps = rules.after_send_back(
+                holding.cache,
+                holding.tenure,
+                batch,
+                sent,
+                now_ms=self._clock.monotonic_ms(),
+                needs_lock=holding.needs_lock,
+                auto_commit=self.registration.auto_commit,
+                default_suspend_ms=self._suspend_ms,
+            )
+            holding.busy = False
+            self._do(holding, steps, batch)
+            holding.leave()
+        if holding.live:
+            self.pump(holding)
+
+
+class KeyedRunner:
+    """Hands the messages of one topic's queues to its handler."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        workers: Workers,
+        *,
+        clock: Clock,
+        counts: Counts,
+        tasks: Tasks,
+        note: NoteOffset,
+        dead_letter: DeadLetters,
+        suspend_ms: int,
+    ) -> None:
+        self.registration = registration
+        self.workers = workers
+        self._clock = clock
+        self._counts = counts
+        self._tasks = tasks
+        self._note = note
+        self._dead_letter = dead_letter
+        self._suspend_ms = suspend_ms
+        self.parker: Parker | None = None
+        """Who sets keys aside; None where nobody does."""
+        self._said_barrier = False
+        self._turns: deque[Holding] = deque()
+        self._running = 0
+
+    def pump(self, holding: Holding) -> None:
+        """Start what can be started of a queue, now or when a worker is free."""
+        if holding not in self._turns:
+            self._turns.append(holding)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Give queues their turn until each of them has nothing to do or no worker is free."""
+        while self._turns and self._running < self.workers.capacity:
+            holding = self._turns.popleft()
+            if self._start(holding):
+                self._turns.append(holding)
+
+    def _start(self, holding: Holding) -> bool:
+        """Start one run of a queue; tell whether there may be another."""
+        if not holding.live or holding.paused or holding.doubt_ms is not None:
+            return False
+        now_ms = self._clock.monotonic_ms()
+        before = rules.before_batch(
+            holding.tenure, now_ms=now_ms, began_ms=now_ms, needs_lock=holding.needs_lock
+        )
+        if isinstance(before, rules.Stop):
+            log.info("queue=%s starts no handler: %s", holding.queue, before.reason)
+            holding.dropped()
+            return False
+        if isinstance(before, rules.Hold):
+            return False  # until the broker has confirmed the lease
+        if self.parker is not None and not self.parker.is_known(holding):
+            return False  # until the broker has said which keys are parked
+        queue = holding.keys
+        assert queue is not None, "its topic is registered with order='key'"
+        if holding.cache.waiting and (taken := holding.cache.take_below(queue.room_to, now_ms)):
+            self._put(holding, queue, taken, now_ms)
+        work = queue.take(now_ms, batch=self.registration.batch)
+        if work is None:
+            self._wait(holding, queue, now_ms)
+            return False
+        holding.enter()
+        self._running += 1
+        if work.parked:
+            self._tasks.start(self._set_aside(holding, work), name=f"parking in {holding.queue}")
+            return True
+        run = Run(
+            (work.messages,),
+            may_start=holding.may_start,
+            ended=partial(self._ended, holding, queue, work),
+        )
+        holding.runs.add(run)
+        self.workers.submit(run)
+        return True
+
+    def _put(
+        self, holding: Holding, queue: KeyedQueue, taken: list[ReceivedMessage], now_ms: int
+    ) -> None:
+        """Put messages in; those that are done already, by being parked, have only to go."""
+        done = []
+        if taken[0].offset < queue.known_end:
+            done = [message for message in taken if message.offset in queue.finished]
+        queue.put(taken, taken[-1].offset + 1)
+        if done:
+            self._forget(holding, done, now_ms)
+
+    async def _set_aside(self, holding: Holding, work: Work) -> None:
+        """Let messages join their parked key; what did not comes again, live or not."""
+        assert self.parker is not None, "nobody else knows of parked keys"
+        assert work.key is not None, "a parked key is a text"
+        done: int | None = None
+        try:
+            done = await self.parker.join(holding, work.key, work.messages)
+        finally:
+            self._running -= 1
+            queue, now_ms = holding.keys, self._clock.monotonic_ms()
+            assert queue is not None
+            if done:
+                self._finish(holding, queue, work, now_ms, count=done)
+            else:
+                pause_ms = self._suspend_ms if done is None or work.key in queue.parked else 0
+                queue.again(work, now_ms + pause_ms, set_aside=done is None)
+            holding.leave()
+            self.pump(holding)
+
+    async def run_apart(self, holding: Holding, message: ReceivedMessage) -> Run:
+        """Hand a redriven message to the handler, beside those of the queue."""
+        ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+
+        def end(run: Run) -> None:
+            if not ended.done():
+                ended.set_result(run)
+
+        run = Run(((message,),), may_start=holding.may_start, ended=end)
+        holding.runs.add(run)
+        self.workers.submit(run)
+        try:
+            return await ended
+        finally:
+            holding.runs.discard(run)
+            failed = run.error is not None or run.result is Outcome.SUSPEND
+            self._counts.ended(
+                self.registration.topic, run.calls - failed, int(failed), run.spent_ms
+            )
+
+    def _wait(self, holding: Holding, queue: KeyedQueue, now_ms: int) -> None:
+        """Come back when a key that was put off is due."""
+        due_ms = queue.next_due_ms()
+        if due_ms is not None and (holding.due_ms is None or due_ms < holding.due_ms):
+            holding.due_ms = due_ms
+            holding.later(max(1, due_ms - now_ms), self._due)
+
+    def _due(self, holding: Holding) -> None:
+        holding.due_ms = None
+        self.pump(holding)
+
+    # Afterwards.
+
+    def _ended(self, holding: Holding, queue: KeyedQueue, work: Work, run: Run) -> None:
+        self._running -= 1
+        holding.runs.discard(run)
+        now_ms = self._clock.monotonic_ms()
+        topic, count = self.registration.topic, len(work.messages)
+        if run.done:
+            self._counts.ended(topic, count, 0, run.spent_ms)
+            self._finish(holding, queue, work, now_ms)
+        elif run.stopped_at is None:  # it never began
+            queue.again(work, now_ms)
+        elif run.result is not None and run.result is not Outcome.SUSPEND:
+            if run.result is not Outcome.SUCCESS:
+                log.warning("topic=%s %s means nothing with order='key'; taken as success",
+                            topic, run.result)  # fmt: skip
+            self._counts.ended(topic, count, 0, run.spent_ms)
+            self._finish(holding, queue, work, now_ms)
+        else:
+            self._counts.ended(topic, 0, count, run.spent_ms)
+            self._failed(holding, queue, work, run.error, now_ms)
+        holding.leave()
+        self.pump(holding)
+
+    def _finish(
+        self,
+        holding: Holding,
+        queue: KeyedQueue,
+        work: Work,
+        now_ms: int,
+        count: int | None = None,
+    ) -> None:
+        queue.done(work, count)
+        self._forget(holding, work.messages[:count], now_ms)
+
+    def _forget(self, holding: Holding, messages: Sequence[ReceivedMessage], now_ms: int) -> None:
+        if holding.tenure.may_commit(now_ms, needs_lock=holding.needs_lock):
+            offset = holding.cache.remove(messages, now_ms)
+            if offset is not None:
+                self._note(holding.queue, offset, False)
+
+    def _failed(
+        self,
+        holding: Holding,
+        queue: KeyedQueue,
+        work: Work,
+        error: BaseException | None,
+        now_ms: int,
+    ) -> None:
+        first = work.messages[0]
+        after_ms = error.after_ms if isinstance(error, Retry) else None
+        if error is not None and not isinstance(error, Retry):
+            log.warning(
+                "handler failed topic=%s queue=%s/%d offset=%d key=%s tried=%d%s",
+                first.topic, first.queue.broker, first.queue.index, first.offset, first.key,
+                first.redeliveries + 1, f" error={error}" if isinstance(error, Reject) else "",
+                exc_info=None if isinstance(error, Reject) else error,
+            )  # fmt: skip
+        if isinstance(error, Retry) and isinstance(self.registration.policy, Park):
+            # To wait is no failure: a key is not set aside because a gateway is busy.
+            queue.again(work, now_ms + self._pause_ms(after_ms))
+            return
+        limit = attempts_left(self.registration.policy, error)
+        if first.redeliveries >= limit and holding.live and self._may_be_rid_of(work):
+            holding.enter()
+            if isinstance(self.registration.policy, Park):
+                ending = self._park(holding, queue, work, error)
+            else:
+                ending = self._send_back(holding, queue, work, failure_of(error))
+            self._tasks.start(ending, name=f"to be rid of a message of {holding.queue}")
+            return
+        self._put_off(holding, queue, work, self._pause_ms(after_ms), now_ms)
+
+    def _may_be_rid_of(self, work: Work) -> bool:
+        """Tell whether what failed can be set aside: not a barrier, which has no key."""
+        if not isinstance(self.registration.policy, Park) or work.lane is not None:
+            return True
+        if not self._said_barrier:
+            self._said_barrier = True
+            log.error(
+                "a message without a key cannot be parked and blocks its queue topic=%s offset=%d; "
+                "send with a key, or say keyless='concurrent'", self.registration.topic,
+                work.messages[0].offset,
+            )  # fmt: skip
+        return False
+
+    async def _park(
+        self, holding: Holding, queue: KeyedQueue, work: Work, error: BaseException | None
+    ) -> None:
+        """Park the first message of a work; the rest of its key joins it. Else it blocks."""
+        assert self.parker is not None, "it was registered with Park"
+        outcome = ""
+        try:
+            outcome = await self.parker.park_first(holding, work, error)
+        finally:
+            now_ms = self._clock.monotonic_ms()
+            if outcome == "parked":
+                self._finish(holding, queue, work, now_ms, count=1)
+            else:
+                self._put_off(holding, queue, work, self._suspend_ms, now_ms)
+            holding.leave()
+            self.pump(holding)
+
+    def _pause_ms(self, asked_ms: int | None) -> int:
+        """Return how long a key waits: as long as its handler wants, it holds nobody else."""
+        return self._suspend_ms if asked_ms is None else max(rules.SUSPEND_MIN_MS, asked_ms)
+
+    def _put_off(
+        self, holding: Holding, queue: KeyedQueue, work: Work, pause_ms: int, now_ms: int
+    ) -> None:
+        tried = [replace(each, redeliveries=each.redeliveries + 1) for each in work.messages]
+        holding.cache.replace_taken(tried)
+        queue.again(work, now_ms + pause_ms, tried)
+
+    async def _send_back(
+        self, holding: Holding, queue: KeyedQueue, work: Work, failure: Failure
+    ) -> None:
+        """Dead-letter the first message of a work; the rest of its key goes on behind it."""
+        first = work.messages[:1]
+        sent: set[int] = set()
+        try:
+            sent = await self._dead_letter(self.registration, first, failure)
+        finally:
+            now_ms = self._clock.monotonic_ms()
+            self._counts.dead(len(sent))
+            if sent:
+                self._finish(holding, queue, work, now_ms, count=1)
+            else:
+                self._put_off(holding, queue, work, self._suspend_ms, now_ms)
+            holding.leave()
+            self.pump(holding)

@@ -1,0 +1,540 @@
+"""Setting keys aside at the broker, and knowing which are.
+
+What is known of a queue's parked keys, and when it has to be asked for, is in `client/consume/rules/parking.py`.
+No handler of a queue starts before its keys are known as the broker's number for them says; the
+number comes with the lease and with every pull.
+
+A message that failed too often is parked as the first of its key, or joins what lies there; the
+messages behind it join it one request after the other, in order. A request whose answer is lost is
+made again: the broker knows a message by its offset.
+
+Handling parked keys again, by the owner of their queue.
+
+A redrive reads a key's list from its beginning and hands one message after the other to the
+handler; each is reported before the next begins. When the list is empty the key is let go, which
+the broker refuses if it grew meanwhile: then there is more to do. A key that came with a resize has
+older lists in other queues; they are drained first, the oldest first. What points to a list that is
+closed, or to a queue where the key lives itself, is what an owner that died has left: nothing is
+drained there, and the pointer goes.
+
+A message that fails ends the redrive: its key stays parked, with the new error. `Retry` only makes
+it wait. What is under way when the queue is given up is finished and reported before the release.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, Protocol
+from weakref import WeakKeyDictionary
+
+from inorder.client.api import ParkingApi
+from inorder.client.consume.leases import Leases
+from inorder.client.consume.messages import receive
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.rules.keyed import Work
+from inorder.client.consume.rules.outcomes import SUSPEND_MIN_MS, Outcome, Retry
+from inorder.client.consume.rules.parking import (
+    UNKNOWN,
+    Pace,
+    ParkedView,
+    error_text,
+    key_to_park,
+    restore,
+)
+from inorder.client.consume.workers import Counts, Run
+from inorder.client.session import Session
+from inorder.errors import InorderError, LeaseLost, RouteError
+from inorder.logs import get_logger
+from inorder.model import MASTER_ID, ReceivedMessage, TopicQueue
+from inorder.tasks import Tasks
+from inorder.wire.requests.parking import Outcome as ParkOutcome
+from inorder.wire.requests.parking import (
+    OwnedKey,
+    Park,
+    ParkBody,
+    ParkedRead,
+    ParkItem,
+    QueuePlace,
+    Redriven,
+    RedrivenBody,
+    Unpark,
+)
+
+log = get_logger(__name__)
+
+LOAD_AGAIN_MS: Final = 200
+
+Changed = Callable[[Holding], None]
+
+
+class Parker:
+    """The parked keys of one consumer's queues."""
+
+    def __init__(
+        self, session: Session, group: str, *, leases: Leases, tasks: Tasks, counts: Counts
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._leases = leases
+        self._tasks = tasks
+        self._counts = counts
+        self._loading: set[Holding] = set()
+        self._said_full = False
+        self.changed: Changed = lambda holding: None
+        """Is told that the keys of a queue are known, anew."""
+
+    def view(self, holding: Holding) -> ParkedView:
+        """Return what is known of a queue."""
+        found = holding.view
+        if found is None:
+            found = holding.view = ParkedView(holding.parked)
+            if holding.keys is not None:
+                holding.keys.parked = found.keys
+        return found
+
+    def is_known(self, holding: Holding) -> bool:
+        """Tell whether a queue's parked keys are known; if not, ask for them."""
+        # hot: asked before every handler
+        view = holding.view
+        if view is not None and holding.parked <= view.version:
+            return True
+        view = self.view(holding)
+        if not holding.leased or holding.parked <= view.version:
+            return True
+        if holding not in self._loading:
+            self._loading.add(holding)
+            self._tasks.start(self._load(holding, view), name=f"parked keys of {holding.queue}")
+        return False
+
+    async def _load(self, holding: Holding, view: ParkedView) -> None:
+        queue, found = holding.queue, None
+        try:
+            while found is None and holding.live:
+                try:
+                    api = await self.api(queue)
+                    found = await api.keys(self._group, queue.topic, queue.index)
+                except InorderError as error:
+                    log.warning("parked keys are not known yet queue=%s error=%s", queue, error)
+                    await asyncio.sleep(LOAD_AGAIN_MS / 1000)
+        finally:
+            self._loading.discard(holding)
+        if found is None:
+            return
+        done = [] if view.is_loaded else found.done  # later on they are our own
+        view.load(found)
+        # A copy of an older version than the number that brought us here would be asked for again.
+        holding.parked = min(holding.parked, found.version)
+        if holding.keys is not None:
+            holding.keys.parked = view.keys
+            holding.keys.done_elsewhere(done)
+        if holding.live:
+            self.changed(holding)
+
+    async def api(self, queue: TopicQueue) -> ParkingApi:
+        """Return the requests to a queue's broker, also if it has no queue of the topic any more.
+
+        Raises InorderError.
+        """
+        try:
+            return ParkingApi(await self._session.master_of(queue))
+        except RouteError:
+            info = await self._session.cluster_info()
+            broker = info.brokers.get(queue.broker)
+            if broker is None or MASTER_ID not in broker.addresses:
+                raise
+            return ParkingApi(await self._session.broker_at(broker.addresses[MASTER_ID]))
+
+    # Parking.
+
+    async def park_first(self, holding: Holding, work: Work, error: BaseException | None) -> str:
+        """Park the first message of a work, which failed too often; return what became of it.
+
+        Empty: it cannot be parked, or the queue is not ours any more and nobody knows.
+        """
+        first = work.messages[0]
+        key = key_to_park(work.key, first)
+        if key is None:
+            log.error("key is too long to be parked, it blocks queue=%s offset=%d",
+                      holding.queue, first.offset)  # fmt: skip
+            return ""
+        item = ParkItem(
+            first.offset, key, first.redeliveries + 1, error_text(error) or "?",
+            first.fence.sequence,
+        )  # fmt: skip
+        outcome: ParkOutcome | Literal[""] = ""
+        while not outcome and holding.live:
+            # Without an answer it may be parked: the handler must not have it before that is known.
+            outcomes = await self._park(holding, [item])
+            if outcomes:
+                outcome = outcomes[0]
+            else:
+                await asyncio.sleep(LOAD_AGAIN_MS / 1000)
+        if outcome == "parked":
+            self.view(holding).park(key, first.offset)
+            log.warning(
+                "key is parked group=%s queue=%s key=%s offset=%d tried=%d: %s; see `inorder "
+                "parked %s`", self._group, holding.queue, key, first.offset,
+                first.redeliveries + 1, item.error, self._group,
+            )  # fmt: skip
+        return outcome
+
+    async def join(
+        self, holding: Holding, key: str, messages: Sequence[ReceivedMessage]
+    ) -> int | None:
+        """Let messages join their parked key; return how many of them did, from the first on.
+
+        None: nobody knows.
+        """
+        items = [ParkItem(one.offset, key, 0, None, one.fence.sequence) for one in messages]
+        outcomes = await self._park(holding, items)
+        if not outcomes:
+            return None
+        view, done = self.view(holding), 0
+        for message, outcome in zip(messages, outcomes, strict=False):
+            if outcome == "live":
+                view.go_live(key)
+            if outcome != "parked":
+                break
+            view.park(key, message.offset)
+            done += 1
+        return done
+
+    async def _park(self, holding: Holding, items: list[ParkItem]) -> list[ParkOutcome]:
+        queue = holding.queue
+        request = Park(
+            self._group, self._session.client_id, self._leases.instance, queue.topic, queue.index,
+            holding.tenure.epoch,
+        )  # fmt: skip
+        try:
+            answer = await (await self.api(queue)).park(request, ParkBody(items))
+        except LeaseLost as error:
+            log.info("not parked, the lease is lost queue=%s: %s", queue, error)
+            return []
+        except InorderError as error:
+            log.warning("not parked yet queue=%s error=%s", queue, error)
+            return []
+        self.view(holding).answered(answer.before, answer.version)
+        self._counts.parked += sum(1 for outcome in answer.outcomes if outcome == "parked")
+        self._say(queue, answer.outcomes, answer.remark)
+        return answer.outcomes
+
+    def _say(self, queue: TopicQueue, outcomes: list[ParkOutcome], remark: str) -> None:
+        if "gone" in outcomes:
+            log.error("the broker does not have a message any more that is to be parked queue=%s; "
+                      "it blocks its key", queue)  # fmt: skip
+        full = "full" in outcomes
+        if full and not self._said_full:
+            log.error(
+                "nothing more can be parked, keys block group=%s queue=%s: %s; redrive or drop "
+                "some (`inorder parked %s`)", self._group, queue, remark, self._group,
+            )  # fmt: skip
+        self._said_full = full
+
+
+AT_ONCE: Final = 8
+"""Keys of one queue that are redriven side by side."""
+READ_MESSAGES: Final = 32
+AGAIN_MS: Final = 500
+DOUBT_MS: Final = 5000
+"""How often a queue's parked keys are asked for if a redrive cannot go on."""
+OLDER_MAX: Final = 64
+"""Resizes that a key may stay parked over."""
+
+
+class Runs(Protocol):
+    """Who calls the handler of a topic."""
+
+    async def run_apart(self, holding: Holding, message: ReceivedMessage) -> Run:
+        """Hand one message to the handler, beside those of the queue; return what became of it."""
+        ...
+
+
+class _Over(Exception):
+    """A redrive cannot go on here; its key stays parked."""
+
+
+class _Waits(_Over):
+    """Its messages have to wait for older ones, which come again after a reset."""
+
+
+class Redriver:
+    """The redrives of one consumer's queues."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        parker: Parker,
+        leases: Leases,
+        tasks: Tasks,
+        suspend_ms: int,
+    ) -> None:
+        self.session = session
+        self.parker = parker
+        self.suspend_ms = suspend_ms
+        self._group = group
+        self._leases = leases
+        self._tasks = tasks
+        self._active: WeakKeyDictionary[Holding, set[str]] = WeakKeyDictionary()
+        self._paces: WeakKeyDictionary[Holding, Pace] = WeakKeyDictionary()
+        self._turns = itertools.count(1)
+        self._begun: WeakKeyDictionary[Holding, dict[str, int]] = WeakKeyDictionary()
+        self._doubted: WeakKeyDictionary[Holding, int] = WeakKeyDictionary()
+
+    def look(self, holding: Holding, runs: Runs) -> None:
+        """Begin what is wanted of a queue whose parked keys are known."""
+        if not holding.live or not holding.leased:
+            return
+        wanted = self.parker.view(holding).wanted(self._active.get(holding, ()))
+        if not wanted:
+            return
+        active = self._active.setdefault(holding, set())
+        pace = self._paces.setdefault(holding, Pace())
+        begun = self._begun.setdefault(holding, {})
+        wanted.sort(key=lambda one: begun.get(one.key, 0))  # what cannot go on lets others begin
+        for one in wanted[: max(0, AT_ONCE - len(active))]:
+            active.add(one.key)
+            if one.key not in begun:
+                log.info(
+                    "redrive begins group=%s queue=%s key=%s", self._group, holding.queue, one.key
+                )
+            begun[one.key] = next(self._turns)
+            self._tasks.start(
+                self._run(holding, runs, one, pace), name=f"redrive of {one.key} in {holding.queue}"
+            )
+
+    def check(self, holding: Holding) -> None:
+        """Ask anew for a queue's parked keys if a redrive waits for us of which nothing is known.
+
+        Their version may be one that we had: a broker that was restarted counts anew what changed
+        without a record.
+        """
+        view = self.parker.view(holding)
+        if holding.redrive and not self._active.get(holding) and not view.wanted(()):
+            view.version = UNKNOWN
+
+    def doubt(self, holding: Holding) -> None:
+        """Ask anew for a queue's parked keys, now and then: what is known may be of before."""
+        now_ms = self.session.clock.monotonic_ms()
+        if now_ms - self._doubted.get(holding, -DOUBT_MS) >= DOUBT_MS:
+            self._doubted[holding] = now_ms
+            self.parker.view(holding).version = UNKNOWN
+
+    async def _run(self, holding: Holding, runs: Runs, one: OwnedKey, pace: Pace) -> None:
+        redrive = _KeyRedrive(self, holding, runs, one, pace)
+        try:
+            await redrive.run()
+        except _Over as why:
+            level = logging.DEBUG if isinstance(why, _Waits) else logging.WARNING
+            log.log(
+                level,
+                "redrive ended, the key stays parked group=%s queue=%s key=%s handled=%d: %s",
+                self._group, holding.queue, one.key, redrive.handled, why,
+            )  # fmt: skip
+            await asyncio.sleep(AGAIN_MS / 1000)  # it may still be wanted, and begin anew
+        else:
+            self._begun[holding].pop(one.key, None)
+            log.info(
+                "redrive is complete, the key is live group=%s queue=%s key=%s handled=%d",
+                self._group, holding.queue, one.key, redrive.handled,
+            )  # fmt: skip
+        finally:
+            self._active[holding].discard(one.key)
+        if holding.live:
+            self.parker.changed(holding)
+
+    async def api(self, queue: TopicQueue) -> ParkingApi:
+        """Return the requests to a queue's broker."""
+        return await self.parker.api(queue)
+
+    def owner(self) -> tuple[str, str, str]:
+        """Return what every request of an owner begins with."""
+        return self._group, self.session.client_id, self._leases.instance
+
+
+class _KeyRedrive:
+    """The redrive of one key."""
+
+    def __init__(
+        self, redriver: Redriver, holding: Holding, runs: Runs, one: OwnedKey, pace: Pace
+    ) -> None:
+        self._redriver = redriver
+        self._parker = redriver.parker
+        self._holding = holding
+        self._runs = runs
+        self._key = one.key
+        self._redrive = one.redrive
+        self._rate = one.rate
+        self._older = list(one.older)
+        self._pace = pace
+        self.handled = 0
+
+    @property
+    def _own(self) -> QueuePlace:
+        return QueuePlace(self._holding.queue.broker, self._holding.queue.index)
+
+    async def run(self) -> None:
+        """Drain all lists, let the key go. Raises _Over if that is not possible now."""
+        await self._drain(self._own, self._older, depth=0)
+
+    async def _drain(self, place: QueuePlace, older: list[QueuePlace], depth: int) -> None:
+        """Handle a list until it is let go, after those that are older."""
+        await self._drain_older(place, older, depth)
+        end = -1
+        while True:
+            found, count = await self._read(place)
+            for message in found:
+                end = max(end, message.offset)
+                await self._handle(place, message)
+            if not found:
+                heir = place != self._own  # it may be closed though messages of a later time stay
+                if (heir or not count) and await self._let_go(place, end):
+                    return
+                if count:
+                    self._redriver.doubt(self._holding)
+                    raise _Waits(f"{count} messages in {self._queue(place)} wait for older ones")
+                if heir:
+                    raise _Over(f"the older list in {self._queue(place)} is not closed yet")
+                await asyncio.sleep(AGAIN_MS / 1000)
+                known = self._parker.view(self._holding).keys.get(self._key)
+                await self._drain_older(place, [] if known is None else known.older, depth)
+
+    async def _drain_older(
+        self, place: QueuePlace, older: Iterable[QueuePlace], depth: int
+    ) -> None:
+        """Handle the lists before a list, which then forgets them."""
+        if depth > OLDER_MAX:
+            raise _Over("its older lists point at each other")
+        for before in older:
+            lists = await self._older_of(before)
+            if lists is not None:
+                await self._drain(before, lists, depth + 1)
+            await self._report(place, RedrivenBody(older=before))
+
+    async def _older_of(self, place: QueuePlace) -> list[QueuePlace] | None:
+        """Return the lists before a list of an older queue.
+
+        None: it is closed already, or it is no older list, for the key lives there.
+        """
+        queue = self._queue(place)
+        try:
+            api = await self._redriver.api(queue)
+            found = await api.keys(self._redriver.owner()[0], queue.topic, queue.index)
+        except InorderError as error:
+            raise _Over(f"the older list in {queue} cannot be read: {error}") from error
+        for one in found.keys:
+            if one.key == self._key:
+                return list(one.older) if one.moved else None
+        return None
+
+    async def _read(self, place: QueuePlace) -> tuple[list[ReceivedMessage], int]:
+        """Return the first messages of a list, and how many it has.
+
+        What was handled and reported is gone from it; what has to wait is not given.
+        """
+        queue, holding = self._queue(place), self._holding
+        request = ParkedRead(
+            self._redriver.owner()[0], queue.topic, queue.index, self._key, -1, READ_MESSAGES,
+            in_order=True,
+        )  # fmt: skip
+        try:
+            records, count = await (await self._redriver.api(queue)).read_counted(request)
+            limit = self._redriver.session.config.message_bytes_max
+            found = [receive(queue.broker, record, limit) for record in records]
+            return [restore(message, holding.tenure.epoch) for message in found], count
+        except (InorderError, KeyError, ValueError) as error:
+            raise _Over(f"its list in {queue} cannot be read: {error}") from error
+
+    async def _handle(self, place: QueuePlace, message: ReceivedMessage) -> None:
+        """Hand a message to the handler until it is done; report that, or that it failed."""
+        holding = self._holding
+        while True:
+            wait_ms = self._pace.wait_ms(self._rate, self._now_ms())
+            await asyncio.sleep(wait_ms / 1000)
+            self._check()
+            holding.enter()
+            try:
+                run = await self._runs.run_apart(holding, message)
+                if run.done or run.result not in (None, Outcome.SUSPEND):
+                    self.handled += 1
+                    await self._report(place, RedrivenBody([message.offset]))
+                    return
+                failed = run.error is not None and not isinstance(run.error, Retry)
+                if failed:
+                    await self._report(self._own, RedrivenBody(error=error_text(run.error)))
+                    self._parker.view(holding).end(self._key, self._redrive)
+                    raise _Over(
+                        f"offset {message.offset} failed again: {error_text(run.error)}"
+                    ) from run.error
+            finally:
+                holding.leave()
+            pause_ms = self._redriver.suspend_ms
+            if isinstance(run.error, Retry) and run.error.after_ms is not None:
+                pause_ms = max(SUSPEND_MIN_MS, run.error.after_ms)
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def _report(self, place: QueuePlace, body: RedrivenBody) -> None:
+        """Say what became of messages, until it is answered or the queue is not ours any more."""
+        heir = place != self._own
+        queue, epoch = self._queue(place), self._holding.tenure.epoch
+        request = Redriven(
+            *self._redriver.owner(), queue.topic, queue.index, 0 if heir else epoch, self._key, heir
+        )
+        while True:
+            try:
+                reply = await (await self._redriver.api(queue)).redriven(request, body)
+            except InorderError as error:
+                # Also if the lease is lost: it may come back, and the handler shall not run again.
+                log.warning("redrive is not reported yet queue=%s error=%s", queue, error)
+                if not self._holding.live:
+                    raise _Over(f"what was handled is not reported: {error}") from error
+                await asyncio.sleep(AGAIN_MS / 1000)
+            else:
+                if not heir:
+                    self._parker.view(self._holding).answered(reply.before, reply.version)
+                return
+
+    async def _let_go(self, place: QueuePlace, end: int) -> bool:
+        """Let the key go live, or close an older list; False if there is more in it."""
+        heir = place != self._own
+        view = self._parker.view(self._holding)
+        if not heir:
+            known = view.keys.get(self._key)
+            end = max(end, -1 if known is None else known.end)
+        queue, epoch = self._queue(place), self._holding.tenure.epoch
+        request = Unpark(
+            *self._redriver.owner(), queue.topic, queue.index, 0 if heir else epoch, self._key,
+            end if not heir else 2**62, heir,
+        )  # fmt: skip
+        self._check()
+        try:
+            reply = await (await self._redriver.api(queue)).unpark(request)
+        except InorderError as error:
+            raise _Over(f"it could not be let go: {error}") from error
+        if heir:
+            return reply.live
+        view.answered(reply.before, reply.version)
+        if reply.live:
+            view.go_live(self._key)
+        else:
+            log.info("key is not live yet queue=%s key=%s: %s", queue, self._key, reply.why)
+            view.version = UNKNOWN
+            self._parker.is_known(self._holding)  # it asks again
+        return reply.live
+
+    def _check(self) -> None:
+        """Raise _Over if nobody wants this redrive here any more."""
+        if not self._holding.live:
+            raise _Over("the queue is given up")
+        if not self._parker.view(self._holding).goes_on(self._key, self._redrive):
+            raise _Over("it was taken back")
+
+    def _queue(self, place: QueuePlace) -> TopicQueue:
+        return TopicQueue(self._holding.queue.topic, place.broker, place.queue_id)
+
+    def _now_ms(self) -> int:
+        return self._redriver.session.clock.monotonic_ms()

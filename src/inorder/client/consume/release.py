@@ -1,0 +1,163 @@
+"""Giving a queue up: wait for its handlers, commit, give it back, each answered before the next.
+
+Under a lease commit and release are one request, and the broker wakes the next owner with its
+answer. By RocketMQ's rules they are two. Nothing is forced: a handler that runs is waited for. A
+queue without order that moves is not: it is committed as it stands, and what its handlers still do
+is thrown away, as in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from inorder.client.consume.commits import Committer
+from inorder.client.consume.leases import Leases, Locks
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.rules.assignment import Release, release_steps
+from inorder.client.consume.rules.commits import Numbered, OffsetTable, Progress
+from inorder.client.session import Session
+from inorder.errors import InorderError, LeaseLost, LeasesFull
+from inorder.logs import get_logger
+from inorder.tasks import Backoff
+from inorder.wire.requests.offsets import ResetOffset
+
+log = get_logger(__name__)
+
+COMMIT_TRIES: Final = 5
+"""How often the last commit of a queue without a lock is tried."""
+STOP_COMMIT_MS: Final = 5000
+"""How long a consumer that stops waits for a broker that is away."""
+
+
+class Releaser:
+    """Releases the queues of one consumer."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        *,
+        offsets: OffsetTable,
+        committer: Committer,
+        locks: Locks,
+        leases: Leases,
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._offsets = offsets
+        self._committer = committer
+        self._locks = locks
+        self._leases = leases
+        self.stopping = False
+
+    async def release(self, holding: Holding) -> None:
+        """Let a dropped queue go; returns when it is gone, or its commit cannot be had."""
+        while (steps := self._steps(holding)) == (Release.WAIT,):
+            holding.idle.clear()
+            await holding.idle.wait()
+        if holding.leased:
+            await self._give_back(holding)
+        else:
+            committed = await self._last_commit(holding, steps)
+            if Release.UNLOCK in steps and committed:
+                await self._locks.release(holding.queue)
+
+    def _steps(self, holding: Holding) -> tuple[Release, ...]:
+        return release_steps(
+            holding.tenure,
+            commit=self._offsets.is_unsaved(holding.queue),
+            ordered=holding.ordered,
+        )
+
+    # Under a lease.
+
+    async def _give_back(self, holding: Holding) -> None:
+        """Commit and release in one request. A broker that is away is waited for while the lease
+        lasts: nobody else begins before its end."""
+        tenure, queue = holding.tenure, holding.queue
+        if not tenure.locked and not tenure.kept_epoch:
+            return  # lost: the broker knows
+        commit = await self._final(holding) if tenure.locked else None
+        backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
+        began_ms = self._session.clock.monotonic_ms()
+        while True:
+            try:
+                await self._leases.release(queue, tenure.kept_epoch or tenure.epoch, commit)
+                return
+            except LeaseLost as error:
+                if commit is not None:
+                    self._say_uncommitted(holding, str(error))
+                return
+            except LeasesFull as error:
+                if commit is None:
+                    raise
+                self._say_uncommitted(holding, str(error))
+                commit = None  # what was committed before stands
+                continue
+            except InorderError as error:
+                now_ms = self._session.clock.monotonic_ms()
+                over = now_ms >= max(tenure.lease_ends_ms(), began_ms + self._leases.terms.lease_ms)
+                if over or (self.stopping and now_ms - began_ms > STOP_COMMIT_MS):
+                    self._say_uncommitted(holding, str(error))
+                    return
+            await asyncio.sleep(backoff.next_ms() / 1000)
+
+    async def _final(self, holding: Holding) -> Numbered | None:
+        """Return the last commit: what is done, or where the queue was told to go on."""
+        assert holding.commits is not None
+        assert holding.tenure.dropped is not None
+        if holding.fixed is not None:
+            if holding.fixed < holding.commits.saved.offset:
+                await self._reset(holding, holding.fixed)
+                return None
+            return holding.commits.next(Progress(holding.fixed))
+        if not holding.tenure.dropped.may_commit:
+            return None
+        return holding.commits.next(holding.progress(self._offsets.get(holding.queue)))
+
+    async def _reset(self, holding: Holding, offset: int) -> None:
+        """Set a lower offset, which only an explicit reset does: it makes another epoch."""
+        queue = holding.queue
+        request = ResetOffset(queue.topic, self._group, -1, True, queue.index, offset)
+        try:
+            await (await self._session.master_of(queue)).reset_offset(request)
+        except InorderError as error:
+            log.warning("queue=%s was not set to offset %d: %s", queue, offset, error)
+
+    def _say_uncommitted(self, holding: Holding, why: str) -> None:
+        log.warning(
+            "queue=%s was given up without its last commit (offset %d): what it did since the "
+            "commit before is done again; %s", holding.queue, self._offsets.get(holding.queue), why,
+        )  # fmt: skip
+
+    # By RocketMQ's rules.
+
+    async def _last_commit(self, holding: Holding, steps: tuple[Release, ...]) -> bool:
+        """Commit what is done, or where to go on; tell whether the lock may be given back.
+
+        While the lock is ours nobody else begins, so a broker that is away is waited for.
+        """
+        if Release.COMMIT not in steps and holding.fixed is None:
+            return True
+        backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
+        began_ms = self._session.clock.monotonic_ms()
+        while True:
+            if await self._last_save(holding):
+                return True
+            now_ms = self._session.clock.monotonic_ms()
+            if holding.needs_lock and not holding.tenure.lock_valid(now_ms):
+                break
+            if not holding.needs_lock and backoff.attempts >= COMMIT_TRIES:
+                break
+            if self.stopping and now_ms - began_ms > STOP_COMMIT_MS:
+                break
+            await asyncio.sleep(backoff.next_ms() / 1000)
+        self._say_uncommitted(holding, "its broker did not answer")
+        return False
+
+    async def _last_save(self, holding: Holding) -> bool:
+        if holding.fixed is None:
+            await self._committer.of([holding.queue])
+            return not self._offsets.is_unsaved(holding.queue)
+        return await self._committer.move(holding.queue, holding.fixed)

@@ -1,0 +1,1 @@
+"""What a consumer decides. No I/O."""

@@ -1,0 +1,299 @@
+"""The pull loop of one queue: when to pull, what to say, and what an answer means.
+
+One pull of a queue is under way at a time. Delays are those of RocketMQ 5.3; where 4.x had another,
+it is said beside the number.
+
+What was read ahead of one queue, and how far the reader is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.queue import Limits, ProcessQueue
+from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
+from inorder.wire import properties as names
+from inorder.wire.codes import ResponseCode
+from inorder.wire.requests.pulls import (
+    PULL_CLASS_FILTER,
+    PULL_COMMIT_OFFSET,
+    PULL_SUBSCRIPTION,
+    PULL_SUSPEND,
+)
+
+FLOW_CONTROL_MS: Final = 50
+BROKER_FLOW_CONTROL_MS: Final = 20
+PLENTY_MS: Final = 5
+"""How often a queue is pulled of which plenty waits here."""
+PAUSED_MS: Final = 1000
+EXCEPTION_MS: Final = 1000  # 4.x: 3000
+RETRY_PREFIX: Final = "%RETRY%"
+
+
+class PullStatus(Enum):
+    """What a pull found."""
+
+    FOUND = ResponseCode.SUCCESS
+    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
+    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
+    OFFSET_MOVED = ResponseCode.PULL_OFFSET_MOVED
+
+
+@dataclass(frozen=True, slots=True)
+class PullNow:
+    """Pull from this offset on."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullLater:
+    """Ask again after so long; `reason` is for the log."""
+
+    ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The queue was given up: pull no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixOffset:
+    """The offset is not stored at the broker: the queue was dropped. When its handlers ended,
+    commit this offset and no other, forget the queue, rebalance at once."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What an answer means."""
+
+    pull: PullNow | PullLater | Forget | FixOffset
+    handle: bool = False
+    """Something new waits for a handler."""
+    commit: int | None = None
+    """Nothing is left to handle below this offset: note it, if it is higher."""
+
+
+FORGET: Final = Forget()
+
+
+def before_pull(
+    cache: ProcessQueue,
+    tenure: Tenure,
+    *,
+    limits: Limits,
+    now_ms: int,
+    ordered: bool,
+    needs_lock: bool,
+    running: bool = True,
+    paused: bool = False,
+    reach_max: int = 0,
+) -> PullNow | PullLater | Forget:
+    """Tell whether to pull now; counts as an attempt, whatever comes of it.
+
+    A pull under a lease carries the epoch: the broker says whether it is good.
+    """
+    if tenure.dropped is not None:
+        return FORGET
+    tenure.pulled(now_ms)
+    if not running:
+        return PullLater(EXCEPTION_MS, "the consumer does not run")
+    if paused:
+        return PullLater(PAUSED_MS, "the consumer is paused")
+    full = cache.flow_control(limits, ordered=ordered, reach_max=reach_max)
+    if full is not None:
+        return PullLater(FLOW_CONTROL_MS, full.value)
+    if needs_lock and not tenure.epoch and not tenure.check_lock(now_ms):
+        return FORGET
+    return PullNow(cache.pulled_to)
+
+
+def after_pull(
+    cache: ProcessQueue,
+    tenure: Tenure,
+    status: PullStatus,
+    messages: Sequence[ReceivedMessage],
+    next_offset: int,
+    *,
+    interval_ms: int = 0,
+    now_ms: int = 0,
+    plenty: int | None = None,
+) -> Pulled:
+    """Take an answer in; `messages` are those whose tags were compared (`wanted`).
+
+    If more than `plenty` messages wait here the next pull has time. One after the other without a
+    pause, and of all queues at once, they would keep the interpreter from the handlers.
+    """
+    if tenure.dropped is not None:
+        return Pulled(FORGET)
+    if status is PullStatus.OFFSET_MOVED:
+        tenure.drop(DropReason.OFFSET_ILLEGAL)
+        return Pulled(FixOffset(next_offset))
+    handle = cache.put(messages, next_offset)
+    commit = None if cache.count else cache.pulled_to
+    if status is PullStatus.FOUND and messages and interval_ms > 0:
+        return Pulled(PullLater(interval_ms, "the pull interval"), handle, commit)
+    if handle and plenty is not None and cache.waiting > plenty:
+        wait_ms = turn_in_ms(tenure.queue.index, now_ms)
+        return Pulled(PullLater(wait_ms, "plenty waits here"), handle, commit)
+    return Pulled(PullNow(cache.pulled_to), handle, commit)
+
+
+def turn_in_ms(index: int, now_ms: int) -> int:
+    """Return when it is a queue's turn to be pulled: each has its own in every PLENTY_MS."""
+    return 1 + (3 * index - now_ms - 1) % PLENTY_MS
+
+
+def after_failed_pull(*, flow_control: bool, error_delay_ms: int = EXCEPTION_MS) -> PullLater:
+    """Say when to pull again after an error; `flow_control`: the broker asked for a pause."""
+    if flow_control:
+        return PullLater(BROKER_FLOW_CONTROL_MS, "the broker controls the flow")
+    return PullLater(error_delay_ms, "the pull failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PullFields:
+    """What a pull says beside its offset."""
+
+    sys_flag: int
+    commit_offset: int
+    sub_version: int
+    subscription: str | None
+
+
+def pull_fields(
+    subscription: Subscription,
+    *,
+    done_to: int | None,
+    clustering: bool,
+    to_master: bool = True,
+    post_subscription: bool = False,
+) -> PullFields:
+    """Return the flags: the offset is committed on the way if it is above 0 and a master reads it.
+
+    The broker knows the subscription from the heartbeat, by its version; the text goes along only
+    with `post_subscription`.
+    """
+    flag, commit = PULL_SUSPEND, 0
+    if clustering and to_master and done_to is not None and done_to > 0:
+        flag, commit = flag | PULL_COMMIT_OFFSET, done_to
+    text = None
+    if post_subscription and not subscription.class_filter_mode:
+        flag, text = flag | PULL_SUBSCRIPTION, subscription.expression
+    if subscription.class_filter_mode:
+        flag |= PULL_CLASS_FILTER
+    return PullFields(flag, commit, subscription.version, text)
+
+
+def wanted(message: ReceivedMessage, subscription: Subscription) -> bool:
+    """Compare the tag itself: brokers compare hashes only. Who wants all gets the untagged too."""
+    if not subscription.tags or subscription.class_filter_mode:
+        return True
+    return message.tag in subscription.tags
+
+
+def restore_topic(message: ReceivedMessage, group: str) -> ReceivedMessage:
+    """Return a message of the group's retry topic under the topic that it was sent to."""
+    if message.topic != RETRY_PREFIX + group:
+        return message
+    origin = message.properties.get(names.RETRY_TOPIC)
+    return message if origin is None else replace(message, topic=origin)
+
+
+def for_handlers(
+    messages: tuple[ReceivedMessage, ...], subscription: Subscription, *, topic: str, group: str
+) -> tuple[ReceivedMessage, ...]:
+    """Return what handlers get of a pull from a queue of a topic: all of it as it is, mostly."""
+    if topic != RETRY_PREFIX + group:
+        if not subscription.tags or subscription.class_filter_mode:
+            return messages
+        return tuple(message for message in messages if wanted(message, subscription))
+    return tuple(
+        restore_topic(message, group) for message in messages if wanted(message, subscription)
+    )
+
+
+class Suggested:
+    """Which replica of its broker a queue is read from: what the last answer suggested."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[TopicQueue, int] = {}
+
+    def note(self, queue: TopicQueue, broker_id: int) -> None:
+        """Keep what an answer suggested."""
+        self._ids[queue] = broker_id
+
+    def of(self, queue: TopicQueue) -> int:
+        """Return the id to read from next; the master's if nothing was suggested."""
+        return self._ids.get(queue, MASTER_ID)
+
+    def forget(self, queue: TopicQueue) -> None:
+        """Begin at the master again."""
+        self._ids.pop(queue, None)
+
+
+class _Chunk:
+    """The messages of one pull, and where it ended: further on if the last ones were filtered."""
+
+    __slots__ = ("at", "messages", "next_offset")
+
+    def __init__(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
+        self.messages = messages
+        self.next_offset = next_offset
+        self.at = 0
+
+
+class Prefetched:
+    """Messages in order. `position` is what the reader gets next, `fetch_offset` what we pull."""
+
+    __slots__ = ("_chunks", "fetch_offset", "messages", "position", "size_bytes")
+
+    def __init__(self, offset: int) -> None:
+        self.position = offset
+        self.fetch_offset = offset
+        self.messages = 0
+        self.size_bytes = 0
+        self._chunks: deque[_Chunk] = deque()
+
+    def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
+        """Append what a pull from `fetch_offset` found."""
+        self.fetch_offset = next_offset
+        if messages:
+            self._chunks.append(_Chunk(messages, next_offset))
+            self.messages += len(messages)
+            self.size_bytes += sum(len(message.body) for message in messages)
+        elif self._chunks:
+            self._chunks[-1].next_offset = next_offset
+        else:
+            self.position = next_offset
+
+    def take(self, limit: int) -> list[ReceivedMessage]:
+        """Return up to `limit` messages and move on behind them."""
+        taken: list[ReceivedMessage] = []
+        while self._chunks and len(taken) < limit:
+            chunk = self._chunks[0]
+            found = chunk.messages[chunk.at : chunk.at + limit - len(taken)]
+            taken += found
+            chunk.at += len(found)
+            if chunk.at == len(chunk.messages):
+                self._chunks.popleft()
+                self.position = chunk.next_offset
+            else:
+                self.position = found[-1].offset + 1
+        self.messages -= len(taken)
+        self.size_bytes -= sum(len(message.body) for message in taken)
+        return taken
+
+    def __repr__(self) -> str:
+        return f"Prefetched(position={self.position}, messages={self.messages})"

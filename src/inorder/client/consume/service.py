@@ -1,0 +1,385 @@
+"""The parts of a running consumer, put together: member, pull loops, handlers, rebalance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from inorder.client.consume.assignment import Member, Rebalancer
+from inorder.client.consume.commits import LocalOffsets, OffsetStore, RemoteOffsets
+from inorder.client.consume.concurrent import ConcurrentRunner, Lane, Returner
+from inorder.client.consume.handlers import Answers, run_directly
+from inorder.client.consume.ordered import KeyedRunner, OrderedRunner
+from inorder.client.consume.parking import Parker, Redriver
+from inorder.client.consume.pullconsumer import Target
+from inorder.client.consume.pulls import Puller
+from inorder.client.consume.queue import Holding
+from inorder.client.consume.registrations import Registration, fallback
+from inorder.client.consume.rules import commits as startoffset
+from inorder.client.consume.rules.assignment import Allocation, by_broker
+from inorder.client.consume.rules.commits import busy_interval_ms
+from inorder.client.consume.rules.keyed import KeyedQueue
+from inorder.client.consume.rules.leases import Terms
+from inorder.client.consume.rules.outcomes import EXPIRED_SCAN_MS, Park, retry_topic
+from inorder.client.consume.workers import Counts, LoopWorkers, Run, Workers, WorkersFactory
+from inorder.client.rules.routes import moment_ms, subscribe_queues
+from inorder.client.session import Session
+from inorder.disk import Files
+from inorder.errors import AlreadyClosed, InorderError, UsageError
+from inorder.logs import get_logger
+from inorder.model import ReceivedMessage, Subscription, TopicQueue
+from inorder.ordering.finished import FinishedMap
+from inorder.tasks import Patience, periodic
+from inorder.wire.requests.groups import ConsumerData
+from inorder.wire.requests.pulls import parse_subscription
+
+log = get_logger(__name__)
+
+_ROUND_MS = 5000
+"""How long a stop waits for a round of the rebalance to end by itself."""
+
+
+class Consuming:
+    """One consumer from its start to its stop."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        registrations: Mapping[str, Registration],
+        *,
+        consume_from: startoffset.ConsumeFrom,
+        clustering: bool,
+        allocation: Allocation,
+        threads: WorkersFactory | None,
+        consumer: object,
+        files: Files,
+        terms: Terms,
+    ) -> None:
+        self._session = session
+        self._config = session.config.consumer
+        self._group = group
+        self._registrations = registrations
+        self._consume_from = consume_from
+        self._clustering = clustering
+        self._threads = threads
+        self._consumer = consumer
+        self._subscriptions = self._all_subscriptions()
+        clock, counts = session.clock, Counts(since_ms=session.clock.monotonic_ms())
+        self._store = self._make_store(files)
+        self.member = member = Member(
+            session,
+            group,
+            store=self._store,
+            consume_from=consume_from,
+            clustering=clustering,
+            counts=counts,
+            terms=terms,
+        )
+        returner = Returner(session, group, holds_locks=member.holds_locks)
+        self._workers = {topic: self._make_workers(one) for topic, one in registrations.items()}
+        self._lanes = {
+            topic: Lane(one, self._workers[topic]) for topic, one in registrations.items()
+        }
+        self._concurrent = ConcurrentRunner(
+            lanes=self._lanes,
+            fallback=self._fallback,
+            clock=clock,
+            counts=counts,
+            tasks=member.tasks,
+            note=member.note,
+            send_back=returner.send_back,
+            broadcasting=not clustering,
+            handler_timeout_ms=self._config.handler_timeout_ms,
+        )
+        self._ordered = {
+            topic: self._make_ordered(one, returner)
+            for topic, one in registrations.items()
+            if one.ordered
+        }
+        self._redriver = self._set_aside_keys(member)
+        member.handle = self._handle
+        member.make_keys = self._make_keys
+        member.key_of = lambda topic: registrations[topic].key_of
+        member.pull = Puller(
+            session,
+            group,
+            clustering=clustering,
+            counts=counts,
+            done_to=member.done_to,
+            piggybacked=lambda holding, offset: member.offsets.saved(holding.queue, offset),
+            arrived=self._handle,
+            finished_to=self._passed,
+            confirmed=member.keeper.confirmed,
+            lost=member.keeper.lost,
+            look=member.keeper.look,
+        ).run
+        ordered = {topic: topic in self._ordered for topic in self._subscriptions}
+        self._rebalancer = Rebalancer(member, self._subscriptions, ordered, allocation)
+        self._rounds: asyncio.Task[None] | None = None
+        self._directs: set[asyncio.Future[Run]] = set()
+        self._started_at_ms = clock.now_ms()
+
+    @property
+    def rebalances(self) -> int:
+        """Return how many rounds there were."""
+        return self._rebalancer.rounds
+
+    async def start(self) -> None:
+        """Join the group, tell the brokers at once, and begin."""
+        member, clock = self.member, self._session.clock
+        self._store.check()
+        answers = Answers(
+            member,
+            subscriptions=lambda: tuple(self._subscriptions.values()),
+            properties=self._properties,
+            direct=self._direct,
+        )
+        self._session.join(self._data(), answers)
+        try:
+            await self._rebalancer.look()
+            await self._session.heartbeat()
+            refusal = self._session.refusal(self._group)
+            if refusal is not None:
+                raise refusal
+            await self._refuse_to_park()
+        except BaseException:
+            await self._session.leave(self._group)
+            raise
+        self._rounds = member.tasks.start(self._rebalancer.run(), name="rebalance")
+        member.tasks.start(member.keeper.keep_locks(), name="locks")
+        member.tasks.start(member.keeper.keep_leases(), name="leases")
+        busy_ms = busy_interval_ms(self._config.commit_interval_ms)
+        for action, interval_ms, name in (
+            (member.committer.all, self._config.commit_interval_ms, "commit"),
+            (member.committer.leased, busy_ms, "commit under leases"),
+            (self._clean, min(EXPIRED_SCAN_MS, self._config.handler_timeout_ms), "expired"),
+        ):
+            work = periodic(action, interval_ms=interval_ms, clock=clock, name=name)
+            member.tasks.start(work, name=name)
+
+    def halt(self) -> None:
+        """Pull nothing and begin no further message, from now on: every queue is given up."""
+        self.member.stopping = True
+        self.member.changed.set()
+        self.member.drop_all()
+        for workers in self._workers.values():
+            workers.halt()
+
+    async def stop(self, patience: Patience) -> None:
+        """Stop pulling, let handlers end, commit, release, unregister; in this order."""
+        member = self.member
+        self.halt()
+        if self._rounds is not None:
+            await asyncio.wait((self._rounds,), timeout=_ROUND_MS / 1000)
+        clean = await member.release_all(patience)
+        clean = await patience.wait_for(self._directs) and clean
+        member.committer.stop()
+        await member.tasks.stop()
+        await self._session.leave(self._group, unregister=clean)
+        for workers in self._workers.values():
+            await workers.close()
+
+    async def seek(self, queue: TopicQueue, to: Target, *, wait: bool = True) -> int:
+        """Go on with a queue elsewhere, once its handlers ended; return the offset."""
+        holding = self.member.holdings.get(queue)
+        if holding is None or not holding.live:
+            raise UsageError(f"{queue} is not ours now; see assignment()")
+        offset = await self._resolve(queue, to)
+        if wait:
+            await self.member.move(queue, offset)
+        else:
+            self.member.set_moving(queue, offset)
+        return offset
+
+    async def _resolve(self, queue: TopicQueue, to: Target) -> int:
+        if isinstance(to, int) and not isinstance(to, bool):
+            if to < 0:
+                raise UsageError(f"offset {to}: offsets begin at 0")
+            return to
+        api = await self._session.reader_of(queue)
+        if isinstance(to, datetime):
+            return await api.search_offset(queue, moment_ms(to))
+        if to == "beginning":
+            return await api.min_offset(queue)
+        if to == "end":
+            return await api.max_offset(queue)
+        raise UsageError(f"{to!r}: seek to an offset, a datetime, 'beginning' or 'end'")
+
+    # Parked keys.
+
+    def _set_aside_keys(self, member: Member) -> Redriver:
+        """Put together who parks keys, who redrives them, and the handlers of their topics."""
+        session, group = self._session, self._group
+        parker = Parker(
+            session, group, leases=member.leases, tasks=member.tasks, counts=member.counts
+        )
+        parker.changed = self._parked_known
+        member.parked_changed = self._parked_changed
+        for runner in self._ordered.values():
+            if isinstance(runner, KeyedRunner):
+                runner.parker = parker
+        return Redriver(
+            session, group, parker=parker, leases=member.leases, tasks=member.tasks,
+            suspend_ms=self._config.suspend_ms,
+        )  # fmt: skip
+
+    def _parked_changed(self, holding: Holding) -> None:
+        self._redriver.check(holding)
+        if self._redriver.parker.is_known(holding):  # else it is asked for, and comes here then
+            self._parked_known(holding)
+
+    def _parked_known(self, holding: Holding) -> None:
+        """Go on with a queue whose parked keys are known now, and with what is to be redriven."""
+        runner = self._ordered.get(holding.queue.topic)
+        if isinstance(runner, KeyedRunner):
+            self._redriver.look(holding, runner)
+        elif self._redriver.parker.view(holding).keys:
+            self._session.say_once(
+                f"parked {holding.queue}",
+                "keys of queue %s are parked, but its topic is not handled with order='key' here: "
+                "their new messages are handled before those that are parked", holding.queue,
+            )  # fmt: skip
+        self._handle(holding)
+
+    async def _refuse_to_park(self) -> None:
+        """Raise UsageError if keys cannot be parked where the messages are."""
+        for topic, one in self._registrations.items():
+            if not isinstance(one.policy, Park):
+                continue
+            if not self._clustering:
+                raise UsageError(
+                    f"on_failure=Park of topic {topic}: a group whose consumers each get all has "
+                    "nothing to set aside; use Block()"
+                )
+            route = self._session.known_route(topic)
+            queues = (
+                []
+                if route is None
+                else subscribe_queues(route, topic, self._session.key_map(topic))
+            )
+            for of_broker in by_broker(queues).values():
+                try:
+                    known = await self.member.leases.known_at(of_broker[0])
+                except InorderError as error:
+                    log.info("broker=%s is away: %s", of_broker[0].broker, error)
+                    continue
+                if not known:
+                    raise UsageError(
+                        f"on_failure=Park of topic {topic}: broker {of_broker[0].broker} is "
+                        "Apache RocketMQ, which keeps no parked keys; use DeadLetter(attempts=…) "
+                        "or Block(), or put the topic on brokers of inorder"
+                    )
+
+    # Parts.
+
+    def _all_subscriptions(self) -> dict[str, Subscription]:
+        found = {topic: one.subscription for topic, one in self._registrations.items()}
+        if self._clustering:
+            retry = retry_topic(self._group)
+            found[retry] = parse_subscription(retry, "*", self._session.clock.now_ms())
+        return found
+
+    def _make_store(self, files: Files) -> OffsetStore:
+        if self._clustering:
+            return RemoteOffsets(self._session, self._group)
+        folder = Path(self._config.offsets_dir).expanduser()
+        return LocalOffsets(files, folder, self._session.client_id, self._group)
+
+    def _make_keys(self, topic: str, finished: FinishedMap) -> KeyedQueue | None:
+        registration = self._registrations.get(topic)
+        if registration is None or registration.key_of is None:
+            return None
+        return KeyedQueue(
+            finished.base,
+            key_of=registration.key_of,
+            keyless=registration.keyless,
+            finished=finished,
+        )
+
+    def _passed(self, holding: Holding, offset: int) -> None:
+        """Note that a pull went over messages that are not for us, or are done."""
+        self.member.note(holding.queue, offset)
+        self.member.committer.idle(holding)
+
+    def _make_workers(self, registration: Registration) -> Workers:
+        clock = self._session.clock
+        if registration.is_async:
+            return LoopWorkers(registration.call, registration.concurrency, clock, self._consumer)
+        assert self._threads is not None, "plain handlers were refused when they were registered"
+        return self._threads(registration.call, registration.concurrency, clock, self._consumer)
+
+    def _make_ordered(
+        self, registration: Registration, returner: Returner
+    ) -> OrderedRunner | KeyedRunner:
+        kind: Callable[..., OrderedRunner | KeyedRunner] = KeyedRunner
+        if registration.key_of is None:
+            kind = partial(OrderedRunner, run_max_ms=self._config.run_max_ms)
+        return kind(
+            registration,
+            self._workers[registration.topic],
+            clock=self._session.clock,
+            counts=self.member.counts,
+            tasks=self.member.tasks,
+            note=self.member.note,
+            dead_letter=returner.dead_letter,
+            suspend_ms=self._config.suspend_ms,
+        )
+
+    def _fallback(self, topic: str) -> Lane:
+        lane = self._lanes.get(topic)
+        if lane is None:
+            one = fallback(topic)
+            lane = self._lanes[topic] = Lane(one, LoopWorkers(one.call, 1, self._session.clock))
+            self._workers[topic] = lane.workers
+        return lane
+
+    def _handle(self, holding: Holding) -> None:
+        runner = self._ordered.get(holding.queue.topic)
+        if runner is not None:
+            runner.pump(holding)
+        else:
+            self._concurrent.pump(holding)
+
+    async def _clean(self) -> None:
+        if self._clustering:
+            await self._concurrent.clean(
+                [holding for holding in self.member.holdings.values() if not holding.ordered]
+            )
+
+    async def _direct(self, message: ReceivedMessage) -> tuple[Run, Registration]:
+        if self.member.stopping:
+            raise AlreadyClosed("this consumer stops; it begins no further message")
+        lane = self._lanes.get(message.topic) or self._fallback(message.topic)
+        running = asyncio.ensure_future(run_directly(lane.workers.submit, message))
+        self._directs.add(running)
+        running.add_done_callback(self._directs.discard)
+        return await asyncio.shield(running), lane.registration
+
+    def _data(self) -> ConsumerData:
+        where = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}
+        begin = self._consume_from
+        return ConsumerData(
+            self._group,
+            "CONSUME_PASSIVELY",
+            "CLUSTERING" if self._clustering else "BROADCASTING",
+            where[begin] if isinstance(begin, str) else "CONSUME_FROM_TIMESTAMP",
+            tuple(self._subscriptions.values()),
+        )
+
+    def _properties(self) -> dict[str, str]:
+        """Return what RocketMQ's tools show of a consumer."""
+        session = self._session.statistics()
+        return {
+            "PROP_CLIENT_VERSION": "V5_3_3",
+            "PROP_CONSUMEORDERLY": "true" if self._ordered else "false",
+            "PROP_CONSUMER_START_TIMESTAMP": str(self._started_at_ms),
+            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+            "PROP_NAMESERVER_ADDR": f"{session.name_server};",
+            "PROP_THREADPOOL_CORE_SIZE": str(
+                sum(one.concurrency for one in self._registrations.values())
+            ),
+        }

@@ -1,0 +1,1 @@
+"""What the client decides about routes, key maps, name servers and receipts. No I/O."""

@@ -1,0 +1,298 @@
+"""From a message to what is sent: checks, properties, compression, the cutting of batches.
+
+Everything that is wrong with a message is found here, before anything leaves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
+
+from inorder.client.send.rules import WINDOW_MAX
+from inorder.config import ClientConfig
+from inorder.errors import LocalProtocolError, MessageIllegal, UsageError
+from inorder.model import Message, key_text
+from inorder.wire import properties as names
+from inorder.wire.compression import COMPRESSION_FLAGS, compress_body
+from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
+from inorder.wire.properties import PROPERTIES_BYTES_MAX, format_properties
+from inorder.wire.requests.sendframes import json_text
+from inorder.wire.requests.sends import BatchItem
+
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
+_OURS: Final = frozenset({names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.WAIT})
+_NUMBERS: Final = frozenset({PRODUCER_ID, SEQUENCE, PREDECESSOR})
+_NOT_YET: Final = frozenset(
+    {
+        names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC,
+        names.TRAN_MSG,
+    }
+)  # fmt: skip
+_BATCH_PROPERTIES: Final = json_text(format_properties({names.WAIT: "true"}))
+_BATCH_ITEM_BYTES: Final = 22
+_NUMBER_BYTES: Final = 64
+"""About what the properties take that number an item of a batch."""
+_NUMBER_BYTES_MAX: Final = 256
+"""What they take at most, with the longest name of a producer."""
+_TEXT_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - _NUMBER_BYTES_MAX
+_CHECK_CHARS: Final = _TEXT_BYTES_MAX // 4
+
+
+class Outgoing:
+    """The content of one request: a message, or messages of one queue.
+
+    `properties` are JSON already. A batch has its messages in `items`: their numbers are put in
+    when it is written.
+    """
+
+    __slots__ = (
+        "body",
+        "born_at_ms",
+        "flag",
+        "ids",
+        "items",
+        "properties",
+        "sequences",
+        "sys_flag",
+    )
+
+    def __init__(
+        self,
+        ids: tuple[str, ...],
+        body: bytes,
+        properties: bytes,
+        born_at_ms: int,
+        *,
+        sys_flag: int = 0,
+        flag: int = 0,
+        items: Sequence[BatchItem] | None = None,
+        sequences: tuple[int, ...] = (),
+    ) -> None:
+        self.ids = ids
+        self.body = body
+        self.properties = properties
+        self.born_at_ms = born_at_ms
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.items = items
+        self.sequences = sequences
+
+    def pick(self, indexes: Sequence[int]) -> Outgoing:
+        """Return a request of some of a batch's messages."""
+        assert self.items is not None, "a batch"
+        return Outgoing(
+            tuple(self.ids[index] for index in indexes), self.body, self.properties,
+            self.born_at_ms, sys_flag=self.sys_flag, flag=self.flag,
+            items=[self.items[index] for index in indexes],
+            sequences=tuple(self.sequences[index] for index in indexes) if self.sequences else (),
+        )  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        """Return how many messages it has."""
+        return len(self.ids)
+
+
+def compose(  # noqa: PLR0917 - by place, for it is called for every message
+    topic: str,
+    body: bytes,
+    key: str | None,
+    tag: str | None,
+    keys: Sequence[str],
+    properties: Mapping[str, str] | None,
+    message_id: str,
+    born_at_ms: int,
+    config: ClientConfig,
+    *,
+    flag: int = 0,
+    sequences: tuple[int, ...] = (),
+    delay_level: int = 0,
+) -> Outgoing:
+    """Return the request of a message. Raises MessageIllegal, UsageError, LocalProtocolError."""
+    # hot: 2 us.
+    if type(topic) is not str:
+        check_topic_type(topic, body)
+    check_topic(topic)
+    text = _properties(body, key, tag, keys, properties, message_id, config)
+    if delay_level:
+        text += format_properties({names.DELAY: str(delay_level)})
+    sys_flag = 0
+    if len(body) >= config.compress_above_bytes and config.compression != "none":
+        packed = compress_body(config.compression, body)
+        if len(packed) < len(body):
+            body, sys_flag = packed, COMPRESSION_FLAGS[config.compression]
+    return Outgoing(
+        (message_id,), body, json_text(text), born_at_ms, sys_flag=sys_flag, flag=flag,
+        sequences=sequences,
+    )  # fmt: skip
+
+
+def compose_items(
+    messages: Sequence[Message], message_ids: Sequence[str], config: ClientConfig
+) -> list[BatchItem]:
+    """Return messages as they stand in a batch. Raises as `compose` does.
+
+    The flags of a request count for all of it, so that bodies are not packed here.
+    """
+    items = []
+    for message, id_ in zip(messages, message_ids, strict=True):
+        text = _properties(
+            message.body, message.key, message.tag, message.keys, message.properties, id_, config
+        )
+        items.append(BatchItem(message.flag, message.body, text.encode()))
+    return items
+
+
+def compose_batch(
+    items: Sequence[BatchItem],
+    message_ids: Sequence[str],
+    born_at_ms: int,
+    config: ClientConfig,
+    *,
+    sequences: Sequence[int] = (),
+) -> list[Outgoing]:
+    """Return the requests of items of one queue, in order, each below the limit of a batch."""
+    limit = min(config.batch_bytes_max, config.message_bytes_max)
+    return [
+        Outgoing(
+            tuple(message_ids[first:end]), b"", _BATCH_PROPERTIES, born_at_ms,
+            items=items[first:end], sequences=tuple(sequences[first:end]),
+        )
+        for first, end in _cuts(items, limit)
+    ]  # fmt: skip
+
+
+def _cuts(items: Sequence[BatchItem], limit: int) -> Iterator[tuple[int, int]]:
+    """Return where to cut: as few parts as the limits allow; a part has at least one item."""
+    first = size = 0
+    for index, item in enumerate(items):
+        bytes_ = _BATCH_ITEM_BYTES + len(item.body) + len(item.properties) + _NUMBER_BYTES
+        if index > first and (size + bytes_ > limit or index - first == WINDOW_MAX):
+            yield first, index
+            first, size = index, 0
+        size += bytes_
+    if first < len(items):
+        yield first, len(items)
+
+
+def _properties(  # noqa: PLR0917 - as above
+    body: bytes,
+    key: str | None,
+    tag: str | None,
+    keys: Sequence[str],
+    more: Mapping[str, str] | None,
+    message_id: str,
+    config: ClientConfig,
+) -> str:
+    """Check the parts of a message and return its properties, encoded."""
+    if type(body) is not bytes or not 0 < len(body) <= config.message_bytes_max:
+        _check_body(body, config.message_bytes_max)
+    text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
+    if more:
+        _check_properties(more)
+        text += format_properties(more)
+    if tag is not None:
+        text += f"TAGS\x01{_checked(tag, 'tag=')}\x02"
+    if keys:
+        text += f"KEYS\x01{_checked(' '.join(words(keys)), 'keys=')}\x02"
+    if key is not None:
+        text += f"__SHARDINGKEY\x01{_checked(key, 'key=')}\x02"
+    if len(text) > _CHECK_CHARS and len(text.encode()) > _TEXT_BYTES_MAX:
+        raise MessageIllegal(
+            f"the properties have more than {_TEXT_BYTES_MAX} bytes; put data into the body"
+        )
+    return text
+
+
+def _checked(value: str, argument: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{argument} is {value!r}, a {type(value).__name__}; give text")
+    if not value:
+        raise UsageError(
+            f"{argument} is empty; give at least one character, or leave {argument} out"
+        )
+    if "\x01" in value or "\x02" in value:
+        raise LocalProtocolError(
+            f"{argument} holds \\x01 or \\x02, which separate the properties of a message; give "
+            "text without them"
+        )
+    return value
+
+
+def _check_properties(more: Mapping[str, str]) -> None:
+    if not isinstance(more, Mapping):
+        raise UsageError(
+            f"properties= is a {type(more).__name__}; give a dict of texts, as in "
+            '{"source": "web"}'
+        )
+    for name, value in more.items():
+        for what, text in (("name", name), ("value", value)):
+            if not isinstance(text, str):
+                raise UsageError(
+                    f"property {name!r} has the {what} {text!r}, a {type(text).__name__}; names "
+                    f"and values of properties are texts: write str({text!r})"
+                )
+    found = more.keys()
+    if not found.isdisjoint(_OURS):
+        reserved = ", ".join(sorted(_OURS & found))
+        raise UsageError(f"properties {reserved} are set by key=, tag= and keys=")
+    if not found.isdisjoint(_NUMBERS):
+        reserved = ", ".join(sorted(_NUMBERS & found))
+        raise UsageError(f"properties {reserved} are the producer's own")
+    if not found.isdisjoint(_NOT_YET):
+        refused = ", ".join(sorted(_NOT_YET & found))
+        raise UsageError(
+            f"properties {refused}: a delay is given by delay= or delay_level=; transactional "
+            "messages and those for a time of day are not supported yet"
+        )
+
+
+def words(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return keys as they are kept in a message; a text is probably a mistake."""
+    if isinstance(keys, str):
+        raise UsageError("keys= takes a list of words; for one word write keys=[word]")
+    return tuple(word if type(word) is str else key_text(word) for word in keys)
+
+
+def check_topic_type(topic: object, body: object) -> None:
+    """Refuse what is no text, with what probably went wrong."""
+    if isinstance(topic, str):
+        return  # of a class of its own
+    if isinstance(topic, bytes) and isinstance(body, str):
+        raise UsageError(
+            f"topic and body are swapped: the topic is the bytes {topic[:32]!r}, the body the text "
+            f"{body[:32]!r}; call send(topic, body), as in send('orders', b'paid')"
+        )
+    raise UsageError(
+        f"the topic is {topic!r:.64}, a {type(topic).__name__}; give its name as text, as in "
+        "send('orders', b'paid')"
+    )
+
+
+@lru_cache(1024)
+def check_topic(topic: str) -> None:
+    """Refuse what is no name of a topic."""
+    if not _TOPIC.fullmatch(topic):
+        raise UsageError(
+            f"{topic!r} is no topic; a name has 1 to 127 letters, digits, '_', '-', '%' or '|'"
+        )
+
+
+def _check_body(body: object, limit: int) -> None:
+    if not isinstance(body, bytes):
+        kinds: dict[type, str] = {
+            str: "text.encode()",
+            bytearray: "bytes(body)",
+            memoryview: "bytes(body)",
+        }
+        how = kinds.get(type(body), "json.dumps(value).encode(), for example")
+        raise UsageError(f"the body is a {type(body).__name__}; give bytes ({how})")
+    if not body:
+        raise MessageIllegal("the body is empty; a message needs at least one byte")
+    if len(body) > limit:
+        raise MessageIllegal(
+            f"the body has {len(body)} bytes, the limit is {limit} (message_bytes_max); "
+            "split it, or raise the limit here and at the broker"
+        )

@@ -1,1 +1,0 @@
-"""Decisions of the client, without I/O, clock or randomness."""
