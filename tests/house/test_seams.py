@@ -17,10 +17,10 @@ THREAD_NAMES = re.compile(r"(\basyncio\.to_thread|\.run_in_executor)$")
 THREADS_IN = {
     "broker/offload.py",
     "sync/portal.py",
-    "sync/calls.py",  # what goes in and out of the portal
-    "sync/ending.py",  # who waits for the end of an object
-    "sync/sends.py",  # callers that wait for room; what they and the loop both count
-    "sync/express.py",  # the caller's own thread; a lock, so that there is one at a time
+    "sync/portal.py",  # what goes in and out of the portal
+    "sync/portal.py",  # who waits for the end of an object
+    "sync/producer.py",  # callers that wait for room; what they and the loop both count
+    "sync/direct.py",  # the caller's own thread; a lock, so that there is one at a time
     "sync/workers.py",
     "testing/simloop.py",  # has no threads: it names the type of the executor that it replaces
 }

@@ -12,7 +12,7 @@ import inorder
 import inorder.testing
 from inorder.config import BrokerConfig, ClientConfig, StoreConfig
 from inorder.errors import MessageIllegal, TransportError
-from inorder.sync.express import LONE_SENDS
+from inorder.sync.direct import LONE_SENDS
 from inorder.testing import RunningBroker
 
 QUICK = ClientConfig(retry_first_ms=5, retry_max_ms=20, send_timeout_ms=10_000)

@@ -13,7 +13,7 @@ import inorder
 import inorder.aio
 import inorder.testing
 from inorder.errors import UsageError
-from inorder.sync.express import LONE_SENDS
+from inorder.sync.direct import LONE_SENDS
 from inorder.testing import RunningBroker
 
 

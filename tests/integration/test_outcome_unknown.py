@@ -16,7 +16,7 @@ import inorder.testing
 from inorder.config import BrokerConfig, ClientConfig, StoreConfig
 from inorder.errors import BrokerError, OutcomeUnknown, SystemError_
 from inorder.model import SendStatus
-from inorder.sync.express import LONE_SENDS
+from inorder.sync.direct import LONE_SENDS
 from inorder.testing import RunningBroker
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.header import Command

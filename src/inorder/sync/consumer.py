@@ -1,15 +1,23 @@
 """The consumer for code that blocks; see `inorder.client.consume.consumer`. Plain handlers run in threads.
 
 Nothing runs before `start`: a module can make a consumer and register handlers when it is imported.
+
+SIGINT and SIGTERM as a way to end a call that waits.
+
+Nothing is raised: an exception at an arbitrary line of the main thread could leave a lock held or a
+wake-up unsent. The signal only asks for the end, and whoever waits returns when it comes.
 """
 
 from __future__ import annotations
 
+import signal
 import ssl
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Any, Final
 
 from inorder.client.consume import consumer as twin
 from inorder.client.consume.hooks import Hook
@@ -24,13 +32,40 @@ from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NotStarted
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.sync.ending import Ending
-from inorder.sync.portal import Portal
+from inorder.sync.portal import Ending, Portal
 from inorder.sync.portal import lease as lease_portal
-from inorder.sync.signals import signals_ask
 from inorder.sync.workers import ThreadWorkers
 
 log = get_logger(__name__)
+
+_NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def signals_ask(end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` when the first one comes; not in other threads than the main one.
+
+    The next one finds what was there before: it ends the program, or does what the program says.
+    """
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number in list(before):
+            signal.signal(number, before.pop(number))
+
+    def received(number: int, frame: FrameType | None) -> None:
+        restore()
+        end()
+
+    try:
+        for number in _NUMBERS:
+            before[number] = signal.signal(number, received)
+    except ValueError:
+        pass  # only the main thread gets signals; this is another one
+    try:
+        yield
+    finally:
+        restore()
 
 
 class Consumer:

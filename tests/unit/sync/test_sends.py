@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from inorder.sync.sends import SendFuture
+from inorder.sync.producer import SendFuture
 
 
 def test_ctrl_c_while_a_future_is_made_leaves_nothing_to_say(monkeypatch):
