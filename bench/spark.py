@@ -33,7 +33,7 @@ from bench.kafka import Kafka, spark_jars
 from bench.kafka import missing as kafka_missing
 from bench.process import Child, StartFailed
 from bench.systems import ROOT, Ours
-from inorder.spark.failing import as_ours
+from inorder.spark.jobs.progress import as_ours
 
 QUEUES = 4
 TASKS = 2
@@ -189,7 +189,7 @@ def run_spark(plan: SparkPlan, say: Say) -> Measured:
 
 
 def _session(folder: Path, with_kafka: bool) -> Any:
-    from inorder.spark.sessions import session
+    from inorder.spark.session import session
 
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from inorder.spark.schema import arrow_schema, chosen, spark_schema
+from inorder.spark.source.options import arrow_schema, chosen, spark_schema
 
 BODY_BYTES = 200
 KEYS = 1000

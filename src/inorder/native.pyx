@@ -573,7 +573,7 @@ def enter(values, bytes chosen not None, int32_t first):
         slots[slot_in[index]] = first + <int32_t>index
 
 
-# -- pull answers: spark/columns.py ----------------------------------------------------------------
+# -- pull answers: spark/source/columns.py ----------------------------------------------------------------
 
 def read_records(bytes data not None, bint check_crc, library):
     """Return the heads of all records of an answer as columns of i64, None if one is not plain.
@@ -733,7 +733,7 @@ cdef bint find_property(
     return True
 
 
-# -- rows of a sink: spark/packing.py --------------------------------------------------------------
+# -- rows of a sink: spark/sink/packing.py --------------------------------------------------------------
 
 cdef struct Column:
     const uint8_t* validity

@@ -21,7 +21,7 @@ PURE = [
     "checker",
     "nameserver/rules.py",
     "nameserver/rules.py",
-    "spark/planning.py",
+    "spark/source/rules.py",
 ]
 
 

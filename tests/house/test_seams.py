@@ -37,14 +37,14 @@ CLOCK_IN = {
     "cli/demoparking.py": "the same",
     "cli/benching.py": "the same, in more detail",
     "spark/cluster.py": "blocks in a worker of Spark, where nothing is simulated",
-    "spark/source.py": "the same in the driver",
-    "spark/sending.py": "the same, in the task of a sink",
-    "spark/jobs/lagging.py": "waits between samples of a running system",
-    "spark/jobs/replaying.py": "keeps to a rate in a worker of Spark",
-    "spark/queueruns.py": "the same in a task; what follows from it is decided once",
-    "spark/parking.py": "keeps redrives to their rate in a task",
-    "spark/parkreports.py": "waits in a task until there is room",
-    "spark/maps.py": "waits in a task for brokers that move keys",
+    "spark/source/service.py": "the same in the driver",
+    "spark/sink/sender.py": "the same, in the task of a sink",
+    "spark/jobs/lag.py": "waits between samples of a running system",
+    "spark/jobs/replay.py": "keeps to a rate in a worker of Spark",
+    "spark/ordered/service.py": "the same in a task; what follows from it is decided once",
+    "spark/ordered/parking.py": "keeps redrives to their rate in a task",
+    "spark/ordered/parking.py": "waits in a task until there is room",
+    "spark/ordered/maps.py": "waits in a task for brokers that move keys",
 }
 
 RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|os\.urandom)$")
@@ -68,11 +68,11 @@ FILES_IN = {
     "cli/lines.py": "messages to send come from files that a person names",
     "cli/failures.py": "output that nobody reads any more goes nowhere",
     "cli/profiles.py": "the profiles of a person, read before anything starts",
-    "spark/java.py": "a wrapper in the user's cache, for another program",
-    "spark/workerpython.py": "a wrapper in the user's cache, for another program",
-    "spark/sessions.py": "a settings file for the JVM",
+    "spark/session.py": "a wrapper in the user's cache, for another program",
+    "spark/session.py": "a wrapper in the user's cache, for another program",
+    "spark/session.py": "a settings file for the JVM",
     "spark/jobs/files.py": "archives go through Arrow's file systems; local ones are synced",
-    "spark/versionfiles.py": "states of a query, in a folder that all executors see",
+    "spark/ordered/storage.py": "states of a query, in a folder that all executors see",
     "testing/cluster.py": "a temporary directory for a cluster of a test",
     "testing/hosted.py": "the same for a broker of a test",
 }
@@ -83,7 +83,7 @@ ENVIRONMENT_IN = {
     "cli/settings.py": "the reader of settings; everything else gets them as arguments",
     "cli/oncluster.py": "which cluster a person means when no option says it",
     "cli/completing.py": "the same, while a person types",
-    "spark/sessions.py": "Spark and Java are configured by it",
+    "spark/session.py": "Spark and Java are configured by it",
     "client/nameservers.py": "which name servers a client means that is given none",
 }
 

@@ -977,14 +977,14 @@ MUTANTS = [
     # The Spark sink.
     Mutant(
         "rows-share-a-number", "A12", "further rows of a message have the number of its first",
-        "inorder.spark.packedsink",
+        "inorder.spark.sink.sender",
         "                found = found + _sub_index(same, last & ((1 << self._shift) - 1))\n",
         "                pass\n",
         "tests/spark/test_packed_sink.py::test_a_task_that_is_repeated_sends_what_is_missing",
     ),
     Mutant(
         "late-row-has-its-offset", "A12", "the row of a message that waited is below those written",
-        "inorder.spark.rows",
+        "inorder.spark.ordered.outputs",
         "pa.array(range(at, at + count), pa.int64())",
         "found.column(SOURCES[3])",
         "tests/unit/spark/test_row_numbers.py::"
@@ -992,35 +992,35 @@ MUTANTS = [
     ),
     Mutant(
         "out-of-order-is-sent", "A12", "rows out of order are dropped in silence",
-        "inorder.spark.packedsink",
+        "inorder.spark.sink.sender",
         "        wrong = np.flatnonzero(found <= before)\n",
         "        wrong = np.flatnonzero(found < -1)\n",
         "tests/spark/test_packed_sink.py::test_numbers_of_the_users_own",
     ),
     Mutant(
         "one-name-for-all-versions", "A12", "numbers of a key map's versions lie in one row",
-        "inorder.spark.state.mapnames",
+        "inorder.spark.sink.rules",
         '    return name if version <= 1 else f"{name}@{version}"\n',
         "    return name\n",
         "tests/spark/test_packed_sink.py::test_a_batch_is_repeated_between_resizes",
     ),
     Mutant(
         "past-versions-are-not-asked", "A12", "what was stored before a resize is stored again",
-        "inorder.spark.state.mapnames",
+        "inorder.spark.sink.rules",
         "        return version >= self.version\n",
         "        return False\n",
         "tests/spark/test_packed_sink.py::test_a_batch_is_repeated_between_resizes",
     ),
     Mutant(
         "requests-ahead-are-forgotten", "A12", "only the rows at hand are sent again, not all open",
-        "inorder.spark.sending",
+        "inorder.spark.sink.sender",
         "for rows in (*(sent.rows for sent in self._open), *more)}\n",
         "for rows in more}\n",
         "tests/spark/test_packed_sink.py::test_requests_behind_one_that_failed_are_refused",
     ),
     Mutant(
         "answers-are-not-awaited", "A12", "a task ends before its last rows are stored",
-        "inorder.spark.sending",
+        "inorder.spark.sink.sender",
         "            self._await(0)\n        except",
         "            self._await(AHEAD_MAX)\n        except",
         "tests/spark/test_packed_sink.py::test_a_task_ends_when_its_last_rows_are_stored",

@@ -11,14 +11,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StringType, StructField, StructType
 
 from inorder.client.consume.rules.outcomes import Policy, redeliveries_max
-from inorder.spark import queueruns
-from inorder.spark.options import parse
-from inorder.spark.queueruns import Plan, run_task
-from inorder.spark.rows import Rows
-from inorder.spark.servers import Servers, Tls
-from inorder.spark.source import StreamReader
-from inorder.spark.state.lines import Limits
-from inorder.spark.versionfiles import _cache
+from inorder.spark.cluster import Servers, Tls
+from inorder.spark.ordered import service as queueruns
+from inorder.spark.ordered.outputs import Rows
+from inorder.spark.ordered.rules import Limits
+from inorder.spark.ordered.service import Plan, run_task
+from inorder.spark.ordered.storage import _cache
+from inorder.spark.source.options import parse
+from inorder.spark.source.service import StreamReader
 
 SCHEMA = StructType([StructField("key", StringType()), StructField("body", StringType())])
 

@@ -7,9 +7,9 @@ import contextlib
 import pytest
 
 from inorder.errors import CorruptRecord
-from inorder.spark.options import SourceOptions
-from inorder.spark.planning import Range
-from inorder.spark.reading import Portion, read
+from inorder.spark.source.options import SourceOptions
+from inorder.spark.source.rules import Range
+from inorder.spark.source.service import Portion, read
 from tests.integration.test_damaged_messages import BAD, COUNT, QUEUE, TOPIC, damaged
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -12,8 +12,8 @@ import inorder
 from inorder.errors import ConfigError, InorderError
 from inorder.model import Message
 from inorder.spark.jobs.files import Folder
-from inorder.spark.jobs.layout import holes, sift
-from inorder.spark.jobs.steps import Step
+from inorder.spark.jobs.progress import Step
+from inorder.spark.jobs.rules import holes, sift
 from tests.spark.jobkit import check_in_order, fill, forget_last_commit, stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]

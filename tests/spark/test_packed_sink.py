@@ -10,10 +10,10 @@ import pytest
 import inorder
 from inorder.errors import ConnectionLost, InorderError, TopicNotRouted
 from inorder.net.blocking import BlockingConnection
-from inorder.spark import packing
 from inorder.spark.cluster import Cluster
-from inorder.spark.sending import AHEAD_MAX, Sender
-from inorder.spark.sink import OutOfOrder, parse, send_rows
+from inorder.spark.sink import packing
+from inorder.spark.sink.sender import AHEAD_MAX, Sender
+from inorder.spark.sink.service import OutOfOrder, parse, send_rows
 from inorder.wire.requests.producers import ProducerState
 from inorder.wire.requests.sendframes import by_map
 from inorder.wire.requests.sends import decode_batch
@@ -207,7 +207,7 @@ def test_so_many_requests_go_ahead_and_no_more(
 def test_an_older_attempt_is_shut_out(results: str) -> None:
     """Who said hello later has the name; the attempt before it cannot store anything."""
     from inorder.errors import ProducerStale
-    from inorder.spark.packedsink import PackedSink
+    from inorder.spark.sink.sender import PackedSink
 
     options = parse({"namesrv": results, "topic": "results", "sinkId": "copy"}, list(SCHEMA.names))
     old, new = PackedSink(options), PackedSink(options)

@@ -14,9 +14,9 @@ import inorder
 from inorder.config import BrokerConfig
 from inorder.errors import CodeNotSupported, UsageError
 from inorder.model import Message, TopicQueue
-from inorder.spark import queueruns
 from inorder.spark.cluster import Cluster
-from inorder.spark.parkreports import ParkingFull, Reports
+from inorder.spark.ordered import service as queueruns
+from inorder.spark.ordered.parking import ParkingFull, Reports
 from inorder.testing import broker
 from tests.spark.barequery import BareQuery, Killed
 
@@ -344,7 +344,8 @@ def test_what_is_decided_and_finds_no_room_stops_the_query(
     small: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says what to do, and goes on when that is done."""
-    from inorder.spark import parking, parkreports
+    from inorder.spark.ordered import parking
+    from inorder.spark.ordered import parking as parkreports
 
     monkeypatch.setattr(parkreports, "FULL_PAUSE_S", 0)
     small.fill(60)

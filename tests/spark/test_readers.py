@@ -11,10 +11,10 @@ import pytest
 
 import inorder
 from inorder.errors import ConfigError, InorderError
-from inorder.spark import source as module
-from inorder.spark.options import parse
-from inorder.spark.planning import DataLoss
-from inorder.spark.source import PushingReader, Reader, StreamReader
+from inorder.spark.source import service as module
+from inorder.spark.source.options import parse
+from inorder.spark.source.rules import DataLoss
+from inorder.spark.source.service import PushingReader, Reader, StreamReader
 from tests.spark.jobkit import fill, stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -238,8 +238,8 @@ def test_the_sink_delays_and_keeps_properties(namesrv: str) -> None:
     """Rows with a delay level come later, once each; properties of the system are left out."""
     import pyarrow as pa
 
-    from inorder.spark.sink import parse as sink_options
-    from inorder.spark.sink import send_rows
+    from inorder.spark.sink.service import parse as sink_options
+    from inorder.spark.sink.service import send_rows
 
     made = [
         {"body": f"{at}".encode(), "key": f"k{at % 2}" if at % 3 else None, "tag": "t",
@@ -274,8 +274,8 @@ def test_results_at_least_once_say_where_they_come_from(namesrv: str) -> None:
     """The property is there where no number says it; an audit reads both."""
     import pyarrow as pa
 
-    from inorder.spark.sink import SOURCE, send_rows
-    from inorder.spark.sink import parse as sink_options
+    from inorder.spark.sink.service import SOURCE, send_rows
+    from inorder.spark.sink.service import parse as sink_options
 
     row = {"body": b"x", "key": "k", "source_topic": "orders", "source_broker": BROKER,
            "source_queue": 1, "source_offset": 17}  # fmt: skip
@@ -289,7 +289,7 @@ def test_small_batches_are_joined_in_their_order(
     namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many queues with few messages each are few batches; large ones stay as they are."""
-    from inorder.spark import reading
+    from inorder.spark.source import service as reading
 
     fill(namesrv, 400)
     monkeypatch.setattr(reading, "ROWS_MIN", 150)

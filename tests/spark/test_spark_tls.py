@@ -15,9 +15,8 @@ import inorder
 from inorder.errors import ConfigError, ConnectFailed, TransportError
 from inorder.model import Message
 from inorder.spark import cluster
-from inorder.spark.cluster import Cluster
-from inorder.spark.servers import Servers, Tls
-from inorder.spark.sink import LINEAGE
+from inorder.spark.cluster import Cluster, Servers, Tls
+from inorder.spark.sink.service import LINEAGE
 from tests.spark.barequery import BareQuery
 from tests.spark.jobkit import command, environment
 
@@ -113,7 +112,7 @@ def test_ordered_processing_encrypts(
 def test_jobs_encrypt(spark: Any, secure: Servers, tmp_path: Path) -> None:
     """An archive; what the tasks of a replay get; a command with the options that all have."""
     from inorder.spark.jobs import archive
-    from inorder.spark.jobs.replaying import ReplayOptions, ReplaySource, _words
+    from inorder.spark.jobs.replay import ReplayOptions, ReplaySource, _words
 
     fill(secure, "paid", 50)
     done = archive(spark, namesrv=secure.namesrv, tls=secure.tls, topic="paid",

@@ -41,7 +41,7 @@ def handler_of(folder: str, die: str, code: int, parks: bool) -> Any:
 
     def hook() -> None:
         """Let this worker die beside the decision of a batch."""
-        from inorder.spark.versionfiles import QueueFolder
+        from inorder.spark.ordered.storage import QueueFolder
 
         real = getattr(QueueFolder, "undisturbed", None) or QueueFolder.decide
         QueueFolder.undisturbed = real  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from inorder.spark.jobs.steps import Step
+    from inorder.spark.jobs.progress import Step
 
 TOPIC: Final = "orders"
 RESULTS: Final = "order-results"

@@ -75,7 +75,7 @@ class Samples:
 
 def run_spark_demo(orders: int, picture: str, output: Output = Output.TABLE) -> None:
     """Play this part and print it; exit with 1 if the audit found anything."""
-    from inorder.spark.sessions import check_packages
+    from inorder.spark.session import check_packages
 
     check_packages()
     chatty = output is Output.TABLE
@@ -289,7 +289,7 @@ async def _until(condition: Callable[[], bool], what: str) -> None:
 
 def draw(samples: Samples, path: Path) -> None:
     """Draw throughput, lag and the kill."""
-    from inorder.spark.picture import Curve, Mark, Panel, png
+    from inorder.spark.jobs.picture import Curve, Mark, Panel, png
 
     at_s = samples.at_s
     rates = [

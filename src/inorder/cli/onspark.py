@@ -20,7 +20,7 @@ from inorder.cli.progress import progress
 
 if TYPE_CHECKING:
     from inorder.cli.oncluster import Cluster
-    from inorder.spark.jobs.steps import Step, Watch
+    from inorder.spark.jobs.progress import Step, Watch
 
 T = TypeVar("T")
 Job = Callable[[Any, dict[str, Any], "Watch"], T]
@@ -50,7 +50,7 @@ def run_job(
 ) -> T:
     """Start Spark, run a job with a progress bar, stop Spark; return what the job returned."""
     from inorder.cli.values import parse_pairs
-    from inorder.spark.failing import as_ours
+    from inorder.spark.jobs.progress import as_ours
 
     settings = parse_pairs(conf, "--conf")
     servers = servers_of(target)
@@ -66,7 +66,7 @@ def servers_of(target: Cluster) -> dict[str, Any]:
 
     Raises ConfigError for a bad file.
     """
-    from inorder.spark.servers import Tls
+    from inorder.spark.cluster import Tls
 
     found = target.target()
     if found.context() is None:
@@ -83,7 +83,7 @@ def servers_of(target: Cluster) -> dict[str, Any]:
 @contextlib.contextmanager
 def spark_session(master: str | None, conf: dict[str, str]) -> Iterator[Any]:
     """Give a session of ours, and stop it. Raises ConfigError if Spark is not there."""
-    from inorder.spark.sessions import check_packages, session
+    from inorder.spark.session import check_packages, session
 
     check_packages()
     spark = session(master, conf=conf)

@@ -15,7 +15,7 @@ from inorder.cli.onspark import ConfOption, MasterOption, run_job, servers_of, w
 from inorder.cli.render import Output, as_json, put_page, table
 
 if TYPE_CHECKING:
-    from inorder.spark.jobs.steps import Watch
+    from inorder.spark.jobs.progress import Watch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,7 +66,7 @@ def archive(
     """Write a topic to Parquet files by day and queue, each message once; goes on where it was."""
 
     def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
-        from inorder.spark.jobs.archiving import archive
+        from inorder.spark.jobs.archive import archive
 
         return archive(
             spark, **servers, topic=topic, path=path, group=group, tag=tag, batch=batch,
@@ -107,7 +107,7 @@ def replay(
     """Send an archive to a topic, in order, each message once; goes on where it was."""
 
     def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
-        from inorder.spark.jobs.replaying import replay
+        from inorder.spark.jobs.replay import replay
 
         return replay(
             spark, path=path, **servers, topic=topic, source=source, replay_id=replay_id,
@@ -161,7 +161,7 @@ def audit(
     """
 
     def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
-        from inorder.spark.jobs.auditing import audit
+        from inorder.spark.jobs.audit import audit
 
         return audit(
             spark, topic=topic, **servers, archive=archive, results=results, parquet=parquet,
@@ -240,10 +240,10 @@ def lag(
 ) -> None:
     """Sample how far a group is behind, over time; `inorder lag` shows it once."""
     if path is not None:
-        from inorder.spark.sessions import check_packages
+        from inorder.spark.session import check_packages
 
         check_packages()
-    from inorder.spark.jobs.lagging import lag_over_time
+    from inorder.spark.jobs.lag import lag_over_time
 
     with watched("samples") as watch:
         done = lag_over_time(

@@ -13,7 +13,7 @@ from inorder.cli.onspark import ConfOption, MasterOption, run_job
 from inorder.cli.render import Output, as_json, put_line, put_page
 
 if TYPE_CHECKING:
-    from inorder.spark.jobs.steps import Watch
+    from inorder.spark.jobs.progress import Watch
 
 
 @on_cluster
@@ -45,7 +45,7 @@ def orders(
     """Follow orders by account: late and failing payments, balances; goes on where it was."""
 
     def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
-        from inorder.spark.jobs.lifecycles import orders
+        from inorder.spark.jobs.orders import orders
 
         return orders(
             spark, **servers, topic=topic, path=path, results=results, group=group,

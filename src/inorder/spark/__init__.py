@@ -10,20 +10,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inorder.spark.ordered import Waiting, process_in_order, waiting
-    from inorder.spark.servers import Tls
-    from inorder.spark.sessions import session
-    from inorder.spark.sink import lineage
-    from inorder.spark.state.messages import OrderedMessage
+    from inorder.spark.cluster import Tls
+    from inorder.spark.ordered.rules import OrderedMessage
+    from inorder.spark.ordered.service import Waiting, process_in_order, waiting
+    from inorder.spark.session import session
+    from inorder.spark.sink.service import lineage
 
 _PUBLIC = {
-    "OrderedMessage": "inorder.spark.state.messages",
-    "Tls": "inorder.spark.servers",
-    "Waiting": "inorder.spark.ordered",
-    "lineage": "inorder.spark.sink",
-    "process_in_order": "inorder.spark.ordered",
-    "session": "inorder.spark.sessions",
-    "waiting": "inorder.spark.ordered",
+    "OrderedMessage": "inorder.spark.ordered.rules",
+    "Tls": "inorder.spark.cluster",
+    "Waiting": "inorder.spark.ordered.service",
+    "lineage": "inorder.spark.sink.service",
+    "process_in_order": "inorder.spark.ordered.service",
+    "session": "inorder.spark.session",
+    "waiting": "inorder.spark.ordered.service",
 }
 
 __all__ = ["OrderedMessage", "Tls", "Waiting", "lineage", "process_in_order", "session", "waiting"]

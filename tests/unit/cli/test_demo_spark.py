@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from inorder.cli.demospark import Samples, draw, life_cycles, per_second
-from inorder.spark.state.orderlife import Account, Step, move
+from inorder.spark.jobs.rules import Account, Step, move
 
 
 def test_life_cycles_are_interleaved_and_whole() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inorder.errors import StoreError
 from inorder.model import TopicQueue
-from inorder.spark.jobs.layout import (
+from inorder.spark.jobs.rules import (
     ArchiveFile,
     ends,
     holes,

@@ -14,9 +14,10 @@ pa = pytest.importorskip("pyarrow")
 
 from inorder import accelerated  # noqa: E402
 from inorder.errors import CorruptRecord  # noqa: E402
-from inorder.spark import columns, propertycolumns  # noqa: E402
-from inorder.spark.columns import Records  # noqa: E402
-from inorder.spark.schema import COLUMNS, arrow_schema  # noqa: E402
+from inorder.spark.source import columns  # noqa: E402
+from inorder.spark.source import columns as propertycolumns
+from inorder.spark.source.columns import Records  # noqa: E402
+from inorder.spark.source.options import COLUMNS, arrow_schema  # noqa: E402
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body  # noqa: E402
 from inorder.wire.ids import offset_message_id, pack_host  # noqa: E402
 from inorder.wire.properties import parse  # noqa: E402

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from inorder.errors import ConfigError, InorderError
-from inorder.spark.failing import as_ours
-from inorder.spark.jobs.lagging import Sample, samples_of, summed
-from inorder.spark.jobs.steps import Followed
+from inorder.spark.jobs.lag import Sample, samples_of, summed
+from inorder.spark.jobs.progress import Followed, as_ours
 
 
 def progress(batch: int, start: dict[str, int] | None, end: dict[str, int]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.spark.state.mapnames import Begun, name_at
+from inorder.spark.sink.rules import Begun, name_at
 
 
 def test_each_version_has_a_name_of_its_own() -> None:

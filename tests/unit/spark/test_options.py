@@ -10,8 +10,8 @@ pytest.importorskip("pyarrow")
 
 from inorder.errors import ConfigError
 from inorder.model import TopicQueue
-from inorder.spark.options import parse
-from inorder.spark.servers import Servers, Tls
+from inorder.spark.cluster import Servers, Tls
+from inorder.spark.source.options import parse
 
 BASE = {"namesrv": "127.0.0.1:9876", "topic": "orders"}
 

@@ -7,21 +7,7 @@ from typing import Any
 import pytest
 
 from inorder.client.consume.rules.outcomes import ATTEMPTS_MAX, Retry
-from inorder.spark.state.handling import BadResult, adapted
-from inorder.spark.state.lines import (
-    Again,
-    Done,
-    Hole,
-    Keys,
-    Limits,
-    OutOfOrder,
-    TooManyWait,
-    Work,
-    check_run,
-    sequence,
-)
-from inorder.spark.state.messages import OrderedMessage
-from inorder.spark.state.versions import (
+from inorder.spark.ordered.records import (
     CHAIN_MAX,
     Version,
     following,
@@ -29,6 +15,21 @@ from inorder.spark.state.versions import (
     producer_name,
     removable,
     restored,
+)
+from inorder.spark.ordered.rules import (
+    Again,
+    BadResult,
+    Done,
+    Hole,
+    Keys,
+    Limits,
+    OrderedMessage,
+    OutOfOrder,
+    TooManyWait,
+    Work,
+    adapted,
+    check_run,
+    sequence,
 )
 
 

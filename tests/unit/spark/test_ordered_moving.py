@@ -8,11 +8,18 @@ import pytest
 
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.spark.planning import Chapter, finished, unread, withheld
-from inorder.spark.state.lines import Again, Done, Keys, Limits, Work
-from inorder.spark.state.messages import OrderedMessage
-from inorder.spark.state.moving import CannotMove, Past, map_at, move, must_move
-from inorder.spark.state.versions import Version, following, restored
+from inorder.spark.ordered.records import (
+    CannotMove,
+    Past,
+    Version,
+    following,
+    map_at,
+    move,
+    must_move,
+    restored,
+)
+from inorder.spark.ordered.rules import Again, Done, Keys, Limits, OrderedMessage, Work
+from inorder.spark.source.rules import Chapter, finished, unread, withheld
 
 
 def maps_of(counts: list[int]) -> dict[int, KeyMap]:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from inorder.client.consume.rules.outcomes import Retry
-from inorder.spark.state.handling import adapted
-from inorder.spark.state.lines import Again, Done, Keys, Limits, Work
-from inorder.spark.state.messages import OrderedMessage
-from inorder.spark.state.parking import Asides, ParkedList
-from inorder.spark.state.versions import following, restored
+from inorder.spark.ordered.records import following, restored
+from inorder.spark.ordered.rules import (
+    Again,
+    Asides,
+    Done,
+    Keys,
+    Limits,
+    OrderedMessage,
+    ParkedList,
+    Work,
+    adapted,
+)
 
 HOME = ("b", 0)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from inorder.client.consume.rules.outcomes import Retry
-from inorder.spark.state.messages import OrderedMessage
-from inorder.spark.state.orderlife import Account, GatewayBroken, OrderError, Step, handle, move
+from inorder.spark.jobs.rules import Account, GatewayBroken, OrderError, Step, handle, move
+from inorder.spark.ordered.rules import OrderedMessage
 
 
 def lived(steps: str) -> tuple[str, int, bool]:

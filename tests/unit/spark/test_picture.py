@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from inorder.spark.picture import COLOURS, MARKS, Curve, Mark, Panel, png
+from inorder.spark.jobs.picture import COLOURS, MARKS, Curve, Mark, Panel, png
 
 
 def pixels(data: bytes) -> tuple[int, int, bytes]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from inorder.errors import ConfigError
 from inorder.model import TopicQueue
-from inorder.spark.planning import (
+from inorder.spark.source.rules import (
     EARLIEST,
     LATEST,
     Range,

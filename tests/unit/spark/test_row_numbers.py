@@ -7,7 +7,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from inorder.model import TopicQueue  # noqa: E402 - after the look for pyarrow
-from inorder.spark.rows import Rows  # noqa: E402
+from inorder.spark.ordered.outputs import Rows  # noqa: E402
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
 

@@ -13,7 +13,7 @@ import trustme
 from inorder.cli.onspark import servers_of
 from inorder.cli.target import find_target
 from inorder.errors import ConfigError
-from inorder.spark.servers import Servers, Tls, read_tls, tls_name
+from inorder.spark.cluster import Servers, Tls, read_tls, tls_name
 
 
 def test_names_are_taken_as_they_are_written() -> None:

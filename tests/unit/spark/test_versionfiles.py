@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from inorder.model import TopicQueue
-from inorder.spark.letters import letter_message
-from inorder.spark.state.lines import Keys
-from inorder.spark.state.messages import Letter, Line, OrderedMessage
-from inorder.spark.state.versions import Version, following
-from inorder.spark.versionfiles import DamagedState, QueueFolder, _cache, folders, of_topic
+from inorder.spark.ordered.outputs import letter_message
+from inorder.spark.ordered.records import Version, following
+from inorder.spark.ordered.rules import Keys, Letter, Line, OrderedMessage
+from inorder.spark.ordered.storage import DamagedState, QueueFolder, _cache, folders, of_topic
 
 QUEUE = TopicQueue("%RETRY%a|b", "broker-a", 3)
 

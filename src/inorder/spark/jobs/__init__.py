@@ -10,25 +10,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inorder.spark.jobs.archives import read_archive
-    from inorder.spark.jobs.archiving import archive
-    from inorder.spark.jobs.auditing import audit
+    from inorder.spark.jobs.archive import archive, merge, read_archive
+    from inorder.spark.jobs.audit import audit
     from inorder.spark.jobs.deadletters import dead_letters
-    from inorder.spark.jobs.lagging import lag_over_time, samples_of
-    from inorder.spark.jobs.lifecycles import orders
-    from inorder.spark.jobs.merging import merge
-    from inorder.spark.jobs.replaying import replay
+    from inorder.spark.jobs.lag import lag_over_time, samples_of
+    from inorder.spark.jobs.orders import orders
+    from inorder.spark.jobs.replay import replay
 
 _PUBLIC = {
-    "archive": "inorder.spark.jobs.archiving",
-    "audit": "inorder.spark.jobs.auditing",
+    "archive": "inorder.spark.jobs.archive",
+    "audit": "inorder.spark.jobs.audit",
     "dead_letters": "inorder.spark.jobs.deadletters",
-    "lag_over_time": "inorder.spark.jobs.lagging",
-    "merge": "inorder.spark.jobs.merging",
-    "orders": "inorder.spark.jobs.lifecycles",
-    "read_archive": "inorder.spark.jobs.archives",
-    "replay": "inorder.spark.jobs.replaying",
-    "samples_of": "inorder.spark.jobs.lagging",
+    "lag_over_time": "inorder.spark.jobs.lag",
+    "merge": "inorder.spark.jobs.archive",
+    "orders": "inorder.spark.jobs.orders",
+    "read_archive": "inorder.spark.jobs.archive",
+    "replay": "inorder.spark.jobs.replay",
+    "samples_of": "inorder.spark.jobs.lag",
 }
 
 __all__ = [

@@ -17,11 +17,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from inorder.errors import ConfigError, TopicNotRouted
-from inorder.spark.cluster import Cluster
-from inorder.spark.failing import as_ours
-from inorder.spark.jobs.steps import Step, Watch, unwatched
-from inorder.spark.servers import Servers, Tls
-from inorder.spark.sink import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE, SOURCE
+from inorder.spark.cluster import Cluster, Servers, Tls
+from inorder.spark.jobs.progress import Step, Watch, as_ours, unwatched
+from inorder.spark.sink.service import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE, SOURCE
 from inorder.wire.extensions import DEAD_ERROR
 
 if TYPE_CHECKING:
@@ -145,7 +143,7 @@ def _redrive(chosen: DataFrame, servers: Servers, group: str, sink_id: str, deli
     """Send letters that were not sent yet to their topics; return how many."""
     from pyspark.sql import functions as f
 
-    from inorder.spark.sink import lineage
+    from inorder.spark.sink.service import lineage
 
     if chosen.where("origin is null").limit(1).count():
         raise ConfigError(

@@ -18,10 +18,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from inorder.errors import ConfigError
-from inorder.spark.jobs.layout import ArchiveFile, parse_name
+from inorder.spark.jobs.rules import ArchiveFile, parse_name
 
 if TYPE_CHECKING:
-    from inorder.spark.picture import Panel
+    from inorder.spark.jobs.picture import Panel
 
 ROW_GROUP_ROWS: Final = 131_072
 _DICTIONARY: Final = ["topic", "broker", "key", "tag", "properties.key_value.key"]
@@ -149,7 +149,7 @@ class Draft:
 
 def save_picture(path: str, title: str, panels: Sequence[Panel]) -> None:
     """Write a picture to a file that ends with .png."""
-    from inorder.spark.picture import png
+    from inorder.spark.jobs.picture import png
 
     if not path.endswith(".png"):
         raise ConfigError(f"{path}: pictures are PNG; give a name that ends with .png")

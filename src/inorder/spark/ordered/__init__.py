@@ -1,0 +1,1 @@
+"""`process_in_order`: a handler for each key, with state, on Spark."""

@@ -1,0 +1,595 @@
+"""Sending packed rows under numbers, by code that blocks: the exactly-once sink.
+
+Each producer's name is made known to a broker (hello), which then says how far that name is on a
+queue (state). Rows at or below are stored already and are left out; the others go in their order,
+several requests ahead of their answers: each says which number it comes behind, so what follows a
+request that failed is refused. After whatever went wrong the broker is asked again how far it is:
+nothing is sent twice and nothing is passed over. Whoever says hello under a name later has it: an
+attempt that was given up and lives on is refused.
+
+Numbers ascend per name and queue, and a resize of the topic puts keys into other queues. So each
+version of its key map has a name of its own (`spark/sink/rules.py`), and what is stored under the
+versions in which the batch may have run before is asked there.
+
+The exactly-once sink over whole batches of rows: numbers, queues and requests column by column.
+
+The same rules as row by row (`spark/sink/service.py`): a producer for each source queue, the offset there as the
+number, a sub-index for further rows of one message; numbers ascend, or the task fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from inorder.accelerated import native
+from inorder.client.rules.receipts import Verdict, verdict
+from inorder.client.rules.routes import publish_queues
+from inorder.errors import (
+    BrokerError,
+    CodeNotSupported,
+    ConfigError,
+    InorderError,
+    KeyMapChanged,
+    OutcomeUnknown,
+    ProducerGap,
+    ProducerStale,
+    TopicNotRouted,
+    TransportError,
+    broker_error,
+)
+from inorder.model import TopicQueue
+from inorder.net.blocking import BlockingConnection
+from inorder.ordering.keymap import KeyMap, queue_for_key
+from inorder.spark.cluster import Cluster, Servers
+from inorder.spark.sink import packing
+from inorder.spark.sink.packing import Array, Chunk, as_column, join_properties, pack_some
+from inorder.spark.sink.rules import Begun, name_at
+from inorder.spark.sink.service import (
+    KEYLESS,
+    LINEAGE,
+    OUR_PREFIX,
+    OWN,
+    ROWS_PER_MESSAGE_BITS,
+    SET_BY_OTHERS,
+    SOURCE,
+    OutOfOrder,
+    SinkOptions,
+)
+from inorder.wire.codes import ResponseCode
+from inorder.wire.extensions import PROTOCOL, STORED
+from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.header import Command
+from inorder.wire.requests.producers import ProducerHello, ProducerState, ProducerStateReply
+from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
+
+GROUP: Final = "inorder_spark"
+ATTEMPTS: Final = 8
+AHEAD_MAX: Final = 8
+"""Requests that wait for their answers, of a megabyte each at most."""
+PAUSE_S: Final = 0.1
+_INCARNATION_BITS: Final = 20
+_TEMPLATE_TOPIC: Final = "TBW102"
+_TEMPLATE_QUEUES: Final = 8
+_PROPERTIES: Final = json_text("WAIT\x01true\x02")
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The queues of a topic that keys go to, in their order, and the version of its key map."""
+
+    queues: tuple[TopicQueue, ...]
+    version: int
+    placed: bytes = b""
+    """What a send says of the map that chose its queue."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """Rows of one producer for one topic: their numbers, and how to place and to pack them."""
+
+    name: str
+    topic: str
+    numbers: Array
+    place: Callable[[Targets], Array]
+    """Gives each row the index of its queue."""
+    pack: Callable[[str, Array, int], list[Chunk]]
+    """Packs some rows of one queue for a producer, given the number that they come behind."""
+    stored: Array = field(default_factory=lambda: np.zeros(0, bool))
+
+
+@dataclass(slots=True)
+class _Lane:
+    queue: TopicQueue
+    rows: Array
+    chunks: deque[Chunk]
+
+
+class _Sent(NamedTuple):
+    rows: Rows
+    indexes: Array
+    connection: BlockingConnection
+    number: int
+
+
+class Sender:
+    """Sends rows for one task; made and used by one thread."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._cluster = Cluster(servers, group=GROUP)
+        self._connections: dict[str, BlockingConnection] = {}
+        self._greeted: set[tuple[str, str]] = set()
+        self._last: dict[tuple[str, TopicQueue], int] = {}
+        self._targets: dict[str, Targets] = {}
+        self._past: dict[str, list[Targets]] = {}
+        self._begun: dict[tuple[str, str], Begun] = {}
+        self._incarnation = 0
+        self._open: deque[_Sent] = deque()
+
+    def find(self, topic: str) -> None:
+        """Learn which queues a topic has.
+
+        Raises:
+            TopicNotRouted: nobody knows the topic yet.
+        """
+        self._the_targets(topic)
+
+    def send(self, rows: Rows) -> None:
+        """Send rows in their order, each once; they are stored when `finish` has returned.
+
+        Raises:
+            ConfigError: the broker knows no named producers.
+        """
+        rows.stored = np.zeros(len(rows.numbers), bool)
+        try:
+            self._send(rows, self._the_targets(rows.topic))
+        except (TransportError, BrokerError) as error:
+            self._send_again(error, rows)
+
+    def finish(self) -> None:
+        """Return when everything sent is stored."""
+        try:
+            self._await(0)
+        except (TransportError, BrokerError) as error:
+            self._send_again(error)
+
+    def close(self) -> None:
+        """Let go of the connections, and of what is known about producers."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._greeted.clear()
+        self._last.clear()
+        self._open.clear()
+
+    def _send_again(self, error: InorderError, *more: Rows) -> None:
+        """Store what was sent and has no answer, and `more`, as far as it is not there yet."""
+        waiting = {id(rows): rows for rows in (*(sent.rows for sent in self._open), *more)}
+        for attempt in range(1, ATTEMPTS):
+            if not _passes(error):
+                break
+            self.close()
+            time.sleep(PAUSE_S * attempt)
+            try:
+                for rows in waiting.values():
+                    self._send(rows, self._the_targets(rows.topic, anew=True))
+                self._await(0)
+                return
+            except (TransportError, BrokerError, TopicNotRouted) as again:
+                error = again
+        raise error
+
+    def _the_targets(self, topic: str, *, anew: bool = False) -> Targets:
+        found = None if anew else self._targets.get(topic)
+        if found is None:
+            queues = publish_queues(self._cluster.route(topic, anew=True), topic)
+            key_map = self._cluster.key_map(topic, refused=anew)
+            if key_map is not None:
+                queues = [TopicQueue(topic, broker, index) for broker, index in key_map.queues]
+            if not queues:
+                raise TopicNotRouted(f"topic {topic} has no queue that may be written")
+            version = 0 if key_map is None else key_map.version
+            placed = b"" if key_map is None else by_map(version, key_map.digest)
+            found = self._targets[topic] = Targets(tuple(queues), version, placed)
+            self._past.pop(topic, None)
+        return found
+
+    def _the_past(self, topic: str) -> list[Targets]:
+        """Return the versions of a topic's key map that are over, the last one first."""
+        found = self._past.get(topic)
+        if found is None:
+            texts = {past.version: past.map for view in self._cluster.versions(topic)
+                     for past in view.past}  # fmt: skip
+            maps = [KeyMap.decode(texts[version]) for version in sorted(texts, reverse=True)]
+            found = self._past[topic] = [
+                Targets(tuple(TopicQueue(topic, *queue) for queue in one.queues), one.version)
+                for one in maps
+            ]
+        return found
+
+    def _settle(self, rows: Rows, targets: Targets, *, over: bool = False) -> list[_Lane]:
+        """Note which rows are stored under a version; return the others, queue by queue.
+
+        `over`: the version is, so nobody sends under its name any more.
+        """
+        where, name = rows.place(targets), name_at(rows.name, targets.version)
+        lanes = []
+        begun = self._begun[rows.name, rows.topic]
+        for index in np.flatnonzero(np.bincount(where[~rows.stored])).tolist():
+            queue = targets.queues[index]
+            last = self._known_last(name, queue, greet=not over)
+            begun.heard(targets.version, last)
+            waiting = np.flatnonzero((where == index) & ~rows.stored)
+            there = rows.numbers[waiting] <= last
+            rows.stored[waiting[there]] = True
+            if not there.all():
+                lanes.append(_Lane(queue, waiting[~there], deque()))
+        return lanes
+
+    def _settle_past(self, rows: Rows, targets: Targets) -> bool:
+        """Note which rows were stored before the topic was resized; tell whether some were."""
+        begun, before = self._begun[rows.name, rows.topic], int(rows.stored.sum())
+        if begun.asks_below(targets.version):
+            for past in self._the_past(rows.topic):
+                if past.version < targets.version and begun.asks(past.version):
+                    self._settle(rows, past, over=True)
+        return int(rows.stored.sum()) > before
+
+    def _send(self, rows: Rows, targets: Targets) -> None:
+        self._begun.setdefault((rows.name, rows.topic), Begun(int(rows.numbers[0])))
+        lanes = self._settle(rows, targets)
+        if lanes and self._settle_past(rows, targets):
+            lanes = self._settle(rows, targets)
+        name = name_at(rows.name, targets.version)
+        for lane in lanes:
+            lane.chunks.extend(rows.pack(name, lane.rows, self._last[name, lane.queue]))
+        while lanes:
+            for lane in lanes:
+                self._await(AHEAD_MAX - 1)
+                connection, number = self._ask(lane, targets.placed)
+                chunk = lane.chunks.popleft()
+                sent = lane.rows[chunk.start : chunk.end]
+                self._open.append(_Sent(rows, sent, connection, number))
+                self._last[name, lane.queue] = int(rows.numbers[sent[-1]])
+            lanes = [lane for lane in lanes if lane.chunks]
+
+    def _await(self, open_max: int) -> None:
+        """Take answers, the oldest first, until at most so many requests wait for theirs."""
+        while len(self._open) > open_max:
+            sent = self._open[0]
+            answer = sent.connection.receive(sent.number)
+            _check_stored(answer)
+            sent.rows.stored[sent.indexes] = True
+            self._open.popleft()
+
+    def _ask(self, lane: _Lane, placed: bytes) -> tuple[BlockingConnection, int]:
+        queue, body = lane.queue, lane.chunks[0].body
+        template = SendTemplate(
+            group=GROUP, topic=queue.topic, template_topic=_TEMPLATE_TOPIC,
+            template_queues=_TEMPLATE_QUEUES, queue_id=queue.index, broker=queue.broker,
+        )  # fmt: skip
+        now_ms = int(time.time() * 1000)
+        connection = self._connection(queue)
+        number = connection.send_frame(
+            lambda request_id: template.head(
+                request_id, _PROPERTIES, len(body), born_at_ms=now_ms, batch=True,
+                placed=placed,
+            ),
+            body,
+        )  # fmt: skip
+        return connection, number
+
+    # Who we are to a broker, and how far it says that we are.
+
+    def _known_last(self, name: str, queue: TopicQueue, *, greet: bool) -> int:
+        found = self._last.get((name, queue))
+        if found is None:
+            if greet:
+                self._greet(name, queue)
+            request = ProducerState(name, queue.topic, queue.index)
+            answer = self._request(queue, request)
+            state = decode_fields(ProducerStateReply, answer.fields)
+            found = self._last[name, queue] = state.last if state.known else -1
+        return found
+
+    def _greet(self, name: str, queue: TopicQueue) -> None:
+        if (name, queue.broker) in self._greeted:
+            return
+        for is_last in (False, True):
+            now = int(time.time() * 1000) << _INCARNATION_BITS
+            self._incarnation = max(now, self._incarnation) + 1
+            try:
+                self._request(
+                    queue, ProducerHello(name, self._incarnation, True, protocol=PROTOCOL)
+                )
+                break
+            except CodeNotSupported:
+                raise ConfigError(
+                    f"broker {queue.broker} knows no named producers, as Apache RocketMQ does not; "
+                    "say delivery=at-least-once"
+                ) from None
+            except ProducerStale as error:
+                if is_last:
+                    raise
+                self._incarnation = max(self._incarnation, error.highest)
+        self._greeted.add((name, queue.broker))
+
+    def _request(self, queue: TopicQueue, request: Any) -> Command:
+        command = Command.request(request.CODE, encode_fields(request))
+        answer = self._connection(queue).request(command)
+        if answer.code != ResponseCode.SUCCESS:
+            raise broker_error(answer.code, answer.remark, answer.fields)
+        return answer
+
+    def _connection(self, queue: TopicQueue) -> BlockingConnection:
+        address = self._cluster.master_of(queue)
+        found = self._connections.get(address)
+        if found is None:
+            tls = self._cluster.servers.context()
+            found = self._connections[address] = BlockingConnection(address, tls=tls)
+        return found
+
+
+def _check_stored(answer: Command) -> None:
+    """Raise unless the rows of a request are stored; if nobody knows, the broker is asked again."""
+    said = verdict(answer.code, answer.fields.get(STORED))
+    if said is Verdict.UNKNOWN:
+        raise OutcomeUnknown(
+            f"the broker answered {answer.code}: {answer.remark}; rows may or may not be stored",
+            answer.code,
+        )
+    if said is Verdict.NOT_STORED:
+        raise broker_error(answer.code, answer.remark)
+
+
+def _passes(error: InorderError) -> bool:
+    """Tell whether an error may be over when the broker was asked how far it is."""
+    # A broker that comes back is not in the routes for a moment.
+    if isinstance(error, TransportError | ProducerGap | KeyMapChanged | TopicNotRouted):
+        return True
+    return isinstance(error, BrokerError) and error.retriable
+
+
+NAME_CHARS_MAX: Final = 120
+"""Of the 128 that a producer's name may have; the version of the target's key map is added."""
+_KEYS_KNOWN_MAX: Final = 100_000
+
+
+class Unsent(NamedTuple):
+    """Rows of one producer that are to be sent in another way, under these numbers."""
+
+    name: str
+    topic: str
+    rows: pa.RecordBatch
+    numbers: Array
+
+
+class PackedSink:
+    """Sends the rows of one task."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._sender = Sender(options.servers)
+        self._last: dict[str, int] = {}
+        self._places: dict[tuple[str, int], int] = {}
+        self._shift = 0
+
+    def finish(self) -> None:
+        """Return when everything sent is stored."""
+        self._sender.finish()
+
+    def close(self) -> None:
+        """Let go."""
+        self._sender.close()
+
+    def send(self, batch: pa.RecordBatch) -> Iterator[Unsent]:
+        """Send rows; give those back that are for a topic that nobody knows yet.
+
+        What was sent is stored when `finish` has returned.
+        """
+        if not batch.num_rows:
+            return
+        if set(OWN) <= set(batch.schema.names):
+            mine = pc.and_(*(batch[name].is_valid() for name in OWN))
+            if 0 < pc.sum(mine).as_py() < batch.num_rows:  # some have numbers, some a place only
+                yield from self.send(batch.filter(mine))
+                yield from self.send(batch.filter(pc.invert(mine)))
+                return
+        own = self._own_properties(batch)
+        for name, topic, rows, numbers in list(self._groups(batch)):  # judged before any is sent
+            try:
+                self._sender.find(topic)
+            except TopicNotRouted:
+                self._sender.finish()
+                self._sender.close()  # somebody else speaks for this producer now
+                yield Unsent(name, topic, batch.take(pa.array(rows)), numbers)
+            else:
+                self._sender.send(self._rows(batch, own, name, topic, rows, numbers))
+
+    def _own_properties(self, batch: pa.RecordBatch) -> Any | None:
+        names = set(batch.schema.names)
+        found = None
+        if "properties" in names:
+            found = join_properties(batch["properties"], SET_BY_OTHERS, OUR_PREFIX)
+        if set(LINEAGE) <= names and set(OWN) <= names:
+            parts = [batch[name].cast(pa.string()).cast(pa.binary()) for name in LINEAGE]
+            places = pc.binary_join_element_wise(*parts, b"|")
+            told = pc.binary_join_element_wise(f"{SOURCE}\x01".encode(), places, b"\x02", b"")
+            told = pc.fill_null(told, b"")
+            found = told if found is None else pc.binary_join_element_wise(found, told, b"")
+        return found
+
+    # Who sends a row, and under which number.
+
+    def _groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, Array, Array]]:
+        """Return name of the producer, topic, rows and numbers, of each producer and topic."""
+        names, codes, numbers = self._named(batch)
+        has_key = self._has_key(batch)
+        topics, topic_codes = self._topics(batch)
+        if len(names) == len(topics) == 1 and bool(has_key.all()):  # as a source gives them
+            name = _checked_name(names[0])
+            yield name, topics[0], np.arange(batch.num_rows), self._ascending(name, numbers)
+            return
+        kinds = (codes * 2 + ~has_key) * len(topics) + topic_codes
+        numbered = np.empty(batch.num_rows, np.int64)
+        for kind in np.unique(codes * 2 + ~has_key):
+            rows = np.flatnonzero(codes * 2 + ~has_key == kind)
+            name = _checked_name(names[kind // 2] + (KEYLESS if kind % 2 else ""))
+            numbered[rows] = self._ascending(name, numbers[rows])
+            for topic_code in np.unique(topic_codes[rows]):
+                chosen = np.flatnonzero(kinds == kind * len(topics) + topic_code)
+                yield name, topics[topic_code], chosen, numbered[chosen]
+
+    def _named(self, batch: pa.RecordBatch) -> tuple[list[str], Array, Array]:
+        """Return the producers' names, the producer of each row, and numbers without sub-index."""
+        columns = set(batch.schema.names)
+        if set(OWN) <= columns and not any(batch[name].null_count for name in OWN):
+            encoded = batch["producer"].cast(pa.string()).dictionary_encode()
+            numbers = batch["sequence"].cast(pa.int64()).to_numpy(False)
+            self._shift = 0
+            return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(False), numbers
+        if not set(LINEAGE) <= columns or any(batch[name].null_count for name in LINEAGE):
+            raise ConfigError(
+                f"a row does not say where it comes from: {', '.join(LINEAGE)} must not be null"
+            )
+        codes = np.zeros(batch.num_rows, np.int64)
+        words: list[list[str]] = []
+        for name in LINEAGE[:3]:
+            column = batch[name]
+            if pc.all(pc.equal(column, column[0])).as_py():  # all of one place, as most are
+                words.append(column.slice(0, 1).cast(pa.string()).to_pylist())
+                continue
+            encoded = column.cast(pa.string()).dictionary_encode()
+            codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy(False)
+            words.append(encoded.dictionary.to_pylist())
+        kinds, codes = np.unique(codes, return_inverse=True) if codes.any() else ([0], codes)
+        sizes = [len(part) for part in words]
+        names = []
+        for kind in map(int, kinds):
+            rest, queue = divmod(kind, sizes[2])
+            topic, broker = divmod(rest, sizes[1])
+            place = f"{words[0][topic]}:{words[1][broker]}:{words[2][queue]}"
+            names.append(f"spark:{self._options.sink_id}:{place}")
+        self._shift = ROWS_PER_MESSAGE_BITS
+        return names, codes, batch["source_offset"].cast(pa.int64()).to_numpy(False)
+
+    def _ascending(self, name: str, numbers: Array) -> Array:
+        """Return the numbers of a producer's rows with their sub-index; assert that they ascend."""
+        last = self._last.get(name, -1)
+        found = numbers
+        if self._shift:
+            found = numbers << self._shift
+            same = np.concatenate(([last >= 0 and last >> self._shift == numbers[0]],
+                                   numbers[1:] == numbers[:-1]))  # fmt: skip
+            if same.any():
+                found = found + _sub_index(same, last & ((1 << self._shift) - 1))
+        before = np.concatenate(([last], found[:-1]))
+        wrong = np.flatnonzero(found <= before)
+        if len(wrong):
+            at = int(wrong[0])
+            raise OutOfOrder(
+                f"a row of producer {name} has number {found[at]} behind {before[at]}: the rows "
+                "are not in the order of their source. Sort them by source_queue and "
+                "source_offset after a shuffle, or do without it"
+            )
+        self._last[name] = int(found[-1])
+        return found
+
+    def _has_key(self, batch: pa.RecordBatch) -> Array:
+        if "key" not in batch.schema.names:
+            return np.zeros(batch.num_rows, bool)
+        there: Array = pc.fill_null(pc.not_equal(batch["key"], ""), False).to_numpy(False)
+        return there
+
+    def _topics(self, batch: pa.RecordBatch) -> tuple[list[str], Array]:
+        given = self._options.topic
+        if "topic" not in batch.schema.names:
+            return [given or ""], np.zeros(batch.num_rows, np.int64)
+        column = batch["topic"].cast(pa.string())
+        if given:
+            column = pc.fill_null(pc.if_else(pc.equal(column, ""), given, column), given)
+        elif column.null_count or pc.any(pc.equal(column, "")).as_py():
+            raise ConfigError("a row has no topic and the sink has no option topic")
+        encoded = column.dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(False)
+
+    # To which queue it goes.
+
+    def _rows(  # noqa: PLR0917 - made in one place
+        self, batch: pa.RecordBatch, own: Any, name: str, topic: str, rows: Array, numbers: Array
+    ) -> Rows:
+        is_keyed = not name.endswith(KEYLESS)
+
+        def packed(producer: str, wanted: Array, before: int) -> list[Chunk]:
+            by = packing.Sender(name, producer)
+            return pack_some(batch, own, rows[wanted], by, numbers[wanted], before)
+
+        def place(targets: Targets) -> Array:
+            if is_keyed:
+                return self._by_key(batch["key"], rows, len(targets.queues))
+            if "source_queue" not in batch.schema.names:
+                return np.zeros(len(numbers), np.int64)
+            values = batch["source_queue"].take(pa.array(rows)).cast(pa.int64())
+            queues: Array = values.fill_null(0).to_numpy(False)
+            return queues % len(targets.queues)
+
+        return Rows(name, topic, numbers, place, packed)
+
+    def _by_key(self, keys: Any, rows: Array, count: int) -> Array:
+        texts = keys.cast(pa.string())
+        if native is not None:
+            wanted = np.ascontiguousarray(rows, np.int64)
+            found = native.queues_of_keys(as_column(b"", texts), wanted, count)
+            if found is not None:
+                return np.frombuffer(found, np.int64)
+        encoded = texts.take(pa.array(rows)).dictionary_encode()
+        if len(self._places) > _KEYS_KNOWN_MAX:
+            self._places.clear()
+        known = self._places
+        table = np.empty(len(encoded.dictionary), np.int64)
+        for at, key in enumerate(encoded.dictionary.to_pylist()):
+            place = known.get((key, count))
+            if place is None:
+                place = known[key, count] = queue_for_key(key, count)
+            table[at] = place
+        placed: Array = table[encoded.indices.to_numpy(False)]
+        return placed
+
+
+def _sub_index(same: Array, last: int) -> Array:
+    """Return 0 for the first row of a message and 1, 2, … for those behind it."""
+    places = np.arange(len(same))
+    firsts = np.where(same, 0, places)
+    begin = np.maximum.accumulate(firsts)
+    found = places - begin
+    if same[0]:  # goes on behind the last batch
+        run = int(np.argmin(same)) if not same.all() else len(same)
+        found[:run] = np.arange(last + 1, last + 1 + run)
+    return found
+
+
+def _checked_name(name: str) -> str:
+    if len(name) > NAME_CHARS_MAX or not (name.isascii() and name.isprintable()):
+        raise ConfigError(
+            f"{name!r} is no name of a producer: at most {NAME_CHARS_MAX} printable ASCII "
+            "characters; choose a shorter sinkId"
+        )
+    return name
+
+
+def send_packed(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[Unsent]:
+    """Send rows; give those back that this cannot send: of a topic that is not there yet."""
+    sink = PackedSink(options)
+    try:
+        for batch in batches:
+            yield from sink.send(batch)
+        sink.finish()
+    finally:
+        sink.close()

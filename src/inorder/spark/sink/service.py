@@ -1,0 +1,364 @@
+"""Rows into a topic, batch or stream, the rows of one key in their order.
+
+exactly-once    every row is numbered by where it comes from: a named producer for each source
+                queue, the offset there as its number. A task that is repeated sends the same
+                numbers again, and the broker stores what it has not. Needs a broker of ours and the
+                columns `source_topic`, `source_broker`, `source_queue`, `source_offset` (see
+                `lineage`), or `producer` and `sequence` of the user's own
+at-least-once   a repeated task stores its rows again. For Apache RocketMQ, and rows without lineage
+
+Numbers ascend per producer and target queue; the writer asserts it, for rows that a shuffle has put
+out of order would be taken for repetitions and silently dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from inorder.errors import ConfigError, InorderError
+from inorder.spark.cluster import NAMES, Servers, Tls, chosen_servers, read_tls, tls_name
+from inorder.wire import properties as names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from inorder.model import Message, TopicQueue
+
+LINEAGE: Final = ("source_topic", "source_broker", "source_queue", "source_offset")
+OWN: Final = ("producer", "sequence")
+COLUMNS: Final = (
+    "body", "topic", "key", "tag", "keys", "properties", "delay_level", *LINEAGE, *OWN,
+)  # fmt: skip
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+SOURCE: Final = "inorder_source"
+"""Property of a result: `topic|broker|queue|offset` of the message that it was made of."""
+
+ROWS_PER_MESSAGE_BITS: Final = 20
+BATCH_ROWS: Final = 1000
+KEYLESS: Final = ":-"
+"""Ends the name of the producer of rows without a key: those of a source queue go to one queue."""
+
+_KNOWN: Final = {"namesrv": "namesrv", "nameserver": "namesrv", "topic": "topic", "path": "topic",
+                 "sinkid": "sinkId", "delivery": "delivery", "checkpointlocation": ""}  # fmt: skip
+
+
+OUR_PREFIX: Final = "INORDER_"
+SET_BY_OTHERS: Final = frozenset(
+    {
+        names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.WAIT, names.DELAY,
+        names.RETRY_TOPIC, names.ORIGIN_MESSAGE_ID, names.RECONSUME_TIME, names.REAL_TOPIC,
+        names.REAL_QID, names.MAX_RECONSUME_TIMES, names.TRAN_MSG, names.PGROUP, names.MSG_REGION,
+        names.TRACE_ON, names.CLUSTER, names.MIN_OFFSET, names.MAX_OFFSET, names.TRANSACTION_ID,
+        names.TRANSACTION_CHECK_TIMES, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS,
+        names.TIMER_DELAY_SEC, names.TIMER_OUT_MS, names.POP_CK, names.INNER_NUM,
+        names.INNER_MULTI_DISPATCH, names.CRC32,
+    }
+)  # fmt: skip
+
+
+class OutOfOrder(InorderError):
+    """Rows came in an order in which they would be lost; nothing of them was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a user wants written."""
+
+    namesrv: str
+    topic: str | None
+    delivery: str
+    sink_id: str
+    columns: tuple[str, ...]
+    tls: Tls | None = None
+
+    @property
+    def servers(self) -> Servers:
+        """Return where to write."""
+        return Servers(self.namesrv, self.tls)
+
+
+def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
+    """Read the options of `write` or `writeStream`, and check the columns."""
+    given: dict[str, str] = {}
+    for name, value in options.items():
+        wanted = _KNOWN.get(name.lower(), tls_name(name))
+        if wanted is None:
+            raise ConfigError(
+                f"the sink has no option {name!r}; it has namesrv, topic, delivery, sinkId, "
+                f"{', '.join(NAMES)}"
+            )
+        given[wanted] = value
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise ConfigError(f"the sink knows no column {unknown[0]!r}; it has {', '.join(COLUMNS)}")
+    if "body" not in columns:
+        raise ConfigError("the sink needs a column body, binary or string")
+    if not given.get("topic") and "topic" not in columns:
+        raise ConfigError("say where to: the option topic, or a column topic")
+    delivery = given.get("delivery", EXACTLY_ONCE)
+    if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise ConfigError(f"delivery: {delivery!r} is neither {EXACTLY_ONCE} nor {AT_LEAST_ONCE}")
+    if delivery == EXACTLY_ONCE:
+        _check_identity(columns, given.get("sinkId", ""))
+    return SinkOptions(
+        chosen_servers(given.get("namesrv")),
+        given.get("topic"),
+        delivery,
+        given.get("sinkId", ""),
+        tuple(columns),
+        read_tls(given),
+    )
+
+
+def _check_identity(columns: list[str], sink_id: str) -> None:
+    own = all(name in columns for name in OWN)
+    if not own and not all(name in columns for name in LINEAGE):
+        raise ConfigError(
+            f"{EXACTLY_ONCE} needs to know where each row comes from: the columns "
+            f"{', '.join(LINEAGE)} (inorder.spark.lineage makes them), or {' and '.join(OWN)}; "
+            f"or say delivery={AT_LEAST_ONCE}"
+        )
+    if not own and not sink_id:
+        raise ConfigError(
+            f"{EXACTLY_ONCE} needs the option sinkId: a name for this pipeline that stays the same "
+            "over restarts and that no other pipeline has"
+        )
+
+
+def lineage(frame: DataFrame) -> DataFrame:
+    """Return the rows of the source with their place under the names that the sink wants.
+
+    `topic`, `broker`, `queue` and `offset` become `source_topic` and so on, so that `topic` is free
+    to say where a row goes.
+    """
+    for name in LINEAGE:
+        frame = frame.withColumnRenamed(name.removeprefix("source_"), name)
+    return frame
+
+
+class Writer(DataSourceArrowWriter):
+    """Writes a batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._wanted = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task; they are stored when this returns."""
+        return send_rows(self._wanted, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing is left to do: the rows are stored."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Leave what is stored: a repetition with exactly-once finds it."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._wanted = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task; they are stored when this returns."""
+        return send_rows(self._wanted, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing is left to do: the rows are stored."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave what is stored: the repetition finds it."""
+
+
+def send_rows(options: SinkOptions, batches: Iterator[Any]) -> WriterCommitMessage:
+    """Send rows in their order; return when all are stored."""
+    if options.delivery == EXACTLY_ONCE and "delay_level" not in options.columns:
+        _send_packed(options, batches)
+    else:
+        _send_one_by_one(options, batches)
+    return WriterCommitMessage()
+
+
+def _send_packed(options: SinkOptions, batches: Iterator[Any]) -> None:
+    from inorder.spark.sink.sender import send_packed
+    from inorder.sync.producer import Producer
+
+    for name, topic, rows, numbers in send_packed(options, batches):
+        tls = options.servers.context()
+        with Producer(options.namesrv, id=name, tls=tls) as producer:  # it makes the topic
+            members = list(zip(rows.to_pylist(), numbers.tolist(), strict=True))
+            _send_to(producer, options, topic, members, exact=True)
+
+
+def _send_one_by_one(options: SinkOptions, batches: Iterator[Any]) -> None:
+    """Send rows that cannot be packed: those with a delay, and those without numbers."""
+    from inorder.sync.producer import Producer
+
+    exact = options.delivery == EXACTLY_ONCE
+    numbers = Numbers(options.sink_id)
+    producers: dict[str, Producer] = {}
+    try:
+        for batch in batches:
+            rows = batch.to_pylist()
+            for start in range(0, len(rows), BATCH_ROWS):
+                for name, chosen in _by_producer(rows[start : start + BATCH_ROWS], numbers, exact):
+                    producer = producers.get(name)
+                    if producer is None:
+                        producer = producers[name] = Producer(
+                            options.namesrv, id=name if exact else None,
+                            tls=options.servers.context(),
+                        )  # fmt: skip
+                    _send(producer, options, chosen, exact)
+    finally:
+        for producer in producers.values():
+            producer.close()
+
+
+class Numbers:
+    """Gives rows their producer and their number, and asserts that numbers ascend."""
+
+    def __init__(self, sink_id: str) -> None:
+        self._sink_id = sink_id
+        self._last: dict[str, int] = {}
+
+    def of(self, row: Mapping[str, Any]) -> tuple[str, int]:
+        """Return the name of the producer and the number of a row."""
+        if row.get("producer") is not None and row.get("sequence") is not None:
+            name, number = str(row["producer"]), int(row["sequence"])
+            name += "" if row.get("key") else KEYLESS
+        else:
+            if any(row.get(column) is None for column in LINEAGE):
+                raise ConfigError(
+                    f"a row does not say where it comes from: {', '.join(LINEAGE)} must not be null"
+                )
+            place = ":".join(str(row[column]) for column in LINEAGE[:3])
+            name = f"spark:{self._sink_id}:{place}" + ("" if row.get("key") else KEYLESS)
+            number = int(row["source_offset"]) << ROWS_PER_MESSAGE_BITS
+            last = self._last.get(name, -1)
+            if last >> ROWS_PER_MESSAGE_BITS == int(row["source_offset"]):
+                number = last + 1  # a further row of the same message
+        last = self._last.get(name, -1)
+        if number <= last:
+            raise OutOfOrder(
+                f"a row of producer {name} has number {number} behind {last}: the rows are not in "
+                "the order of their source. Sort them by source_queue and source_offset after a "
+                "shuffle, or do without it"
+            )
+        self._last[name] = number
+        return name, number
+
+
+def _by_producer(
+    rows: list[dict[str, Any]], numbers: Numbers, exact: bool
+) -> Iterator[tuple[str, list[tuple[dict[str, Any], int]]]]:
+    """Group rows by producer; the order within one stays."""
+    if not exact:
+        yield "", [(row, 0) for row in rows]
+        return
+    found: dict[str, list[tuple[dict[str, Any], int]]] = {}
+    for row in rows:
+        name, number = numbers.of(row)
+        found.setdefault(name, []).append((row, number))
+    yield from found.items()
+
+
+def _send(
+    producer: Any, options: SinkOptions, chosen: list[tuple[dict[str, Any], int]], exact: bool
+) -> None:
+    by_topic: dict[str, list[tuple[dict[str, Any], int]]] = {}
+    for row, number in chosen:
+        topic = row.get("topic") or options.topic
+        if not topic:
+            raise ConfigError("a row has no topic and the sink has no option topic")
+        by_topic.setdefault(topic, []).append((row, number))
+    for topic, members in by_topic.items():
+        _send_to(producer, options, topic, members, exact=exact)
+
+
+def _send_to(
+    producer: Any,
+    options: SinkOptions,
+    topic: str,
+    members: list[tuple[dict[str, Any], int]],
+    *,
+    exact: bool,
+) -> None:
+    told = _places(options, exact)
+    # A delayed message is a request of its own; the order of the rows stays.
+    for (level, source), run in groupby(members, key=lambda member: _kind(member[0], exact)):
+        some = list(run)
+        choice = {} if source is None else {"selector": _by_source, "arg": source}
+        messages = [message_of(topic, row, told) for row, _ in some]
+        numbers = [number for _, number in some]
+        if not level:
+            producer.send_batch(messages, sequences=numbers if exact else None, **choice)
+            continue
+        for message, number in zip(messages, numbers, strict=True):
+            producer.send(
+                topic, message.body, key=message.key, tag=message.tag, keys=message.keys,
+                properties=message.properties, sequence=number if exact else None,
+                delay_level=level, **choice,
+            )  # fmt: skip
+
+
+def _kind(row: Mapping[str, Any], exact: bool) -> tuple[int, int | None]:
+    """Return what rows of one request share: their delay and, without a key, their source queue."""
+    level, source = row.get("delay_level") or 0, row.get("source_queue")
+    if row.get("key") or (source is None and not exact):
+        return level, None
+    return level, source or 0
+
+
+def _by_source(queues: Sequence[TopicQueue], _: object, index: int) -> TopicQueue:
+    """Choose the queue of rows without a key: the same whenever they are sent again."""
+    return sorted(queues)[index % len(queues)]
+
+
+def _places(options: SinkOptions, exact: bool) -> bool:
+    """Tell whether messages say in a property where they come from.
+
+    Not where the producer's name and number say it already.
+    """
+    told = all(name in options.columns for name in LINEAGE)
+    return told and (not exact or all(name in options.columns for name in OWN))
+
+
+def message_of(topic: str, row: Mapping[str, Any], told: bool = False) -> Message:
+    """Return the message of a row; if `told`, it says where it comes from."""
+    from inorder.model import Message
+
+    body = row["body"]
+    if body is None:
+        raise ConfigError("a row has no body; a message needs at least one byte")
+    properties = own_properties(row.get("properties"))
+    if told and row.get("source_offset") is not None:
+        properties[SOURCE] = "|".join(str(row[name]) for name in LINEAGE)
+    return Message(
+        topic,
+        body.encode() if isinstance(body, str) else bytes(body),
+        row.get("key") or None,
+        row.get("tag") or None,
+        tuple((row.get("keys") or "").split()),
+        properties,
+    )
+
+
+def own_properties(properties: object) -> dict[str, str]:
+    """Return the properties that a sender may give: not those that client and broker set."""
+    found = dict(properties or ())  # type: ignore[call-overload]
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in SET_BY_OTHERS and not name.startswith(OUR_PREFIX)
+    }

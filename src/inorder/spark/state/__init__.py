@@ -1,1 +1,0 @@
-"""Rules of ordered processing, without Spark, files and time: who may be handled, what is kept."""
