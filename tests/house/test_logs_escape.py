@@ -9,8 +9,8 @@ from tests.house.sources import dotted, modules, used
 
 LOGGERS_IN = {
     "logs.py": "the place itself",
-    "cli/logs.py": "says where lines go, logs none",
-    "cli/demoparking.py": "turns a level down, logs none",
+    "cli/failures.py": "says where lines go, logs none",
+    "demo/parking.py": "turns a level down, logs none",
 }
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
 LOGGER_NAMES = {"log", "logger", "_logger", "_log"}
@@ -67,11 +67,11 @@ def test_the_text_of_a_line_is_a_constant() -> None:
 
 
 PRINTING_IN = {
-    "cli/render.py": "the place itself: it escapes",
+    "cli/output.py": "the place itself: it escapes",
     "cli/tail.py": "--format with --raw: what the person asks for, as it is",
     "cli/running.py": "the line that says `ready`, of our own addresses",
-    "cli/democonsumer.py": "JSON for the demo that started it",
-    "cli/demodriver.py": "the same",
+    "demo/consumer.py": "JSON for the demo that started it",
+    "demo/driver.py": "the same",
 }
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from inorder.checker import Sent, Stored, check, queue_name
-from inorder.cli.demo import run_demo
-from inorder.cli.render import Output
+from inorder.cli.output import Output
+from inorder.demo.orders import run_demo
 from inorder.errors import NotFound, TopicNotFound
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
 from inorder.testing.clock import SimClock

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from inorder.cli import onspark
+from inorder.cli import pipeline as onspark
 from inorder.cli.contents import app
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import inorder
-from inorder.cli.demospark import life_cycles
+from inorder.demo.spark import life_cycles
 from inorder.model import Message
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import inorder
-from inorder.cli import onspark
+from inorder.cli import pipeline as onspark
 from inorder.cli.contents import app
 from inorder.errors import InorderError
 from inorder.model import Message

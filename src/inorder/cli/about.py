@@ -11,7 +11,7 @@ import typer
 import inorder
 from inorder.accelerated import native, reason
 from inorder.cli.failures import says_errors
-from inorder.cli.render import Output, as_json, put_line, put_page, table
+from inorder.cli.output import Output, as_json, put_line, put_page, table
 
 # Packages that make inorder faster or able to do more, and what for.
 _EXTRAS = {
@@ -71,10 +71,10 @@ def demo(
     output: Annotated[Output, typer.Option("-o", "--output", help="Form.")] = Output.TABLE,
 ) -> None:
     """Show the story so far: orders sent, handled by two processes, one killed, and checked."""
-    from inorder.cli.demo import run_demo
+    from inorder.demo.orders import run_demo
 
     run_demo(orders, producers, output, clean=clean)
     if spark:
-        from inorder.cli.demospark import run_spark_demo
+        from inorder.demo.spark import run_spark_demo
 
         run_spark_demo(4 * orders, picture, output)

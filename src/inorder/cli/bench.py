@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, put_page, table
+from inorder.cli.output import Output, as_json, put_page, table
 
 if TYPE_CHECKING:
     from inorder.cli.benching import Measured, Plan

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from inorder.cli.progress import progress
+from inorder.cli.output import progress
 from inorder.client.admin import Admin
 from inorder.client.consume.pullconsumer import PullConsumer
 from inorder.client.send.producer import Producer

@@ -8,8 +8,7 @@ import typer
 
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, put_page, table
-from inorder.cli.values import parse_pairs, show_time
+from inorder.cli.output import Output, as_json, parse_pairs, put_page, show_time, table
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inorder.cli.failures import EXIT_FAILED, says_errors
-from inorder.cli.logs import LogLevel, setup_logging
-from inorder.cli.render import Output, as_json, put_line, put_page, table
+from inorder.cli.failures import EXIT_FAILED, LogLevel, says_errors, setup_logging
+from inorder.cli.output import Output, as_json, put_line, put_page, table
 from inorder.errors import ConnectFailed, UsageError
 
 if TYPE_CHECKING:

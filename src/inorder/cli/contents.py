@@ -13,11 +13,9 @@ import typer
 from inorder.cli import (
     about,
     bench,
-    checking,
     cluster,
     consume,
     group,
-    lag,
     locks,
     message,
     offset,
@@ -30,6 +28,8 @@ from inorder.cli import (
     tail,
     topic,
 )
+from inorder.cli import check as checking
+from inorder.cli import group as lag
 from inorder.cli.main import HELP
 
 app = typer.Typer(

@@ -2,6 +2,8 @@
 
 2: the command line or the settings are wrong, nothing was started. 1: it was right and failed.
 130: Ctrl-C. 141: who read our output went away (`| head`); both without a word, as in any shell.
+
+Logs of the command line: readable lines on stderr; stdout belongs to the command's answer.
 """
 
 from __future__ import annotations
@@ -9,15 +11,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import NoReturn, ParamSpec, TypeVar
+from enum import StrEnum
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from inorder.cli.render import put_line
+from inorder.cli.output import put_line
 from inorder.errors import ConfigError, InorderError, UsageError
+from inorder.escaping import escaped
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -103,3 +108,54 @@ def _describe(error: OSError) -> str:
     if error.filename is not None:
         what = f"{error.filename}: {what}"
     return f"{what}; {advice}" if advice else what
+
+
+class LogLevel(StrEnum):
+    """The values of `--log-level`."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+
+def setup_logging(level: LogLevel) -> None:
+    """Send log lines of this process to stderr."""
+    handler = _handler()
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # asyncio's own debug lines repeat what ours say.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+@contextlib.contextmanager
+def logging_to_stderr(level: LogLevel) -> Iterator[None]:
+    """Show log lines of inorder while a command works; its errors it tells by itself."""
+    logger, handler = logging.getLogger("inorder"), _handler()
+    before = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+class _Formatter(logging.Formatter):
+    """Shows a traceback with its lines, and with nothing else that a terminal obeys."""
+
+    def formatException(self, ei: Any) -> str:
+        return escaped(super().formatException(ei), None, keep="\n")
+
+
+def _handler() -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        _Formatter("%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s %(message)s", "%H:%M:%S")
+    )
+    return handler

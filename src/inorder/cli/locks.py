@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from inorder.cli.asking import YesOption, confirm
-from inorder.cli.completing import GroupArgument, TopicArgument, complete_groups
 from inorder.cli.offset import BrokerOption
-from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, put_page, say, table
+from inorder.cli.oncluster import (
+    Cluster,
+    GroupArgument,
+    OutputOption,
+    TopicArgument,
+    YesOption,
+    complete_groups,
+    confirm,
+    on_cluster,
+)
+from inorder.cli.output import Output, as_json, put_page, say, table
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, QueueLock

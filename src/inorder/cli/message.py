@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.completing import TopicArgument
 from inorder.cli.failures import fail
-from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, put_page, table
-from inorder.cli.shown import (
+from inorder.cli.oncluster import Cluster, OutputOption, TopicArgument, on_cluster
+from inorder.cli.output import (
     RAW_AND_JSON,
+    TIME_HELP,
+    Output,
     RawOption,
+    as_json,
     as_line,
     as_object,
     body_page,
+    parse_time,
+    put_page,
+    show_time,
+    table,
     write_raw,
 )
-from inorder.cli.values import TIME_HELP, parse_time, show_time
 from inorder.clock import SystemClock
 from inorder.errors import UsageError
 

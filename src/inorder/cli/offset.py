@@ -6,11 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.asking import YesOption, confirm
-from inorder.cli.completing import GroupArgument, TopicArgument
-from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, put_page, say, table
-from inorder.cli.values import TIME_HELP, parse_time
+from inorder.cli.oncluster import (
+    Cluster,
+    GroupArgument,
+    OutputOption,
+    TopicArgument,
+    YesOption,
+    confirm,
+    on_cluster,
+)
+from inorder.cli.output import TIME_HELP, Output, as_json, parse_time, put_page, say, table
 from inorder.clock import SystemClock
 from inorder.errors import UsageError
 

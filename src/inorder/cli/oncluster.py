@@ -6,6 +6,12 @@
 
 The decorator puts the options of the cluster in the place of the first parameter. What a command
 calls `topic` and `group` is what an error of that kind is about: the nearest name is suggested.
+
+Before something is destroyed: ask, or be told with `--yes`.
+
+Completion of names in the shell: the topics and groups of the cluster that is meant.
+
+A shell asks while somebody types, so it gets an answer soon or none; whatever fails is silent.
 """
 
 from __future__ import annotations
@@ -14,18 +20,18 @@ import difflib
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
 
-from inorder.cli.failures import says_errors
-from inorder.cli.logs import LogLevel, logging_to_stderr
-from inorder.cli.profiles import FIELDS
-from inorder.cli.render import Output
-from inorder.cli.target import Target, find_target
+from inorder.cli.failures import LogLevel, logging_to_stderr, says_errors
+from inorder.cli.output import Output
+from inorder.cli.target import FIELDS, Target, find_target
 from inorder.client.rules.nameservers import parse_name_servers
-from inorder.errors import ConnectFailed, GroupNotFound, InorderError, TopicNotRouted
+from inorder.errors import ConnectFailed, GroupNotFound, InorderError, TopicNotRouted, UsageError
+from inorder.escaping import escaped
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin
@@ -173,3 +179,62 @@ def _nearest(kind: str, name: str | None, known: list[str]) -> str:
         return ""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; `inorder {kind} list` shows what there is"
+
+
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Return if it is meant; without a terminal there is nobody to ask."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody is there to ask; give --yes to say so")
+    typer.confirm(question, abort=True, err=True)
+
+
+PATIENCE_SECONDS: Final = 2.0
+
+
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics that begin so."""
+    return _complete(ctx, incomplete, "topics")
+
+
+def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the groups that begin so."""
+    return _complete(ctx, incomplete, "groups")
+
+
+def _complete(ctx: typer.Context, incomplete: str, noun: str) -> list[str]:
+    import asyncio
+
+    try:
+        names = asyncio.run(_names(ctx, noun))
+    except (InorderError, OSError, TimeoutError):
+        return []
+    return [name for name in names if name.startswith(incomplete) and name == escaped(name)]
+
+
+async def _names(ctx: typer.Context, noun: str) -> list[str]:
+    import asyncio
+
+    from inorder.client.admin import Admin
+
+    options = {name: ctx.params.get(name) for name in (*FIELDS, "profile")}
+    target = find_target(options, os.environ)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        async with Admin(target.name_servers, tls=target.context()) as admin:
+            return await _ask(admin, noun)
+
+
+async def _ask(admin: Admin, noun: str) -> list[str]:
+    return await (admin.topics.names() if noun == "topics" else admin.groups.names())
+
+
+TopicArgument = Annotated[
+    str, typer.Argument(help="Topic.", metavar="TOPIC", autocompletion=complete_topics)
+]
+GroupArgument = Annotated[
+    str, typer.Argument(help="Group.", metavar="GROUP", autocompletion=complete_groups)
+]

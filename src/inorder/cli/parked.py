@@ -7,13 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from inorder.cli.asking import YesOption, confirm
-from inorder.cli.completing import GroupArgument, complete_groups
-from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.progress import progress
-from inorder.cli.render import Output, as_json, put_line, put_page, say, table
-from inorder.cli.shown import as_line, as_object
-from inorder.cli.values import show_time
+from inorder.cli.oncluster import (
+    Cluster,
+    GroupArgument,
+    OutputOption,
+    YesOption,
+    complete_groups,
+    confirm,
+    on_cluster,
+)
+from inorder.cli.output import (
+    Output,
+    as_json,
+    as_line,
+    as_object,
+    progress,
+    put_line,
+    put_page,
+    say,
+    show_time,
+    table,
+)
 from inorder.clock import SystemClock
 
 if TYPE_CHECKING:

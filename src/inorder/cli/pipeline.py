@@ -1,21 +1,164 @@
-"""`inorder pipeline …`: jobs on Spark over the topics of a cluster."""
+"""`inorder pipeline …`: jobs on Spark over the topics of a cluster.
+
+Commands that run a job on Spark: the session, the progress bar, errors in one line.
+
+    summary = run_job(target, job, master=master, what="messages archived")
+
+`job` gets the session, the servers (name servers and TLS, as arguments of a job) and a watch to
+tell its steps to. Nothing of Spark is imported before it is known to be there.
+
+`inorder pipeline orders`: order life cycles through Spark, as an example that does real work.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from inorder.cli import pipelineorders
-from inorder.cli.completing import GroupArgument, TopicArgument
 from inorder.cli.failures import EXIT_FAILED
-from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.onspark import ConfOption, MasterOption, run_job, servers_of, watched
-from inorder.cli.render import Output, as_json, put_page, table
+from inorder.cli.oncluster import Cluster, GroupArgument, OutputOption, TopicArgument, on_cluster
+from inorder.cli.output import Output, as_json, progress, put_line, put_page, table
+from inorder.cli.target import FILE_FIELDS
 
 if TYPE_CHECKING:
-    from inorder.spark.jobs.progress import Watch
+    from inorder.spark.jobs.progress import Step, Watch
+
+T = TypeVar("T")
+Job = Callable[[Any, dict[str, Any], "Watch"], T]
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[2], spark://host:7077, k8s://…, yarn.  "
+        "[env: SPARK_MASTER; default: local[*]]",
+    ),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+
+
+def run_job(
+    target: Cluster,
+    job: Job[T],
+    *,
+    master: str | None,
+    conf: list[str] | None = None,
+    what: str = "messages",
+) -> T:
+    """Start Spark, run a job with a progress bar, stop Spark; return what the job returned."""
+    from inorder.cli.output import parse_pairs
+    from inorder.spark.jobs.progress import as_ours
+
+    settings = parse_pairs(conf, "--conf")
+    servers = servers_of(target)
+    with spark_session(master, settings) as spark, watched(what) as watch:
+        try:
+            return job(spark, servers, watch)
+        except Exception as error:  # the layers of Spark say it in a hundred lines
+            raise as_ours(error) from error
+
+
+def servers_of(target: Cluster) -> dict[str, Any]:
+    """Return where the cluster is that is meant, as arguments of a job: `namesrv` and `tls`.
+
+    Raises ConfigError for a bad file.
+    """
+    from inorder.spark.cluster import Tls
+
+    found = target.target()
+    if found.context() is None:
+        return {"namesrv": found.name_servers}
+    files = {
+        name.removeprefix("tls_"): str(Path(str(found.values[name].value)).absolute())
+        for name in FILE_FIELDS
+        if found.values[name].value
+    }
+    tls = Tls(**files, insecure=bool(found.values["tls_insecure"].value))
+    return {"namesrv": found.name_servers, "tls": tls}
+
+
+@contextlib.contextmanager
+def spark_session(master: str | None, conf: dict[str, str]) -> Iterator[Any]:
+    """Give a session of ours, and stop it. Raises ConfigError if Spark is not there."""
+    from inorder.spark.session import check_packages, session
+
+    check_packages()
+    spark = session(master, conf=conf)
+    try:
+        yield spark
+    finally:
+        with contextlib.suppress(KeyboardInterrupt):
+            spark.stop()
+
+
+@contextlib.contextmanager
+def watched(what: str) -> Iterator[Watch]:
+    """Give a watch that draws a bar on a terminal, and nothing elsewhere."""
+    with progress(what, 0) as bar:
+        drawn = [0, 0]
+
+        def watch(step: Step) -> None:
+            bar(step.done - drawn[0], step.total)
+            drawn[0] = step.done
+
+        yield watch
+
+
+@on_cluster
+def orders(
+    target: Cluster,
+    topic: TopicArgument,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Folder that executors see.")],
+    *,
+    results: Annotated[
+        str | None, typer.Option("--results", metavar="TOPIC", help="Send the rows there as well.")
+    ] = None,
+    group: Annotated[
+        str, typer.Option("--group", help="Whose progress, and whose dead letters.")
+    ] = "orders-pipeline",
+    attempts: Annotated[
+        int, typer.Option("--attempts", min=0, help="Further tries of a payment that fails.")
+    ] = 3,
+    batch: Annotated[
+        int, typer.Option("--batch", min=1, help="Messages of a micro-batch.")
+    ] = 20_000,
+    every: Annotated[
+        float | None,
+        typer.Option("--every", min=0.1, metavar="SECONDS", help="Go on for ever."),
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Follow orders by account: late and failing payments, balances; goes on where it was."""
+
+    def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
+        from inorder.spark.jobs.orders import orders
+
+        return orders(
+            spark, **servers, topic=topic, path=path, results=results, group=group,
+            attempts=attempts, batch=batch, every_s=every, watch=watch,
+        )  # fmt: skip
+
+    done = run_job(target, job, master=master, conf=conf, what="steps of orders")
+    if output is Output.JSON:
+        put_page(as_json(asdict(done)))
+        return
+    put_line(
+        f"{done.processed:,} messages in {done.batches} batches; {done.path} holds {done.rows:,} "
+        f"rows of {done.accounts:,} accounts, balance {done.balance / 100:,.2f}, "
+        f"{done.late_payments:,} late payments; {done.waiting} accounts wait"
+    )
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,7 +166,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.command("orders")(pipelineorders.orders)
+app.command("orders")(orders)
 
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="Folder, or URL of one.")]
 PlotOption = Annotated[

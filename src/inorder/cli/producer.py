@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.asking import YesOption, confirm
-from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, as_json, put_page, say, table
+from inorder.cli.oncluster import Cluster, OutputOption, YesOption, confirm, on_cluster
+from inorder.cli.output import Output, as_json, put_page, say, table
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, ProducerView

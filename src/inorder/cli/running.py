@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from inorder.cli.failures import EXIT_FAILED
-from inorder.cli.render import Output
+from inorder.cli.output import Output
 from inorder.logs import get_logger
 from inorder.wire.ids import show_address
 

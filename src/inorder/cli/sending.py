@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from inorder.cli.lines import Line
-from inorder.cli.progress import progress
-from inorder.cli.render import put_line, put_page
+from inorder.cli.output import progress, put_line, put_page
+from inorder.cli.send import Line
 from inorder.client.send.producer import Producer, checked_delay
 from inorder.client.session import Session
 from inorder.errors import InorderError

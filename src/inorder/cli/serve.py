@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inorder.cli.failures import keeping_data, says_errors
-from inorder.cli.logs import LogLevel, setup_logging
-from inorder.cli.render import Output
+from inorder.cli.failures import LogLevel, keeping_data, says_errors, setup_logging
+from inorder.cli.output import Output
 from inorder.cli.settings import ConfigOption, Raw, SetOption, parse_sets, read_settings
 from inorder.config import BrokerConfig, NameServerConfig, NetConfig
 from inorder.logs import get_logger

@@ -11,9 +11,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from inorder.cli.failures import says_errors
-from inorder.cli.profiles import FIELDS, profiles_file, read_profiles
-from inorder.cli.render import Output, as_json, put_line, put_page, table
-from inorder.cli.target import find_target
+from inorder.cli.output import Output, as_json, put_line, put_page, table
+from inorder.cli.target import FIELDS, find_target, profiles_file, read_profiles
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
 from inorder.settings import Loaded, catalog, load_with_origins

@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from inorder.cli.render import put_line
-from inorder.cli.values import parse_time
+from inorder.cli.output import parse_time, put_line
 from inorder.client.admin import Admin
 from inorder.client.rules.routes import moment_ms
 from inorder.clock import SystemClock

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inorder.cli.completing import TopicArgument
-from inorder.cli.oncluster import Cluster, OutputOption, on_cluster
-from inorder.cli.render import Output, put_page
-from inorder.cli.shown import (
+from inorder.cli.oncluster import Cluster, OutputOption, TopicArgument, on_cluster
+from inorder.cli.output import (
     RAW_AND_JSON,
+    TIME_HELP,
+    Output,
     RawOption,
     as_json_line,
     as_line,
     body_text,
     by_template,
+    put_page,
     write_raw,
 )
-from inorder.cli.values import TIME_HELP
 from inorder.errors import UsageError
 
 if TYPE_CHECKING:

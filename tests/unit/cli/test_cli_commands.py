@@ -10,10 +10,10 @@ import typer
 from typer.testing import CliRunner
 
 import inorder
-from inorder.cli.asking import confirm
 from inorder.cli.contents import app
 from inorder.cli.failures import says_errors
 from inorder.cli.main import SERVERS, servers
+from inorder.cli.oncluster import confirm
 from inorder.errors import UsageError
 
 ESCAPE = "\x1b"

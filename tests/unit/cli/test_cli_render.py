@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from inorder.cli.failures import says_errors
-from inorder.cli.render import as_json, table
+from inorder.cli.output import as_json, table
 from inorder.errors import ConfigError, StoreLocked
 
 

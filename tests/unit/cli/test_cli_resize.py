@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inorder.cli.resize import describe, shown
+from inorder.cli.topic import describe_resize, shown
 from inorder.client.rules.resizing import TopicResize, WaitingGroup
 from inorder.wire.requests.resizing import PlanView
 
@@ -17,7 +17,7 @@ def test_an_interrupted_resize_says_how_to_go_on() -> None:
     found = TopicResize(
         "trades", 1, 4, {"broker-a": 2, "broker-b": 2}, plan, ("broker-a",), (), (), 0
     )
-    text = describe(found)
+    text = describe_resize(found)
     assert text in PAGE.read_text()
     assert "--resume" in text
     assert shown(found)["plan"] == {
@@ -30,7 +30,7 @@ def test_groups_that_wait_are_named() -> None:
     """With what they have left, and where."""
     waiting = WaitingGroup("reports", 2, 1290, False, ("broker-a",))
     found = TopicResize("trades", 3, 5, {"broker-a": 5}, None, (), (), (waiting,), 11)
-    text = describe(found)
+    text = describe_resize(found)
     assert text in PAGE.read_text()
     assert shown(found)["waiting"] == [
         {
@@ -46,7 +46,7 @@ def test_a_group_that_was_set_back_is_named() -> None:
     found = TopicResize(
         "trades", 2, 16, {"broker-a": 8, "broker-b": 8}, None, (), (), (waiting,), 0
     )
-    assert describe(found) in PAGE.read_text()
+    assert describe_resize(found) in PAGE.read_text()
 
 
 def test_a_broker_that_was_not_told_of_an_abort_is_named() -> None:
@@ -54,9 +54,9 @@ def test_a_broker_that_was_not_told_of_an_abort_is_named() -> None:
     found = TopicResize(
         "trades", 1, 4, {"broker-a": 2, "broker-b": 2}, None, (), (), (), 0, ("broker-b",)
     )
-    assert describe(found, taken_back=True) in PAGE.read_text()
+    assert describe_resize(found, taken_back=True) in PAGE.read_text()
     assert shown(found)["away"] == ["broker-b"]
-    assert "no answer from broker-b: what it knows is not in here" in describe(found)
+    assert "no answer from broker-b: what it knows is not in here" in describe_resize(found)
     assert not found.is_done
 
 
@@ -66,4 +66,4 @@ def test_a_group_that_could_go_on_and_does_not_is_told_of() -> None:
     for behind, rests, told in ((0, False, True), (7, False, False), (0, True, False)):
         waiting = WaitingGroup("billing", 1, behind, True, (), rests=rests)
         found = TopicResize("trades", 2, 4, {"broker-a": 4}, None, (), (), (waiting,), 0)
-        assert (hint in describe(found)) == told
+        assert (hint in describe_resize(found)) == told

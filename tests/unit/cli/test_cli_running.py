@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from inorder.cli.render import Output
+from inorder.cli.output import Output
 from inorder.cli.running import Single, serve
 
 

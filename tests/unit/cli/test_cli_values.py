@@ -10,9 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from inorder.cli.lines import json_line, plain_line, sources
-from inorder.cli.shown import as_line, as_object
-from inorder.cli.values import parse_pairs, parse_perm, parse_time, show_perm, show_time
+from inorder.cli.output import (
+    as_line,
+    as_object,
+    parse_pairs,
+    parse_perm,
+    parse_time,
+    show_perm,
+    show_time,
+)
+from inorder.cli.send import json_line, plain_line, sources
 from inorder.client.rules.routes import moment_ms
 from inorder.errors import UsageError
 from inorder.model import ReceivedMessage, TopicQueue

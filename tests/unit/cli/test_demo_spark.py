@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from inorder.cli.demospark import Samples, draw, life_cycles, per_second
+from inorder.demo.spark import Samples, draw, life_cycles, per_second
 from inorder.spark.jobs.rules import Account, Step, move
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
-from inorder.cli.onspark import servers_of
+from inorder.cli.pipeline import servers_of
 from inorder.cli.target import find_target
 from inorder.errors import ConfigError
 from inorder.spark.cluster import Servers, Tls, read_tls, tls_name

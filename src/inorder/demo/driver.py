@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TOPIC: Final = "orders"
 RESULTS: Final = "order-results"
 GROUP: Final = "orders-pipeline"
-CODE: Final = "import sys; from inorder.cli.demodriver import main; main(*sys.argv[1:])"
+CODE: Final = "import sys; from inorder.demo.driver import main; main(*sys.argv[1:])"
 
 
 def main(namesrv: str, folder: str, batch: str, audited: str) -> None:

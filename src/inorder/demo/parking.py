@@ -14,16 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from inorder.checker import (
-    Handled,
-    HandledResult,
-    Handling,
-    Rules,
-    Sent,
-    Stored,
-    check,
-    queue_name,
-)
+from inorder.checker import Handled, HandledResult, Handling, Rules, Sent, Stored, check, queue_name
 from inorder.client.admin import Admin
 from inorder.client.consume.consumer import Consumer
 from inorder.client.consume.rules.outcomes import Park

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inorder.cli.failures import EXIT_FAILED, says_errors
-from inorder.cli.render import Output, as_json, put_page
+from inorder.cli.output import Output, as_json, put_page
 from inorder.errors import UsageError
 
 if TYPE_CHECKING:

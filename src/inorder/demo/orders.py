@@ -3,7 +3,7 @@
 It is the whole story of the library: a name server and a broker on free ports of loopback and in a
 temporary directory, several producers, consumers in two processes that share the queues, a crash
 half-way, the hand-over to the survivor, and the order checker's verdict. Then a key is parked and
-redriven (`demoparking.py`).
+redriven (`demo/parking.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from inorder.checker import Event, Handled, Report, Rules, Sent, Stored, check, queue_name
-from inorder.cli.democonsumer import TOPIC, Child
-from inorder.cli.demoparking import ParkingResult, play_parking
 from inorder.cli.failures import EXIT_FAILED
-from inorder.cli.render import Output, as_json, put_page, table
+from inorder.cli.output import Output, as_json, put_page, table
 from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
+from inorder.demo.consumer import TOPIC, Child
+from inorder.demo.parking import ParkingResult, play_parking
 from inorder.embedded import Embedded
 from inorder.errors import RequestTimeout
 from inorder.model import TopicConfig

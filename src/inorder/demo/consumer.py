@@ -23,7 +23,7 @@ TOPIC: Final = "orders"
 GROUP: Final = "demo"
 HANDLER_SECONDS: Final = 0.001
 _LOOK_SECONDS: Final = 0.02
-_CODE: Final = "import sys; from inorder.cli.democonsumer import main; main(*sys.argv[1:])"
+_CODE: Final = "import sys; from inorder.demo.consumer import main; main(*sys.argv[1:])"
 
 OnHandled = Callable[["Child", Handled, str, int], None]
 

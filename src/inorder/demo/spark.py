@@ -21,12 +21,12 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from inorder.cli.demodriver import CODE, RESULTS, TOPIC
 from inorder.cli.failures import EXIT_FAILED
-from inorder.cli.render import Output, as_json, put_page, table
+from inorder.cli.output import Output, as_json, put_page, table
 from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
+from inorder.demo.driver import CODE, RESULTS, TOPIC
 from inorder.embedded import Embedded
 from inorder.errors import InorderError, RequestTimeout
 from inorder.model import TopicConfig, TopicQueue
