@@ -22,7 +22,7 @@ from inorder.checker import Handled, HandledResult, queue_name
 from inorder.checker.events import write_history
 from inorder.client.consume.rules.outcomes import Retry
 from inorder.config import ClientConfig
-from inorder.testing.seeds import stream
+from tests.kit.simcluster import stream
 
 FAIL_RATIO = 0.02
 FORGET_RATIO = 0.1

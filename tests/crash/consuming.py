@@ -21,7 +21,6 @@ from inorder.checker import Committed, Event, Kind, Report, Rules, check
 from inorder.client.session import Session
 from inorder.errors import InorderError
 from inorder.model import TopicConfig, TopicQueue
-from inorder.testing.seeds import stream
 from tests.crash.consumers import Orders, start_words
 from tests.crash.crew import (
     GROUP,
@@ -37,6 +36,7 @@ from tests.crash.frontdoor import BROKER
 from tests.crash.producers import TOPIC
 from tests.crash.producing import QUEUES, OurBroker, Worker, stop_all, stored
 from tests.crash.verify import Contents
+from tests.kit.simcluster import stream
 
 MEMBERS = 3
 LOOK_S = 0.2

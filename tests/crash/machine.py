@@ -1,4 +1,4 @@
-"""A broker on a simulated machine: the disk of `inorder.testing.disk`, the loop of `simloop`."""
+"""A broker on a simulated machine: the disk of `tests.kit.disk`, the loop of `simloop`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from inorder.broker.broker import Broker
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.net.connection import Connection
 from inorder.testing.clock import SimClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.seeds import stream
-from inorder.testing.simloop import Node, SimLoop
 from tests.crash.load import connect
+from tests.kit.disk import FakeFiles
+from tests.kit.simcluster import stream
+from tests.kit.simloop import Node, SimLoop
 
 HOST = "10.0.0.2"
 STORE = StoreConfig(

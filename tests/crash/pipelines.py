@@ -15,8 +15,8 @@ from collections import Counter
 from inorder.aio import ClientConfig, Producer, SendReceipt, Session, TopicQueue
 from inorder.checker import Event, Sent, SentResult, queue_name
 from inorder.errors import InorderError
-from inorder.testing.seeds import stream
 from tests.crash.frontdoor import BROKER
+from tests.kit.simcluster import stream
 
 CHUNK = 24
 GAP_MAX = 10

@@ -21,9 +21,9 @@ from inorder.aio import ClientConfig, Message, Producer, SendReceipt, SendStatus
 from inorder.checker import Event, Sent, SentResult, queue_name
 from inorder.checker.events import write_history
 from inorder.errors import BatchIncomplete, InorderError, TransportError
-from inorder.testing.seeds import stream
 from tests.crash.pipelines import Pipeline
 from tests.crash.planted import plant
+from tests.kit.simcluster import stream
 
 TOPIC = "orders"
 WINDOW = 64

@@ -35,11 +35,11 @@ from inorder.checker import Event, Report, Rules, Sent, SentResult, Stored, chec
 from inorder.checker.events import read_history
 from inorder.client.session import Session
 from inorder.model import TopicConfig
-from inorder.testing.seeds import stream
 from tests.crash.frontdoor import BROKER, FrontDoor
 from tests.crash.producers import TOPIC, WINDOW, Orders
 from tests.crash.proxy import Proxy
 from tests.crash.verify import Contents, read_log, verify
+from tests.kit.simcluster import stream
 
 ROOT = Path(__file__).parents[2]
 QUEUES = 8

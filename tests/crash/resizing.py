@@ -23,7 +23,6 @@ from pathlib import Path
 from inorder.checker import Event, Handled, HandledResult, Handling, Report, Rules, check
 from inorder.client.admin import Admin
 from inorder.errors import InorderError
-from inorder.testing.seeds import stream
 from tests.crash.consumers import Orders, start_words
 from tests.crash.crew import (
     GROUP,
@@ -37,6 +36,7 @@ from tests.crash.crew import (
 )
 from tests.crash.producers import TOPIC
 from tests.crash.producing import ROOT, OurBroker, Worker, python_path, stop_all, stored
+from tests.kit.simcluster import stream
 
 BROKERS = ("broker-a", "broker-b")
 SIZES = (16, 5)

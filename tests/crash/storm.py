@@ -40,7 +40,6 @@ from inorder.checker import (
     Rules,
     check,
 )
-from inorder.testing.seeds import stream
 from tests.crash.consuming import Watch, make_topic
 from tests.crash.crew import (
     GROUP,
@@ -54,6 +53,7 @@ from tests.crash.producers import TOPIC
 from tests.crash.producing import OurBroker, Worker, stop_all, stored
 from tests.crash.stormers import StormOrders, start_words
 from tests.crash.verify import Contents
+from tests.kit.simcluster import stream
 
 DRAIN_S = 180
 LATE_START_NS = 100_000_000

@@ -18,9 +18,9 @@ from inorder.aio import ReceivedMessage
 from inorder.checker import Handled, HandledResult, queue_name
 from inorder.client.consume.rules.outcomes import Retry
 from inorder.config import ClientConfig, ConsumerConfig
-from inorder.testing.seeds import stream
 from tests.crash import consumers
 from tests.crash.consumers import ConsumerOrders, RunsFile
+from tests.kit.simcluster import stream
 
 FAIL_RATIO = 0.01
 RETRY_S = 0.02

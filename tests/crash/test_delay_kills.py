@@ -20,8 +20,6 @@ from inorder.client.api import BrokerApi
 from inorder.errors import InorderError
 from inorder.model import TopicConfig
 from inorder.net.connection import Connection
-from inorder.testing.seeds import stream
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode
 from inorder.wire.header import Command
 from inorder.wire.properties import format_properties, parse
@@ -29,6 +27,8 @@ from inorder.wire.record import Record
 from inorder.wire.requests.sends import SendMessage
 from tests.crash.load import read_queue
 from tests.crash.machine import STORE, Machine
+from tests.kit.simcluster import stream
+from tests.kit.simloop import SimLoop, run
 
 COUNT = int(os.environ.get("INORDER_ROUNDS", "3"))
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, COUNT + 1)

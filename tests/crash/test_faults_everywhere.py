@@ -38,8 +38,6 @@ from inorder.client.api import BrokerApi
 from inorder.errors import InorderError
 from inorder.model import TopicConfig
 from inorder.net.connection import Connection
-from inorder.testing.disk import FakeFiles, Fault
-from inorder.testing.simloop import Shuffle, SimLoop, run
 from inorder.wire.header import Command
 from inorder.wire.requests.leases import (
     CommitAnswer,
@@ -61,6 +59,8 @@ from tests.crash.load import (
     send_command,
 )
 from tests.crash.machine import STORE, Machine
+from tests.kit.disk import FakeFiles, Fault
+from tests.kit.simloop import Shuffle, SimLoop, run
 
 ALL = os.environ.get("INORDER_ROUNDS") == "0"
 SAMPLE_POINTS = 4

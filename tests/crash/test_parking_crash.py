@@ -16,7 +16,6 @@ import pytest
 from inorder.broker.parking.rules import Place
 from inorder.client.api import BrokerApi, ParkingApi
 from inorder.errors import InorderError
-from inorder.testing.disk import FakeFiles, Fault, Killed
 from inorder.wire.requests.parking import (
     NamedKey,
     Park,
@@ -27,6 +26,7 @@ from inorder.wire.requests.parking import (
     Unpark,
 )
 from tests.integration.brokerkit import Rig, running
+from tests.kit.disk import FakeFiles, Fault, Killed
 
 # A loop that dies leaves coroutines that never began.
 pytestmark = [

@@ -1,6 +1,6 @@
 """The machine goes down under a broker: what was not synced is lost, torn or reordered.
 
-A broker on the disk of `inorder.testing.disk`, on a simulated loop: time jumps, threads are turns
+A broker on the disk of `tests.kit.disk`, on a simulated loop: time jumps, threads are turns
 of the loop, and everything follows from the seed. Producers and consumers as in the kill tests; at
 a random instant power goes, and what `FakeFiles.crash` leaves is opened again, several times over.
 
@@ -27,11 +27,11 @@ import pytest
 
 from inorder.client.api import BrokerApi
 from inorder.model import TopicQueue
-from inorder.testing.disk import Fault
-from inorder.testing.seeds import stream
-from inorder.testing.simloop import SimLoop, run
 from tests.crash.load import GROUP, QUEUES, TOPICS, Book, Sender, consume, make_topics, pull
 from tests.crash.machine import STORE, Machine
+from tests.kit.disk import Fault
+from tests.kit.simcluster import stream
+from tests.kit.simloop import SimLoop, run
 
 COUNT = int(os.environ.get("INORDER_ROUNDS", "8"))
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, COUNT + 1)

@@ -13,8 +13,8 @@ import pytest
 from inorder.config import StoreConfig
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles, Fault, Killed
-from inorder.testing.storing import Contents, append, contents, write_and_publish
+from tests.kit.disk import FakeFiles, Fault, Killed
+from tests.kit.storing import Contents, append, contents, write_and_publish
 
 ROOT = Path("/data")
 CONFIG = StoreConfig(segment_bytes=2048, queue_file_bytes=200, index_slots=7, index_entries=60)

@@ -12,8 +12,8 @@ from inorder.config import StoreConfig
 from inorder.errors import DiskFull, StoreError, StoreFailed, WriteInDoubt
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles, Fault, Killed
-from inorder.testing.storing import Contents, append, contents
+from tests.kit.disk import FakeFiles, Fault, Killed
+from tests.kit.storing import Contents, append, contents
 
 ROOT = Path("/data/store")
 CONFIG = StoreConfig(segment_bytes=2048, queue_file_bytes=100, index_slots=7, index_entries=30)

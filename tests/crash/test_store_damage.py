@@ -13,8 +13,8 @@ from inorder.config import StoreConfig
 from inorder.errors import StoreError, StoreLocked
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.storing import Contents, append, contents, write_and_publish
+from tests.kit.disk import FakeFiles
+from tests.kit.storing import Contents, append, contents, write_and_publish
 
 ROOT = Path("/data")
 CONFIG = StoreConfig(segment_bytes=2048, queue_file_bytes=100, index_slots=7, index_entries=40)

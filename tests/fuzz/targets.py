@@ -51,8 +51,6 @@ from inorder.store.journal import split as split_journal
 from inorder.store.keyindex import hash_pure, keys_of
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.storing import append, contents, write_and_publish
 from inorder.wire import fastjson, properties, record
 from inorder.wire import record as recordscan
 from inorder.wire.compression import decompress_body
@@ -106,6 +104,8 @@ from inorder.wire.requests.topics import (
     encode_topic_config,
     encode_topic_configs,
 )
+from tests.kit.disk import FakeFiles
+from tests.kit.storing import append, contents, write_and_publish
 
 FRAME_LIMIT = 1 << 16
 

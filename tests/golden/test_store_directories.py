@@ -19,10 +19,10 @@ from inorder.config import StoreConfig
 from inorder.disk import OsFiles
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.storing import append, contents, read_queue, write_and_publish
 from inorder.wire.ids import offset_message_id
 from inorder.wire.properties import parse
 from inorder.wire.record import Record, decode
+from tests.kit.storing import append, contents, read_queue, write_and_publish
 
 HERE = Path(__file__).parent / "store"
 SAMPLES = ("clean", "killed", "torn")

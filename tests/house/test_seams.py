@@ -22,7 +22,7 @@ THREADS_IN = {
     "sync/producer.py",  # callers that wait for room; what they and the loop both count
     "sync/direct.py",  # the caller's own thread; a lock, so that there is one at a time
     "sync/workers.py",
-    "testing/simloop.py",  # has no threads: it names the type of the executor that it replaces
+    "tests/kit/simloop.py",  # has no threads: it names the type of the executor that it replaces
 }
 
 CLOCK_NAMES = re.compile(
@@ -51,7 +51,7 @@ RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|o
 RANDOM_IN = {
     "client/session.py": "tells this process from all others; tests hand in an Identity",
     "net/tls.py": "a private key must not be predictable",
-    "testing/disk.py": "the Random that is handed in is called `random` there",
+    "tests/kit/disk.py": "the Random that is handed in is called `random` there",
 }
 
 FILE_NAMES = re.compile(
@@ -73,8 +73,8 @@ FILES_IN = {
     "spark/session.py": "a settings file for the JVM",
     "spark/jobs/files.py": "archives go through Arrow's file systems; local ones are synced",
     "spark/ordered/storage.py": "states of a query, in a folder that all executors see",
-    "testing/cluster.py": "a temporary directory for a cluster of a test",
-    "testing/hosted.py": "the same for a broker of a test",
+    "tests/kit/cluster.py": "a temporary directory for a cluster of a test",
+    "testing/broker.py": "the same for a broker of a test",
 }
 
 ENVIRONMENT_NAMES = re.compile(r"^os\.(environ|getenv)$")

@@ -12,8 +12,8 @@ from inorder.clock import Clock, SystemClock
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.disk import Files
 from inorder.net.connection import Connection
-from inorder.testing.disk import FakeFiles
 from inorder.wire.header import Command
+from tests.kit.disk import FakeFiles
 
 SMALL = StoreConfig(
     segment_bytes=1 << 20, queue_file_bytes=2000, index_slots=500, index_entries=2000,

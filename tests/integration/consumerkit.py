@@ -17,8 +17,8 @@ from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
-from inorder.testing.simcluster import BROKER_HOST, SimCluster
-from inorder.testing.simloop import Node, SimLoop, run
+from tests.kit.simcluster import BROKER_HOST, SimCluster
+from tests.kit.simloop import Node, SimLoop, run
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, StoreConfig
 from inorder.model import ReceivedMessage
 from inorder.ordering.keymap import KeyMap
-from inorder.testing.simcluster import SimCluster
-from inorder.testing.simloop import Node, SimLoop, run
+from tests.kit.simcluster import SimCluster
+from tests.kit.simloop import Node, SimLoop, run
 
 T = TypeVar("T")
 

@@ -25,7 +25,6 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.model import GroupConfig, Subscription, TopicConfig, TopicQueue
-from inorder.testing.cluster import Cluster
 from inorder.wire.ids import offset_message_id
 from inorder.wire.requests.groups import ConsumerData
 from inorder.wire.requests.pulls import (
@@ -35,6 +34,7 @@ from inorder.wire.requests.pulls import (
     PullMessage,
 )
 from tests.integration.brokerkit import until
+from tests.kit.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import pytest
 from inorder.config import BrokerConfig, NetConfig
 from inorder.model import TopicConfig
 from inorder.net.connection import Connection
-from inorder.testing.disk import FakeFiles
 from inorder.wire import frame as frame_module
 from inorder.wire.header import Command
 from tests.integration.brokerkit import pull_fields, running, send_fields
+from tests.kit.disk import FakeFiles
 
 
 def test_an_answer_nobody_asked_for_is_not_taken_for_a_request() -> None:

@@ -15,13 +15,13 @@ from inorder.broker.delays.service import TURN_RECORDS
 from inorder.disk import OsFiles
 from inorder.model import TopicQueue
 from inorder.testing.clock import FakeClock, MovableClock
-from inorder.testing.disk import FakeFiles, Fault
 from inorder.wire.codes import ResponseCode
 from inorder.wire.header import Command
 from inorder.wire.properties import parse
 from inorder.wire.record import Record, decode_all
 from inorder.wire.requests.leases import LockBatchBody
 from tests.integration.brokerkit import SMALL, Rig, running, until
+from tests.kit.disk import FakeFiles, Fault
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 GOLDEN = Path(__file__).parents[1] / "golden" / "store"

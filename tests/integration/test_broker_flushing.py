@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from inorder.testing.disk import FakeFiles, Fault
 from inorder.wire.codes import ResponseCode
 from inorder.wire.record import decode_all
 from tests.integration.brokerkit import SMALL, Rig, running, until
+from tests.kit.disk import FakeFiles, Fault
 
 SYNC = replace(SMALL, sync_flush=True)
 

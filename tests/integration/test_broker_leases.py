@@ -19,7 +19,6 @@ from inorder.broker.leases.rules import STOCK_RESTART_MS
 from inorder.model import TopicQueue
 from inorder.store.snapshot import Snapshot
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
 from inorder.wire.fields import encode_fields
 from inorder.wire.requests.leases import Chapter, LeasePage, LockBatchBody, LockedQueues
 from inorder.wire.requests.offsets import ResetOffset
@@ -34,6 +33,7 @@ from tests.integration.leasekit import (
     ours,
     send,
 )
+from tests.kit.disk import FakeFiles
 
 LOST = 7120
 SYNC = replace(SMALL, sync_flush=True)

@@ -17,7 +17,6 @@ from inorder.client.api import BrokerApi, ParkingApi
 from inorder.errors import InvalidParameter, LeaseLost, ServiceNotAvailable
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.testing.disk import FakeFiles, Fault
 from inorder.wire.properties import parse
 from inorder.wire.record import Record
 from inorder.wire.requests.parking import (
@@ -35,6 +34,7 @@ from inorder.wire.requests.parking import (
     Unpark,
 )
 from tests.integration.brokerkit import SMALL, Rig, running
+from tests.kit.disk import FakeFiles, Fault
 
 TOPIC, QUEUE = "Orders", 1
 PLACE = Place("billing", TOPIC, QUEUE)

@@ -15,7 +15,6 @@ import pytest
 from inorder.broker.leases import storage as ownersfile
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles, Fault
 from inorder.wire.requests.leases import (
     CommitBody,
     LeaseBody,
@@ -37,6 +36,7 @@ from tests.integration.leasekit import (
     ours,
     send,
 )
+from tests.kit.disk import FakeFiles, Fault
 
 SYNC = replace(SMALL, sync_flush=True)
 REFUSED = 14

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import inorder
 import inorder.testing
 from inorder.cli.contents import app
-from inorder.testing.cluster import Cluster
 from tests.integration.test_howto_pages import run
+from tests.kit.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 import inorder
 from inorder.cli.contents import app
-from inorder.testing.cluster import Cluster
+from tests.kit.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

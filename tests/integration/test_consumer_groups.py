@@ -32,8 +32,6 @@ from inorder.client.consume.rules.outcomes import Outcome
 from inorder.client.session import Identity, Session
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.testing.simcluster import BROKER_HOST, NAMESRV
-from inorder.testing.simloop import Node
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.header import Command
 from inorder.wire.record import Record, encode
@@ -47,6 +45,8 @@ from tests.integration.consumerkit import (
     leases_and_locks,
     play,
 )
+from tests.kit.simcluster import BROKER_HOST, NAMESRV
+from tests.kit.simloop import Node
 
 pytestmark = pytest.mark.slow
 

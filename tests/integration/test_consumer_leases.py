@@ -16,7 +16,6 @@ from inorder.client.consume.rules.outcomes import Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import LeaseLost, UsageError
 from inorder.model import Fence, ReceivedMessage, TopicQueue
-from inorder.testing.simcluster import BROKER_HOST
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.requests.leases import Release
 from inorder.wire.requests.offsets import ResetOffset
@@ -31,6 +30,7 @@ from tests.integration.consumerkit import (
     play,
     twice,
 )
+from tests.kit.simcluster import BROKER_HOST
 
 QUEUE = TopicQueue(TOPIC, "broker-a", 0)
 

@@ -13,8 +13,8 @@ from inorder.client.consume.consumer import Consumer
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.errors import StoreError
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.testing.disk import FakeFiles
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, play
+from tests.kit.disk import FakeFiles
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,8 @@ from inorder.client.consume.consumer import Consumer
 from inorder.client.send.producer import Producer
 from inorder.config import ClientConfig
 from inorder.model import ReceivedMessage, SendReceipt
-from inorder.testing.simcluster import SimCluster
-from inorder.testing.simloop import SimLoop, run
+from tests.kit.simcluster import SimCluster
+from tests.kit.simloop import SimLoop, run
 
 pytestmark = pytest.mark.slow
 

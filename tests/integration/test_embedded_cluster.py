@@ -14,11 +14,11 @@ from inorder.demo.orders import run_demo
 from inorder.errors import NotFound, TopicNotFound
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
 from inorder.testing.clock import SimClock
-from inorder.testing.cluster import Cluster
-from inorder.testing.disk import FakeFiles
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.ids import offset_message_id
 from inorder.wire.requests.pulls import QueryMessage
+from tests.kit.cluster import Cluster
+from tests.kit.disk import FakeFiles
+from tests.kit.simloop import SimLoop, run
 
 
 async def send_and_read(cluster: Cluster) -> None:

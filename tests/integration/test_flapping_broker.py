@@ -14,7 +14,6 @@ import pytest
 
 from inorder.broker.leases.rules import STOCK_RESTART_MS
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
 from inorder.wire.requests.leases import LockBatchBody
 from tests.integration.brokerkit import Rig, pull_fields, running
 from tests.integration.leasekit import (
@@ -27,6 +26,7 @@ from tests.integration.leasekit import (
     send,
     stock,
 )
+from tests.kit.disk import FakeFiles
 
 EVERY_MS = 3000
 """How long the broker runs each time."""

@@ -19,7 +19,6 @@ from inorder.errors import InorderError
 from inorder.model import TopicQueue
 from inorder.net.connection import Connection
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
 from inorder.wire.header import Command
 from inorder.wire.requests.leases import LockBatchBody
 from inorder.wire.requests.parking import MOVES_MAX, Move, MoveBody, QueuePlace
@@ -27,6 +26,7 @@ from tests.garbage.extensions import GROUP, KEY, TOPIC, hostile_extensions, plai
 from tests.integration.brokerkit import Rig, running
 from tests.integration.leasekit import ours
 from tests.integration.leasekit import send as send_orders
+from tests.kit.disk import FakeFiles
 
 LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 

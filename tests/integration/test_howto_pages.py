@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from inorder.testing.cluster import Cluster
+from tests.kit.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,6 @@ from random import Random
 import pytest
 
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
 from inorder.wire.codes import LanguageCode
 from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
@@ -33,6 +32,7 @@ from tests.integration.leasekit import (
     send,
     stock,
 )
+from tests.kit.disk import FakeFiles
 
 MESSAGES = 30
 STOCK_VIEW_MS = 30_000

@@ -6,8 +6,8 @@ import asyncio
 
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import ReceivedMessage
-from inorder.testing.simcluster import BROKER_HOST
 from tests.integration.consumerkit import TOPIC, Kit, begin, consumer_of, play
+from tests.kit.simcluster import BROKER_HOST
 
 SLOW_MS = 250
 CONFIG = ClientConfig(consumer=ConsumerConfig(lease_ms=4000, grace_ms=2000))

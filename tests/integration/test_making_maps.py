@@ -17,8 +17,8 @@ from inorder.config import BrokerConfig, ClientConfig
 from inorder.errors import KeyMapConflict, TopicNotFound, UsageError
 from inorder.model import ReceivedMessage, SendReceipt, TopicConfig
 from inorder.ordering.keymap import KeyMap
-from inorder.testing.simcluster import SimCluster
-from inorder.testing.simloop import Node, SimLoop, run
+from tests.kit.simcluster import SimCluster
+from tests.kit.simloop import Node, SimLoop, run
 
 pytestmark = pytest.mark.slow
 

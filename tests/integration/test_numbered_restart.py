@@ -15,12 +15,12 @@ from inorder.broker.producers.records import decode
 from inorder.client.api import BrokerApi
 from inorder.errors import ProducerUnknown, StoreError
 from inorder.store.snapshot import Snapshot
-from inorder.testing.disk import FakeFiles, Fault
 from inorder.wire.header import Command
 from inorder.wire.requests.producers import NamedProducer
 from tests.integration.brokerkit import SMALL, Rig, running, send_fields, until
 from tests.integration.numberedkit import PRODUCER, Sender, batch, properties, stored_numbers
 from tests.integration.test_broker_flushing import SYNC, held_sync
+from tests.kit.disk import FakeFiles, Fault
 
 FILE = Path("/data/config/inorderProducers.bin")
 NEVER_FLUSHED = replace(SMALL, flush_interval_ms=600_000)

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from inorder.errors import KeyMapChanged, ProducerGap, ProducerStale, broker_error
-from inorder.testing.disk import FakeFiles
 from inorder.wire.header import Command
 from tests.integration.brokerkit import Rig, running, send_fields
 from tests.integration.numberedkit import Sender, batch, properties, stored_numbers
+from tests.kit.disk import FakeFiles
 
 GAP, UNKNOWN, STALE, MISMATCH = 7100, 7101, 7102, 7103
 

@@ -16,12 +16,12 @@ from inorder.client.rules.resizing import spread
 from inorder.errors import TopicNotFound
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.testing.disk import FakeFiles
 from inorder.wire.requests.leases import Lease, LeaseBody, QueueWish
 from inorder.wire.requests.offsets import CloneOffsets
 from inorder.wire.requests.resizing import ResizeDecide
 from tests.integration.resizekit import GROUP, KEYS, TOPIC, Town, play
 from tests.integration.test_rewinding import Replay, replay
+from tests.kit.disk import FakeFiles
 
 if TYPE_CHECKING:
     from _typeshed import SupportsLenAndGetItem

@@ -12,8 +12,8 @@ from inorder.client.consume.rules.assignment import REBALANCE_INTERVAL_MS
 from inorder.client.rules.routes import ABSENT_MS, ASK_AGAIN_MAX_MS
 from inorder.config import ConsumerConfig
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
-from inorder.testing.simcluster import SimBroker
 from tests.integration.consumerkit import TOPIC, Kit, begin, consumer_of, play
+from tests.kit.simcluster import SimBroker
 
 HERE = [TopicQueue(TOPIC, "broker-a", index) for index in range(2)]
 THERE = [TopicQueue(TOPIC, "broker-b", index) for index in range(2)]

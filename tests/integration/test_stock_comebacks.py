@@ -15,13 +15,13 @@ import pytest
 from inorder.config import NetConfig
 from inorder.net.connection import Connection
 from inorder.testing.clock import MovableClock
-from inorder.testing.disk import FakeFiles
 from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
 from inorder.wire.requests.offsets import ResetOffset
 from tests.golden.replay import capture
 from tests.integration.brokerkit import Rig, running, until
 from tests.integration.leasekit import GROUP, QUEUES, TOPIC, Stock, group, ours, send, stock
+from tests.kit.disk import FakeFiles
 
 CONSUMERS = ("java53-order", "java53-bin-order", "java49-order", "java49-bin-order", "go-order",
              "cpp-order")  # fmt: skip

@@ -106,7 +106,7 @@ def test_a_broker_that_registers_with_a_broker_says_so(caplog: pytest.LogCapture
     """`inorder broker --namesrv` with the wrong port is named in its log."""
     from inorder.broker.broker import Broker
     from inorder.clock import SystemClock
-    from inorder.testing.disk import FakeFiles
+    from tests.kit.disk import FakeFiles
 
     async def story() -> None:
         async with Cluster() as cluster:

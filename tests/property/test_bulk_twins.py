@@ -24,8 +24,8 @@ from inorder.config import BrokerConfig, StoreConfig
 from inorder.store.keyindex import Noted, NotedRows, hash_pure, keys_of, prefix_hash
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
 from inorder.wire.ids import UniqueIds, pack_host
+from tests.kit.disk import FakeFiles
 
 NOW_MS = 1_794_715_657_300
 NAMED, ANONYMOUS = "spark:sink:orders:b:0", "0123456789abcdef"

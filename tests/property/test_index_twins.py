@@ -14,7 +14,7 @@ from inorder.store import keyindex as keyhash
 from inorder.store.keybatch import key_rows
 from inorder.store.keyindex import KeyIndex, NotedRows, keys_of
 from inorder.store.layout import Layout
-from inorder.testing.disk import FakeFiles
+from tests.kit.disk import FakeFiles
 
 SLOTS = 37
 ENTRIES = 400

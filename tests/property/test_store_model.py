@@ -14,8 +14,8 @@ from inorder.disk import DiskUsage
 from inorder.errors import DiskFull
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles, Fault
-from inorder.testing.storing import append, contents
+from tests.kit.disk import FakeFiles, Fault
+from tests.kit.storing import append, contents
 
 ROOT = Path("/data")
 CONFIG = StoreConfig(segment_bytes=1500, queue_file_bytes=80, index_slots=5, index_entries=25)

@@ -30,9 +30,9 @@ from inorder.client.send.producer import Producer
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.errors import InorderError
 from inorder.model import ReceivedMessage, TopicConfig
-from inorder.testing.disk import FakeFiles
-from inorder.testing.simcluster import BROKER_HOST, SimCluster
-from inorder.testing.simloop import Node, SimLoop, run
+from tests.kit.disk import FakeFiles
+from tests.kit.simcluster import BROKER_HOST, SimCluster
+from tests.kit.simloop import Node, SimLoop, run
 
 TOPIC = "orders"
 QUEUES = 2

@@ -21,7 +21,7 @@ from inorder.wire.requests.leases import LockBatchBody
 from tests.simulation.simwatch import GROUP, TOPIC
 
 if TYPE_CHECKING:
-    from inorder.testing.simcluster import SimBroker
+    from tests.kit.simcluster import SimBroker
     from tests.simulation.simworld import World
 
 _NET: Final = NetConfig(tls_mode="disabled")

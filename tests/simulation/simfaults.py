@@ -10,9 +10,8 @@ from inorder.broker.leases.rules import Lease
 from inorder.errors import InorderError, ResizeUnderWay, ServiceNotAvailable
 from inorder.model import TopicQueue
 from inorder.testing.clock import SimClock
-from inorder.testing.seeds import stream
-from inorder.testing.simcluster import SimBroker
 from inorder.wire.requests.leases import LeaseFree
+from tests.kit.simcluster import SimBroker, stream
 from tests.simulation.simcomeback import Comeback
 from tests.simulation.simplan import Fault
 from tests.simulation.simwatch import GROUP, TOPIC

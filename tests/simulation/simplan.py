@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from inorder.testing.seeds import stream
+from tests.kit.simcluster import stream
 
 KINDS: Final = (
     "join", "close", "kill", "freeze", "partition", "slow", "drop", "half-open", "copies",

@@ -26,7 +26,7 @@ from inorder.checker import (
     Stored,
     check,
 )
-from inorder.testing.simloop import SimLoop, run
+from tests.kit.simloop import SimLoop, run
 from tests.model.traces import follow_trace
 from tests.simulation.simfaults import Faults
 from tests.simulation.simlosses import without_lost

@@ -35,11 +35,10 @@ from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, ConsumerConfig, StoreConfig
 from inorder.errors import AlreadyClosed, InorderError
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.testing.seeds import stream
-from inorder.testing.simcluster import SimBroker, SimCluster
-from inorder.testing.simloop import Node, SimLoop
 from inorder.wire.properties import parse
 from inorder.wire.record import decode
+from tests.kit.simcluster import SimBroker, SimCluster, stream
+from tests.kit.simloop import Node, SimLoop
 from tests.model.traces import Happened
 from tests.simulation.simlosses import Cut, may_miss
 from tests.simulation.simplan import Plan

@@ -33,9 +33,8 @@ from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.errors import InorderError
 from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
-from inorder.testing.seeds import stream
-from inorder.testing.simcluster import BROKER_HOST, SimCluster
-from inorder.testing.simloop import Node, SimLoop, run
+from tests.kit.simcluster import BROKER_HOST, SimCluster, stream
+from tests.kit.simloop import Node, SimLoop, run
 
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 16)
 TOPIC, GROUP, QUEUES, KEYS = "orders", "billing", 4, 9

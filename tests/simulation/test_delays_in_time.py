@@ -13,9 +13,6 @@ from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.model import TopicConfig, TopicQueue
 from inorder.net.connection import Connection
 from inorder.testing.clock import EPOCH_MS
-from inorder.testing.seeds import stream
-from inorder.testing.simcluster import BROKER_HOST, SimCluster
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode
 from inorder.wire.header import Command
 from inorder.wire.names import parse_delay_levels
@@ -23,6 +20,8 @@ from inorder.wire.properties import format_properties, parse
 from inorder.wire.record import Record
 from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PullMessage
 from inorder.wire.requests.sends import SendMessage
+from tests.kit.simcluster import BROKER_HOST, SimCluster, stream
+from tests.kit.simloop import SimLoop, run
 
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 4)
 STORE = StoreConfig(

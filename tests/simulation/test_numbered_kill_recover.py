@@ -18,11 +18,10 @@ from inorder.broker.producers import storage as numbersfile
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import InorderError
 from inorder.net.connection import Connection
-from inorder.testing.seeds import stream
-from inorder.testing.simcluster import BROKER_HOST, SimCluster
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.header import Command
 from inorder.wire.requests.producers import read_numbered
+from tests.kit.simcluster import BROKER_HOST, SimCluster, stream
+from tests.kit.simloop import SimLoop, run
 
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 13)
 TOPIC, QUEUES, WINDOW = "Orders", 2, 6

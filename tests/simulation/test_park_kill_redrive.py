@@ -21,9 +21,8 @@ from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, ConsumerConfig, StoreConfig
 from inorder.errors import InorderError
 from inorder.model import ReceivedMessage, TopicConfig
-from inorder.testing.seeds import stream
-from inorder.testing.simcluster import SimCluster
-from inorder.testing.simloop import Node, SimLoop, run
+from tests.kit.simcluster import SimCluster, stream
+from tests.kit.simloop import Node, SimLoop, run
 
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 7)
 TOPIC, GROUP, QUEUES, KEYS = "orders", "billing", 2, 8

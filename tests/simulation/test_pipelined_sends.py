@@ -22,8 +22,8 @@ from inorder.client.session import Session
 from inorder.errors import FlushTimeout, InorderError, TransportError
 from inorder.model import Message, SendReceipt
 from inorder.net.connection import Connection
-from inorder.testing.seeds import stream
-from inorder.testing.simloop import SimLoop, run
+from tests.kit.simcluster import stream
+from tests.kit.simloop import SimLoop, run
 from tests.simulation.test_send_kill_recover import TOPIC, Plan, Scenario
 
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 16)

@@ -34,9 +34,8 @@ from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, StoreConfig
 from inorder.errors import FlushTimeout, InorderError, TransportError
 from inorder.model import TopicConfig
-from inorder.testing.seeds import stream
-from inorder.testing.simcluster import BROKER_HOST, NAMES_HOST, SimCluster
-from inorder.testing.simloop import SimLoop, run
+from tests.kit.simcluster import BROKER_HOST, NAMES_HOST, SimCluster, stream
+from tests.kit.simloop import SimLoop, run
 
 SEEDS = [int(os.environ["INORDER_SEED"])] if "INORDER_SEED" in os.environ else range(1, 21)
 TOPIC = "orders"

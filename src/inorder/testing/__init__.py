@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from inorder.checker import read_csv_history as read_csv_history
     from inorder.checker import read_history as read_history
     from inorder.checker import write_history as write_history
+    from inorder.testing.broker import AsyncRunningBroker as AsyncRunningBroker
+    from inorder.testing.broker import RunningBroker as RunningBroker
+    from inorder.testing.broker import broker as broker
     from inorder.testing.clock import FakeClock as FakeClock
     from inorder.testing.clock import MovableClock as MovableClock
-    from inorder.testing.cluster import Cluster as Cluster
-    from inorder.testing.hosted import AsyncRunningBroker as AsyncRunningBroker
-    from inorder.testing.running import RunningBroker as RunningBroker
-    from inorder.testing.running import broker as broker
+    from tests.kit.cluster import Cluster as Cluster
 
 # Public name -> the module that defines it.
 _PUBLIC = {
     "Applied": "inorder.checker",
-    "AsyncRunningBroker": "inorder.testing.hosted",
-    "Cluster": "inorder.testing.cluster",
+    "AsyncRunningBroker": "inorder.testing.broker",
+    "Cluster": "tests.kit.cluster",
     "Committed": "inorder.checker",
     "FakeClock": "inorder.testing.clock",
     "Finding": "inorder.checker",
@@ -49,12 +49,12 @@ _PUBLIC = {
     "MovableClock": "inorder.testing.clock",
     "Report": "inorder.checker",
     "Rules": "inorder.checker",
-    "RunningBroker": "inorder.testing.running",
+    "RunningBroker": "inorder.testing.broker",
     "Sent": "inorder.checker",
     "SentResult": "inorder.checker",
     "HandledResult": "inorder.checker",
     "Stored": "inorder.checker",
-    "broker": "inorder.testing.running",
+    "broker": "inorder.testing.broker",
     "check": "inorder.checker",
     "queue_name": "inorder.checker",
     "read_csv_history": "inorder.checker",

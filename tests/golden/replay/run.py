@@ -14,7 +14,6 @@ from inorder.broker.broker import Broker
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, NameServerConfig, StoreConfig
 from inorder.nameserver.server import NameServer
-from inorder.testing.disk import FakeFiles
 from inorder.wire.codes import RequestCode
 from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command
@@ -24,6 +23,7 @@ from tests.golden.replay.channels import Channel, SocketChannel
 from tests.golden.replay.compare import Difference, Exchange, compare
 from tests.golden.replay.player import Played, Player
 from tests.golden.replay.rules import Rule, is_later, rule_for
+from tests.kit.disk import FakeFiles
 
 MIB = 1024 * 1024
 NOT_SUPPORTED = 3

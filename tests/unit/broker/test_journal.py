@@ -10,7 +10,7 @@ import pytest
 
 from inorder.disk import Files, OsFiles
 from inorder.store.journal import Journal, pack, split
-from inorder.testing.disk import FakeFiles, Fault
+from tests.kit.disk import FakeFiles, Fault
 
 FOLDER = Path("/data/inorder")
 

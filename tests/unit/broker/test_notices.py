@@ -7,9 +7,9 @@ from typing import Any
 
 from inorder.broker.groups.rules import Member, Members
 from inorder.broker.groups.service import UNLOCKED_MS, Notices
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import LanguageCode
 from inorder.wire.header import Command
+from tests.kit.simloop import SimLoop, run
 
 SOON_S = UNLOCKED_MS / 1000
 

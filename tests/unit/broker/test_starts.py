@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from inorder.broker.leases.storage import StartFile
-from inorder.testing.disk import FakeFiles, Fault
+from tests.kit.disk import FakeFiles, Fault
 
 PATH = Path("/data/inorder/start.json")
 

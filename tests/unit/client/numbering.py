@@ -10,7 +10,6 @@ from inorder.config import ClientConfig
 from inorder.net.accepted import ServerConnection
 from inorder.ordering.keymap import KeyMap
 from inorder.ordering.sequence import Verdict, expected, judge_batch
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
 from inorder.wire.fields import encode_fields
@@ -22,6 +21,7 @@ from inorder.wire.requests.nameserver import GetKvReply
 from inorder.wire.requests.producers import ProducerHelloReply, ProducerStateReply
 from inorder.wire.requests.resizing import ResizeView, encode_resize_view
 from inorder.wire.requests.sends import SendMessage, SendReply, decode_batch
+from tests.kit.simloop import SimLoop, run
 from tests.unit.client.scripted import HOST, Scripted, session
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)

@@ -21,10 +21,10 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.model import TopicQueue
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.header import Command
 from inorder.wire.properties import parse
+from tests.kit.simloop import SimLoop, run
 from tests.unit.client.scripted import (
     ADDRESS,
     HOST,

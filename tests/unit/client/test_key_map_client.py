@@ -10,10 +10,10 @@ from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.model import Message
 from inorder.ordering.keymap import KeyMap, queue_for_key
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
 from inorder.wire.requests.sends import SendMessage
+from tests.kit.simloop import SimLoop, run
 from tests.unit.client.numbering import Numbering, numbered, until
 from tests.unit.client.scripted import QUEUES, refuse, session
 

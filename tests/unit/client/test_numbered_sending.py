@@ -19,11 +19,11 @@ from inorder.errors import (
     RequestTimeout,
 )
 from inorder.model import Message, SendReceipt
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
 from inorder.wire.header import Command
 from inorder.wire.properties import parse
+from tests.kit.simloop import SimLoop, run
 from tests.unit.client.numbering import Numbering, numbered, until
 from tests.unit.client.scripted import Scripted, over_the_wire, refuse, session, silence
 

@@ -12,7 +12,7 @@ from inorder.client.consume.commits import LocalOffsets
 from inorder.client.consume.rules.commits import NO_OFFSET
 from inorder.errors import ConfigError
 from inorder.model import TopicQueue
-from inorder.testing.disk import FakeFiles
+from tests.kit.disk import FakeFiles
 
 FIRST, SECOND = TopicQueue("t", "b", 0), TopicQueue("t", "b", 1)
 PATH = Path("/home/me/.rocketmq_offsets/10.0.0.1@DEFAULT/g/offsets.json")

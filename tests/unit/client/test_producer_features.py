@@ -23,9 +23,9 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.model import Message, SendReceipt, SendStatus, TopicQueue
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.header import Command
+from tests.kit.simloop import SimLoop, run
 from tests.unit.client.scripted import QUEUES, Scripted, over_the_wire, refuse, session, silence
 
 

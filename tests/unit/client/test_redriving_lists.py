@@ -15,7 +15,6 @@ from inorder.broker.parking.rules import ParkingTable, Place
 from inorder.client.consume.parking import Redriver, _KeyRedrive
 from inorder.client.consume.rules.parking import UNKNOWN, Pace, ParkedView
 from inorder.model import TopicQueue
-from inorder.testing.simloop import SimLoop, run
 from inorder.wire.requests.parking import (
     OwnedKey,
     QueueParking,
@@ -24,6 +23,7 @@ from inorder.wire.requests.parking import (
     RedrivenBody,
     Unpark,
 )
+from tests.kit.simloop import SimLoop, run
 
 BROKER, KEY = "broker-a", "k"
 OLD, OWN, OTHER = 0, 7, 3

@@ -11,7 +11,7 @@ from inorder.errors import DiskFull, RecordTooLarge, StoreBusy, StoreFailed
 from inorder.store.commitlog import CommitLog
 from inorder.store.layout import Layout
 from inorder.store.segments import Segments
-from inorder.testing.disk import FakeFiles, Fault
+from tests.kit.disk import FakeFiles, Fault
 
 ROOT = Path("/log")
 SIZE = 1024

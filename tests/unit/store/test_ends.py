@@ -11,7 +11,7 @@ import pytest
 from inorder.store import ends
 from inorder.store.ends import Begun, Clean, Dropped, Emptied, Ends, EndsFile, Kept, Noted, Notes
 from inorder.store.layout import Layout
-from inorder.testing.disk import FakeFiles, Fault
+from tests.kit.disk import FakeFiles, Fault
 
 ROOT = Path("/data")
 BEGUN = Begun("inorder 1 2", 2000)

@@ -12,8 +12,8 @@ from inorder.store import keyindex as keyhash
 from inorder.store.indexfile import IndexFile
 from inorder.store.keyindex import WRITE_ALL, KeyIndex, hash_pure, keys_of, prefix_hash
 from inorder.store.layout import INDEX_ENTRY, INDEX_HEADER, Layout
-from inorder.testing.disk import FakeFile, FakeFiles, Fault
 from inorder.wire.ids import java_hash
+from tests.kit.disk import FakeFile, FakeFiles, Fault
 
 ROOT = Path("/store")
 NOW_MS = 1_700_000_000_000

@@ -11,8 +11,8 @@ from inorder.config import StoreConfig
 from inorder.store.scan import marked_records
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.storing import append, write_and_publish
+from tests.kit.disk import FakeFiles
+from tests.kit.storing import append, write_and_publish
 
 CONFIG = StoreConfig(segment_bytes=2048, queue_file_bytes=100, index_slots=7, index_entries=12)
 MARK = b"UNIQ_KEY\x01M"

@@ -9,8 +9,8 @@ import pytest
 from inorder.config import StoreConfig
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.storing import append, write_and_publish
+from tests.kit.disk import FakeFiles
+from tests.kit.storing import append, write_and_publish
 
 ROOT = Path("/data")
 CONFIG = StoreConfig(segment_bytes=1024, queue_file_bytes=200, index_slots=7, index_entries=400)

@@ -8,7 +8,7 @@ import pytest
 
 from inorder.store.consumequeue import QueueFiles, QueueIndex
 from inorder.store.layout import ENTRY, FILLER, Layout
-from inorder.testing.disk import FakeFiles
+from tests.kit.disk import FakeFiles
 
 ROOT = Path("/store")
 

@@ -11,10 +11,10 @@ from inorder.config import StoreConfig
 from inorder.store.reader import Reader, ReadResult, ReadStatus
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.storing import append, write_and_publish
 from inorder.wire.ids import java_hash
 from inorder.wire.record import decode_all
+from tests.kit.disk import FakeFiles
+from tests.kit.storing import append, write_and_publish
 
 CONFIG = StoreConfig(segment_bytes=8192, queue_file_bytes=2000, index_slots=7, index_entries=500)
 

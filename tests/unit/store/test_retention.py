@@ -13,8 +13,8 @@ from inorder.store.reader import ReadStatus
 from inorder.store.retention import Decision, decide
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.storing import append, contents, write_and_publish
+from tests.kit.disk import FakeFiles
+from tests.kit.storing import append, contents, write_and_publish
 
 ROOT = Path("/data")
 CONFIG = StoreConfig(segment_bytes=1024, queue_file_bytes=100, index_slots=7, index_entries=12)

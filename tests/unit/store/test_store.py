@@ -18,8 +18,8 @@ from inorder.store import scan as logscan
 from inorder.store.segments import Segment
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles, Fault
-from inorder.testing.storing import append, contents, write_and_publish, write_synced
+from tests.kit.disk import FakeFiles, Fault
+from tests.kit.storing import append, contents, write_and_publish, write_synced
 
 ROOT = Path("/data")
 CONFIG = StoreConfig(segment_bytes=4096, queue_file_bytes=200, index_slots=7, index_entries=200)

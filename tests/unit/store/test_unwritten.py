@@ -7,8 +7,8 @@ from pathlib import Path
 from inorder.config import StoreConfig
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.storing import append, write_and_publish
+from tests.kit.disk import FakeFiles
+from tests.kit.storing import append, write_and_publish
 
 CONFIG = StoreConfig(segment_bytes=1024, queue_file_bytes=100)
 

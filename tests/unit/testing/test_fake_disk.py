@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from inorder.disk import OsFiles
-from inorder.testing.disk import FakeFiles, Fault, Killed
+from tests.kit.disk import FakeFiles, Fault, Killed
 
 ROOT = Path("/d")
 

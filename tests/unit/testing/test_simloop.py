@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from inorder.testing.clock import EPOCH_MS, FakeClock, SimClock
-from inorder.testing.seeds import stream
-from inorder.testing.simloop import Shuffle, SimDeadlock, SimLoop, SimStepsExceeded, run
+from tests.kit.simcluster import stream
+from tests.kit.simloop import Shuffle, SimDeadlock, SimLoop, SimStepsExceeded, run
 
 
 def test_time_jumps_to_the_next_timer():
@@ -252,7 +252,7 @@ def test_random_streams_are_independent_and_repeatable():
 SCENARIO = textwrap.dedent(
     """
     import asyncio
-    from inorder.testing.simloop import run
+    from tests.kit.simloop import run
 
     class Echo(asyncio.Protocol):
         def connection_made(self, transport): self.transport = transport

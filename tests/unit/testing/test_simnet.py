@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from inorder.testing.simloop import Node, SimLoop, run
-from inorder.testing.simtransport import SimTransport
+from tests.kit.simloop import Node, SimLoop, run
+from tests.kit.simnet import SimTransport
 
 SERVER, CLIENT = "10.0.0.1", "10.0.0.2"
 

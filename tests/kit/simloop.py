@@ -37,8 +37,7 @@ from concurrent.futures import Executor
 from enum import Enum
 from typing import Any, TypeVar, TypeVarTuple
 
-from inorder.testing.simnet import ANY_HOST, ProtocolFactory, SimNetwork, SimServer
-from inorder.testing.simtransport import SimTransport
+from tests.kit.simnet import ANY_HOST, ProtocolFactory, SimNetwork, SimServer, SimTransport
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -5,10 +5,13 @@ a fake disk, each client on a host of its own. Every broker and every client may
 servers, so that their views differ. Everything that happens follows from the seed of the loop.
 Every node has a clock; all of them count the loop's time, what day it is they may be told
 differently.
+
+Randomness, as an argument: independent streams from one printed seed.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -17,9 +20,18 @@ from inorder.client.session import Identity, Session
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig, NetConfig
 from inorder.nameserver.server import NameServer
 from inorder.testing.clock import SimClock
-from inorder.testing.disk import FakeFiles
-from inorder.testing.seeds import stream
-from inorder.testing.simloop import Node, SimLoop
+from tests.kit.disk import FakeFiles
+from tests.kit.simloop import Node, SimLoop
+
+
+def stream(seed: int, *name: object) -> random.Random:
+    """Return the random numbers of one part of a test.
+
+    Parts with different names do not disturb each other: one more draw in the network does not
+    change what a producer sends.
+    """
+    return random.Random("/".join(map(str, (*name, seed))))
+
 
 NAMES_HOST = "10.0.0.1"
 BROKER_HOST = "10.0.0.2"
