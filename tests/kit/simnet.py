@@ -353,7 +353,7 @@ class SimTransport(asyncio.Transport):
 
 
 EPHEMERAL_PORTS: Final = 40_000
-ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # compared with, never bound
+ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})  # compared with, never bound
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 

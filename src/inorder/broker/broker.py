@@ -60,6 +60,7 @@ from inorder.store.store import Store, queue_files_max
 from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command
 from inorder.wire.ids import UniqueIds, pack_host
+from inorder.wire.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -440,7 +441,7 @@ class Broker:
         """Make the topic of a send: from its template, or a retry topic by its name."""
         now_ms = self.clock.now_ms()
         made = self.topics.create_on_send(name, template, queues, now_ms)
-        if made is None and name.startswith("%RETRY%"):
+        if made is None and name.startswith(RETRY_PREFIX):
             made = self.topics.create_internal(name, 1, now_ms)
         if made is not None:
             self.save_topics()

@@ -38,6 +38,7 @@ import msgspec
 from inorder.errors import RemoteProtocolError
 from inorder.model import Fence, ReceivedMessage, TopicQueue
 from inorder.ordering.keymap import KeyMap
+from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.requests.leases import CHAPTERS_MAX, Chapter
 
 VERSION_BITS: Final = 11
@@ -47,7 +48,6 @@ OFFSET_BITS: Final = 40
 _GENERATION_AT: Final = OFFSET_BITS
 _VERSION_AT: Final = OFFSET_BITS + GENERATION_BITS
 _BEFORE: Final = Chapter(0, 0, 0)
-RETRY_PREFIX: Final = "%RETRY%"
 
 KeyOf = Callable[[ReceivedMessage], str | None]
 

@@ -35,15 +35,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from concurrent.futures import Future
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from inorder.errors import AlreadyClosed, InorderError, RequestTimeout, UsageError
 from inorder.logs import get_logger
 
 log = get_logger(__name__)
 
-if TYPE_CHECKING:
-    pass  # DROPPED
 
 _SIGNAL_SECONDS = 0.5
 

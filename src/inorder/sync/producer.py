@@ -15,6 +15,7 @@ import ssl
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -34,7 +35,7 @@ from inorder.errors import AlreadyClosed, NoRoom, SendsFailed
 from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue, key_text
 from inorder.sync.direct import Express
-from inorder.sync.portal import Future, Posted, lease
+from inorder.sync.portal import Posted, lease
 
 if TYPE_CHECKING:
     from inorder.clock import Clock

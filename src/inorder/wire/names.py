@@ -23,6 +23,8 @@ GROUP_CHARS_MAX: Final = 120
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_LETTER_PREFIX: Final = "%DLQ%"
 PARK_PREFIX: Final = "%PARK%"
+GROUP_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX, PARK_PREFIX)
+"""Topics that belong to a group begin with one of these."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 

@@ -34,7 +34,7 @@ from inorder.broker.topics import rules as attributes
 from inorder.errors import SystemError_
 from inorder.model import DataVersion, GroupConfig, Subscription
 from inorder.wire import fastjson
-from inorder.wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, validate_group
+from inorder.wire.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, validate_group
 from inorder.wire.requests.connections import Difference
 from inorder.wire.requests.groups import GroupTable as GroupTableBody
 from inorder.wire.requests.groups import group_config_to_json
@@ -184,12 +184,13 @@ Wishes = Mapping[str, str]
 CLIENTS_SHOWN_MAX: Final = 3
 TOPICS_SHOWN_MAX: Final = 5
 WISH_CHARS_MAX: Final = 100
-_RETRIES: Final = "%RETRY%"
 
 
 def wishes_of(subscriptions: Iterable[Subscription]) -> dict[str, str]:
     """Return what a member wants, so that equal wishes are equal texts; without its retry topic."""
-    return {one.topic: _wish(one) for one in subscriptions if not one.topic.startswith(_RETRIES)}
+    return {
+        one.topic: _wish(one) for one in subscriptions if not one.topic.startswith(RETRY_PREFIX)
+    }
 
 
 def differences(members: Mapping[str, Wishes]) -> tuple[Difference, ...]:

@@ -23,13 +23,10 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from inorder.errors import InvalidParameter, ProducersFull, ProducerStale, ProducerUnknown
 from inorder.ordering.sequence import NOTHING
-
-if TYPE_CHECKING:
-    pass  # DROPPED
 
 Connection = TypeVar("Connection")
 

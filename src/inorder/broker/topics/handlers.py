@@ -13,7 +13,7 @@ from inorder.model import TopicConfig
 from inorder.ordering import keymap
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields
-from inorder.wire.names import validate_topic
+from inorder.wire.names import RETRY_PREFIX, validate_topic
 from inorder.wire.requests.nameserver import encode_topic_list
 from inorder.wire.requests.topics import (
     CreateTopic,
@@ -152,7 +152,7 @@ def delete_topic(
     _check_not_system(broker, name)
     gone = [name]
     for group in broker.offsets.groups_of(name):
-        retries = (f"%RETRY%{group}_{name}", f"%RETRY%{group}+{name}")
+        retries = (f"{RETRY_PREFIX}{group}_{name}", f"{RETRY_PREFIX}{group}+{name}")
         gone.extend(topic for topic in retries if topic in broker.topics)
     dropped, numbered, version = False, 0, broker.resizing.last_version(name)
     for topic in gone:

@@ -26,6 +26,7 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.model import GroupConfig, Subscription, TopicQueue
+from inorder.wire.names import DEAD_LETTER_PREFIX, PARK_PREFIX, RETRY_PREFIX
 from inorder.wire.requests.connections import ClientConnection, ConsumerConnections, Difference
 from inorder.wire.requests.leases import HeldLease
 from inorder.wire.requests.offsets import QueueProgress
@@ -129,7 +130,7 @@ class Groups:
         await self.configs(name)
         session = await self._access.open()
         await self._cluster.each(lambda api: api.delete_group(name, clean_offset=offsets))
-        for topic in (f"%RETRY%{name}", f"%DLQ%{name}", f"%PARK%{name}"):
+        for topic in (RETRY_PREFIX + name, DEAD_LETTER_PREFIX + name, PARK_PREFIX + name):
             try:
                 await session.refresh_route(topic)
             except TopicNotRouted:
@@ -200,7 +201,7 @@ class Groups:
         """Return the topics that members are online for, but for an empty one of retries."""
         online = await self.consumers(name)
         wanted = {topic for one in online.values() for topic in one.subscriptions}
-        return wanted - {f"%RETRY%{name}"}
+        return wanted - {RETRY_PREFIX + name}
 
     async def _aged(self, lags: list[QueueLag]) -> list[QueueLag]:
         messages = Messages(self._access, self._cluster)

@@ -23,11 +23,12 @@ from inorder.errors import (
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
 from inorder.ordering import keymap
 from inorder.ordering.keymap import KeyMap
+from inorder.wire.names import GROUP_PREFIXES, SYSTEM_TOPIC_PREFIX
 from inorder.wire.requests.resizing import ResizeStatus, decode_resize_view
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 MAKE_WAIT_MS: Final = 30_000
-SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "%PARK%", "rmq_sys_", "RMQ_SYS_")
+SYSTEM_PREFIXES: Final = (*GROUP_PREFIXES, SYSTEM_TOPIC_PREFIX, "RMQ_SYS_")
 
 
 @dataclass(frozen=True, slots=True)

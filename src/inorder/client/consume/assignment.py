@@ -37,7 +37,6 @@ from inorder.client.consume.rules.assignment import (
 from inorder.client.consume.rules.commits import CommitLine, OffsetTable
 from inorder.client.consume.rules.keyed import KeyedQueue, KeyOf
 from inorder.client.consume.rules.leases import Acquired, DropReason, Grant, Tenure, Terms
-from inorder.client.consume.rules.pulls import RETRY_PREFIX
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.client.consume.workers import Counts
 from inorder.client.rules.routes import broker_masters, subscribe_queues
@@ -55,6 +54,7 @@ from inorder.model import Subscription, TopicQueue
 from inorder.ordering.fence import QueueFence
 from inorder.ordering.finished import FinishedMap
 from inorder.tasks import Backoff, Patience, Tasks
+from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.requests.routes import TopicRoute
 
 log = get_logger(__name__)

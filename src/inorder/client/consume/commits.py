@@ -50,7 +50,7 @@ class OffsetStore(Protocol):
         ...
 
     async def read(self, queue: TopicQueue) -> int:
-        """Return an offset, NOT_STORED or NOT_READ."""
+        """Return an offset, NO_OFFSET or NOT_READ."""
         ...
 
     async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:
@@ -73,7 +73,7 @@ class RemoteOffsets:
         """Do nothing: brokers are asked when they are needed."""
 
     async def read(self, queue: TopicQueue) -> int:
-        """Return an offset, NOT_STORED or NOT_READ."""
+        """Return an offset, NO_OFFSET or NOT_READ."""
         try:
             api = await self._session.reader_of(queue)
             return await api.query_offset(self._group, queue)
@@ -146,7 +146,7 @@ class LocalOffsets:
         self._load()
 
     async def read(self, queue: TopicQueue) -> int:
-        """Return an offset or NOT_STORED. Raises ConfigError if the files are damaged."""
+        """Return an offset or NO_OFFSET. Raises ConfigError if the files are damaged."""
         return self._load().get(queue, NO_OFFSET)
 
     async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:

@@ -36,7 +36,6 @@ from inorder.client.consume.rules.outcomes import (
     level_of,
     retry_copy,
 )
-from inorder.client.consume.rules.pulls import RETRY_PREFIX
 from inorder.client.consume.rules.queue import EXPIRED_PER_ROUND_MAX
 from inorder.client.consume.workers import Batch, Counts, Run, Workers
 from inorder.client.session import TEMPLATE_TOPIC, Session
@@ -45,6 +44,7 @@ from inorder.errors import BrokerError, InorderError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.tasks import Tasks
+from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.properties import format_properties
 from inorder.wire.requests.connections import SendBack as SendBackRequest
 from inorder.wire.requests.sends import SendMessage
@@ -295,7 +295,7 @@ class ConcurrentRunner:
                     sent.add(message.offset)
         finally:
             self._counts.sent_back += len(sent)
-            after = rules.after_send_back(
+            after = rules.after_concurrent_send_back(
                 holding.cache, holding.tenure, concluded, sent,
                 now_ms=self._clock.monotonic_ms(),
             )  # fmt: skip

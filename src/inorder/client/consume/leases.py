@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.client.api import LeaseApi
 from inorder.client.consume.queue import Holding
-from inorder.client.consume.rules import commits as startoffset
 from inorder.client.consume.rules import leases as rules
 from inorder.client.consume.rules.assignment import apply_renewal, by_broker, to_renew
-from inorder.client.consume.rules.commits import NOTHING, Numbered
+from inorder.client.consume.rules.commits import NO_OFFSET, NOTHING, Numbered
 from inorder.client.consume.rules.leases import (
     LOCK_RENEW_FIRST_MS,
     LOCK_RENEW_MS,
@@ -233,7 +232,7 @@ class Keeper:
             if member.session.master_address(queue) in (None, address):
                 holding.doubt(now_ms)
                 if not holding.leased:
-                    member.offsets.saved(queue, startoffset.NOT_STORED)
+                    member.offsets.saved(queue, NO_OFFSET)
         self.renew_now()
 
 

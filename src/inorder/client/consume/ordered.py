@@ -227,7 +227,7 @@ class OrderedRunner:
             sent = await self._dead_letter(self.registration, messages, failure)
         finally:
             self._counts.dead(len(sent))
-            steps = rules.after_send_back(
+            steps = rules.after_ordered_send_back(
                 holding.cache,
                 holding.tenure,
                 batch,

@@ -20,6 +20,7 @@ from inorder.client.consume.workers import Batch, Call, is_async
 from inorder.errors import UsageError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription
+from inorder.wire.names import GROUP_PREFIXES
 from inorder.wire.requests.pulls import parse_subscription
 
 log = get_logger(__name__)
@@ -29,7 +30,6 @@ Order = Literal["queue", "key"] | None
 
 BATCH_MAX: Final = 1024
 CONCURRENCY_MAX: Final = 1000
-SYSTEM_PREFIXES: Final = ("%RETRY%", "%DLQ%", "%PARK%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def register(
         raise UsageError("key_of= and keyless= are for order='key'")
     if keyless not in ("barrier", "concurrent"):
         raise UsageError(f"keyless={keyless!r}: write 'barrier' or 'concurrent'")
-    if not topic or topic.startswith(SYSTEM_PREFIXES):
+    if not topic or topic.startswith(GROUP_PREFIXES):
         raise UsageError(
             f"topic {topic!r} cannot be consumed by a handler; retries of a group come by "
             "themselves, dead letters are read with a PullConsumer"

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from inorder.client.send.router import Delivery
     from inorder.client.send.sender import Link
 
-if TYPE_CHECKING:
-    pass  # DROPPED
 
 Selector = Callable[[Sequence[TopicQueue], Message, Any], TopicQueue]
 BeforeSend = Callable[[Message], Message | None]

@@ -27,7 +27,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from inorder.client.rules.routes import publish_queues
 from inorder.client.send.queues import Choice, QueueLane, Sending, Series
@@ -223,12 +223,6 @@ class TopicLine:
         return None
 
 
-pass  # DROPPED
-
-if TYPE_CHECKING:
-    pass  # DROPPED
-
-
 async def find_route(delivery: Delivery, topic: TopicLine) -> None:
     """Ask for a route, again and again; then give all in the line their places, in order."""
     backoff = delivery.backoff()
@@ -326,11 +320,6 @@ def _go_on(delivery: Delivery, topic: TopicLine) -> None:
         place_early(delivery, topic)
     else:
         delivery.find(topic)
-
-
-if TYPE_CHECKING:
-    pass  # DROPPED
-    pass  # DROPPED
 
 
 def place_again(delivery: Delivery, topic: TopicLine, sending: Sending) -> None:

@@ -119,12 +119,6 @@ def expire(link: Link, lane: QueueLane, sending: Sending) -> None:
     link.owner.failed(sending, error)
 
 
-pass  # DROPPED
-
-if TYPE_CHECKING:
-    pass  # DROPPED
-
-
 def begin_again(link: Link, lane: QueueLane, lost: tuple[int, int] | None, new_id: str) -> None:
     """Report what is lost, and go on: under a new id, or, with a name, not at all."""
     if lost is not None:

@@ -39,10 +39,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from inorder.client.consume.rules.pulls import RETRY_PREFIX
 from inorder.errors import ConfigError, RemoteProtocolError, UsageError
 from inorder.model import TopicQueue
 from inorder.wire.fastjson import dumps, loads
+from inorder.wire.names import RETRY_PREFIX
 
 COMMIT_BUSY_MS: Final = 1000
 COMMIT_IDLE_MS: Final = 100
@@ -167,7 +167,7 @@ Begin = BeginAt | AskEnd | AskTime | NotNow
 
 
 def begin(stored: int, topic: str, consume_from: ConsumeFrom, *, late: bool = False) -> Begin:
-    """Say where to begin; `stored` is an offset, NOT_STORED or NOT_READ.
+    """Say where to begin; `stored` is an offset, NO_OFFSET or NOT_READ.
 
     `late`: the queue was not there when the group's consumer first saw the topic.
     """
@@ -233,7 +233,7 @@ class OffsetTable:
         self._table[queue] = _Progress(offset, saved, frozen=True)
 
     def get(self, queue: TopicQueue) -> int:
-        """Return the noted offset, or NOT_STORED."""
+        """Return the noted offset, or NO_OFFSET."""
         found = self._table.get(queue)
         return NO_OFFSET if found is None else found.offset
 

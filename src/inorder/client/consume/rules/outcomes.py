@@ -62,13 +62,12 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from inorder.client.consume.rules.leases import DropReason, Tenure
-from inorder.client.consume.rules.pulls import RETRY_PREFIX
 from inorder.client.consume.rules.queue import ProcessQueue
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.errors import UsageError
 from inorder.model import ReceivedMessage
 from inorder.wire import properties as names
-from inorder.wire.names import parse_delay_levels
+from inorder.wire.names import RETRY_PREFIX, parse_delay_levels
 from inorder.wire.properties import error_of, put_error
 
 ATTEMPTS_MAX: Final = 2**31 - 1

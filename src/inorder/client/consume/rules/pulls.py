@@ -19,6 +19,7 @@ from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
 from inorder.wire import properties as names
 from inorder.wire.codes import ResponseCode
+from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.requests.pulls import (
     PULL_CLASS_FILTER,
     PULL_COMMIT_OFFSET,
@@ -32,7 +33,6 @@ PLENTY_MS: Final = 5
 """How often a queue is pulled of which plenty waits here."""
 PAUSED_MS: Final = 1000
 EXCEPTION_MS: Final = 1000  # 4.x: 3000
-RETRY_PREFIX: Final = "%RETRY%"
 
 
 class PullStatus(Enum):
