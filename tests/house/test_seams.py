@@ -17,12 +17,9 @@ THREAD_NAMES = re.compile(r"(\basyncio\.to_thread|\.run_in_executor)$")
 THREADS_IN = {
     "broker/offload.py",
     "sync/portal.py",
-    "sync/portal.py",  # what goes in and out of the portal
-    "sync/portal.py",  # who waits for the end of an object
     "sync/producer.py",  # callers that wait for room; what they and the loop both count
     "sync/direct.py",  # the caller's own thread; a lock, so that there is one at a time
     "sync/workers.py",
-    "tests/kit/simloop.py",  # has no threads: it names the type of the executor that it replaces
 }
 
 CLOCK_NAMES = re.compile(
@@ -42,8 +39,7 @@ CLOCK_IN = {
     "spark/jobs/lag.py": "waits between samples of a running system",
     "spark/jobs/replay.py": "keeps to a rate in a worker of Spark",
     "spark/ordered/service.py": "the same in a task; what follows from it is decided once",
-    "spark/ordered/parking.py": "keeps redrives to their rate in a task",
-    "spark/ordered/parking.py": "waits in a task until there is room",
+    "spark/ordered/parking.py": "keeps redrives to their rate in a task, and waits for room",
     "spark/ordered/maps.py": "waits in a task for brokers that move keys",
 }
 
@@ -51,7 +47,6 @@ RANDOM_NAMES = re.compile(r"^(random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid\d|o
 RANDOM_IN = {
     "client/session.py": "tells this process from all others; tests hand in an Identity",
     "net/tls.py": "a private key must not be predictable",
-    "tests/kit/disk.py": "the Random that is handed in is called `random` there",
 }
 
 FILE_NAMES = re.compile(
@@ -68,13 +63,10 @@ FILES_IN = {
     "cli/send.py": "messages to send come from files that a person names",
     "cli/failures.py": "output that nobody reads any more goes nowhere",
     "cli/target.py": "the profiles of a person, read before anything starts",
-    "spark/session.py": "a wrapper in the user's cache, for another program",
-    "spark/session.py": "a wrapper in the user's cache, for another program",
-    "spark/session.py": "a settings file for the JVM",
+    "spark/session.py": "wrappers in the user's cache, and settings of the JVM: other programs",
     "spark/jobs/files.py": "archives go through Arrow's file systems; local ones are synced",
     "spark/ordered/storage.py": "states of a query, in a folder that all executors see",
-    "tests/kit/cluster.py": "a temporary directory for a cluster of a test",
-    "testing/broker.py": "the same for a broker of a test",
+    "testing/broker.py": "a temporary directory for the broker of a test",
 }
 
 ENVIRONMENT_NAMES = re.compile(r"^os\.(environ|getenv)$")
@@ -82,7 +74,6 @@ ENVIRONMENT_IN = {
     "accelerated.py": "the switch that leaves out the compiled module, before anything is imported",
     "cli/settings.py": "the reader of settings; everything else gets them as arguments",
     "cli/oncluster.py": "which cluster a person means when no option says it",
-    "cli/oncluster.py": "the same, while a person types",
     "spark/session.py": "Spark and Java are configured by it",
     "client/nameservers.py": "which name servers a client means that is given none",
 }

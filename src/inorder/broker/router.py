@@ -1,9 +1,9 @@
 """From a frame to the code that answers it, and from an exception to an answer.
 
-Sends and pulls in their usual JSON form go straight to `broker/sends/service.py` and `broker/pulls/service.py` from the first bytes
-of the header. Everything else becomes a Command and finds its handler in the table of
-`handlers/`. Unknown codes are answered 3 at once. This is the one place that turns an exception
-into a response code.
+Sends and pulls in their usual JSON form go straight to `broker/sends/service.py` and
+`broker/pulls/service.py` from the first bytes of the header. Everything else becomes a Command and
+finds its handler in the table of `handlers/`. Unknown codes are answered 3 at once. This is the one
+place that turns an exception into a response code.
 
 The control plane: what the broker answers to everything but sends and pulls.
 

@@ -4,8 +4,8 @@ One session holds one connection per server. For routes and key maps it asks all
 list, which may know different brokers, and puts together what they say (`client/nameservers.py`,
 `client/rules/routes.py`, `client/keymaps.py`). Routes are kept and asked for again every
 `route_refresh_ms`, when a caller says that one is wrong, and soon again when one has lost a broker
-(`client/session.py`); a name server that fails, or has forgotten a topic because its broker is away,
-does not take a known route away: a send then waits for its broker and never goes elsewhere.
+(`client/session.py`); a name server that fails, or has forgotten a topic because its broker is
+away, does not take a known route away: a send then waits for its broker and never goes elsewhere.
 
 The groups that a client serves: what its heartbeat says, and who gets a broker's requests.
 

@@ -13,7 +13,7 @@ connections of the server together. What a peer can cost is bounded:
   closes. One timer of the server looks after that, so an idle connection costs no timer;
 - number: above `connections_max`, or `connections_per_address_max`, or where it would take a
   descriptor that is kept for files (`net/server.py`), a new connection is closed at once;
-- turns: greedy peers, and thousands of new ones, wait in line (`net/fairness.py`), and a turn accepts
+- turns: greedy peers, and thousands of new ones, wait in line (`fairness.py`), and a turn accepts
   only a few (`net/server.py`).
 
 A peer may speak TLS on the same port: the first byte tells (`net/tls.py`).

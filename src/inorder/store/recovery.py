@@ -19,9 +19,9 @@ any unsynced page, so behind the synced part a hole is nobody's fault: the log i
 report says what was cut. Anywhere else the file is damaged, the records behind may have been
 acknowledged, and the directory is refused unless `cut_corrupt_log` says to go on without them.
 
-Everything here may be killed at any write and started again: the notes of `store/checkpoints.py` move only
-when all is done, and what is written before is what would be written again. Only `whole` takes away
-what the notes rely on, so it makes them void first.
+Everything here may be killed at any write and started again: the notes of `store/checkpoints.py`
+move only when all is done, and what is written before is what would be written again. Only `whole`
+takes away what the notes rely on, so it makes them void first.
 """
 
 from __future__ import annotations

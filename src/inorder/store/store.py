@@ -553,6 +553,15 @@ class Store:
         found = record_at(self.log, position, check_crc=True)
         return None if found is None else self.log.view_at(position, found.size)
 
+    def visible_record(self, position: int) -> memoryview | None:
+        """Return a record, None if it has yet to become durable under sync flush."""
+        record = self.record_at(position)
+        if record is None:
+            return None
+        if self.config.sync_flush and position + len(record) > self.log.durable_position:
+            return None
+        return record
+
     def stored_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of a message, -1 if it is not there."""
         queue = self.find_queue(topic, queue_id)

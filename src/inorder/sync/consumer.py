@@ -1,4 +1,4 @@
-"""The consumer for code that blocks; see `inorder.client.consume.consumer`. Plain handlers run in threads.
+"""The consumer for code that blocks: `inorder.client.consume.consumer`, plain handlers in threads.
 
 Nothing runs before `start`: a module can make a consumer and register handlers when it is imported.
 

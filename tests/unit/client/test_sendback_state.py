@@ -7,11 +7,11 @@ import pytest
 from inorder.client.consume.rules.outcomes import (
     ATTEMPTS_MAX,
     BROKER_DECIDES,
-    DELAY_LEVELS_MS,
     SEND_BACK_TIMEOUT_MS,
     delay_level,
     retry_copy,
 )
+from inorder.wire.names import DELAY_LEVELS_MS
 from tests.unit.client.consuming import message
 
 

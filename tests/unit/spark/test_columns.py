@@ -15,7 +15,7 @@ pa = pytest.importorskip("pyarrow")
 from inorder import accelerated  # noqa: E402
 from inorder.errors import CorruptRecord  # noqa: E402
 from inorder.spark.source import columns  # noqa: E402
-from inorder.spark.source import columns as propertycolumns
+from inorder.spark.source import columns as propertycolumns  # noqa: E402
 from inorder.spark.source.columns import Records  # noqa: E402
 from inorder.spark.source.options import COLUMNS, arrow_schema  # noqa: E402
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body  # noqa: E402

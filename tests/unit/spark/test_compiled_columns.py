@@ -16,12 +16,12 @@ np = pytest.importorskip("numpy")
 from inorder.accelerated import native, reason  # noqa: E402
 from inorder.errors import ConfigError, CorruptRecord  # noqa: E402
 from inorder.ordering.keymap import queue_for_key  # noqa: E402
-from inorder.spark.sink import packing
+from inorder.spark.sink import packing  # noqa: E402
 from inorder.spark.sink import sender as packedsink  # noqa: E402
-from inorder.spark.sink import service as sink
+from inorder.spark.sink import service as sink  # noqa: E402
 from inorder.spark.sink.service import LINEAGE  # noqa: E402
-from inorder.spark.source import columns
-from inorder.spark.source import columns as propertycolumns
+from inorder.spark.source import columns  # noqa: E402
+from inorder.spark.source import columns as propertycolumns  # noqa: E402
 from inorder.spark.source.columns import Records  # noqa: E402
 from inorder.wire.ids import pack_host  # noqa: E402
 from inorder.wire.record import Record, encode  # noqa: E402

@@ -273,7 +273,7 @@ ANSWER_BYTES_MAX = 8 * 1024 * 1024
 def view_message(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Answer the record at a position of the log; code 1 if none begins there."""
     position = decode_fields(ViewMessage, command.fields).position
-    record = visible_record(broker, position)
+    record = broker.store.visible_record(position)
     if record is None:
         return command.reply(
             ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}"
@@ -291,7 +291,7 @@ def query_message(broker: BrokerLike, connection: ServerConnection, command: Com
     records: list[memoryview] = []
     size = 0
     for position in sorted(hits.positions):  # oldest first, as RocketMQ answers
-        record = visible_record(broker, position)
+        record = broker.store.visible_record(position)
         if record is None:
             continue
         size += len(record)
@@ -306,14 +306,3 @@ def query_message(broker: BrokerLike, connection: ServerConnection, command: Com
         )
     reply = QueryMessageReply(hits.last_update_ms, hits.last_update_position)
     return command.reply(fields=encode_fields(reply), body=b"".join(records))
-
-
-def visible_record(broker: BrokerLike, position: int) -> memoryview | None:
-    """Return a record unless it has yet to become durable under sync flush."""
-    store = broker.store
-    record = store.record_at(position)
-    if record is None:
-        return None
-    if store.config.sync_flush and position + len(record) > store.log.durable_position:
-        return None
-    return record

@@ -14,8 +14,8 @@ of stock clients are no evidence: they may say anything. If the log does not hol
 that end, and no clean stop noted it, more offsets may have been given out than is known: from the
 end on the queue is in a new generation, it alone, before it gives out one more.
 
-If the end of the log is lost, or may be, none of this applies: `broker/leases/storage.py` cuts all back to
-what is left, and begins a new generation for all queues.
+If the end of the log is lost, or may be, none of this applies: `broker/leases/storage.py` cuts all
+back to what is left, and begins a new generation for all queues.
 """
 
 from __future__ import annotations

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from inorder.broker.context import BrokerLike
 from inorder.broker.groups import rules as subscriptions
-from inorder.broker.groups.rules import BROADCASTING, Member, Notice
+from inorder.broker.groups.rules import (
+    BROADCASTING,
+    RETRY_QUEUES_MAX,
+    UNIT_SUBSCRIBED,
+    Member,
+    Notice,
+)
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import GroupConfig, TopicConfig
@@ -135,10 +141,7 @@ def forbid_group(broker: BrokerLike, connection: ServerConnection, command: Comm
     return command.reply(remark="", body=body)
 
 
-RETRY_QUEUES_MAX = 65_536
 SAY_DIFFERING_MS = 60_000
-UNIT_SUBSCRIBED = 2
-"""The flag of a retry topic whose group consumes in unit mode."""
 
 
 def heart_beat(

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.broker.admin.handlers import visible_record
 from inorder.broker.context import BrokerLike
 from inorder.errors import (
     InorderError,
@@ -66,7 +65,7 @@ def consume_directly(
         _, _, position = parse_message_id(request.message_id or "")
     except RemoteProtocolError as error:
         raise SystemError_(str(error)) from None
-    record = visible_record(broker, position)
+    record = broker.store.visible_record(position)
     if record is None:
         raise SystemError_(f"can not find message by the offset, {position}")
     fields = dict(command.fields)

@@ -43,6 +43,10 @@ from inorder.wire.requests.topics import data_version_to_json
 
 FORBID_READ = 1 << 2
 
+RETRY_QUEUES_MAX: Final = 65_536
+UNIT_SUBSCRIBED: Final = 2
+"""The flag of a retry topic whose group consumes in unit mode."""
+
 
 class GroupTable:
     """Group name to configuration."""

@@ -4,7 +4,7 @@
               new owner, whatever its client id (stock clients have no instance id)
     epoch     grows with every new owner and every reset, also over restarts: the number of the
               start is its high half. Under a stale one nothing is pulled, committed or given back
-    lease     a queue is free at the end of it; a stock client's lasts 60 s (`broker/locks/rules.py`)
+    lease     a queue is free at the end of it; a RocketMQ client's lasts 60 s (`broker/locks`)
     grace     what is left when the connection that renewed a lease last closes: the time that the
               client stated, and within which of its last renewal it starts a handler
 
@@ -21,7 +21,8 @@ the first renewal after a start is written down before its answer.
 `decide` changes nothing: the shell writes what was decided to its journal, then calls `apply`.
 Time is monotonic.
 
-The words of leases: who, what, for how long, what was decided. `broker/leases/rules.py` has the table.
+The words of leases: who, what, for how long, what was decided. `broker/leases/rules.py` has the
+table.
 
 Signs of life: which members of a group that hold leases have fallen silent.
 

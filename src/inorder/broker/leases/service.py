@@ -1,8 +1,9 @@
 """Owners of queues at work: what requests under an epoch do.
 
-Every verb decides (`broker/leases/rules.py`, `broker/offsets/rules.py`), writes down what it decided
-(`broker/leases/storage.py`), then changes the tables and tells who waits: if the disk takes nothing, nothing
-has changed. Under sync flush a release frees the queue when it is on disk, and not before.
+Every verb decides (`broker/leases/rules.py`, `broker/offsets/rules.py`), writes down what it
+decided (`broker/leases/storage.py`), then changes the tables and tells who waits: if the disk takes
+nothing, nothing has changed. Under sync flush a release frees the queue when it is on disk, and not
+before.
 
 Leases and time: what runs out, who falls silent, and what a closed connection shortens.
 
@@ -28,8 +29,8 @@ from inorder.broker.leases.rules import (
     Verdict,
 )
 from inorder.broker.leases.storage import end_of
-from inorder.broker.offsets.handlers import first_offset
 from inorder.broker.offsets.rules import Committed, QueueKey
+from inorder.broker.offsets.service import first_offset
 from inorder.errors import InvalidParameter, LeaseLost, LeasesFull, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
 from inorder.model import TopicQueue

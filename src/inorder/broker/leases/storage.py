@@ -15,8 +15,9 @@ far as they speak of.
 
 Progress of stock clients is written down within a second, or when it is answered.
 
-A failed sync of one of these files stops the broker (`broker/durability.py`). The journal heals by a new file
-that says all that stands, offsets too; it counts when it is on disk and the older ones are gone.
+A failed sync of one of these files stops the broker (`broker/durability.py`). The journal heals by
+a new file that says all that stands, offsets too; it counts when it is on disk and the older ones
+are gone.
 
 What a broker knows of its own starts: `start.json`, on disk before the port opens.
 

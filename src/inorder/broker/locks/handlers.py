@@ -20,8 +20,8 @@ def lock_batch(
 ) -> Command | Coroutine[Any, Any, Command]:
     """Lock or renew queues; answer those that the client owns now, which may be none.
 
-    What it holds and leaves out of a renewal it has given up (`broker/locks/rules.py`). If another one
-    holds one of them beyond its time, what has arrived is read first.
+    What it holds and leaves out of a renewal it has given up (`broker/locks/rules.py`). If another
+    one holds one of them beyond its time, what has arrived is read first.
     """
     request = LockBatchBody.decode(command.body)
 

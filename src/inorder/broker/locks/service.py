@@ -1,7 +1,7 @@
 """Owners of queues but for requests under an epoch: stock clients' locks, and operators' orders.
 
-What is decided is written down before it is done (`broker/leases/storage.py`), but for what happens also on a
-full disk: queues become free, groups and topics are deleted.
+What is decided is written down before it is done (`broker/leases/storage.py`), but for what happens
+also on a full disk: queues become free, groups and topics are deleted.
 """
 
 from __future__ import annotations

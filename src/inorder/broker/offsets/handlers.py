@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inorder.broker.context import BrokerLike
 from inorder.broker.groups.relay import tell_reset
 from inorder.broker.offsets.rules import Ruling, manner_of
+from inorder.broker.offsets.service import first_offset
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
@@ -80,23 +81,6 @@ def query_consumer_offset(
             )
         offset = start
     return command.reply(fields=encode_fields(OffsetReply(offset)))
-
-
-def first_offset(broker: BrokerLike, topic: str, queue_id: int) -> int | None:
-    """Return where a group without an offset starts; None: where its own setting says."""
-    config = broker.topics.get(topic)
-    if config is None or not 0 <= queue_id < config.read_queues:
-        return None
-    store = broker.store
-    queue = store.find_queue(topic, queue_id)
-    if queue is None:
-        return 0
-    if queue.min_offset >= queue.visible_offset:
-        return queue.visible_offset
-    first = queue.entry(0) if queue.min_offset <= 0 else None
-    if first is not None and store.log.end_position - first[0] <= store.reader.hot_bytes:
-        return 0
-    return None
 
 
 def update_consumer_offset(

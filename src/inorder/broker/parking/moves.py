@@ -1,9 +1,9 @@
 """Parked keys whose topic is resized: they live in other queues from then on.
 
 The broker of the old queue marks a key as moved, then the broker of the new one installs it with a
-pointer to the old list, then the group is released into the new map (`broker/resizing/release.py`). So the owner
-of the new queue knows the key before its first message, parks what comes, and drains the old list
-first when the key is redriven. Every step can be said again.
+pointer to the old list, then the group is released into the new map (`broker/resizing/release.py`).
+So the owner of the new queue knows the key before its first message, parks what comes, and drains
+the old list first when the key is redriven. Every step can be said again.
 
 A key does not come back to a queue where an older list of it lies: its newest messages would lie
 with its oldest. That is asked before it is marked, so it stays where it can be redriven, and the
@@ -12,8 +12,8 @@ and messages, not all (`broker/resizing/rules.py`, `reach`): those are to be red
 
 How far groups have come with their parked keys, if they were set back to before a resize.
 
-Rules: `broker/resizing/rules.py`. A key may then have lists and messages of versions that its group has
-reached again, and others; only the former are handled.
+Rules: `broker/resizing/rules.py`. A key may then have lists and messages of versions that its group
+has reached again, and others; only the former are handled.
 """
 
 from __future__ import annotations

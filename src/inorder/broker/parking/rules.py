@@ -4,8 +4,8 @@
              its later messages join it ──┘    └── dropped by an operator ──────┘
 
 Nothing here is stored as such: the state is what the records of the %PARK% topics say, one after
-the other (`broker/parking/records.py`), so it can never know more than the log. An event is judged, stored,
-and applied when it is safe by the flush mode; a start applies the same events again.
+the other (`broker/parking/records.py`), so it can never know more than the log. An event is judged,
+stored, and applied when it is safe by the flush mode; a start applies the same events again.
 
 A parked message counts as done in its queue. `origins` holds the offsets of all that were parked,
 as long as the group has not committed past them: a request that comes twice is answered like the

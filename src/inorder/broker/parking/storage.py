@@ -1,8 +1,9 @@
 """Remembering parked keys over a restart: a file, and the records of %PARK% topics behind it.
 
-As with numbering producers (`broker/producers/storage.py`) the file must not know more than the log: it is
-written when the log is durable up to where the table was taken, and a start drops one that depends
-on more log than there is. What came after the file is read from the queues of the %PARK% topics.
+As with numbering producers (`broker/producers/storage.py`) the file must not know more than the
+log: it is written when the log is durable up to where the table was taken, and a start drops one
+that depends on more log than there is. What came after the file is read from the queues of the
+%PARK% topics.
 
 The file of parked keys: the table as it was at a position of the log.
 

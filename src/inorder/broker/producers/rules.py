@@ -1,7 +1,7 @@
 """Producers that number their messages: what is stored of each, queue by queue.
 
     Producer         who said hello last, and over which connection; its queues
-    QueueNumbers     its last number on one queue, and its latest answers (`broker/producers/rules.py`)
+    QueueNumbers     its last number on one queue, and its latest answers
 
 Everything is bounded. At the limit of producers the anonymous one that was idle longest is
 forgotten; a named one never is. Whoever was forgotten is told so: its connection is remembered, and

@@ -7,7 +7,8 @@ of the mapped log; nothing is copied here, and no body is ever looked into.
 
 The answer to a pull in words: its code, and the fields that every answer has.
 
-The plain answer with messages is written by `broker/pulls/service.py` itself, from a template; this is all others.
+The plain answer with messages is written by `broker/pulls/service.py` itself, from a template; this
+is all others.
 """
 
 from __future__ import annotations

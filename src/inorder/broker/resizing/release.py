@@ -5,8 +5,8 @@ broker looks at the offsets of the groups that it holds. If one is done here, it
 if it is done there too, each is told to release it, and this one does. All of it may be repeated,
 and each broker checks for itself. Clients of any kind need to do nothing but to commit.
 
-A group that was set back into a version that is past rests first (`broker/resizing/rules.py`): every
-broker where it does asks the others, and tells those that do not know.
+A group that was set back into a version that is past rests first (`broker/resizing/rules.py`):
+every broker where it does asks the others, and tells those that do not know.
 
 Parked keys that the next map puts elsewhere are installed there first, so that their newer messages
 join them. Until they are, this broker tells the others that the group is not done here.

@@ -18,7 +18,8 @@ replaced, never changed: a shell saves the new one before it counts.
 
 The versions of a topic that are past: what queues hold of them, and when they are forgotten.
 
-The versions of all topics at one broker (`broker/resizing/rules.py` has the rules of one), and their file.
+The versions of all topics at one broker (`broker/resizing/rules.py` has the rules of one), and
+their file.
 
 A topic of which nothing is written has what its attribute says. Of deleted ones the last version is
 remembered: a new topic of the name begins above it.

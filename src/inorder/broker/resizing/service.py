@@ -1,4 +1,4 @@
-"""Resizing a topic, at one broker: what is decided, on disk, then done. Rules: `broker/resizing/rules.py`.
+"""Resizing a topic, at one broker: what is decided (`rules.py`), on disk, then done.
 
 stop     sends are refused at once; the queues' ends of that moment are noted when the log is on
          disk that far, and answered when the note is
@@ -18,8 +18,8 @@ Where the queues of a topic begin and end, and how far a group has committed the
 
 Where messages of a mapped topic may be put: by which version, in which queue, when it is due.
 
-Asked on the way of a send (`broker/sends/service.py` keeps the answer), and for each delayed message of a topic that
-was resized.
+Asked on the way of a send (`broker/sends/service.py` keeps the answer), and for each delayed
+message of a topic that was resized.
 """
 
 from __future__ import annotations

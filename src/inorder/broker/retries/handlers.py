@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.admin.handlers import visible_record
 from inorder.broker.context import BrokerLike
-from inorder.broker.groups.handlers import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
+from inorder.broker.groups.rules import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
 from inorder.broker.retries.rules import DEAD_LETTER_QUEUES, send_back
 from inorder.broker.sends.rules import FAQ
 from inorder.errors import GroupNotFound, NoPermission, SystemError_
@@ -47,7 +46,7 @@ def consumer_send_back(
     topic = broker.ensure_topic(retry_topic(group.name), queues=queues, sys_flag=flag)
     if not topic.writable:
         raise NoPermission(f"the topic[{topic.name}] sending message is forbidden")
-    found = visible_record(broker, request.position)
+    found = broker.store.visible_record(request.position)
     if found is None:
         raise SystemError_(f"look message by offset failed, {request.position}")
     attempts_max = group.retry_max_times

@@ -1,20 +1,21 @@
 """The hot path of sending: from the bytes of a send request to a record in the log's buffer.
 
 Synchronous, called with all frames of one `data_received`. A record is packed straight into the
-log's pending buffer and gets its queue offset in that step (`broker/sends/packing.py`). The answers wait in the
-tick (`ticks.py`) until the bytes are written or durable.
+log's pending buffer and gets its queue offset in that step (`broker/sends/packing.py`). The answers
+wait in the tick (`ticks.py`) until the bytes are written or durable.
 
 Three ways lead in, all ending in the packer (`broker/sends/packing.py`):
 
     {"code":310, … {"code":320, …   typed decoder straight from the header bytes   `send_v2`
     {"code":10, …                    the same by the long names                     `send_long`
-    anything else                    a decoded Command (`broker/sends/checks.py`)           `send_command`
+    anything else                    a decoded Command (`sends/checks.py`)          `send_command`
 
 Whatever is not plain (a delay, a transaction, an unknown topic, a strange property) leaves the hot
-path by an exception or through `broker/sends/rules.py`, which decides and says why. Batches are tried by the
-compiled module first (`broker/sends/service.py`), where there is one: same effects.
+path by an exception or through `broker/sends/rules.py`, which decides and says why. Batches are
+tried by the compiled module first (`broker/sends/service.py`), where there is one: same effects.
 
-Plain batches by the compiled module: the twin of `broker/sends/bulk.py`, and of the way message by message.
+Plain batches by the compiled module: the twin of `broker/sends/bulk.py`, and of the way message by
+message.
 
 It takes a batch of any size, whole or not at all; what it leaves goes the other ways.
 """

@@ -13,8 +13,8 @@ the flush mode, and done again at the next start if `topics.json` does not have 
 
 Refusing a directory of Apache RocketMQ that we cannot read, before anything is written to it.
 
-The rules are in `broker/topics/rules.py`. Here the directory is looked at, and only read, without its
-lock: whatever cannot be read is left to the start itself, which says so.
+The rules are in `broker/topics/rules.py`. Here the directory is looked at, and only read, without
+its lock: whatever cannot be read is left to the start itself, which says so.
 """
 
 from __future__ import annotations

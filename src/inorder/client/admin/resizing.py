@@ -1,4 +1,4 @@
-"""Driving a resize: ask the brokers, do the next step (`client/rules/resizing.py`), until nothing is left.
+"""Driving a resize: ask the brokers and do the next step (`client/rules/resizing.py`).
 
 Whoever drives may be killed at any point, and anybody may go on. A broker that does not answer is
 asked again for a while; then the caller is told how to resume.

@@ -3,15 +3,16 @@
     rebalance ── add ──> Holding: pull loop, handlers ── drop ──> release: wait, commit, unlock
 
 Every queue has one Holding at a time, and whoever is to give it up only says why: the release is
-the same for all (`client/consume/release.py`). Ordered queues are ours by a lease where the broker knows leases,
-else by RocketMQ's lock; a Holding keeps the kind that it began with.
+the same for all (`client/consume/release.py`). Ordered queues are ours by a lease where the broker
+knows leases, else by RocketMQ's lock; a Holding keeps the kind that it began with.
 
 Sharing the queues of each topic among the members of a group, round by round.
 
 Each member computes the allocation alone, from the route and the list of members; what follows is
-in `client/consume/rules/assignment.py`. All members ask the same broker for the list, the first one of the topic
-that answers, so that they see the same list unless it is changing (O6). A round comes when a broker
-says that the members changed, when a route changed, when a queue was released, and every 20 s.
+in `client/consume/rules/assignment.py`. All members ask the same broker for the list, the first one
+of the topic that answers, so that they see the same list unless it is changing (O6). A round comes
+when a broker says that the members changed, when a route changed, when a queue was released, and
+every 20 s.
 """
 
 from __future__ import annotations

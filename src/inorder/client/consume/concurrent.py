@@ -1,8 +1,8 @@
 """Handlers without order: many at a time, failed messages go back to the broker.
 
-What a handler's outcome means is in `client/consume/rules/outcomes.py`; this file does it. Queues take turns, so
-that one with a long backlog does not hold up the others. Runs that ended together are dealt with
-together, queue by queue.
+What a handler's outcome means is in `client/consume/rules/outcomes.py`; this file does it. Queues
+take turns, so that one with a long backlog does not hold up the others. Runs that ended together
+are dealt with together, queue by queue.
 
 Giving messages back: to the retry topic, or to the dead letters.
 

@@ -6,9 +6,9 @@ of its queues starts until the broker has confirmed their epochs over another on
 
 Leases at the brokers that know them: take, renew, commit, give back.
 
-What to ask and what an answer means is in `client/consume/rules/leases.py` and `client/consume/rules/commits.py`. Requests do
-not wait for each other: each carries the epoch, and commits are numbered, so whatever comes late to
-the broker is refused there.
+What to ask and what an answer means is in `client/consume/rules/leases.py` and
+`client/consume/rules/commits.py`. Requests do not wait for each other: each carries the epoch, and
+commits are numbered, so whatever comes late to the broker is refused there.
 
 The locks of ordered queues at their brokers: ask, renew, give back.
 

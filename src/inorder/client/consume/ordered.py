@@ -4,10 +4,10 @@ What a handler's outcome means is in `client/consume/rules/outcomes.py`; this fi
 
 Handlers in the order of keys: many per queue, the messages of one key one after the other.
 
-Who may run when is in `client/consume/rules/keyed.py`; this file starts what it hands out, up to the concurrency
-of the topic, queues taking turns. The offset that is committed is the lowest that is not done.
-Under a lease a map of what is done above it goes along, and nothing of it is handed out again; by
-RocketMQ's rules it is, after a crash.
+Who may run when is in `client/consume/rules/keyed.py`; this file starts what it hands out, up to
+the concurrency of the topic, queues taking turns. The offset that is committed is the lowest that
+is not done. Under a lease a map of what is done above it goes along, and nothing of it is handed
+out again; by RocketMQ's rules it is, after a crash.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Setting keys aside at the broker, and knowing which are.
 
-What is known of a queue's parked keys, and when it has to be asked for, is in `client/consume/rules/parking.py`.
-No handler of a queue starts before its keys are known as the broker's number for them says; the
-number comes with the lease and with every pull.
+What is known of a queue's parked keys, and when it has to be asked for, is in
+`client/consume/rules/parking.py`. No handler of a queue starts before its keys are known as the
+broker's number for them says; the number comes with the lease and with every pull.
 
 A message that failed too often is parked as the first of its key, or joins what lies there; the
 messages behind it join it one request after the other, in order. A request whose answer is lost is

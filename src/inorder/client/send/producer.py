@@ -22,7 +22,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn
 
 from inorder.client.access import Access
-from inorder.client.consume.rules.outcomes import DELAY_LEVELS_MS
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.client.send.batches import Batch, one_topic
 from inorder.client.send.failures import SendFuture, Unheard
@@ -36,7 +35,7 @@ from inorder.errors import AlreadyClosed, ConfigError, InorderError, NoRoom, Sen
 from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue, key_text
 from inorder.tasks import Tasks
-from inorder.wire.names import UNITS_MS, parse_delay_levels
+from inorder.wire.names import DELAY_LEVELS_MS, UNITS_MS, parse_delay_levels
 from inorder.wire.requests.sends import BatchItem
 
 log = get_logger(__name__)

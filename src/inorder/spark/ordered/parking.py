@@ -1,7 +1,8 @@
 """Parked keys of `process_in_order`, asked of the brokers: which there are, and their lists.
 
-Rules: `spark/ordered/rules.py`. A query owns no queues: its requests are those of a job, taken as long as
-no consumer of the group has the queue. What a batch made of them is told by `spark/ordered/parking.py`.
+Rules: `spark/ordered/rules.py`. A query owns no queues: its requests are those of a job, taken as
+long as no consumer of the group has the queue. What a batch made of them is told by
+`spark/ordered/parking.py`.
 
 What a batch of `process_in_order` made of parked keys, told to the brokers.
 

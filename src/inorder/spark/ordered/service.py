@@ -6,10 +6,10 @@ in `spark/ordered/service.py`.
 
 A task of `process_in_order`: the batches of its queues, one after the other.
 
-What a batch of a queue leads to is decided once (`spark/ordered/storage.py`): state, rows, dead letters, and
-what becomes of parked keys. A batch that is repeated, for a task, a worker or the driver was
-killed, gives what was decided, and the sink drops by the rows' numbers what it has. So every effect
-takes place once, whatever dies when.
+What a batch of a queue leads to is decided once (`spark/ordered/storage.py`): state, rows, dead
+letters, and what becomes of parked keys. A batch that is repeated, for a task, a worker or the
+driver was killed, gives what was decided, and the sink drops by the rows' numbers what it has. So
+every effect takes place once, whatever dies when.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ versions in which the batch may have run before is asked there.
 
 The exactly-once sink over whole batches of rows: numbers, queues and requests column by column.
 
-The same rules as row by row (`spark/sink/service.py`): a producer for each source queue, the offset there as the
-number, a sub-index for further rows of one message; numbers ascend, or the task fails.
+The same rules as row by row (`spark/sink/service.py`): a producer for each source queue, the offset
+there as the number, a sub-index for further rows of one message; numbers ascend, or the task fails.
 """
 
 from __future__ import annotations

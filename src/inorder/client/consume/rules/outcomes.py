@@ -67,7 +67,7 @@ from inorder.client.rules.routes import Duration, to_ms
 from inorder.errors import UsageError
 from inorder.model import ReceivedMessage
 from inorder.wire import properties as names
-from inorder.wire.names import RETRY_PREFIX, parse_delay_levels
+from inorder.wire.names import DELAY_LEVELS_MS, RETRY_PREFIX
 from inorder.wire.properties import error_of, put_error
 
 ATTEMPTS_MAX: Final = 2**31 - 1
@@ -559,9 +559,6 @@ BROKER_DECIDES: Final = 0
 DEAD_LETTER_NOW: Final = -1
 SEND_BACK_TIMEOUT_MS: Final = 5000
 
-DELAY_LEVELS_MS: Final = parse_delay_levels(
-    "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-)
 """RocketMQ's 18 levels, from level 1 on, as brokers have them if not set otherwise."""
 
 

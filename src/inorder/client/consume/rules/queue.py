@@ -6,7 +6,8 @@
 
 Waiting ones are taken in the order of the queue, whoever takes them: one handler at a time
 (`order="queue"`) or many (`order=None`). `lowest` is the first one that is not done, so it is what
-may be committed. Whose queue it is, and for how long, is another matter: see client/consume/rules/leases.py.
+may be committed. Whose queue it is, and for how long, is another matter: see
+client/consume/rules/leases.py.
 """
 
 from __future__ import annotations
