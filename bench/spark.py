@@ -189,7 +189,7 @@ def run_spark(plan: SparkPlan, say: Say) -> Measured:
 
 
 def _session(folder: Path, with_kafka: bool) -> Any:
-    from inorder.spark.session import session
+    from inorder.spark.sessions import session
 
     paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))

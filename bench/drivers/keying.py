@@ -76,15 +76,15 @@ def do_nothing(namesrv: str, meter: Meter, group: str) -> None:
 
 def main() -> None:
     """Obey until standard input ends."""
-    from inorder.client.consume import leases as leasing
+    from inorder.client.consume import leases
 
-    known = leasing.LEASES_SINCE
+    known = leases.LEASES_SINCE
     namesrv = sys.argv[1]
     print("@ ready", flush=True)
     for line in sys.stdin:
         _, mode, handler_ms, count, group = line.split()
         meter = Meter(int(count))
-        leasing.LEASES_SINCE = _NO_LEASES if mode == "classic" else known  # type: ignore[misc]
+        leases.LEASES_SINCE = _NO_LEASES if mode == "classic" else known  # type: ignore[misc]
         if mode in ("leased", "classic"):
             do_nothing(namesrv, meter, group)
         else:

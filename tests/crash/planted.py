@@ -13,37 +13,37 @@ from typing import Any
 
 def no_duplicate_check() -> None:
     """The broker stores a number again that it has stored."""
-    from inorder.broker.producers import service as numbering
+    from inorder.broker.producers import service as producer_service
     from inorder.ordering.sequence import Verdict
 
-    judge_batch = numbering.judge_batch
-    settle = numbering.Claim.settle
+    judge_batch = producer_service.judge_batch
+    settle = producer_service.Claim.settle
 
     def judge(last: int | None, numbers: Any) -> tuple[Verdict, int]:
         verdict, _ = judge_batch(last, numbers)
         return (Verdict.NEXT, 0) if verdict is Verdict.DUPLICATE else (verdict, 0)
 
-    def note_new_ones(claim: numbering.Claim, *place: Any) -> None:
+    def note_new_ones(claim: producer_service.Claim, *place: Any) -> None:
         assert claim.numbers is not None
         if claim.rest[0] > claim.numbers.last:
             settle(claim, *place)
 
-    numbering.judge_batch = judge
-    numbering.Claim.settle = note_new_ones  # type: ignore[method-assign, assignment]
+    producer_service.judge_batch = judge
+    producer_service.Claim.settle = note_new_ones  # type: ignore[method-assign, assignment]
 
 
 def no_gap_check() -> None:
     """The broker stores a number though the one before it is missing."""
-    from inorder.broker.producers import service as numbering
+    from inorder.broker.producers import service as producer_service
     from inorder.ordering.sequence import Verdict
 
-    judge_batch = numbering.judge_batch
+    judge_batch = producer_service.judge_batch
 
     def judge(last: int | None, numbers: Any) -> tuple[Verdict, int]:
         verdict, done = judge_batch(last, numbers)
         return Verdict.NEXT if verdict is Verdict.GAP else verdict, done
 
-    numbering.judge_batch = judge
+    producer_service.judge_batch = judge
 
 
 def no_fence() -> None:

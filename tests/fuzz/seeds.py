@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases import records as lease_records
 from inorder.errors import InorderError
 from inorder.store.journal import pack
 from inorder.wire.codes import RequestCode
@@ -191,12 +191,12 @@ def _producers(count: int) -> bytes:
 
 def _owner_records(count: int) -> bytes:
     """Return a journal of owners."""
-    records: list[ownerrecords.Record] = [
-        ownerrecords.Granted("g", "t", "b", 0, "c", "i", 9, 5000, 1000),
-        ownerrecords.Commit("g", "t", 0, 100, 4096, 9, 1, "100:2c"),
-        ownerrecords.Progress("g", "t", 1, 5, 4096),
-        ownerrecords.Freed("g", "t", "b", 0),
-        ownerrecords.Forgotten("", "t"),
+    records: list[lease_records.Record] = [
+        lease_records.Granted("g", "t", "b", 0, "c", "i", 9, 5000, 1000),
+        lease_records.Commit("g", "t", 0, 100, 4096, 9, 1, "100:2c"),
+        lease_records.Progress("g", "t", 1, 5, 4096),
+        lease_records.Freed("g", "t", "b", 0),
+        lease_records.Forgotten("", "t"),
     ]
-    payloads = map(ownerrecords.encode, records[:count])
+    payloads = map(lease_records.encode, records[:count])
     return b"".join(map(pack, payloads))

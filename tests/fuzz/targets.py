@@ -20,17 +20,17 @@ import msgspec
 
 from inorder.accelerated import native
 from inorder.broker.groups.rules import GroupTable
-from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases import records as lease_records
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.producers.records import Encoder
 from inorder.broker.producers.records import decode as decode_producers
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.pulls import service as pulls
+from inorder.broker.pulls import service as pull_service
 from inorder.broker.resizing.rules import Resizes
 from inorder.broker.sends import bulk
-from inorder.broker.sends import service as hot
+from inorder.broker.sends import service as send_service
 from inorder.broker.sends.rules import is_special, split_batch
-from inorder.broker.topics import rules as attributes
+from inorder.broker.topics import rules as topic_rules
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import StoreConfig
 from inorder.errors import (
@@ -52,22 +52,22 @@ from inorder.store.keyindex import hash_pure, keys_of
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
 from inorder.wire import fastjson, properties, record
-from inorder.wire import record as recordscan
 from inorder.wire.compression import decompress_body
 from inorder.wire.fields import decode_fields, encode_fields, wire_names
 from inorder.wire.frame import FrameDecoder, RawFrame
 from inorder.wire.header import decode_command, encode_header
 from inorder.wire.ids import offset_message_id, pack_host, parse_message_id
-from inorder.wire.requests import groups, offsets, parking, routes
-from inorder.wire.requests import leases as lease_bodies
-from inorder.wire.requests import leases as lease_requests
-from inorder.wire.requests import leases as locks
-from inorder.wire.requests import nameserver as names
-from inorder.wire.requests import offsets as progress
-from inorder.wire.requests import pulls as pull
-from inorder.wire.requests import pulls as query
-from inorder.wire.requests import sends as send
-from inorder.wire.requests import topics as admin  # fmt: skip
+from inorder.wire.requests import (
+    groups,
+    leases,
+    nameserver,
+    offsets,
+    parking,
+    pulls,
+    routes,
+    sends,
+    topics,
+)
 from inorder.wire.requests.groups import (
     ClientConfigCheck,
     ClientHeartbeat,
@@ -105,6 +105,7 @@ from inorder.wire.requests.topics import (
     encode_topic_configs,
 )
 from tests.kit.disk import FakeFiles
+from tests.kit.headers import headers_of
 from tests.kit.storing import append, contents, write_and_publish
 
 FRAME_LIMIT = 1 << 16
@@ -200,24 +201,7 @@ def binary_header(data: bytes) -> None:
     _header(1, data)
 
 
-REQUESTS = [
-    cls
-    for module in (
-        admin,
-        groups,
-        lease_requests,
-        locks,
-        names,
-        offsets,
-        progress,
-        pull,
-        query,
-        routes,
-        send,
-    )
-    for cls in vars(module).values()
-    if isinstance(cls, type) and (issubclass(cls, msgspec.Struct) or dataclasses.is_dataclass(cls))
-]  # fmt: skip
+REQUESTS = headers_of((topics, groups, leases, nameserver, offsets, pulls, routes, sends))
 
 
 @target(SystemError_)
@@ -234,8 +218,8 @@ def typed_fields(data: bytes) -> None:
     same(decode_fields(cls, written), decoded)
 
 
-_hot_send = msgspec.json.Decoder(hot._SendHeader, strict=False).decode
-_hot_pull = msgspec.json.Decoder(pulls._PullHeader, strict=False).decode
+_hot_send = msgspec.json.Decoder(send_service._SendHeader, strict=False).decode
+_hot_pull = msgspec.json.Decoder(pull_service._PullHeader, strict=False).decode
 
 
 # The short cuts do not look at fields that they do not need, so the general way may refuse more.
@@ -246,7 +230,7 @@ def hot_send_header(data: bytes) -> None:
     command = decode_command((0, b'{"code":310,' + data, b""))
     if command.code != 310:
         return  # the last of two codes counts; the short cut has seen the first
-    request = send.SendMessage.from_fields_v2(command.fields)
+    request = sends.SendMessage.from_fields_v2(command.fields)
     fields = read.extFields
     same((fields.b, fields.e, fields.f), (request.topic, request.queue_id, request.sys_flag))
     same((fields.g, fields.h), (request.born_at_ms, request.flag))
@@ -256,10 +240,10 @@ def hot_send_header(data: bytes) -> None:
 
 @target(msgspec.MsgspecError, UnicodeError, RemoteProtocolError, SystemError_)
 def hot_pull_header(data: bytes) -> None:
-    """The same for pulls."""
+    """The same for pull_service."""
     read = _hot_pull(b'{"code":11,' + data)
     command = decode_command((0, b'{"code":11,' + data, b""))
-    request = decode_fields(pull.PullMessage, command.fields)
+    request = decode_fields(pulls.PullMessage, command.fields)
     fields = read.extFields
     same((fields.topic, fields.queue_id, fields.offset, fields.sys_flag),
          (request.topic, request.queue_id, request.queue_offset, request.sys_flag))  # fmt: skip
@@ -283,9 +267,9 @@ def record_decode(data: bytes) -> None:
 def record_scan(data: bytes) -> None:
     """A scan never fails: it stops; and what it passes, `check` passes too."""
     at = 0
-    for one in recordscan.scan(data, 0, len(data), position_of_at=0, check_crc=False):
+    for one in record.scan(data, 0, len(data), position_of_at=0, check_crc=False):
         same(one.position, at)
-        same(recordscan.check(data, at, len(data), position=at, check_crc=False), one.size)
+        same(record.check(data, at, len(data), position=at, check_crc=False), one.size)
         at += one.size
     assert at <= len(data)
 
@@ -509,9 +493,9 @@ def subscription(data: bytes) -> None:
 
 @target(BrokerError)
 def topic_attributes(data: bytes) -> None:
-    changes = attributes.parse_changes(data.decode("utf-8", "replace"))
+    changes = topic_rules.parse_changes(data.decode("utf-8", "replace"))
     for create in (True, False):
-        attributes.alter({}, changes, create=create)
+        topic_rules.alter({}, changes, create=create)
 
 
 @target(RemoteProtocolError)
@@ -545,18 +529,18 @@ def message_numbers(data: bytes) -> None:
 
 
 _LEASE_BODIES = (
-    lease_bodies.LeaseBody,
-    lease_bodies.LeaseAnswer,
-    lease_bodies.CommitBody,
-    lease_bodies.CommitAnswer,
-    lease_bodies.LeasePage,
+    leases.LeaseBody,
+    leases.LeaseAnswer,
+    leases.CommitBody,
+    leases.CommitAnswer,
+    leases.LeasePage,
 )
 
 
 @target(RemoteProtocolError, SystemError_)
 def leases(data: bytes) -> None:
     """Leases, commits and lists of them: what is read survives being written."""
-    cls = _LEASE_BODIES[data[0] % len(_LEASE_BODIES)] if data else lease_bodies.LeaseBody
+    cls = _LEASE_BODIES[data[0] % len(_LEASE_BODIES)] if data else leases.LeaseBody
     found = cls.decode(data[1:])
     same(cls.decode(found.encode()), found)
 
@@ -569,10 +553,10 @@ def owner_records(data: bytes) -> None:
     """The journal of owners: what is whole is read, and says the same again."""
     payloads, end = split_journal(data)
     same(b"".join(map(pack_journal, payloads)), data[:end])
-    records = [ownerrecords.decode(payload) for payload in payloads]
-    same([ownerrecords.decode(ownerrecords.encode(one)) for one in records], records)
+    records = [lease_records.decode(payload) for payload in payloads]
+    same([lease_records.decode(lease_records.encode(one)) for one in records], records)
     offsets_table, commits = OffsetTable(now_ms=0), CommitTable()
-    ownerrecords.replay(records, offsets_table, commits, now_ms=0)
+    lease_records.replay(records, offsets_table, commits, now_ms=0)
 
 
 @target(RemoteProtocolError)

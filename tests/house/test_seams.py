@@ -37,7 +37,7 @@ CLOCK_IN = {
     "spark/source/service.py": "the same in the driver",
     "spark/sink/sender.py": "the same, in the task of a sink",
     "spark/jobs/lag.py": "waits between samples of a running system",
-    "spark/jobs/replay.py": "keeps to a rate in a worker of Spark",
+    "spark/jobs/replays.py": "keeps to a rate in a worker of Spark",
     "spark/ordered/service.py": "the same in a task; what follows from it is decided once",
     "spark/ordered/parking.py": "keeps redrives to their rate in a task, and waits for room",
     "spark/ordered/maps.py": "waits in a task for brokers that move keys",
@@ -63,7 +63,7 @@ FILES_IN = {
     "cli/send.py": "messages to send come from files that a person names",
     "cli/failures.py": "output that nobody reads any more goes nowhere",
     "cli/target.py": "the profiles of a person, read before anything starts",
-    "spark/session.py": "wrappers in the user's cache, and settings of the JVM: other programs",
+    "spark/sessions.py": "wrappers in the user's cache, and settings of the JVM: other programs",
     "spark/jobs/files.py": "archives go through Arrow's file systems; local ones are synced",
     "spark/ordered/storage.py": "states of a query, in a folder that all executors see",
     "testing/broker.py": "a temporary directory for the broker of a test",
@@ -74,7 +74,7 @@ ENVIRONMENT_IN = {
     "accelerated.py": "the switch that leaves out the compiled module, before anything is imported",
     "cli/settings.py": "the reader of settings; everything else gets them as arguments",
     "cli/oncluster.py": "which cluster a person means when no option says it",
-    "spark/session.py": "Spark and Java are configured by it",
+    "spark/sessions.py": "Spark and Java are configured by it",
     "client/nameservers.py": "which name servers a client means that is given none",
 }
 

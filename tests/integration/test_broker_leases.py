@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.leases import records as ownerrecords
-from inorder.broker.leases import storage as ownersfile
+from inorder.broker.leases import records as lease_records
+from inorder.broker.leases import storage as lease_storage
 from inorder.broker.leases.rules import STOCK_RESTART_MS
 from inorder.model import TopicQueue
 from inorder.store.snapshot import Snapshot
@@ -724,7 +724,7 @@ def test_a5_a_log_that_somebody_made_shorter_begins_a_generation() -> None:
         async with group("a", files=files, stop=False) as (rig, _, a):
             await a.take()
             assert await a.commit(8, number=1)
-            record = ownerrecords.Commit(GROUP, TOPIC, 0, 8, 1 << 40, a.epochs[0], 2, "")
+            record = lease_records.Commit(GROUP, TOPIC, 0, 8, 1 << 40, a.epochs[0], 2, "")
             rig.broker.owners_file.write([record])
         async with running(files.kill(), clock=FakeClock()) as rig:
             assert rig.broker.leasing.chapters(TOPIC, 0)[-1] == Chapter(8, 0, 1)
@@ -750,7 +750,7 @@ def test_offsets_are_saved_only_when_the_log_is_on_disk() -> None:
 
 def test_a_journal_that_has_grown_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Into no more than stands; nothing is lost by a kill during it or after it."""
-    monkeypatch.setattr(ownersfile, "FOLD_AT_ONCE", 1)
+    monkeypatch.setattr(lease_storage, "FOLD_AT_ONCE", 1)
 
     async def scenario() -> None:
         files = FakeFiles()

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from inorder.broker.leases import storage as ownersfile
+from inorder.broker.leases import storage as lease_storage
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.testing.clock import FakeClock
 from inorder.wire.requests.leases import (
@@ -144,7 +144,7 @@ def test_a_failed_sync_of_an_own_file_stops_all_until_it_is_written_anew(
             assert len(lines(caplog, logging.CRITICAL)) == 1, lines(caplog, logging.CRITICAL)
             assert not [one for one in lines(caplog, logging.WARNING) if "again" in one]
             files.heal()
-            clock.advance(ownersfile.HEAL_RETRY_MS)
+            clock.advance(lease_storage.HEAL_RETRY_MS)
             await until_true(lambda: rig.broker.writable)
             assert len([one for one in lines(caplog, logging.WARNING) if "taken again" in one]) == 1
             assert (await rig.send(b"yes")).code == 0
@@ -186,7 +186,7 @@ def test_a_sync_that_works_again_does_not_heal_by_itself() -> None:
             before = rig.broker.owners_file.journal.folder
             names = set(files.listdir(before))
             assert await commit_code(a, 5) == REFUSED, "no sync of the same file counts"
-            clock.advance(ownersfile.HEAL_RETRY_MS)
+            clock.advance(lease_storage.HEAL_RETRY_MS)
             await until_true(lambda: rig.broker.writable)
             now = {name for name in files.listdir(before) if name.startswith("owners.")}
             assert len(now) == 1

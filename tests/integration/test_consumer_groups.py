@@ -24,7 +24,7 @@ from inorder.client.consume.consumer import Consumer
 from inorder.client.consume.leases import Leases
 from inorder.client.consume.queue import Holding
 from inorder.client.consume.release import Releaser
-from inorder.client.consume.rules import leases as tenure
+from inorder.client.consume.rules import leases
 from inorder.client.consume.rules.assignment import AverageByCircle
 from inorder.client.consume.rules.commits import Begin
 from inorder.client.consume.rules.outcomes import Handled as Batch
@@ -228,9 +228,9 @@ def test_who_trusts_a_lock_for_ever_is_found_out(
     """A consumer that is cut off with a long backlog stops after 30 s, under a lease after 1 s. Let
     it go on, as a bug would, and the checker sees it beside the next owner (P2)."""
     if planted:
-        monkeypatch.setattr(tenure, "LOCK_TRUSTED_MS", 1 << 40)
-        monkeypatch.setattr(tenure.Terms, "trusted_ms", 1 << 40)
-        monkeypatch.setattr(tenure.Terms, "renew_ms", 333)
+        monkeypatch.setattr(leases, "LOCK_TRUSTED_MS", 1 << 40)
+        monkeypatch.setattr(leases.Terms, "trusted_ms", 1 << 40)
+        monkeypatch.setattr(leases.Terms, "renew_ms", 333)
         monkeypatch.setattr(Holding, "doubt", lambda self, now_ms: None)
 
     async def story(kit: Kit) -> Report:

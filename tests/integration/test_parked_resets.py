@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from inorder.broker.offsets import handlers as progress
+from inorder.broker.offsets import handlers as offset_handlers
 from inorder.broker.parking.rules import Limits
 from inorder.broker.parking.service import Parking
 from inorder.client.api import ParkingApi
@@ -108,7 +108,7 @@ def test_a_reset_that_meets_the_first_park_of_a_queue_counts_for_it(
         await flying.wait()
         assert not broker.parking.table.places
         request = ResetOffset(TOPIC, GROUP, 0, True)
-        await asyncio.gather(*progress._reset(broker, request, {0: 0}))
+        await asyncio.gather(*offset_handlers._reset(broker, request, {0: 0}))
         leave(town)
         await redriven(town, bad)
 

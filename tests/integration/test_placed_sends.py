@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from inorder.broker.sends import service as hot
+from inorder.broker.sends import service as send_service
 from inorder.errors import KeyMapChanged, broker_error
 from inorder.ordering.keymap import KeyMap, digest_of
 from inorder.wire.header import Command
@@ -92,7 +92,7 @@ def test_a_keyed_send_of_ours_names_its_map_on_every_way(  # noqa: PLR0917 - a t
 ) -> None:  # fmt: skip
     """Refused with the map, nothing stored; older clients are judged by the version as before."""
     if not compiled:
-        monkeypatch.setattr(hot, "native", None)
+        monkeypatch.setattr(send_service, "native", None)
     send, count = WAYS[way]
     for protocol, stored in ((2, second), (None, first)):
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.resizing import rules as past
+from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing.service import Places, Resizing
 from inorder.errors import GroupNotDone, InvalidParameter, KeyMapChanged, ResizeUnderWay
 from inorder.model import Subscription, TopicQueue
@@ -328,7 +328,7 @@ def test_a_broker_without_older_messages_holds_a_group_after_a_restart(
     """What it has of a key is newer than what another broker holds of it (P9); also without the
     rule: then the key is overtaken."""
     if trimmed:
-        monkeypatch.setattr(past, "brokers_of", lambda _: set())
+        monkeypatch.setattr(resizing_rules, "brokers_of", lambda _: set())
 
     async def story(town: Town) -> None:
         key = town.keys_moved(7)[0]

@@ -45,7 +45,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """Return a local session."""
-    from inorder.spark.session import session
+    from inorder.spark.sessions import session
 
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), before)))

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
+from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing import rules as rules_of
-from inorder.broker.resizing import rules as versions
 from inorder.broker.resizing.rules import Chapter, Reading, Standing, Versions
 from inorder.errors import GroupNotDone
 from tests.model.search import Model
@@ -136,12 +136,12 @@ def _reading(now: Versions) -> Reading:
 
 @lru_cache(maxsize=10_000)
 def _waits(reading: Reading) -> bool:
-    return GROUP in versions.waiting(_versions(reading))
+    return GROUP in resizing_rules.waiting(_versions(reading))
 
 
 @lru_cache(maxsize=10_000)
 def _version(reading: Reading) -> int:
-    return versions.reading(_versions(reading), GROUP)
+    return resizing_rules.reading(_versions(reading), GROUP)
 
 
 @lru_cache(maxsize=10_000)
@@ -151,12 +151,12 @@ def _back_to(reading: Reading) -> int:
 
 @lru_cache(maxsize=10_000)
 def _end(reading: Reading) -> int | None:
-    return versions.end_for(_versions(reading), GROUP, 0)
+    return resizing_rules.end_for(_versions(reading), GROUP, 0)
 
 
 @lru_cache(maxsize=10_000)
 def _done(reading: Reading, committed: int) -> int:
-    return versions.done_version(_versions(reading), GROUP, lambda _: committed, lambda _: 0)
+    return resizing_rules.done_version(_versions(reading), GROUP, lambda _: committed, lambda _: 0)
 
 
 @lru_cache(maxsize=10_000)
@@ -384,7 +384,7 @@ class RewindModel:
             term = None
         done = _done(before, broker.committed)
         now = _versions(before)
-        return _reading(versions.release(now, GROUP, request.version, done=done, term=term))
+        return _reading(resizing_rules.release(now, GROUP, request.version, done=done, term=term))
 
     def _standing(self, broker: Broker) -> Standing:
         reading = broker.reading

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from inorder.accelerated import native, reason
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.sends import bulk
-from inorder.broker.sends import service as hot
+from inorder.broker.sends import service as send_service
 from inorder.broker.sends.service import HotPath
 from inorder.broker.ticks import Answers
 from inorder.config import BrokerConfig, StoreConfig
@@ -175,7 +175,7 @@ def _watched(call: Callable[..., bool], said: list[bool]) -> Callable[..., bool]
 def test_all_ways_leave_the_same(way: str, kind: str, count: int, seed: int):
     """Records, queue entries, keys, numbers and the answer, whatever the batch holds."""
     body, numbers = batch(kind, count, random.Random(seed))
-    assert len(body) >= hot._BULK_BYTES_MIN
+    assert len(body) >= send_service._BULK_BYTES_MIN
     by_way = sent(body, numbers, way=way, kind=kind)
     by_messages = sent(body, numbers, kind=kind)
     assert by_way.taken

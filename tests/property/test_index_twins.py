@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
-from inorder.store import keyindex as keyhash
+from inorder.store import keyindex
 from inorder.store.keybatch import key_rows
 from inorder.store.keyindex import KeyIndex, NotedRows, keys_of
 from inorder.store.layout import Layout
@@ -38,7 +38,7 @@ def built(
     batches: list[list[tuple[str, list[str], bool]]], monkeypatch: pytest.MonkeyPatch, arrays: bool
 ) -> dict[str, bytes]:
     """Index all batches; return the content of every file by its place in the chain."""
-    monkeypatch.setattr(keyhash, "NUMPY_BATCH_MIN", 1 if arrays else 1 << 30)
+    monkeypatch.setattr(keyindex, "NUMPY_BATCH_MIN", 1 if arrays else 1 << 30)
     files = FakeFiles()
     layout = Layout(Path("/store"))
     index = KeyIndex(files, layout, slots=SLOTS, entries=ENTRIES, enabled=True)
@@ -93,8 +93,8 @@ def test_keys_found_by_arrays_are_those_found_one_by_one(records: list[str]) -> 
     expected = [
         (number, key_hash)
         for number, text in enumerate(raw)
-        for key_hash in keyhash.hash_pure(
-            [keyhash.prefix_hash(topics[number])] * len(keys_of(text)), keys_of(text)
+        for key_hash in keyindex.hash_pure(
+            [keyindex.prefix_hash(topics[number])] * len(keys_of(text)), keys_of(text)
         )
     ]
     assert list(zip(rows.owners.tolist(), rows.hashes.tolist(), strict=True)) == expected
@@ -117,8 +117,8 @@ def test_ids_that_stand_in_line_are_those_found_one_by_one(records: list[str], t
     expected = [
         (number, key_hash)
         for number, text in enumerate(raw)
-        for key_hash in keyhash.hash_pure(
-            [keyhash.prefix_hash(topic)] * len(keys_of(text)), keys_of(text)
+        for key_hash in keyindex.hash_pure(
+            [keyindex.prefix_hash(topic)] * len(keys_of(text)), keys_of(text)
         )
     ]
     assert list(zip(rows.owners.tolist(), rows.hashes.tolist(), strict=True)) == expected
@@ -131,7 +131,7 @@ def noted_rows(
     hashes, places = array("i"), array("q")
     for number, (words, unique) in enumerate(records):
         keys = keys_of(properties(position + number, words, unique))
-        hashes.extend(keyhash.hash_pure([keyhash.prefix_hash(topic)] * len(keys), keys))
+        hashes.extend(keyindex.hash_pure([keyindex.prefix_hash(topic)] * len(keys), keys))
         places.extend([position + 100 * number] * len(keys))
     return NotedRows(topic, hashes.tobytes(), position, time_ms, places.tobytes(), len(records))
 
@@ -144,7 +144,7 @@ def built_of_batches(
 ) -> tuple[dict[str, bytes], int]:
     """Index batches, hashed before or not; return every file, and up to where keys are in."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(keyhash, "NUMPY_BATCH_MIN", arrays_from)
+        monkeypatch.setattr(keyindex, "NUMPY_BATCH_MIN", arrays_from)
         files = FakeFiles()
         index = KeyIndex(files, Layout(Path("/store")), slots=SLOTS, entries=ENTRIES, enabled=True)
         position, time_ms = 0, 1_000_000

@@ -13,7 +13,7 @@ import pytest
 
 from inorder.broker.resizing import rules as broker_rules
 from inorder.broker.resizing.rules import Plan, Versions
-from inorder.client.rules import keymaps as making
+from inorder.client.rules import keymaps
 from inorder.client.rules.keymaps import Wanted
 from inorder.client.rules.resizing import Go, Open, Publish, Stop, Withdraw
 from inorder.errors import BrokerError
@@ -75,13 +75,13 @@ class Maker:
         self.seen, wanted = {}, set(self.names)
         while wanted:
             self.seen |= {name: cluster.view(name) for name in wanted}
-            wanted = making.mentioned(self.seen) - self.seen.keys()
+            wanted = keymaps.mentioned(self.seen) - self.seen.keys()
 
-    def step(self) -> making.Step:
+    def step(self) -> keymaps.Step:
         while True:
             wanted = Wanted(f"{self.number}.{self.ids}", tuple((name, 0) for name in self.names))
             if not any(wanted.id in view.withdrawn for view in self.seen.values()):
-                return making.next_step(self.seen, wanted)
+                return keymaps.next_step(self.seen, wanted)
             self.ids += 1
 
     def requests(self) -> list[Request]:
@@ -140,14 +140,14 @@ def test_a_map_that_is_opened_before_all_hold_it_meets_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without that rule the same schedules give one version two maps: the test can fail."""
-    true_step = making.next_step
+    true_step = keymaps.next_step
 
-    def hasty(views: dict[str, ResizeView], wanted: Wanted) -> making.Step:
+    def hasty(views: dict[str, ResizeView], wanted: Wanted) -> keymaps.Step:
         step = true_step(views, wanted)
         holding = tuple(sorted(name for name, view in views.items() if view.plan))
         return Open(holding, step.plan) if isinstance(step, Stop) and holding else step
 
-    monkeypatch.setattr(making, "next_step", hasty)
+    monkeypatch.setattr(keymaps, "next_step", hasty)
     with pytest.raises(AssertionError):
         for seed in range(3000):
             play(seed)

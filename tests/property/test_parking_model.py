@@ -13,7 +13,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inorder.broker.parking import storage as parkingfile
+from inorder.broker.parking import storage as parking_storage
 from inorder.broker.parking.records import (
     Dropped,
     Event,
@@ -59,8 +59,8 @@ EVENTS = st.one_of(
 
 def content(table: ParkingTable) -> bytes:
     """Return all of a table."""
-    queues = [parkingfile.encode_queue(place, one) for place, one in table.places.items()]
-    return parkingfile.encode(queues, replay_from=0, depends_on=0, log_crc=0)
+    queues = [parking_storage.encode_queue(place, one) for place, one in table.places.items()]
+    return parking_storage.encode(queues, replay_from=0, depends_on=0, log_crc=0)
 
 
 def applied(events: list[Event], table: ParkingTable | None = None, start: int = 0) -> ParkingTable:
@@ -78,7 +78,7 @@ def test_file_and_log_make_the_same_table(events: list[Event], data: st.DataObje
     cut = data.draw(st.integers(0, len(events)))
     whole = applied(events)
     restored = ParkingTable()
-    parkingfile.decode(content(applied(events[:cut]))).restore(restored)
+    parking_storage.decode(content(applied(events[:cut]))).restore(restored)
     applied(events[cut:], restored, cut)
     assert content(restored) == content(whole)
     messages = [
@@ -131,7 +131,7 @@ class Run:
         """Die and come back: from the log alone, or from a file and the rest of the log."""
         cut = self.draw.randint(0, len(self.log))
         table = ParkingTable()
-        parkingfile.decode(content(applied(self.log[:cut]))).restore(table)
+        parking_storage.decode(content(applied(self.log[:cut]))).restore(table)
         self.table = applied(self.log[cut:], table, cut)
 
     # The owner.

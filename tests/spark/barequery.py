@@ -12,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from inorder.client.consume.rules.outcomes import Policy, redeliveries_max
 from inorder.spark.cluster import Servers, Tls
-from inorder.spark.ordered import service as queueruns
+from inorder.spark.ordered import service as ordered_service
 from inorder.spark.ordered.outputs import Rows
 from inorder.spark.ordered.rules import Limits
 from inorder.spark.ordered.service import Plan, run_task
@@ -57,7 +57,7 @@ class BareQuery:
         self.offset = self.reader.initialOffset()
         self.batch = 0
         self.rows: dict[tuple[str, int], dict[str, Any]] = {}
-        patch.setattr(queueruns, "identity", lambda: ("query", self.batch))
+        patch.setattr(ordered_service, "identity", lambda: ("query", self.batch))
 
     def run(self, times: int = 1) -> int:
         """Run a batch so often, each time in a new process; return how many messages it had."""

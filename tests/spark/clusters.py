@@ -14,7 +14,7 @@ from pathlib import Path
 import pyspark
 
 from bench.process import free_ports
-from inorder.spark.session import java_home
+from inorder.spark.sessions import java_home
 
 HOME = Path(pyspark.__file__).parent
 START_S = 150

@@ -17,7 +17,7 @@ SOURCES = Path(__file__).resolve().parents[2] / "src"
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Return a local session; workers find the package by the search path of this process."""
-    from inorder.spark.session import session
+    from inorder.spark.sessions import session
 
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCES), before)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from inorder.cli import pipeline as onspark
+from inorder.cli import pipeline
 from inorder.cli.contents import app
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -34,7 +34,7 @@ def test_the_commands_of_the_page(
     """Every line of shell, in the order of the page, in the session of the tests."""
     from contextlib import nullcontext
 
-    monkeypatch.setattr(onspark, "spark_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(pipeline, "spark_session", lambda *_: nullcontext(spark))
     monkeypatch.setenv("INORDER_NAMESRV", namesrv)
     monkeypatch.chdir(tmp_path)
     first, *others = blocks("python")

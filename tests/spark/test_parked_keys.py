@@ -15,7 +15,7 @@ from inorder.config import BrokerConfig
 from inorder.errors import CodeNotSupported, UsageError
 from inorder.model import Message, TopicQueue
 from inorder.spark.cluster import Cluster
-from inorder.spark.ordered import service as queueruns
+from inorder.spark.ordered import service as ordered_service
 from inorder.spark.ordered.parking import ParkingFull, Reports
 from inorder.testing import broker
 from tests.spark.barequery import BareQuery, Killed
@@ -148,7 +148,7 @@ def test_a_task_killed_beside_its_report_leaves_nothing_out(shop: Shop, told: bo
 def test_what_waited_is_parked_below_the_groups_offset(shop: Shop) -> None:
     """A message that is tried again in a later batch is no longer above what the group has done."""
     clock = [0]
-    shop.patch.setattr(queueruns, "now_ms", lambda: clock[0])
+    shop.patch.setattr(ordered_service, "now_ms", lambda: clock[0])
     shop.fill(60)
     shop.bad = {14}
     query = shop.query(attempts=2, pause_ms=1000)
@@ -345,9 +345,8 @@ def test_what_is_decided_and_finds_no_room_stops_the_query(
 ) -> None:
     """It says what to do, and goes on when that is done."""
     from inorder.spark.ordered import parking
-    from inorder.spark.ordered import parking as parkreports
 
-    monkeypatch.setattr(parkreports, "FULL_PAUSE_S", 0)
+    monkeypatch.setattr(parking, "FULL_PAUSE_S", 0)
     small.fill(60)
     small.bad = {14, 15}
     query = small.query()

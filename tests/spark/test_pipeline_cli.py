@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import inorder
-from inorder.cli import pipeline as onspark
+from inorder.cli import pipeline
 from inorder.cli.contents import app
 from inorder.errors import InorderError
 from inorder.model import Message
@@ -45,7 +45,7 @@ def run(spark: Any, namesrv: str, monkeypatch: pytest.MonkeyPatch) -> Any:
         assert conf in ({}, {"spark.app.name": "x"})
         yield spark
 
-    monkeypatch.setattr(onspark, "spark_session", the_session)
+    monkeypatch.setattr(pipeline, "spark_session", the_session)
 
     def invoke(*words: str, code: int = 0, text: bool = False) -> Any:
         form = [] if text else ["-o", "json"]

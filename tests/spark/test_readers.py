@@ -289,10 +289,10 @@ def test_small_batches_are_joined_in_their_order(
     namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many queues with few messages each are few batches; large ones stay as they are."""
-    from inorder.spark.source import service as reading
+    from inorder.spark.source import service as source_service
 
     fill(namesrv, 400)
-    monkeypatch.setattr(reading, "ROWS_MIN", 150)
+    monkeypatch.setattr(source_service, "ROWS_MIN", 150)
     reader = batch(namesrv, maxPartitions="1")
     (part,) = reader.partitions()
     found = list(reader.read(part))

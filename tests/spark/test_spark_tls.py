@@ -112,7 +112,7 @@ def test_ordered_processing_encrypts(
 def test_jobs_encrypt(spark: Any, secure: Servers, tmp_path: Path) -> None:
     """An archive; what the tasks of a replay get; a command with the options that all have."""
     from inorder.spark.jobs import archive
-    from inorder.spark.jobs.replay import ReplayOptions, ReplaySource, _words
+    from inorder.spark.jobs.replays import ReplayOptions, ReplaySource, _words
 
     fill(secure, "paid", 50)
     done = archive(spark, namesrv=secure.namesrv, tls=secure.tls, topic="paid",

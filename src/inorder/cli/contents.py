@@ -13,6 +13,7 @@ import typer
 from inorder.cli import (
     about,
     bench,
+    check,
     cluster,
     consume,
     group,
@@ -28,8 +29,6 @@ from inorder.cli import (
     tail,
     topic,
 )
-from inorder.cli import check as checking
-from inorder.cli import group as lag
 from inorder.cli.main import HELP
 
 app = typer.Typer(
@@ -60,7 +59,7 @@ app.command("broker")(serve.broker)
 app.command("send")(send.send)
 app.command("tail")(tail.tail)
 app.command("consume")(consume.consume)
-app.command("lag")(lag.lag)
+app.command("lag")(group.lag)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(offset.app, name="offset")
@@ -72,7 +71,7 @@ app.add_typer(parked.app, name="parked")
 app.command("redrive")(parked.redrive)
 app.add_typer(bench.app, name="bench")
 app.add_typer(pipeline.app, name="pipeline")
-app.command("check")(checking.check)
+app.command("check")(check.check)
 app.command("demo")(about.demo)
 app.command("version")(about.version)
 

@@ -89,7 +89,7 @@ def servers_of(target: Cluster) -> dict[str, Any]:
 @contextlib.contextmanager
 def spark_session(master: str | None, conf: dict[str, str]) -> Iterator[Any]:
     """Give a session of ours, and stop it. Raises ConfigError if Spark is not there."""
-    from inorder.spark.session import check_packages, session
+    from inorder.spark.sessions import check_packages, session
 
     check_packages()
     spark = session(master, conf=conf)
@@ -142,7 +142,7 @@ def orders(
     """Follow orders by account: late and failing payments, balances; goes on where it was."""
 
     def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
-        from inorder.spark.jobs.orders import orders
+        from inorder.spark.jobs.lifecycles import orders
 
         return orders(
             spark, **servers, topic=topic, path=path, results=results, group=group,
@@ -209,7 +209,7 @@ def archive(
     """Write a topic to Parquet files by day and queue, each message once; goes on where it was."""
 
     def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
-        from inorder.spark.jobs.archive import archive
+        from inorder.spark.jobs.archives import archive
 
         return archive(
             spark, **servers, topic=topic, path=path, group=group, tag=tag, batch=batch,
@@ -250,7 +250,7 @@ def replay(
     """Send an archive to a topic, in order, each message once; goes on where it was."""
 
     def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
-        from inorder.spark.jobs.replay import replay
+        from inorder.spark.jobs.replays import replay
 
         return replay(
             spark, path=path, **servers, topic=topic, source=source, replay_id=replay_id,
@@ -304,7 +304,7 @@ def audit(
     """
 
     def job(spark: Any, servers: dict[str, Any], watch: Watch) -> Any:
-        from inorder.spark.jobs.audit import audit
+        from inorder.spark.jobs.audits import audit
 
         return audit(
             spark, topic=topic, **servers, archive=archive, results=results, parquet=parquet,
@@ -383,7 +383,7 @@ def lag(
 ) -> None:
     """Sample how far a group is behind, over time; `inorder lag` shows it once."""
     if path is not None:
-        from inorder.spark.session import check_packages
+        from inorder.spark.sessions import check_packages
 
         check_packages()
     from inorder.spark.jobs.lag import lag_over_time

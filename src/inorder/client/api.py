@@ -22,14 +22,10 @@ from inorder.wire.extensions import ONLY_UP_SINCE
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
 from inorder.wire.record import Record, decode, decode_all
-from inorder.wire.requests import groups, offsets, routes
+from inorder.wire.requests import groups, leases, nameserver, offsets, pulls, routes
 from inorder.wire.requests import leases as lease_requests
-from inorder.wire.requests import leases as locks
-from inorder.wire.requests import nameserver as names
-from inorder.wire.requests import offsets as progress
 from inorder.wire.requests import parking as bodies
 from inorder.wire.requests import parking as parking_requests
-from inorder.wire.requests import pulls as query
 from inorder.wire.requests import topics as admin
 from inorder.wire.requests.connections import (
     ClientConnection,
@@ -213,10 +209,10 @@ class BrokerApi(_Api):
 
     async def view_message(self, position: int, topic: str | None = None) -> Record:
         """Return the record at a position of the log."""
-        answer = await self._ask(query.ViewMessage(position, topic))
+        answer = await self._ask(pulls.ViewMessage(position, topic))
         return decode(answer.body)
 
-    async def query_message(self, request: query.QueryMessage) -> list[Record]:
+    async def query_message(self, request: pulls.QueryMessage) -> list[Record]:
         """Return the records that the key index knows; NotFound if none. May hold strangers."""
         return decode_all((await self._ask(request)).body)
 
@@ -302,39 +298,39 @@ class BrokerApi(_Api):
     ) -> tuple[TopicQueue, ...]:
         """Lock queues, or renew; return those that are ours now."""
         body = LockBatchBody(client_id, group, tuple(queues)).encode()
-        answer = await self._ask(locks.LockBatch(), body)
+        answer = await self._ask(leases.LockBatch(), body)
         return LockedQueues.decode(answer.body).queues
 
     async def unlock(self, client_id: str, group: str, queues: list[TopicQueue]) -> None:
         """Give queues back."""
         body = LockBatchBody(client_id, group, tuple(queues)).encode()
-        await self._ask(locks.UnlockBatch(), body)
+        await self._ask(leases.UnlockBatch(), body)
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:
         """Return who consumes for a group, and what; ConsumerNotOnline if nobody."""
-        answer = await self._ask(progress.GetConsumerConnections(group))
+        answer = await self._ask(offsets.GetConsumerConnections(group))
         return ConsumerConnections.decode(answer.body)
 
     async def producer_connections(self, group: str) -> list[ClientConnection]:
         """Return who sends for a producer group; SystemError_ if nobody."""
-        answer = await self._ask(progress.GetProducerConnections(group))
+        answer = await self._ask(offsets.GetProducerConnections(group))
         return decode_producer_connections(answer.body)
 
     async def producers(self) -> dict[str, list[ClientConnection]]:
         """Return the clients of all producer groups."""
-        return decode_producers((await self._ask(progress.GetAllProducers())).body)
+        return decode_producers((await self._ask(offsets.GetAllProducers())).body)
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """Return how far a group is, on one topic or all that it has offsets of."""
-        answer = await self._ask(progress.GetConsumeStats(group, topic))
+        answer = await self._ask(offsets.GetConsumeStats(group, topic))
         return ConsumeStats.decode(answer.body)
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic."""
-        answer = await self._ask(progress.GetGroupsOfTopic(topic))
+        answer = await self._ask(offsets.GetGroupsOfTopic(topic))
         return decode_group_list(answer.body)
 
-    async def reset_offset(self, request: progress.ResetOffset) -> dict[TopicQueue, int]:
+    async def reset_offset(self, request: offsets.ResetOffset) -> dict[TopicQueue, int]:
         """Set the offsets of a group; return what they are now."""
         return decode_queue_offsets((await self._ask(request)).body)
 
@@ -381,7 +377,7 @@ class BrokerApi(_Api):
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Return what the queues of a topic hold."""
-        return TopicStats.decode((await self._ask(progress.GetTopicStats(topic))).body)
+        return TopicStats.decode((await self._ask(offsets.GetTopicStats(topic))).body)
 
     async def system_topics(self) -> list[str]:
         """Return the broker's own topics."""
@@ -421,33 +417,33 @@ class NameServerApi(_Api):
 
     async def topics(self) -> list[str]:
         """Return all topics."""
-        return decode_topic_list((await self._ask(names.GetAllTopics())).body)
+        return decode_topic_list((await self._ask(nameserver.GetAllTopics())).body)
 
     async def topics_by_cluster(self, cluster: str) -> list[str]:
         """Return the topics of a cluster."""
-        answer = await self._ask(names.GetTopicsByCluster(cluster))
+        answer = await self._ask(nameserver.GetTopicsByCluster(cluster))
         return decode_topic_list(answer.body)
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Forget a topic."""
-        await self._ask(names.DeleteTopicInNameServer(topic, cluster))
+        await self._ask(nameserver.DeleteTopicInNameServer(topic, cluster))
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
         """Keep a value."""
-        await self._ask(names.PutKv(namespace, key, value))
+        await self._ask(nameserver.PutKv(namespace, key, value))
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
         """Return a value; NotFound if there is none."""
-        answer = await self._ask(names.GetKv(namespace, key))
-        return decode_fields(names.GetKvReply, answer.fields).value
+        answer = await self._ask(nameserver.GetKv(namespace, key))
+        return decode_fields(nameserver.GetKvReply, answer.fields).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
         """Forget a value."""
-        await self._ask(names.DeleteKv(namespace, key))
+        await self._ask(nameserver.DeleteKv(namespace, key))
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
         """Return all values of a namespace; NotFound if there is none."""
-        return decode_kv_table((await self._ask(names.GetKvList(namespace))).body)
+        return decode_kv_table((await self._ask(nameserver.GetKvList(namespace))).body)
 
     async def wipe_write_perm(self, broker: str) -> int:
         """Take the write permission from all topics of a broker; return how many."""

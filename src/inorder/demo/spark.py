@@ -75,7 +75,7 @@ class Samples:
 
 def run_spark_demo(orders: int, picture: str, output: Output = Output.TABLE) -> None:
     """Play this part and print it; exit with 1 if the audit found anything."""
-    from inorder.spark.session import check_packages
+    from inorder.spark.sessions import check_packages
 
     check_packages()
     chatty = output is Output.TABLE

@@ -26,8 +26,7 @@ from inorder.ordering import keymap
 from inorder.wire.codes import VERSION_STANDARD_ROUTE_JSON, RequestCode, ResponseCode
 from inorder.wire.extensions import BROKER_IDENTITY
 from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.requests import nameserver as names
-from inorder.wire.requests import routes
+from inorder.wire.requests import nameserver, routes
 from inorder.wire.requests.nameserver import encode_kv_table, encode_settings, encode_topic_list
 from inorder.wire.requests.registration import RegisterBrokerBody, Steps, finish
 from inorder.wire.requests.routes import TopicRoute
@@ -208,7 +207,7 @@ def get_all_topics(desk: Desk, call: Call) -> Command:
 
 
 def get_topics_by_cluster(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(names.GetTopicsByCluster, call.request.fields)
+    asked = decode_fields(nameserver.GetTopicsByCluster, call.request.fields)
     return call.request.reply(body=encode_topic_list(desk.routes.topics_of_cluster(asked.cluster)))
 
 
@@ -232,7 +231,7 @@ def get_unit_subscribed_plain_topics(desk: Desk, call: Call) -> Command:
 
 
 def delete_topic(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(names.DeleteTopicInNameServer, call.request.fields)
+    asked = decode_fields(nameserver.DeleteTopicInNameServer, call.request.fields)
     desk.routes.delete_topic(asked.topic, asked.cluster_name)
     if desk.routes.route(asked.topic) is None:  # its key map goes with it
         _delete_kv(desk, keymap.NAMESPACE, asked.topic)
@@ -240,7 +239,7 @@ def delete_topic(desk: Desk, call: Call) -> Command:
 
 
 def register_topic(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(names.RegisterTopicInNameServer, call.request.fields)
+    asked = decode_fields(nameserver.RegisterTopicInNameServer, call.request.fields)
     if call.request.body:
         desk.routes.add_topic(asked.topic, TopicRoute.decode_request(call.request.body).queues)
     return call.request.reply()
@@ -253,7 +252,7 @@ def put_kv(desk: Desk, call: Call) -> Command:
     fields = call.request.fields
     if fields.get("namespace") is None or fields.get("key") is None:
         raise SystemError_("namespace or key is null")
-    asked = decode_fields(names.PutKv, fields)
+    asked = decode_fields(nameserver.PutKv, fields)
     before = desk.kv.get(asked.namespace, asked.key)
     desk.kv.put(asked.namespace, asked.key, asked.value)
     try:
@@ -268,17 +267,17 @@ def put_kv(desk: Desk, call: Call) -> Command:
 
 
 def get_kv(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(names.GetKv, call.request.fields)
+    asked = decode_fields(nameserver.GetKv, call.request.fields)
     value = desk.kv.get(asked.namespace, asked.key)
     if asked.namespace == keymap.NAMESPACE:  # what brokers registered counts, too
         value = desk.routes.key_map(asked.key, *([] if value is None else [value]))
     if value is None:
         raise NotFound(f"No config item, Namespace: {asked.namespace} Key: {asked.key}")
-    return call.request.reply(fields=encode_fields(names.GetKvReply(value)))
+    return call.request.reply(fields=encode_fields(nameserver.GetKvReply(value)))
 
 
 def delete_kv(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(names.DeleteKv, call.request.fields)
+    asked = decode_fields(nameserver.DeleteKv, call.request.fields)
     _delete_kv(desk, asked.namespace, asked.key)
     return call.request.reply()
 
@@ -294,7 +293,7 @@ def _delete_kv(desk: Desk, namespace: str, key: str) -> None:
 
 
 def get_kv_list(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(names.GetKvList, call.request.fields)
+    asked = decode_fields(nameserver.GetKvList, call.request.fields)
     values = desk.kv.namespace(asked.namespace)
     if values is None:
         raise NotFound(f"No config item, Namespace: {asked.namespace}")

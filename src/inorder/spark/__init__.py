@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from inorder.spark.cluster import Tls
     from inorder.spark.ordered.rules import OrderedMessage
     from inorder.spark.ordered.service import Waiting, process_in_order, waiting
-    from inorder.spark.session import session
+    from inorder.spark.sessions import session
     from inorder.spark.sink.service import lineage
 
 _PUBLIC = {
@@ -22,7 +22,7 @@ _PUBLIC = {
     "Waiting": "inorder.spark.ordered.service",
     "lineage": "inorder.spark.sink.service",
     "process_in_order": "inorder.spark.ordered.service",
-    "session": "inorder.spark.session",
+    "session": "inorder.spark.sessions",
     "waiting": "inorder.spark.ordered.service",
 }
 

@@ -36,8 +36,7 @@ from inorder.config import StoreConfig
 from inorder.disk import DiskUsage, Files
 from inorder.errors import AlreadyClosed, NoDescriptors, StoreError, StoreFailed, StoreLocked
 from inorder.logs import get_logger
-from inorder.store import reader as timesearch
-from inorder.store import retention
+from inorder.store import reader, retention
 from inorder.store.checkpoints import Checkpoint, Positions, PositionsFile
 from inorder.store.commitlog import CommitLog
 from inorder.store.consumequeue import QueueFiles, QueueIndex
@@ -565,19 +564,19 @@ class Store:
     def stored_at(self, topic: str, queue_id: int, offset: int) -> int:
         """Return the store time of a message, -1 if it is not there."""
         queue = self.find_queue(topic, queue_id)
-        return -1 if queue is None else timesearch.stored_at(self.log, queue, offset)
+        return -1 if queue is None else reader.stored_at(self.log, queue, offset)
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """Return the store time of a queue's first message, -1 if it has none."""
         queue = self.find_queue(topic, queue_id)
-        return -1 if queue is None else timesearch.stored_at(self.log, queue, queue.min_offset)
+        return -1 if queue is None else reader.stored_at(self.log, queue, queue.min_offset)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: str = "LOWER"
     ) -> int:
         """Return LOWER: the first offset stored at or after; UPPER: the last at or before."""
         queue = self.find_queue(topic, queue_id)
-        return 0 if queue is None else timesearch.search(self.log, queue, timestamp_ms, boundary)
+        return 0 if queue is None else reader.search(self.log, queue, timestamp_ms, boundary)
 
     def query_keys(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int

@@ -19,12 +19,7 @@ from inorder.wire.fields import decode_fields, encode_fields, wire_names
 from inorder.wire.frame import FrameDecoder, encode_frame
 from inorder.wire.header import Command, decode_command
 from inorder.wire.ids import offset_message_id
-from inorder.wire.requests import groups, offsets, routes
-from inorder.wire.requests import nameserver as names
-from inorder.wire.requests import pulls as pull
-from inorder.wire.requests import pulls as query
-from inorder.wire.requests import sends as send
-from inorder.wire.requests import topics as admin
+from inorder.wire.requests import groups, nameserver, offsets, pulls, routes, sends, topics
 from inorder.wire.requests.groups import (
     ClientConfigCheck,
     ClientHeartbeat,
@@ -55,24 +50,24 @@ FRAMES_TOTAL = 5279
 
 REQUESTS = {
     cls.CODE: cls
-    for module in (admin, groups, names, offsets, pull, query, routes)
+    for module in (topics, groups, nameserver, offsets, pulls, routes)
     for cls in vars(module).values()
     if hasattr(cls, "CODE")
 }
 REPLIES: dict[int, type] = {
-    RequestCode.PULL_MESSAGE: pull.PullReply,
+    RequestCode.PULL_MESSAGE: pulls.PullReply,
     RequestCode.QUERY_CONSUMER_OFFSET: offsets.OffsetReply,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offsets.OffsetReply,
     RequestCode.GET_MAX_OFFSET: offsets.OffsetReply,
     RequestCode.GET_MIN_OFFSET: offsets.OffsetReply,
     RequestCode.GET_EARLIEST_MSG_STORETIME: offsets.TimestampReply,
-    RequestCode.QUERY_MESSAGE: query.QueryMessageReply,
+    RequestCode.QUERY_MESSAGE: pulls.QueryMessageReply,
     RequestCode.REGISTER_BROKER: routes.RegisterBrokerReply,
     RequestCode.QUERY_DATA_VERSION: routes.QueryDataVersionReply,
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: routes.WipeWritePermReply,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: routes.AddWritePermReply,
-    RequestCode.GET_KV_CONFIG: names.GetKvReply,
-    RequestCode.GET_BROKER_CONFIG: admin.GetBrokerConfigReply,
+    RequestCode.GET_KV_CONFIG: nameserver.GetKvReply,
+    RequestCode.GET_BROKER_CONFIG: topics.GetBrokerConfigReply,
 }
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
@@ -145,11 +140,11 @@ def test_typed_headers_keep_every_field_that_they_know(name: str) -> None:
             cls = REPLIES.get(row.get("req_code", -1))
             letters = False
             if row.get("req_code") in SENDS:
-                cls = send.SendReply
+                cls = sends.SendReply
             if cls is None or command.code not in (0, 19, 20, 21):
                 continue
         elif command.code in SENDS:
-            cls, letters = send.SendMessage, command.code in send.LETTER_CODES
+            cls, letters = sends.SendMessage, command.code in sends.LETTER_CODES
         else:
             cls, letters = REQUESTS.get(command.code), False
         if cls is None:
@@ -205,7 +200,7 @@ def test_batches_are_read_and_written_exactly() -> None:
             if command.is_response or command.code not in SENDS:
                 continue
             try:
-                if not send.SendMessage.from_fields(command.code, command.fields).batch:
+                if not sends.SendMessage.from_fields(command.code, command.fields).batch:
                     continue
                 items = decode_batch(command.body)
             except BrokerError:

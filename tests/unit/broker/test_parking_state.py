@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.broker.parking import storage as parkingfile
+from inorder.broker.parking import storage as parking_storage
 from inorder.broker.parking.records import (
     Cancelled,
     Dropped,
@@ -57,9 +57,9 @@ JOINED = parked(8)
 def saved_and_restored(table: ParkingTable) -> ParkingTable:
     """Return a table as it is after a restart."""
     restored = ParkingTable()
-    queues = [parkingfile.encode_queue(place, one) for place, one in table.places.items()]
-    saved = parkingfile.encode(queues, replay_from=0, depends_on=0, log_crc=0)
-    parkingfile.decode(saved).restore(restored)
+    queues = [parking_storage.encode_queue(place, one) for place, one in table.places.items()]
+    saved = parking_storage.encode(queues, replay_from=0, depends_on=0, log_crc=0)
+    parking_storage.decode(saved).restore(restored)
     return restored
 
 

@@ -13,7 +13,7 @@ from inorder.cli.contents import app
 from inorder.cli.settings import parse_sets
 from inorder.config import BrokerConfig
 from inorder.errors import ConfigError
-from inorder.settings import values as catalog
+from inorder.settings import catalog
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:

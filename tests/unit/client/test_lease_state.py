@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.client.consume.rules import leases as leasing
-from inorder.client.consume.rules import outcomes as ordered
+from inorder.client.consume.rules import leases, outcomes
 from inorder.client.consume.rules.assignment import to_renew
 from inorder.client.consume.rules.leases import Acquired, DropReason, Grant, Tenure, Terms
 from inorder.client.consume.rules.pulls import PullNow, before_pull
@@ -59,8 +58,8 @@ def test_a10_a_handler_starts_within_the_grace_of_the_last_request(
     """Counted from its sending; times are cut to milliseconds, so 999 is the last that is sure."""
     tenure = leased(sent_ms=400)
     assert tenure.lock_valid(400 + age_ms) is valid
-    before = ordered.before_batch(tenure, now_ms=400 + age_ms, began_ms=400, needs_lock=True)
-    assert before == (ordered.RUN if valid else ordered.HOLD)
+    before = outcomes.before_batch(tenure, now_ms=400 + age_ms, began_ms=400, needs_lock=True)
+    assert before == (outcomes.RUN if valid else outcomes.HOLD)
 
 
 def test_a_lease_in_doubt_is_not_dropped() -> None:
@@ -77,7 +76,7 @@ def test_a_lease_in_doubt_is_not_dropped() -> None:
 def test_the_same_epoch_ends_the_doubt_however_late() -> None:
     """Nobody else had the queue: what is here is still what comes next."""
     owned = {Q0: leased()}
-    renewed = leasing.apply_renewal(
+    renewed = leases.apply_renewal(
         owned, "broker-a", [QueueWish("orders", 0, 7)], granted(), sent_ms=60_000, now_ms=60_010
     )
     assert renewed.revived == (Q0,)
@@ -89,7 +88,7 @@ def test_the_same_epoch_ends_the_doubt_however_late() -> None:
 def test_an_answer_counts_from_when_its_request_was_sent() -> None:
     """A10: an answer that took 2 s to come says nothing about now."""
     tenure = leased()
-    assert not leasing.confirm(tenure, 1500, 3500)
+    assert not leases.confirm(tenure, 1500, 3500)
     assert not tenure.lock_valid(3500)
     assert tenure.lock_sent_ms == 1500
 
@@ -98,7 +97,7 @@ def test_an_answer_counts_from_when_its_request_was_sent() -> None:
 def test_o25_another_epoch_or_a_refusal_ends_the_tenure(answer: LeaseAnswer) -> None:
     """Another consumer had it, or it was reset: what is here may be done by somebody else."""
     owned = {Q0: leased()}
-    renewed = leasing.apply_renewal(
+    renewed = leases.apply_renewal(
         owned, "broker-a", [QueueWish("orders", 0, 7)], answer, sent_ms=100, now_ms=110
     )
     assert renewed.lost == (Q0,)
@@ -112,28 +111,28 @@ def test_a11_a_queue_whose_offset_was_set_is_kept_while_its_handlers_run() -> No
     owned = {Q0: leased(), Q1: leased(Q1, epoch=8)}
     for tenure in owned.values():
         tenure.enter()
-    (wishes,) = leasing.renewal_wishes(owned, "broker-a")
-    leasing.apply_renewal(owned, "broker-a", wishes, granted(epoch=9), sent_ms=100, now_ms=110)
+    (wishes,) = leases.renewal_wishes(owned, "broker-a")
+    leases.apply_renewal(owned, "broker-a", wishes, granted(epoch=9), sent_ms=100, now_ms=110)
     assert [owned[queue].dropped for queue in (Q0, Q1)] == [DropReason.LOCK_LOST] * 2
     assert [owned[queue].kept_epoch for queue in (Q0, Q1)] == [9, 0]
-    (wishes,) = leasing.renewal_wishes(owned, "broker-a")
+    (wishes,) = leases.renewal_wishes(owned, "broker-a")
     assert wishes == [QueueWish("orders", 0, 9), QueueWish("orders", 1, 8)]
-    renewed = leasing.apply_renewal(
+    renewed = leases.apply_renewal(
         owned, "broker-a", wishes, granted(epoch=9), sent_ms=4000, now_ms=4010
     )
-    assert renewed == leasing.Renewed((), (), ())
-    assert leasing.outlived(owned, 5001) == (Q1,)
+    assert renewed == leases.Renewed((), (), ())
+    assert leases.outlived(owned, 5001) == (Q1,)
     assert not owned[Q0].may_commit(4010, needs_lock=True)
     owned[Q0].leave()
-    assert list(leasing.renewal_wishes(owned, "broker-a")) == [[QueueWish("orders", 1, 8)]]
+    assert list(leases.renewal_wishes(owned, "broker-a")) == [[QueueWish("orders", 1, 8)]]
 
 
 def test_an_answer_about_an_earlier_epoch_is_no_news() -> None:
     """The queue was given up and taken again while the renewal was under way."""
     owned = {Q0: leased(epoch=9)}
     wish = [QueueWish("orders", 0, 7)]
-    renewed = leasing.apply_renewal(owned, "broker-a", wish, refused(), sent_ms=0, now_ms=1)
-    assert renewed == leasing.Renewed((), (), ())
+    renewed = leases.apply_renewal(owned, "broker-a", wish, refused(), sent_ms=0, now_ms=1)
+    assert renewed == leases.Renewed((), (), ())
     assert owned[Q0].dropped is None
 
 
@@ -142,7 +141,7 @@ def test_a_queue_on_its_way_back_to_the_broker_is_not_lost_by_a_refusal() -> Non
     owned = {Q0: leased()}
     owned[Q0].drop(DropReason.MOVED)
     wish = [QueueWish("orders", 0, 7)]
-    leasing.apply_renewal(owned, "broker-a", wish, refused(), sent_ms=0, now_ms=1)
+    leases.apply_renewal(owned, "broker-a", wish, refused(), sent_ms=0, now_ms=1)
     assert owned[Q0].dropped is DropReason.MOVED
 
 
@@ -161,36 +160,36 @@ def test_o8_a_lease_is_renewed_while_a_handler_of_a_dropped_queue_runs() -> None
     owned = {Q0: leased(), Q1: leased(Q1, epoch=8)}
     owned[Q0].enter()
     owned[Q0].drop(DropReason.MOVED)
-    assert list(leasing.renewal_wishes(owned, "broker-a")) == [
+    assert list(leases.renewal_wishes(owned, "broker-a")) == [
         [QueueWish("orders", 0, 7), QueueWish("orders", 1, 8)]
     ]
     owned[Q0].leave()
-    assert list(leasing.renewal_wishes(owned, "broker-a")) == [[QueueWish("orders", 1, 8)]]
+    assert list(leases.renewal_wishes(owned, "broker-a")) == [[QueueWish("orders", 1, 8)]]
     assert to_renew(owned) == {}
 
 
 def test_a_member_without_queues_sends_a_sign_of_life() -> None:
     """An empty renewal, so that one that is frozen is told from one that has nothing to do."""
-    assert list(leasing.renewal_wishes({}, "broker-a")) == [[]]
+    assert list(leases.renewal_wishes({}, "broker-a")) == [[]]
 
 
 def test_many_queues_are_asked_for_in_parts() -> None:
     """No request is larger than a broker reads."""
     queues = [TopicQueue("orders", "broker-a", index) for index in range(QUEUES_MAX + 1)]
-    assert [len(part) for part in leasing.take_wishes(queues, 1)] == [QUEUES_MAX, 1]
+    assert [len(part) for part in leases.take_wishes(queues, 1)] == [QUEUES_MAX, 1]
 
 
 @pytest.mark.parametrize(("waits_ms", "again_ms"), [(0, 20), (10, 20), (800, 802), (5000, 5002)])
 def test_a_refused_queue_is_asked_for_when_its_lease_ends(waits_ms: int, again_ms: int) -> None:
     """P6: not by a slow timer; and a broker that says 0 is not asked in a loop."""
-    assert leasing.ask_again_ms(waits_ms) == again_ms
-    assert leasing.acquired("broker-a", refused(waits_ms=waits_ms), 0).again_ms == again_ms
+    assert leases.ask_again_ms(waits_ms) == again_ms
+    assert leases.acquired("broker-a", refused(waits_ms=waits_ms), 0).again_ms == again_ms
 
 
 def test_a_grant_says_where_to_begin() -> None:
     """Offset and map come with it: no request in between."""
     answer = LeaseAnswer([LeaseGrant("orders", 0, 9, True, 100, "100:2c", parked=3)], [])
-    grant = leasing.acquired("broker-a", answer, 5).grants[Q0]
+    grant = leases.acquired("broker-a", answer, 5).grants[Q0]
     assert (grant.sent_ms, grant.epoch, grant.parked) == (5, 9, 3)
     assert (grant.stored.offset, grant.stored.finished) == (100, "100:2c")
 
@@ -207,16 +206,16 @@ def test_o7_a_handler_outlives_its_lease(now_ms: int, over: tuple[TopicQueue, ..
     """5 s after the last confirmed request somebody else may run: it is to be cancelled."""
     owned = {Q0: leased(), Q1: leased(Q1)}
     owned[Q0].enter()
-    assert leasing.outlived(owned, now_ms) == over
+    assert leases.outlived(owned, now_ms) == over
 
 
 def test_the_end_of_a_lease_is_not_slept_through() -> None:
     """The next look comes with the next renewal, or when a lease under a handler ends."""
     owned = {Q0: leased()}
-    assert leasing.next_look_ms(owned, now_ms=4900, renew_ms=333) == 333
+    assert leases.next_look_ms(owned, now_ms=4900, renew_ms=333) == 333
     owned[Q0].enter()
-    assert leasing.next_look_ms(owned, now_ms=4900, renew_ms=333) == 100
-    assert leasing.next_look_ms(owned, now_ms=5200, renew_ms=333) == 333
+    assert leases.next_look_ms(owned, now_ms=4900, renew_ms=333) == 100
+    assert leases.next_look_ms(owned, now_ms=5200, renew_ms=333) == 333
 
 
 def test_a_lease_has_an_epoch_and_terms() -> None:

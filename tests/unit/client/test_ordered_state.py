@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from inorder.client.consume.rules import outcomes as ordered
+from inorder.client.consume.rules import outcomes
 from inorder.client.consume.rules.leases import DropReason, Tenure
 from inorder.client.consume.rules.outcomes import (
     ATTEMPTS_MAX,
@@ -362,4 +362,4 @@ def test_a_broadcast_commits_without_a_lock() -> None:
 def test_a_run_without_messages_commits_nothing() -> None:
     """Success of an empty batch has no offset."""
     assert end(filled(0, 1), [], SUCCESS) == ()
-    assert Run() == ordered.RUN
+    assert Run() == outcomes.RUN

@@ -8,7 +8,7 @@ import pytest
 
 from inorder.disk import OsFiles
 from inorder.errors import RemoteProtocolError, SystemError_
-from inorder.nameserver import rules as kv
+from inorder.nameserver import rules as nameserver_rules
 from inorder.nameserver.rules import KvTable
 from inorder.nameserver.storage import KvFile
 
@@ -50,8 +50,8 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too long or too many values are refused; old ones may still change."""
     table = KvTable()
     with pytest.raises(SystemError_, match="chars"):
-        table.put("NS", "k", "x" * (kv.TEXT_CHARS_MAX + 1))
-    monkeypatch.setattr(kv, "ENTRIES_MAX", 1)
+        table.put("NS", "k", "x" * (nameserver_rules.TEXT_CHARS_MAX + 1))
+    monkeypatch.setattr(nameserver_rules, "ENTRIES_MAX", 1)
     table.put("NS", "k", "v")
     with pytest.raises(SystemError_, match="delete some"):
         table.put("NS", "other", "v")

@@ -6,8 +6,7 @@ import pytest
 
 from inorder.errors import SystemError_
 from inorder.model import DataVersion, TopicConfig
-from inorder.nameserver import rules as kv
-from inorder.nameserver import rules as routes
+from inorder.nameserver import rules as nameserver_rules
 from inorder.nameserver.rules import KvTable, Registration, RouteTable
 from inorder.wire.requests.routes import QueueData
 
@@ -38,7 +37,7 @@ def test_topics_added_by_hand_have_the_same_limits(monkeypatch: pytest.MonkeyPat
     queue = QueueData("b", 1, 1, 6, 0)
     with pytest.raises(SystemError_, match="255"):
         table.add_topic("x" * 256, [queue])
-    monkeypatch.setattr(routes, "TOPIC_ENTRIES_MAX", 3)
+    monkeypatch.setattr(nameserver_rules, "TOPIC_ENTRIES_MAX", 3)
     table.add_topic("third", [queue])
     with pytest.raises(SystemError_, match="entries"):
         table.add_topic("fourth", [queue])
@@ -47,7 +46,7 @@ def test_topics_added_by_hand_have_the_same_limits(monkeypatch: pytest.MonkeyPat
 
 def test_values_have_a_limit_of_all_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole table is written with every change, so its size counts, not only its entries."""
-    monkeypatch.setattr(kv, "TABLE_CHARS_MAX", 30)
+    monkeypatch.setattr(nameserver_rules, "TABLE_CHARS_MAX", 30)
     table = KvTable()
     table.put("ns", "key", "v" * 20)
     with pytest.raises(SystemError_, match="together"):
@@ -65,7 +64,7 @@ def test_values_have_a_limit_of_all_their_text(monkeypatch: pytest.MonkeyPatch) 
 
 def test_empty_namespaces_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A namespace stays when its last value goes, so putting and deleting must end somewhere."""
-    monkeypatch.setattr(kv, "NAMESPACES_MAX", 2)
+    monkeypatch.setattr(nameserver_rules, "NAMESPACES_MAX", 2)
     table = KvTable()
     for name in ("a", "b"):
         table.put(name, "k", "v")

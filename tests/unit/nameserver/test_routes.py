@@ -8,7 +8,7 @@ import pytest
 
 from inorder.errors import BrokerNameTaken, SystemError_
 from inorder.model import DataVersion, TopicConfig
-from inorder.nameserver import rules as routes
+from inorder.nameserver import rules as nameserver_rules
 from inorder.nameserver.rules import Registered, Registration, RouteTable, only_zone
 from inorder.wire.requests.registration import finish
 from inorder.wire.requests.routes import QueueData, TopicRoute
@@ -328,11 +328,11 @@ def test_a_zone_keeps_its_brokers_and_those_without_master() -> None:
 def test_limits_refuse_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many brokers, too many entries, too long names: refused, the rest stays."""
     made = table(MASTER)
-    monkeypatch.setattr(routes, "BROKERS_MAX", 1)
+    monkeypatch.setattr(nameserver_rules, "BROKERS_MAX", 1)
     with pytest.raises(SystemError_, match="1 brokers already"):
         made.register(SLAVE, now_ms=0)
     made.register(MASTER, now_ms=1)
-    monkeypatch.setattr(routes, "TOPIC_ENTRIES_MAX", 4)
+    monkeypatch.setattr(nameserver_rules, "TOPIC_ENTRIES_MAX", 4)
     made.register(replace(MASTER, topics=topics(*NAMES, "fourth")), now_ms=1)
     with pytest.raises(SystemError_, match="4 topic entries"):
         made.register(replace(MASTER, topics=topics(*NAMES, "fifth")), now_ms=1)
@@ -351,16 +351,16 @@ def _route(made: RouteTable, topic: str) -> TopicRoute:
 def test_many_topics_are_taken_and_removed_in_steps() -> None:
     """A step takes some hundreds; a broker that goes leaves the routes at once all the same."""
     made = RouteTable()
-    names = [f"topic{number}" for number in range(3 * routes.TOPICS_PER_STEP)]
+    names = [f"topic{number}" for number in range(3 * nameserver_rules.TOPICS_PER_STEP)]
     steps = made.register_steps(replace(MASTER, topics=topics(*names)), now_ms=0)
     next(steps)
-    assert made.statistics().topics == routes.TOPICS_PER_STEP
+    assert made.statistics().topics == nameserver_rules.TOPICS_PER_STEP
     assert finish(steps) == Registered()
     assert made.statistics().topics == len(names)
     made.unregister("C", "broker-a", A)
     assert made.route(names[-1]) is None
     assert made.unclean
-    while made.clean_up(routes.TOPICS_PER_STEP):
+    while made.clean_up(nameserver_rules.TOPICS_PER_STEP):
         pass
     assert made.statistics().topics == 0
     assert not made.unclean
@@ -368,11 +368,11 @@ def test_many_topics_are_taken_and_removed_in_steps() -> None:
 
 def test_a_broker_that_comes_back_while_it_is_removed_keeps_its_topics() -> None:
     """What it has registered again stays, what it has no more goes."""
-    names = [f"topic{number}" for number in range(3 * routes.TOPICS_PER_STEP)]
+    names = [f"topic{number}" for number in range(3 * nameserver_rules.TOPICS_PER_STEP)]
     made = table(replace(MASTER, topics=topics(*names)))
     made.unregister("C", "broker-a", A)
     made.register(replace(MASTER, topics=topics(*names[-2:])), now_ms=1)
-    while made.clean_up(routes.TOPICS_PER_STEP):
+    while made.clean_up(nameserver_rules.TOPICS_PER_STEP):
         pass
     assert sorted(made.topics()) == sorted(names[-2:])
     assert queue_of(made, names[-1]) == QueueData("broker-a", 4, 4, 6, 0)
@@ -381,13 +381,13 @@ def test_a_broker_that_comes_back_while_it_is_removed_keeps_its_topics() -> None
 def test_a_broker_that_goes_while_it_registers_leaves_nothing() -> None:
     """The rest of its topics is not taken any more."""
     made = RouteTable()
-    names = [f"topic{number}" for number in range(3 * routes.TOPICS_PER_STEP)]
+    names = [f"topic{number}" for number in range(3 * nameserver_rules.TOPICS_PER_STEP)]
     steps = made.register_steps(replace(MASTER, topics=topics(*names)), now_ms=0)
     next(steps)
     made.channel_lost("channel-a")
     with pytest.raises(SystemError_, match="meanwhile"):
         finish(steps)
-    while made.clean_up(routes.TOPICS_PER_STEP):
+    while made.clean_up(nameserver_rules.TOPICS_PER_STEP):
         pass
     assert made.statistics().topics == 0
 

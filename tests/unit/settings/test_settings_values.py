@@ -6,8 +6,7 @@ import pytest
 
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig
 from inorder.errors import ConfigError
-from inorder.settings import load
-from inorder.settings import values as catalog
+from inorder.settings import catalog, load
 from inorder.settings.rocketmq import foreign_names
 from inorder.settings.values import allowed, parse
 

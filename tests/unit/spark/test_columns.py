@@ -15,7 +15,6 @@ pa = pytest.importorskip("pyarrow")
 from inorder import accelerated  # noqa: E402
 from inorder.errors import CorruptRecord  # noqa: E402
 from inorder.spark.source import columns  # noqa: E402
-from inorder.spark.source import columns as propertycolumns  # noqa: E402
 from inorder.spark.source.columns import Records  # noqa: E402
 from inorder.spark.source.options import COLUMNS, arrow_schema  # noqa: E402
 from inorder.wire.compression import COMPRESSION_FLAGS, compress_body  # noqa: E402
@@ -32,7 +31,7 @@ def _way(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "pure":
             patch.setattr(columns, "native", None)
-            patch.setattr(propertycolumns, "native", None)
+            patch.setattr(columns, "native", None)
         yield
 
 

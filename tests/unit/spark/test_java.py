@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from inorder.errors import ConfigError
-from inorder.spark.session import java_home, with_retries, wrapped
+from inorder.spark.sessions import java_home, with_retries, wrapped
 
 
 def fake_java(home: Path, version: str, modules: str = "java.base@21") -> Path:

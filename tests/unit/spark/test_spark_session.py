@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from inorder.errors import ConfigError
-from inorder.spark import session as module
-from inorder.spark.session import java_home
+from inorder.spark import sessions as module
+from inorder.spark.sessions import java_home
 
 GOOD = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.3", "numpy": "2.4.6"}
 

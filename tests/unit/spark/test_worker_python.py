@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from inorder.spark.session import worker_python
+from inorder.spark.sessions import worker_python
 
 TELL = "import os, sys; print(os.environ['PYTHONPATH']); print(sys.argv[1:])"
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from inorder.store import keyindex as keyhash
+from inorder.store import keyindex
 from inorder.store.indexfile import IndexFile
 from inorder.store.keyindex import WRITE_ALL, KeyIndex, hash_pure, keys_of, prefix_hash
 from inorder.store.layout import INDEX_ENTRY, INDEX_HEADER, Layout
@@ -84,7 +84,7 @@ def test_the_hash_without_an_absolute_value_is_zero() -> None:
     """Integer.MIN_VALUE has no absolute value; RocketMQ uses 0."""
     text = "polygenelubricants"
     assert java_hash(text) == -(1 << 31)
-    prefix = java_hash(text[:4]) & keyhash.MASK
+    prefix = java_hash(text[:4]) & keyindex.MASK
     assert hash_pure([prefix], [text[4:].encode()]) == [0]
 
 
@@ -101,7 +101,7 @@ def test_the_numpy_hashes_equal_the_pure_ones(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(2000)
     ] + [b"ygenelubricants"] * 10  # fmt: skip
     prefixes = [random.getrandbits(32) for _ in keys]
-    prefixes[-10:] = [java_hash("pol") & keyhash.MASK] * 10
+    prefixes[-10:] = [java_hash("pol") & keyindex.MASK] * 10
     monkeypatch.setattr(keybatch, "prefix_hash", int)
     rows = keybatch.key_rows(
         [str(prefix) for prefix in prefixes], [b"UNIQ_KEY\x01" + key + b"\x02" for key in keys]
@@ -121,7 +121,7 @@ def test_the_numpy_index_file_equals_the_pure_one(
         random = Random(seed)
         files = FakeFiles()
         index = make_index(files, slots=97, entries=4000)
-        monkeypatch.setattr(keyhash, "_numpy_wanted", wanted)
+        monkeypatch.setattr(keyindex, "_numpy_wanted", wanted)
         position = 0
         for _ in range(6):
             for _ in range(random.choice((1, 20, 300, 700))):
@@ -225,7 +225,7 @@ def test_a_failed_write_keeps_the_keys_waiting(
     wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After ENOSPC nothing is added twice and nothing is lost."""
-    monkeypatch.setattr(keyhash, "_numpy_wanted", wanted)
+    monkeypatch.setattr(keyindex, "_numpy_wanted", wanted)
     files = FakeFiles()
     index = make_index(files, slots=50, entries=5000)
     add(index, 0, 300)
@@ -287,7 +287,7 @@ def test_the_index_is_never_read_through_a_map(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError(f"mapped {file.path}")
 
     monkeypatch.setattr(FakeFile, "view", refuse)
-    monkeypatch.setattr(keyhash, "_numpy_wanted", False)
+    monkeypatch.setattr(keyindex, "_numpy_wanted", False)
     index = make_index(FakeFiles(), slots=97, entries=4000)
     for number in range(20):
         index.note("T", b"UNIQ_KEY\x01id%d\x02" % number, number * 100, 1_000_000)

@@ -14,7 +14,7 @@ import pytest
 from inorder.config import StoreConfig
 from inorder.disk import OsFiles
 from inorder.errors import AlreadyClosed, DiskFull, StoreError, StoreFailed, StoreLocked
-from inorder.store import scan as logscan
+from inorder.store import scan
 from inorder.store.segments import Segment
 from inorder.store.store import Store
 from inorder.testing.clock import FakeClock
@@ -378,7 +378,7 @@ def test_a_record_longer_than_a_window_is_recovered(
     files: FakeFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is read in windows; one that is too short for its first record is read again."""
-    monkeypatch.setattr(logscan, "CHUNK_BYTES", 256)
+    monkeypatch.setattr(scan, "CHUNK_BYTES", 256)
     first = Store.open(ROOT, CONFIG, files, FakeClock())
     for size in (10, 1000, 100, 2000, 90):
         append(first, "T", 0, bytes(size))

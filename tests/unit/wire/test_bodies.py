@@ -11,7 +11,7 @@ import pytest
 
 from inorder.errors import RemoteProtocolError, SubscriptionParseFailed, SystemError_
 from inorder.model import DataVersion, GroupConfig, TopicConfig, TopicQueue
-from inorder.wire.requests import registration as register
+from inorder.wire.requests import registration
 from inorder.wire.requests.groups import (
     ClientConfigCheck,
     ClientHeartbeat,
@@ -218,7 +218,7 @@ def test_compressed_registrations_of_4_9_have_no_mappings() -> None:
 
 def test_compressed_garbage_and_bombs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither is unpacked beyond its limit."""
-    monkeypatch.setattr(register, "PLAIN_BYTES_MAX", 1000)
+    monkeypatch.setattr(registration, "PLAIN_BYTES_MAX", 1000)
     bomb = zlib.compress(piece(b"{}") + bytes(4) + piece(b"[]") + bytes(10_000), 9)
     for data in (b"\x78garbage", bomb, zlib.compress(b"x" * 99)[:-3]):
         with pytest.raises(SystemError_):

@@ -10,7 +10,7 @@ import pytest
 
 from inorder.errors import RemoteProtocolError, SystemError_
 from inorder.wire import fastjson
-from inorder.wire.requests import groups as heartbeat
+from inorder.wire.requests import groups
 from inorder.wire.requests import registration as register
 from inorder.wire.requests.groups import ClientHeartbeat
 from inorder.wire.requests.registration import RegisterBrokerBody
@@ -84,7 +84,7 @@ def test_text_that_is_not_standard_json_may_be_short_only() -> None:
     [
         ({"clientID": "c" * 256}, "clientID"),
         ({"clientID": "c", "producerDataSet": [{"groupName": "p" * 256}]}, "groupName"),
-        ({"clientID": "c" * heartbeat.HEARTBEAT_BYTES_MAX}, "bytes"),
+        ({"clientID": "c" * groups.HEARTBEAT_BYTES_MAX}, "bytes"),
         (
             {"clientID": "c", "consumerDataSet": [
                 {"groupName": "g", "subscriptionDataSet": [{"topic": "t"}] * 4097}

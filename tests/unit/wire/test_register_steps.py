@@ -9,7 +9,7 @@ import pytest
 
 from inorder.errors import SystemError_
 from inorder.model import DataVersion, TopicConfig
-from inorder.wire.requests import registration as register
+from inorder.wire.requests import registration
 from inorder.wire.requests.registration import RegisterBrokerBody, Steps, finish
 
 VERSION = DataVersion(3, 1_700_000_000_000, 77)
@@ -51,15 +51,15 @@ def test_a_large_registration_is_read_in_many_steps(compressed: bool) -> None:
 
 def test_pieces_are_cut_between_topics_whatever_stands_in_them() -> None:
     """Of a piece that ends inside of a topic an earlier comma is tried."""
-    original = register.PIECE_BYTES
+    original = registration.PIECE_BYTES
     body = RegisterBrokerBody(VERSION, topics(60), ())
     raw = body.encode()
     try:
         for size in range(400, 700, 7):
-            register.PIECE_BYTES = size  # type: ignore[misc]
+            registration.PIECE_BYTES = size  # type: ignore[misc]
             assert RegisterBrokerBody.decode(raw, version=STANDARD) == body
     finally:
-        register.PIECE_BYTES = original  # type: ignore[misc]
+        registration.PIECE_BYTES = original  # type: ignore[misc]
 
 
 def test_a_small_registration_is_read_at_once() -> None:
@@ -93,7 +93,7 @@ def test_writing_in_steps_gives_the_same_bytes() -> None:
 
 def test_what_is_too_long_for_json_is_written_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps end in the zlib form, which says the same."""
-    monkeypatch.setattr(register, "JSON_BYTES_MAX", 10_000)
+    monkeypatch.setattr(registration, "JSON_BYTES_MAX", 10_000)
     body = RegisterBrokerBody(VERSION, topics(500))
     raw = finish(body.encode_steps())
     assert raw[:1] == b"\x78"

@@ -14,18 +14,13 @@ from inorder.errors import SystemError_
 from inorder.wire import requests
 from inorder.wire.fields import decode_fields, encode_fields, wire_names
 from inorder.wire.requests.sends import SendMessage, SendReply
+from tests.kit.headers import headers_of
 
 MODULES = [
     importlib.import_module(f"{requests.__name__}.{item.name}")
     for item in pkgutil.iter_modules(requests.__path__)
 ]
-HEADERS = [
-    cls
-    for module in MODULES
-    for cls in vars(module).values()
-    if isinstance(cls, type) and (issubclass(cls, Struct) or dataclasses.is_dataclass(cls))
-    if cls is not Struct
-]
+HEADERS = headers_of(MODULES)
 LETTERS = (310, 320)
 BROKER_CODES = {
     10,

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from inorder.broker.context import BrokerLike
-from inorder.broker.groups import rules as subscriptions
+from inorder.broker.groups import rules as group_rules
 from inorder.broker.groups.rules import (
     BROADCASTING,
     RETRY_QUEUES_MAX,
@@ -235,7 +235,7 @@ def _differing(broker: BrokerLike, group_name: str) -> str:
     found = () if group is None else group.differences()
     if group is None or not found:
         return ""
-    text, now_ms = subscriptions.in_words(found), broker.clock.monotonic_ms()
+    text, now_ms = group_rules.in_words(found), broker.clock.monotonic_ms()
     if group.said_ms is None or now_ms - group.said_ms >= SAY_DIFFERING_MS:
         group.said_ms = now_ms
         logger.warning(
@@ -265,7 +265,7 @@ def _refusal(
         return ""
     text = (
         f"group {data.group} does not take client {member.client_id}: its subscriptions differ "
-        f"from those of other members ({subscriptions.in_words(found)}); subscribe the same topics "
+        f"from those of other members ({group_rules.in_words(found)}); subscribe the same topics "
         "and tags in all members, or use another group"
     )
     seen = broker.members.group(data.group)

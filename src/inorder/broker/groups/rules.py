@@ -30,7 +30,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from inorder.broker.topics import rules as attributes
+from inorder.broker.topics import rules as topic_rules
 from inorder.errors import SystemError_
 from inorder.model import DataVersion, GroupConfig, Subscription
 from inorder.wire import fastjson
@@ -104,11 +104,11 @@ class GroupTable:
                 f"group {config.name} was not created: this broker holds {self.groups_max} groups "
                 "(groups_max); delete some or raise the limit"
             )
-        result = attributes.alter(
+        result = topic_rules.alter(
             {} if old is None else old.attributes,
             config.attributes,
             create=old is None,
-            known=attributes.GROUP_ATTRIBUTES,
+            known=topic_rules.GROUP_ATTRIBUTES,
         )
         self._table[config.name] = replace(config, attributes=result)
         self.data_version.next(now_ms)

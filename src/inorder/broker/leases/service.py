@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import (
     NOBODY,
     STOCK_RESTART_MS,
@@ -147,7 +147,7 @@ class Leasing:
         except OSError as error:
             raise StoreError(f"leases cannot be granted: {error}") from error
         self._file.write(
-            ownerrecords.granted(
+            lease_records.granted(
                 one.key,
                 one.owner,
                 one.epoch,
@@ -207,7 +207,7 @@ class Leasing:
         self._broker.lease_clock.sign(group, connection)
         now_ms = self._broker.clock.monotonic_ms()
         taken, lost, renewed = [], [], []
-        records: dict[LeaseKey, ownerrecords.Commit] = {}
+        records: dict[LeaseKey, lease_records.Commit] = {}
         for one in sorted(commits, key=lambda one: (one.epoch, one.number)):
             key = self._key(group, one.topic, one.queue_id)
             decision = self._current(key, owner, one, now_ms)
@@ -237,7 +237,7 @@ class Leasing:
         decision = self._table.decide(key, owner, now_ms, epoch=one.epoch)
         return decision if decision.verdict in (Verdict.RENEW, Verdict.RESUME) else None
 
-    def _commit_record(self, group: str, one: QueueCommit) -> ownerrecords.Commit | None:
+    def _commit_record(self, group: str, one: QueueCommit) -> lease_records.Commit | None:
         """Return what a commit changes; None if it is older than what is known, or says nothing."""
         key = QueueKey(group, one.topic, one.queue_id)
         commits = self._broker.commits
@@ -248,12 +248,12 @@ class Leasing:
         _check_map(one)
         if not commits.has_room(key, one.finished):
             raise LeasesFull("the maps of finished messages have no more room")
-        return ownerrecords.Commit(
+        return lease_records.Commit(
             *key, one.offset, self._broker.store.log.end_position, one.epoch, one.number,
             one.finished,
         )  # fmt: skip
 
-    def _take(self, record: ownerrecords.Commit) -> None:
+    def _take(self, record: lease_records.Commit) -> None:
         key = QueueKey(record.group, record.topic, record.queue_id)
         self._broker.offsets.put(*key, record.offset, self._broker.clock.now_ms())
         commit = Committed(record.epoch, record.number, record.offset, record.finished)
@@ -277,7 +277,7 @@ class Leasing:
                 return None
             raise self.lost(key)
         record = self._commit_record(group, one)
-        records: list[Record] = [ownerrecords.freed(key)]
+        records: list[Record] = [lease_records.freed(key)]
         if record is not None:
             records.insert(0, record)
         self._file.write(records)

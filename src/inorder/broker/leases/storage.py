@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import STOCK_RESTART_MS, LeaseKey, deadline_after_start
 from inorder.broker.offsets.rules import OffsetTable, QueueKey
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
@@ -260,16 +260,16 @@ class OwnersFile:
         self._chapters_file.load(broker.generations.decode)
         self._chapters_saved = broker.generations.revision
         self.start.load(
-            start=ownerrecords.last_start(records),
+            start=lease_records.last_start(records),
             generation=broker.generations.highest,
             ours=broker.store.was_ours,
         )
         end, recovery = broker.store.log.end_position, broker.store.recovery
-        known_end = max(ownerrecords.depends_on(records), recovery.noted_position)
+        known_end = max(lease_records.depends_on(records), recovery.noted_position)
         if known_end > end or recovery.was_short:
             self.start.lost_tail()
         self._look_for_losses(known=bool(records), checksum=checksum)
-        ours = not records or ownerrecords.wrote(records, checksum)
+        ours = not records or lease_records.wrote(records, checksum)
         # After a power cut the file may be right, and the journal's word of it gone.
         if not ours and broker.store.undisturbed and not self.start.may_have_lost:
             self._restore_offsets(records)
@@ -277,16 +277,16 @@ class OwnersFile:
         self.commits_count = ours
         if not ours:
             log.warning("another broker has saved the offsets since; what it saved counts")
-        leases = ownerrecords.replay(
+        leases = lease_records.replay(
             records,
             broker.offsets if ours else OffsetTable(now_ms=0),
             broker.commits,
             now_ms=broker.clock.now_ms(),
         )
-        for (group, topic), outright in ownerrecords.ordered(records).items():
+        for (group, topic), outright in lease_records.ordered(records).items():
             if outright or (topic in broker.topics and group in broker.groups):
                 broker.leases.mark_ordered(group, topic)
-        self._saved.extend(one.checksum for one in records if isinstance(one, ownerrecords.Saved))
+        self._saved.extend(one.checksum for one in records if isinstance(one, lease_records.Saved))
         if checksum is not None:
             self._saved.append(checksum)
         now_ms = broker.clock.monotonic_ms()
@@ -301,7 +301,7 @@ class OwnersFile:
         file = self._broker.offsets_file
         found = "none that was saved is left"
         for path, content in file.contents():
-            if ownerrecords.wrote(records, zlib.crc32(content)):
+            if lease_records.wrote(records, zlib.crc32(content)):
                 self._broker.offsets.decode(content)
                 found = f"{path.name} was taken"
                 break
@@ -331,7 +331,7 @@ class OwnersFile:
     def _read(self) -> Iterator[Record]:
         for payload in self.journal.open():
             try:
-                yield ownerrecords.decode(payload)
+                yield lease_records.decode(payload)
             except RemoteProtocolError as error:
                 log.error("a record is not understood and left out journal=%s: %s",
                           self.journal.name, error)  # fmt: skip
@@ -395,7 +395,7 @@ class OwnersFile:
             raise DiskFull(f"{self.journal.name} cannot be written: {error}") from error
 
     def _write(self, records: Iterable[Record]) -> None:
-        payloads = [ownerrecords.encode(record) for record in (*self._owed, *records)]
+        payloads = [lease_records.encode(record) for record in (*self._owed, *records)]
         if payloads:
             self.journal.append(payloads)
             self._owed.clear()
@@ -408,7 +408,7 @@ class OwnersFile:
         """
         checksum = zlib.crc32(offsets)
         if checksum not in self._saved:
-            self.write((ownerrecords.Saved(checksum),))
+            self.write((lease_records.Saved(checksum),))
             self._saved.append(checksum)
 
     def write_later(self, records: Iterable[Record]) -> None:
@@ -438,7 +438,7 @@ class OwnersFile:
             return
         end = self._broker.store.log.end_position
         try:
-            self.write(ownerrecords.Progress(*one, end) for one in changed)
+            self.write(lease_records.Progress(*one, end) for one in changed)
         except StoreError:
             offsets.put_back_changed(changed)
             raise
@@ -558,14 +558,14 @@ class OwnersFile:
         self._owed.clear()  # it is done, so what stands says it, too
         records = self._all_that_stands()
         while portion := list(islice(records, FOLD_AT_ONCE)):
-            yield b"".join(pack(ownerrecords.encode(record)) for record in portion)
+            yield b"".join(pack(lease_records.encode(record)) for record in portion)
 
     def _all_that_stands(self) -> Iterator[Record]:
         yield from self._summary()
         end = self._broker.store.log.end_position
         for one in self._broker.offsets.entries():
             if self._broker.commits.get(QueueKey(*one[:3])) is None:
-                yield ownerrecords.Progress(*one, end)
+                yield lease_records.Progress(*one, end)
 
     def _switch_to(self, file: File, size: int) -> None:
         self.journal.switch(file, size)
@@ -666,17 +666,17 @@ class OwnersFile:
     def _summary(self) -> Iterator[Record]:
         """Give what stands, each as it is when it is asked for."""
         for checksum in list(self._saved):
-            yield ownerrecords.Saved(checksum)
+            yield lease_records.Saved(checksum)
         leases, commits = self._broker.leases, self._broker.commits
         for pair in leases.ordered():
-            yield ownerrecords.Ordered(*pair)
+            yield lease_records.Ordered(*pair)
         end = self._broker.store.log.end_position
         for group in leases.groups():
             for queue in leases.held(group):
                 lease = leases.get(group, queue)
                 if lease is not None:
                     key = LeaseKey(group, queue)
-                    yield ownerrecords.granted(
+                    yield lease_records.granted(
                         key, lease.owner, lease.epoch, lease.terms, recalled=lease.recalled,
                         deadline_ms=lease.deadline_ms,
                     )  # fmt: skip
@@ -685,7 +685,7 @@ class OwnersFile:
             offset = self._broker.offsets.query(*place)
             if last is not None and offset >= 0:
                 finished = last.finished if offset == last.offset else ""
-                yield ownerrecords.Commit(*place, offset, end, last.epoch, last.number, finished)
+                yield lease_records.Commit(*place, offset, end, last.epoch, last.number, finished)
 
     # -- stop ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import NOBODY, LeaseKey, Owner
 from inorder.broker.offsets.rules import Committed, QueueKey
 from inorder.model import TopicQueue
@@ -80,7 +80,7 @@ class Ownership:
         return bool(mine)
 
     def _freed(self, group: str, queues: Iterable[TopicQueue]) -> None:
-        self._file.write_later(ownerrecords.freed(LeaseKey(group, queue)) for queue in queues)
+        self._file.write_later(lease_records.freed(LeaseKey(group, queue)) for queue in queues)
 
     # -- operators -------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class Ownership:
         now_ms = self._broker.clock.monotonic_ms()
         until_ms = self._table.trusted_until_ms(key, now_ms)
         self._file.write(
-            [ownerrecords.granted(key, NOBODY, new, lease.terms, deadline_ms=until_ms)]
+            [lease_records.granted(key, NOBODY, new, lease.terms, deadline_ms=until_ms)]
         )
         self._table.void(key, new, now_ms)
         self._broker.keeping.lock_deadline_changed()
@@ -119,7 +119,7 @@ class Ownership:
             if lease.owner != NOBODY and not lease.recalled:
                 self._file.write(
                     [
-                        ownerrecords.granted(
+                        lease_records.granted(
                             key,
                             lease.owner,
                             lease.epoch,
@@ -133,7 +133,7 @@ class Ownership:
             return True
         if past is None or past.released:
             return False
-        self._file.write([ownerrecords.freed(key)])
+        self._file.write([lease_records.freed(key)])
         self._table.forget_past(key)
         return True
 
@@ -147,9 +147,9 @@ class Ownership:
             epoch = raised[key] = self._table.take_epoch()
             lease = self._table.get(*key)
             records.append(
-                ownerrecords.freed(key)
+                lease_records.freed(key)
                 if lease is None
-                else ownerrecords.granted(
+                else lease_records.granted(
                     key,
                     lease.owner,
                     epoch,
@@ -158,7 +158,7 @@ class Ownership:
                     deadline_ms=lease.deadline_ms,
                 )
             )
-            records.append(ownerrecords.Commit(group, topic, queue_id, offset, end, epoch, 0, ""))
+            records.append(lease_records.Commit(group, topic, queue_id, offset, end, epoch, 0, ""))
         self._file.write(records)
         for (key, epoch), offset in zip(raised.items(), targets.values(), strict=True):
             queue = QueueKey(group, topic, key.queue.index)
@@ -172,7 +172,7 @@ class Ownership:
     def forget(self, *, group: str = "", topic: str = "") -> None:
         """Forget what is known of a group or a topic that is no more."""
         broker = self._broker
-        self._file.write_later([ownerrecords.Forgotten(group, topic)])
+        self._file.write_later([lease_records.Forgotten(group, topic)])
         if topic:
             broker.offsets.remove_topic(topic)
             if broker.store.queues_of(topic):

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from inorder.errors import MessageIllegal, RemoteProtocolError
-from inorder.wire import extensions as names
+from inorder.wire import extensions
 from inorder.wire.names import PARK_PREFIX
 from inorder.wire.properties import PROPERTIES_BYTES_MAX, SHARDING_KEY, join, parse
 from inorder.wire.record import Record
@@ -22,10 +22,16 @@ from inorder.wire.requests.parking import QueuePlace
 MESSAGES: Final = 0
 NOTES: Final = 1
 QUEUES: Final = 2
-_OF_THE_SEND: Final = (names.PRODUCER_ID, names.SEQUENCE, names.PREDECESSOR, names.SCHEDULED)
+_OF_THE_SEND: Final = (
+    extensions.PRODUCER_ID,
+    extensions.SEQUENCE,
+    extensions.PREDECESSOR,
+    extensions.SCHEDULED,
+)
 _OURS: Final = (
-    names.PARK_TOPIC, names.PARK_QUEUE, names.PARK_OFFSET, names.PARK_KEY, names.PARK_TRIES,
-    names.PARK_ERROR, names.PARK_FENCE, names.PARK_TIME, names.PARK_UNTIL,
+    extensions.PARK_TOPIC, extensions.PARK_QUEUE, extensions.PARK_OFFSET,
+    extensions.PARK_KEY, extensions.PARK_TRIES,
+    extensions.PARK_ERROR, extensions.PARK_FENCE, extensions.PARK_TIME, extensions.PARK_UNTIL,
 )  # fmt: skip
 _BROKER_SUFFIX_BYTES: Final = 256
 _SHARDING_KEY_CHARS_MAX: Final = 4096
@@ -151,18 +157,18 @@ def parked_record(
     found = parse(record.properties)
     for name in (*_OF_THE_SEND, *_OURS):
         found.pop(name, None)
-    found[names.PARK_TOPIC] = event.topic
-    found[names.PARK_QUEUE] = str(event.queue)
-    found[names.PARK_OFFSET] = str(event.offset)
-    found[names.PARK_KEY] = escape(event.key)
-    found[names.PARK_TRIES] = str(event.tries)
-    found[names.PARK_TIME] = str(event.at_ms)
+    found[extensions.PARK_TOPIC] = event.topic
+    found[extensions.PARK_QUEUE] = str(event.queue)
+    found[extensions.PARK_OFFSET] = str(event.offset)
+    found[extensions.PARK_KEY] = escape(event.key)
+    found[extensions.PARK_TRIES] = str(event.tries)
+    found[extensions.PARK_TIME] = str(event.at_ms)
     if fence is not None:
-        found[names.PARK_FENCE] = str(fence)
+        found[extensions.PARK_FENCE] = str(fence)
     if event.error:
-        found[names.PARK_ERROR] = escape(event.error)
+        found[extensions.PARK_ERROR] = escape(event.error)
     if event.until:
-        found[names.PARK_UNTIL] = str(event.until)
+        found[extensions.PARK_UNTIL] = str(event.until)
     properties = join(found).encode()
     if len(properties) > PROPERTIES_BYTES_MAX - _BROKER_SUFFIX_BYTES:
         raise MessageIllegal(
@@ -189,7 +195,7 @@ def note_record(note: Note, *, store_host: bytes, now_ms: int) -> Record:
         position=0,
         body=msgspec.json.encode(note),
         # A record that ends with properties cannot be taken for whole when a crash tore it.
-        properties=join({names.PARK_TOPIC: note.topic}).encode(),
+        properties=join({extensions.PARK_TOPIC: note.topic}).encode(),
         born_at_ms=now_ms,
         born_host=store_host,
         stored_at_ms=now_ms,
@@ -217,16 +223,16 @@ def parked_event(properties: bytes, size: int, stored_at_ms: int = 0) -> Parked:
     found = parse(properties)
     try:
         return Parked(
-            found[names.PARK_TOPIC],
-            int(found[names.PARK_QUEUE]),
-            int(found[names.PARK_OFFSET]),
-            unescape(found[names.PARK_KEY]),
-            int(found[names.PARK_TRIES]),
-            unescape(found.get(names.PARK_ERROR, "")),
-            int(found.get(names.PARK_TIME, stored_at_ms)),
+            found[extensions.PARK_TOPIC],
+            int(found[extensions.PARK_QUEUE]),
+            int(found[extensions.PARK_OFFSET]),
+            unescape(found[extensions.PARK_KEY]),
+            int(found[extensions.PARK_TRIES]),
+            unescape(found.get(extensions.PARK_ERROR, "")),
+            int(found.get(extensions.PARK_TIME, stored_at_ms)),
             size,
             found.get(SHARDING_KEY, "")[:_SHARDING_KEY_CHARS_MAX],
-            int(found.get(names.PARK_UNTIL, 0)),
+            int(found.get(extensions.PARK_UNTIL, 0)),
         )
     except (KeyError, ValueError) as error:
         raise RemoteProtocolError(f"not a parked message: {error!r}") from None

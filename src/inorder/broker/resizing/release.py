@@ -30,8 +30,8 @@ from inorder.broker.cluster import Peers
 from inorder.broker.leases.rules import NOBODY
 from inorder.broker.parking.rules import ParkedKey, Place
 from inorder.broker.resizing import rules
+from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing import rules as rewind_rules
-from inorder.broker.resizing import rules as versions
 from inorder.broker.resizing.rules import Reach, Standing
 from inorder.errors import InorderError, InvalidParameter
 from inorder.logs import get_logger
@@ -430,12 +430,12 @@ class Rewinding:
     def older(self, place: Place, one: ParkedKey) -> list[QueuePlace]:
         """Return the older lists of a parked key that a group has reached, the oldest first."""
         now = self._resizing.topics.get(place.topic)
-        return one.older_until(None if now is None else versions.reading(now, place.group))
+        return one.older_until(None if now is None else resizing_rules.reading(now, place.group))
 
     def end_for(self, place: Place) -> int | None:
         """Return the offset of a queue up to which a group has come; None: it may have all."""
         now = self._resizing.topics.get(place.topic)
-        return None if now is None else versions.end_for(now, place.group, place.queue_id)
+        return None if now is None else resizing_rules.end_for(now, place.group, place.queue_id)
 
 
 def check_mapped(topic: str, now: Versions) -> None:

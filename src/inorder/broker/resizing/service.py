@@ -32,7 +32,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.resizing import rules
-from inorder.broker.resizing import rules as past
+from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing.release import Releasing, Rewinding, check_mapped
 from inorder.broker.resizing.rules import Plan, Resizes, Versions
 from inorder.errors import (
@@ -289,8 +289,8 @@ class Resizing:
         """Mend the topics, cut ends that lie behind the log's end."""
         changed = False
         for topic, found in list(self._table.topics.items()):
-            kept = past.trim(
-                past.cut(found, self.bounds.last(topic)),
+            kept = resizing_rules.trim(
+                resizing_rules.cut(found, self.bounds.last(topic)),
                 self.bounds.first(topic),
                 self._broker.config.name,
             )
@@ -336,7 +336,7 @@ class Resizing:
     def chapters(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
         """Return from which offset on a queue holds messages of which version of the map."""
         now = self.versions(topic) if topic in self._broker.topics else Versions()
-        return past.chapters(now, queue_id)
+        return resizing_rules.chapters(now, queue_id)
 
     def last_version(self, topic: str) -> int:
         """Return the highest version that the name ever had here."""
@@ -527,7 +527,11 @@ class Resizing:
     def read_queues(self, config: TopicConfig) -> int:
         """Return how many queues of a topic hold something: also those that are closed by now."""
         now = self._table.topics.get(config.name)
-        left = 0 if now is None else past.queues_left(now, self.bounds.first(config.name), of=None)
+        left = (
+            0
+            if now is None
+            else resizing_rules.queues_left(now, self.bounds.first(config.name), of=None)
+        )
         return max(config.read_queues, left)
 
     async def publish(self, topic: str) -> None:
@@ -555,7 +559,7 @@ class Resizing:
         count = rules.counts_of(now.map).get(self._broker.config.name, 0)
         waiting, first = rules.waiting(now), self.bounds.first(config.name)
         parked = self._broker.parking.reach.queues_left(config.name, waiting)
-        wanted = max(count, past.queues_left(now, first, of=waiting), parked)
+        wanted = max(count, resizing_rules.queues_left(now, first, of=waiting), parked)
         if waiting:
             wanted = max(wanted, config.read_queues)
         if now.plan is not None or now.stopped:  # as it is, until the next version is open

@@ -14,7 +14,7 @@ from inorder.client.consume.messages import Received, receive, receive_from
 from inorder.client.rules.routes import Duration, broker_masters, moment_ms, subscribe_queues, to_ms
 from inorder.errors import BrokerError, NotFound, OffsetOutOfRange, RemoteProtocolError
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.wire import properties as names
+from inorder.wire import properties
 from inorder.wire.codes import ResponseCode
 from inorder.wire.ids import parse_message_id, show_address
 from inorder.wire.record import Record
@@ -169,7 +169,7 @@ class Messages:
             except NotFound:
                 continue
             found += self._received(broker, records)
-        name = names.UNIQ_KEY if unique else names.KEYS
+        name = properties.UNIQ_KEY if unique else properties.KEYS
         matching = [
             one
             for one in found

@@ -27,7 +27,7 @@ from inorder.client.consume.leases import Keeper, Leases, Locks
 from inorder.client.consume.queue import Holding
 from inorder.client.consume.release import Releaser
 from inorder.client.consume.rules import assignment as rules
-from inorder.client.consume.rules import commits as startoffset
+from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import (
     LOCK_REFUSED_RETRY_MS,
     Allocation,
@@ -72,7 +72,7 @@ class Member:
         group: str,
         *,
         store: OffsetStore,
-        consume_from: startoffset.ConsumeFrom,
+        consume_from: commits.ConsumeFrom,
         clustering: bool,
         counts: Counts,
         terms: Terms,
@@ -195,7 +195,7 @@ class Member:
         """Begin with a queue at the offset of the group; tell whether that was possible."""
         leased = grant is not None and grant.epoch > 0
         stored = grant.stored.offset if grant and leased else await self._store.read(queue)
-        begin = startoffset.begin(stored, queue.topic, self._consume_from, late=late)
+        begin = commits.begin(stored, queue.topic, self._consume_from, late=late)
         offset = await self._locate(queue, begin)
         if offset is None or self.stopping:
             await self._give_back(queue, grant)
@@ -277,22 +277,22 @@ class Member:
     async def _pull(self, holding: Holding) -> None:
         await self.pull(holding)
 
-    async def _locate(self, queue: TopicQueue, begin: startoffset.Begin) -> int | None:
+    async def _locate(self, queue: TopicQueue, begin: commits.Begin) -> int | None:
         try:
             match begin:
-                case startoffset.AskEnd():
+                case commits.AskEnd():
                     api = await self.session.reader_of(queue)
-                    begin = startoffset.answered(await api.max_offset(queue))
-                case startoffset.AskTime(at_ms):
+                    begin = commits.answered(await api.max_offset(queue))
+                case commits.AskTime(at_ms):
                     api = await self.session.reader_of(queue)
-                    begin = startoffset.answered(await api.search_offset(queue, at_ms))
+                    begin = commits.answered(await api.search_offset(queue, at_ms))
                 case _:
                     pass
         except InorderError as error:
-            begin = startoffset.NotNow(str(error))
-        if isinstance(begin, startoffset.BeginAt):
+            begin = commits.NotNow(str(error))
+        if isinstance(begin, commits.BeginAt):
             return begin.offset
-        reason = begin.reason if isinstance(begin, startoffset.NotNow) else "not asked"
+        reason = begin.reason if isinstance(begin, commits.NotNow) else "not asked"
         log.info("queue=%s is not begun: %s", queue, reason)
         return None
 

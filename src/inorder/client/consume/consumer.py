@@ -21,7 +21,7 @@ from inorder.client.access import Access
 from inorder.client.consume.hooks import Hook, Hooks
 from inorder.client.consume.pullconsumer import ConsumeFrom, Target
 from inorder.client.consume.registrations import Handler, Order, Registration, register
-from inorder.client.consume.rules import commits as startoffset
+from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import Allocation, Average
 from inorder.client.consume.rules.keyed import Keyless, KeyOf
 from inorder.client.consume.rules.leases import GRACE_MIN_MS, LEASE_MAX_MS, LEASE_MIN_MS, Terms
@@ -361,10 +361,10 @@ class Consumer:
         return self._consuming
 
 
-def _begin(consume_from: BeginFrom, now_ms: int) -> startoffset.ConsumeFrom:
+def _begin(consume_from: BeginFrom, now_ms: int) -> commits.ConsumeFrom:
     if isinstance(consume_from, datetime):
-        return startoffset.FromTime(moment_ms(consume_from))
-    return startoffset.from_timestamp(now_ms) if consume_from == "timestamp" else consume_from
+        return commits.FromTime(moment_ms(consume_from))
+    return commits.from_timestamp(now_ms) if consume_from == "timestamp" else consume_from
 
 
 def _terms(config: ConsumerConfig, lease: Duration | None, grace: Duration | None) -> Terms:

@@ -18,7 +18,7 @@ from inorder.client.consume.pullconsumer import Target
 from inorder.client.consume.pulls import Puller
 from inorder.client.consume.queue import Holding
 from inorder.client.consume.registrations import Registration, fallback
-from inorder.client.consume.rules import commits as startoffset
+from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import Allocation, by_broker
 from inorder.client.consume.rules.commits import busy_interval_ms
 from inorder.client.consume.rules.keyed import KeyedQueue
@@ -51,7 +51,7 @@ class Consuming:
         group: str,
         registrations: Mapping[str, Registration],
         *,
-        consume_from: startoffset.ConsumeFrom,
+        consume_from: commits.ConsumeFrom,
         clustering: bool,
         allocation: Allocation,
         threads: WorkersFactory | None,

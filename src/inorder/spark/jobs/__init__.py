@@ -10,22 +10,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inorder.spark.jobs.archive import archive, merge, read_archive
-    from inorder.spark.jobs.audit import audit
+    from inorder.spark.jobs.archives import archive, merge, read_archive
+    from inorder.spark.jobs.audits import audit
     from inorder.spark.jobs.deadletters import dead_letters
     from inorder.spark.jobs.lag import lag_over_time, samples_of
-    from inorder.spark.jobs.orders import orders
-    from inorder.spark.jobs.replay import replay
+    from inorder.spark.jobs.lifecycles import orders
+    from inorder.spark.jobs.replays import replay
 
 _PUBLIC = {
-    "archive": "inorder.spark.jobs.archive",
-    "audit": "inorder.spark.jobs.audit",
+    "archive": "inorder.spark.jobs.archives",
+    "audit": "inorder.spark.jobs.audits",
     "dead_letters": "inorder.spark.jobs.deadletters",
     "lag_over_time": "inorder.spark.jobs.lag",
-    "merge": "inorder.spark.jobs.archive",
-    "orders": "inorder.spark.jobs.orders",
-    "read_archive": "inorder.spark.jobs.archive",
-    "replay": "inorder.spark.jobs.replay",
+    "merge": "inorder.spark.jobs.archives",
+    "orders": "inorder.spark.jobs.lifecycles",
+    "read_archive": "inorder.spark.jobs.archives",
+    "replay": "inorder.spark.jobs.replays",
     "samples_of": "inorder.spark.jobs.lag",
 }
 

@@ -28,7 +28,7 @@ from inorder.spark.cluster import Cluster
 from inorder.spark.ordered.maps import Maps
 from inorder.spark.ordered.records import Version
 from inorder.spark.ordered.rules import Aside, Letter, OrderedMessage, ParkedList, Redone
-from inorder.wire import properties as names
+from inorder.wire import properties
 from inorder.wire.fields import decode_fields
 from inorder.wire.header import Command
 from inorder.wire.record import decode_all
@@ -195,7 +195,7 @@ class Parker:
     def _message(self, one: ReceivedMessage, key: str) -> OrderedMessage:
         """Return a parked message as the stream gave it, with the columns that the stream has."""
         values: dict[str, Any] = {
-            "body": one.body, "tag": one.tag, "keys": one.properties.get(names.KEYS),
+            "body": one.body, "tag": one.tag, "keys": one.properties.get(properties.KEYS),
             "properties": dict(one.properties), "message_id": one.message_id,
             "born_at": one.born_at_ms, "stored_at": one.stored_at_ms,
         }  # fmt: skip

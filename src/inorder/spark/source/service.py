@@ -370,19 +370,19 @@ class InorderSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch; messages are only ever added."""
-        from inorder.spark.sink import service as sink
+        from inorder.spark.sink import service as sink_service
 
         if overwrite:
             raise ConfigError('a topic cannot be overwritten; write with mode("append")')
-        return sink.Writer(sink.parse(dict(self.options), schema.names))
+        return sink_service.Writer(sink_service.parse(dict(self.options), schema.names))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream."""
-        from inorder.spark.sink import service as sink
+        from inorder.spark.sink import service as sink_service
 
         if overwrite:
             raise ConfigError('a topic cannot be overwritten; use outputMode("append")')
-        return sink.StreamWriter(sink.parse(dict(self.options), schema.names))
+        return sink_service.StreamWriter(sink_service.parse(dict(self.options), schema.names))
 
 
 class MessagePartition(InputPartition):

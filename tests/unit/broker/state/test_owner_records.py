@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inorder.broker.leases import records as ownerrecords
+from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import LeaseKey, Owner, Past, Terms
 from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable, QueueKey, cut_map
 from inorder.errors import RemoteProtocolError
@@ -16,55 +16,55 @@ KEY = LeaseKey("billing", QUEUE)
 ANNE = Owner("anne", "i1")
 TERMS = Terms(5000, 1000)
 PLACE = QueueKey("billing", "orders", 1)
-GRANTED = ownerrecords.granted(KEY, ANNE, 7, TERMS)
-COMMIT = ownerrecords.Commit(*PLACE, 100, 4096, 7, 3, "100:2c")
+GRANTED = lease_records.granted(KEY, ANNE, 7, TERMS)
+COMMIT = lease_records.Commit(*PLACE, 100, 4096, 7, 3, "100:2c")
 
 
 def replayed(
-    *records: ownerrecords.Record,
+    *records: lease_records.Record,
 ) -> tuple[dict[LeaseKey, Past], OffsetTable, CommitTable]:
     offsets, commits = OffsetTable(now_ms=0), CommitTable()
-    return ownerrecords.replay(records, offsets, commits, now_ms=0), offsets, commits
+    return lease_records.replay(records, offsets, commits, now_ms=0), offsets, commits
 
 
 @pytest.mark.parametrize(
     "record",
     [
         GRANTED,
-        ownerrecords.granted(KEY, ANNE, 7, TERMS, recalled=True, deadline_ms=1 << 40),
-        ownerrecords.freed(KEY),
+        lease_records.granted(KEY, ANNE, 7, TERMS, recalled=True, deadline_ms=1 << 40),
+        lease_records.freed(KEY),
         COMMIT,
-        ownerrecords.Progress(*PLACE, 5, 10),
-        ownerrecords.Forgotten("", "orders"),
-        ownerrecords.Saved(0xDEADBEEF),
-        ownerrecords.Ordered("billing", "orders"),
+        lease_records.Progress(*PLACE, 5, 10),
+        lease_records.Forgotten("", "orders"),
+        lease_records.Saved(0xDEADBEEF),
+        lease_records.Ordered("billing", "orders"),
     ],
 )
-def test_records_come_back_as_they_went(record: ownerrecords.Record) -> None:
+def test_records_come_back_as_they_went(record: lease_records.Record) -> None:
     """What is written is read again."""
-    assert ownerrecords.decode(ownerrecords.encode(record)) == record
+    assert lease_records.decode(lease_records.encode(record)) == record
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00", b"rubbish", b"\x91\xa1z", b"\x92\xa1g\xa1a"])
 def test_what_is_no_record_is_said_so(payload: bytes) -> None:
     """It is left out at a start, and nothing else fails."""
     with pytest.raises(RemoteProtocolError):
-        ownerrecords.decode(payload)
+        lease_records.decode(payload)
 
 
 def test_how_much_of_the_log_is_spoken_of() -> None:
     """A1: only progress depends on it."""
-    assert ownerrecords.depends_on([]) == 0
-    progress = ownerrecords.Progress(*PLACE, 5, 9000)
-    assert ownerrecords.depends_on([GRANTED, COMMIT, progress, ownerrecords.freed(KEY)]) == 9000
+    assert lease_records.depends_on([]) == 0
+    progress = lease_records.Progress(*PLACE, 5, 9000)
+    assert lease_records.depends_on([GRANTED, COMMIT, progress, lease_records.freed(KEY)]) == 9000
 
 
 def test_the_last_word_on_a_queue_counts() -> None:
     """A lease that was given back is known as such, one that was granted again stands."""
-    leases, _, _ = replayed(GRANTED, ownerrecords.freed(KEY))
+    leases, _, _ = replayed(GRANTED, lease_records.freed(KEY))
     assert leases == {KEY: Past(ANNE, 7, TERMS, released=True)}
     leases, _, _ = replayed(
-        GRANTED, ownerrecords.freed(KEY), ownerrecords.granted(KEY, Owner("bob", "i2"), 8, TERMS)
+        GRANTED, lease_records.freed(KEY), lease_records.granted(KEY, Owner("bob", "i2"), 8, TERMS)
     )
     assert leases == {KEY: Past(Owner("bob", "i2"), 8, TERMS, released=False)}
 
@@ -74,7 +74,7 @@ def test_progress_and_maps_come_back() -> None:
     _, offsets, commits = replayed(COMMIT)
     assert offsets.query(*PLACE) == 100
     assert commits.finished(PLACE, 100) == "100:2c"
-    _, offsets, commits = replayed(COMMIT, ownerrecords.Progress(*PLACE, 50, 4096))
+    _, offsets, commits = replayed(COMMIT, lease_records.Progress(*PLACE, 50, 4096))
     assert offsets.query(*PLACE) == 50
     assert commits.finished(PLACE, 50) == ""
     assert offsets.take_changed() == [], "the journal has it"
@@ -83,13 +83,13 @@ def test_progress_and_maps_come_back() -> None:
 @pytest.mark.parametrize(
     ("gone", "left"),
     [
-        (ownerrecords.Forgotten("billing", ""), False),
-        (ownerrecords.Forgotten("", "orders"), False),
-        (ownerrecords.Forgotten("other", ""), True),
-        (ownerrecords.Forgotten("", "other"), True),
+        (lease_records.Forgotten("billing", ""), False),
+        (lease_records.Forgotten("", "orders"), False),
+        (lease_records.Forgotten("other", ""), True),
+        (lease_records.Forgotten("", "other"), True),
     ],
 )
-def test_what_was_deleted_does_not_come_back(gone: ownerrecords.Forgotten, left: bool) -> None:
+def test_what_was_deleted_does_not_come_back(gone: lease_records.Forgotten, left: bool) -> None:
     """A group or topic of the same name begins with nothing."""
     leases, offsets, commits = replayed(GRANTED, COMMIT, gone)
     assert bool(leases) == left
@@ -153,29 +153,29 @@ def test_a_file_of_offsets_that_we_never_saved_is_another_brokers(
     checksum: int | None, ours: bool
 ) -> None:
     """No file at all is ours: it was not saved yet."""
-    records = [ownerrecords.Saved(1), COMMIT, ownerrecords.Saved(2)]
-    assert ownerrecords.wrote(records, checksum) is ours
+    records = [lease_records.Saved(1), COMMIT, lease_records.Saved(2)]
+    assert lease_records.wrote(records, checksum) is ours
 
 
 def test_a16_who_ever_held_a_queue_is_known() -> None:
     """By a record of its own; in older journals by a grant, or a commit under an epoch."""
     pair = ("billing", "orders")
-    reset = ownerrecords.Commit(*PLACE, 100, 4096, 7, 0, "")
-    progress = ownerrecords.Progress(*PLACE, 5, 9000)
-    assert ownerrecords.ordered([reset, progress, ownerrecords.freed(KEY)]) == {}
-    assert ownerrecords.ordered([GRANTED, ownerrecords.freed(KEY)]) == {pair: False}
-    assert ownerrecords.ordered([COMMIT]) == {pair: False}
-    said = ownerrecords.Ordered(*pair)
-    assert ownerrecords.ordered([GRANTED, said, GRANTED]) == {pair: True}
-    for gone in (ownerrecords.Forgotten("billing", ""), ownerrecords.Forgotten("", "orders")):
-        assert ownerrecords.ordered([GRANTED, said, gone]) == {}
-    assert ownerrecords.ordered([said, ownerrecords.Forgotten("other", "")]) == {pair: True}
+    reset = lease_records.Commit(*PLACE, 100, 4096, 7, 0, "")
+    progress = lease_records.Progress(*PLACE, 5, 9000)
+    assert lease_records.ordered([reset, progress, lease_records.freed(KEY)]) == {}
+    assert lease_records.ordered([GRANTED, lease_records.freed(KEY)]) == {pair: False}
+    assert lease_records.ordered([COMMIT]) == {pair: False}
+    said = lease_records.Ordered(*pair)
+    assert lease_records.ordered([GRANTED, said, GRANTED]) == {pair: True}
+    for gone in (lease_records.Forgotten("billing", ""), lease_records.Forgotten("", "orders")):
+        assert lease_records.ordered([GRANTED, said, gone]) == {}
+    assert lease_records.ordered([said, lease_records.Forgotten("other", "")]) == {pair: True}
 
 
 def test_a15_grants_of_older_brokers_state_no_deadline() -> None:
     """Their lists are shorter; a grant or a renewal says that there is none any more."""
     payload = msgspec.msgpack.encode(["g", "billing", "orders", "broker-a", 1, *ANNE, 7, *TERMS])
-    assert ownerrecords.decode(payload) == GRANTED
-    dated = ownerrecords.granted(KEY, ANNE, 7, TERMS, deadline_ms=900)
+    assert lease_records.decode(payload) == GRANTED
+    dated = lease_records.granted(KEY, ANNE, 7, TERMS, deadline_ms=900)
     assert replayed(dated)[0][KEY].deadline_ms == 900
     assert replayed(dated, GRANTED)[0][KEY].deadline_ms == 0

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from inorder.broker.resizing import rules
-from inorder.broker.resizing import rules as past
+from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing.rules import GONE_MAX, Chapter, Plan, Reading, Resizes, Versions
 from inorder.errors import (
     BrokerError,
@@ -204,31 +204,33 @@ def test_groups_are_remembered_and_forgotten() -> None:
 )
 def test_chapters_of_a_queue(now: Versions, queue: int, chapters: list[tuple[int, int]]) -> None:
     """From which offset on which version placed its messages."""
-    assert past.chapters(now, queue) == chapters
+    assert resizing_rules.chapters(now, queue) == chapters
 
 
 def test_what_is_gone_is_let_go() -> None:
     """Chapters without a message; ends beyond what was recovered."""
-    assert past.trim(THREE, lambda _: 0, "a") is THREE
-    trimmed = past.trim(THREE, lambda _: 20, "a")
+    assert resizing_rules.trim(THREE, lambda _: 0, "a") is THREE
+    trimmed = resizing_rules.trim(THREE, lambda _: 20, "a")
     assert trimmed.past == ()
     assert rules.reading(trimmed, "g") == 3
-    assert [one.version for one in past.trim(TWO, lambda queue: (10, 19)[queue], "a").past] == [1]
-    cut = past.cut(STOPPED, lambda _: 15)
+    assert [
+        one.version for one in resizing_rules.trim(TWO, lambda queue: (10, 19)[queue], "a").past
+    ] == [1]
+    cut = resizing_rules.cut(STOPPED, lambda _: 15)
     assert cut.ends == {0: 10, 1: 15}
-    assert past.cut(THREE, lambda _: 100) == THREE
+    assert resizing_rules.cut(THREE, lambda _: 100) == THREE
 
 
 def test_chapters_stay_as_long_as_another_broker_may_hold_messages_of_them() -> None:
     """A group that has yet to handle those gets nothing newer here; where they ended may go."""
     both = msgspec.structs.replace(THREE, map="3/a:0-0/b:0-0")
-    assert past.trim(both, lambda _: 0, "a") is both
-    bare = past.trim(both, lambda _: 20, "a")
+    assert resizing_rules.trim(both, lambda _: 0, "a") is both
+    bare = resizing_rules.trim(both, lambda _: 20, "a")
     assert [(one.version, one.ends) for one in bare.past] == [(1, {}), (2, {})]
     assert (rules.reading(bare, "g"), rules.end_for(bare, "g", 0)) == (1, 0)
     assert rules.done_version(bare, "g", lambda _: 0, lambda _: 20) == 3
-    assert past.trim(bare, lambda _: 20, "a") is bare
-    half = past.trim(both, lambda queue: (10, 20, 0)[queue], "a")
+    assert resizing_rules.trim(bare, lambda _: 20, "a") is bare
+    half = resizing_rules.trim(both, lambda queue: (10, 20, 0)[queue], "a")
     assert [one.ends for one in half.past] == [{}, THREE.past[1].ends]
     planned = Versions(1, "1/a:0-0", plan=Plan("p", 2, "2/a:0-0/c:0-0"))
     assert rules.brokers_of(planned) == {"a", "c"}
@@ -240,11 +242,11 @@ def test_queues_that_groups_have_yet_to_read_are_counted() -> None:
     for of, first, count in [
         (["g"], 0, 3), (["g"], 6, 2), (["g"], 20, 0), ([], 0, 0), (None, 0, 3), (["new"], 0, 3),
     ]:  # fmt: skip
-        assert past.queues_left(THREE, lambda _, first=first: first, of=of) == count
+        assert resizing_rules.queues_left(THREE, lambda _, first=first: first, of=of) == count
     second = rules.release(THREE, "g", 2, done=2)
-    assert past.queues_left(second, lambda _: 15, of=["g"]) == 2
+    assert resizing_rules.queues_left(second, lambda _: 15, of=["g"]) == 2
     third = rules.release(second, "g", 3, done=3)
-    assert past.queues_left(third, lambda _: 0, of=rules.waiting(third)) == 0
+    assert resizing_rules.queues_left(third, lambda _: 0, of=rules.waiting(third)) == 0
 
 
 def test_versions_of_a_name_are_never_used_again() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.broker.parking.rules import ParkedKey, ParkedMessage
-from inorder.broker.resizing import rules as resizing
-from inorder.broker.resizing import rules as rewinding
+from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing.rules import (
     Agreement,
     Chapter,
@@ -52,7 +51,7 @@ def test_offsets_lead_back_into_the_oldest_version_they_open_again(
 ) -> None:
     """A reset counts if it leaves more of a past version to be read than there was."""
     done = {0: 40, 1: 40, 2: 40, 3: 40}
-    assert rewinding.version_touched(THREE, targets, done.__getitem__, lambda _: 0) == version
+    assert resizing_rules.version_touched(THREE, targets, done.__getitem__, lambda _: 0) == version
 
 
 @pytest.mark.parametrize(
@@ -74,61 +73,61 @@ def test_what_is_skipped_counts_too_and_what_is_gone_does_not(
     committed: int, first: int, offset: int, version: int | None
 ) -> None:
     """The same offset as before, or one among messages that are deleted, touches nothing."""
-    found = rewinding.version_touched(THREE, {0: offset}, lambda _: committed, lambda _: first)
+    found = resizing_rules.version_touched(THREE, {0: offset}, lambda _: committed, lambda _: first)
     assert found == version
 
 
 def test_a_group_rests_once_in_a_term() -> None:
     """It gets nothing of any queue; what is older or known changes nothing; lower counts."""
-    rests = rewinding.rest(THREE, "g", 2, 1)
+    rests = resizing_rules.rest(THREE, "g", 2, 1)
     assert rests.groups["g"] == Reading(2, True, 1, rests=True)
-    assert [resizing.end_for(rests, "g", queue) for queue in range(4)] == [0, 0, 0, 0]
-    assert resizing.end_for(rests, "other", 0) == 10
-    assert resizing.waiting(rests) == ["g"]
-    assert rewinding.next_term(rests, "g") == 2
-    assert rewinding.rest(rests, "g", 2, 1) is rests
-    assert rewinding.rest(rests, "g", 3, 1) is rests
-    assert rewinding.rest(rests, "g", 1, 0) is rests
-    assert rewinding.rest(rests, "g", 1, 1).groups["g"] == Reading(1, True, 1, rests=True)
-    again = rewinding.rest(rests, "g", 3, 2)
+    assert [resizing_rules.end_for(rests, "g", queue) for queue in range(4)] == [0, 0, 0, 0]
+    assert resizing_rules.end_for(rests, "other", 0) == 10
+    assert resizing_rules.waiting(rests) == ["g"]
+    assert resizing_rules.next_term(rests, "g") == 2
+    assert resizing_rules.rest(rests, "g", 2, 1) is rests
+    assert resizing_rules.rest(rests, "g", 3, 1) is rests
+    assert resizing_rules.rest(rests, "g", 1, 0) is rests
+    assert resizing_rules.rest(rests, "g", 1, 1).groups["g"] == Reading(1, True, 1, rests=True)
+    again = resizing_rules.rest(rests, "g", 3, 2)
     assert again.groups["g"] == Reading(2, True, 2, rests=True), "it never goes forward"
-    assert resizing.reading(rewinding.rest(THREE, "new", 3, 1), "new") == 1
+    assert resizing_rules.reading(resizing_rules.rest(THREE, "new", 3, 1), "new") == 1
 
 
 def test_a_version_of_which_nothing_is_left_is_agreed_on_too() -> None:
     """A broker that holds nothing of it rests in it like the others: else they never agree."""
     bare = Versions(3, THREE.map)
-    rests = rewinding.rest(rewinding.rest(bare, "g", 3, 1), "g", 1, 1)
-    assert (rewinding.back_to(rests, "g"), resizing.reading(rests, "g")) == (1, 3)
-    assert rewinding.rest(rests, "g", 1, 1) is rests
-    assert rewinding.back_to(rewinding.go_on(rests, "g", 1), "g") == 3
+    rests = resizing_rules.rest(resizing_rules.rest(bare, "g", 3, 1), "g", 1, 1)
+    assert (resizing_rules.back_to(rests, "g"), resizing_rules.reading(rests, "g")) == (1, 3)
+    assert resizing_rules.rest(rests, "g", 1, 1) is rests
+    assert resizing_rules.back_to(resizing_rules.go_on(rests, "g", 1), "g") == 3
 
 
 def test_a_group_reads_on_in_its_term() -> None:
     """The word that it is over counts for the term it was said of, once."""
-    rests = rewinding.rest(THREE, "g", 1, 2)
-    assert rewinding.go_on(rests, "g", 1) is rests
-    assert rewinding.go_on(rests, "g", 3) is rests
-    reads = rewinding.go_on(rests, "g", 2)
+    rests = resizing_rules.rest(THREE, "g", 1, 2)
+    assert resizing_rules.go_on(rests, "g", 1) is rests
+    assert resizing_rules.go_on(rests, "g", 3) is rests
+    reads = resizing_rules.go_on(rests, "g", 2)
     assert reads.groups["g"] == Reading(1, True, 2)
-    assert resizing.end_for(reads, "g", 0) == 10
-    assert rewinding.go_on(reads, "g", 2) is reads
-    assert rewinding.rest(reads, "g", 1, 2) is reads, "late"
-    assert rewinding.go_on(THREE, "other", 0) is THREE
+    assert resizing_rules.end_for(reads, "g", 0) == 10
+    assert resizing_rules.go_on(reads, "g", 2) is reads
+    assert resizing_rules.rest(reads, "g", 1, 2) is reads, "late"
+    assert resizing_rules.go_on(THREE, "other", 0) is THREE
 
 
 def test_a_release_of_an_older_term_is_refused() -> None:
     """It was found done before it was set back; one that rests is not released but by force."""
-    rests = rewinding.rest(THREE, "g", 1, 2)
-    reads = rewinding.go_on(rests, "g", 2)
+    rests = resizing_rules.rest(THREE, "g", 1, 2)
+    reads = resizing_rules.go_on(rests, "g", 2)
     for now, term in ((rests, 2), (reads, 1)):
         with pytest.raises(GroupNotDone, match="was set back into version 1"):
-            resizing.release(now, "g", 2, done=3, term=term)
-    assert resizing.release(reads, "g", 2, done=3, term=2).groups["g"] == Reading(2, True, 2)
-    newer = resizing.release(reads, "g", 2, done=3, term=5)
+            resizing_rules.release(now, "g", 2, done=3, term=term)
+    assert resizing_rules.release(reads, "g", 2, done=3, term=2).groups["g"] == Reading(2, True, 2)
+    newer = resizing_rules.release(reads, "g", 2, done=3, term=5)
     assert newer.groups["g"].term == 5, "another broker knows of more"
-    assert resizing.release(rests, "g", 3, done=3).groups["g"] == Reading(3, True, 2)
-    assert resizing.release(rests, "g", 1, done=3).groups["g"] == Reading(1, True, 2)
+    assert resizing_rules.release(rests, "g", 3, done=3).groups["g"] == Reading(3, True, 2)
+    assert resizing_rules.release(rests, "g", 1, done=3).groups["g"] == Reading(1, True, 2)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +216,8 @@ def test_parked_keys_of_a_newer_version_wait_for_their_group(
 
     If it has come as far as some of a key, it goes on when those were handled.
     """
-    rests = rewinding.rest(THREE, "g", 1, 1)
-    first = rewinding.go_on(rests, "g", 1)
-    second = resizing.release(first, "g", 2, done=2, term=1)
-    found = rewinding.reach((rests, first, second, THREE)[reads], "g", queue, one)
+    rests = resizing_rules.rest(THREE, "g", 1, 1)
+    first = resizing_rules.go_on(rests, "g", 1)
+    second = resizing_rules.release(first, "g", 2, done=2, term=1)
+    found = resizing_rules.reach((rests, first, second, THREE)[reads], "g", queue, one)
     assert found == Reach(bool(reach), reach == "blocked")

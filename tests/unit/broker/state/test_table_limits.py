@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from inorder.broker.groups.rules import GroupTable
-from inorder.broker.offsets import rules as offsets
+from inorder.broker.offsets import rules as offset_rules
 from inorder.broker.offsets.rules import OffsetTable
-from inorder.broker.pulls import rules as waits
+from inorder.broker.pulls import rules as pull_rules
 from inorder.broker.pulls.rules import PullWaits, Wait
 from inorder.errors import SystemError_
 from inorder.wire import fastjson
@@ -17,7 +17,7 @@ from inorder.wire.requests.groups import decode_group_config
 
 def test_offsets_have_a_limit_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Known queues go on; a new one is refused until some group is gone."""
-    monkeypatch.setattr(offsets, "OFFSETS_MAX", 2)
+    monkeypatch.setattr(offset_rules, "OFFSETS_MAX", 2)
     table = OffsetTable(now_ms=1)
     table.commit("g", "t", 0, 5, 1)
     table.commit("h", "t", 0, 5, 1)
@@ -36,7 +36,7 @@ def test_what_was_pulled_is_forgotten_before_it_grows_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is a hint; the stored offset takes its place."""
-    monkeypatch.setattr(offsets, "PULLED_MAX", 2)
+    monkeypatch.setattr(offset_rules, "PULLED_MAX", 2)
     table = OffsetTable(now_ms=1)
     table.commit("g0", "t", 0, 3, 1)
     for number in range(3):
@@ -55,7 +55,7 @@ def test_one_connection_may_hold_so_many_pulls() -> None:
 
 def test_one_queue_may_hold_so_many_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message of a queue looks at all of them."""
-    monkeypatch.setattr(waits, "QUEUE_WAITS_MAX", 2)
+    monkeypatch.setattr(pull_rules, "QUEUE_WAITS_MAX", 2)
     held: PullWaits[str, int] = PullWaits()
     assert [held.hold(("t", 0), Wait(f"c{n}", n), 10) for n in range(3)] == [True, True, False]
     assert held.hold(("t", 1), Wait("c9", 9), 10)

@@ -19,14 +19,15 @@ import msgspec
 
 from inorder.client.consume.rules.outcomes import error_text as failed_text
 from inorder.model import Fence, ReceivedMessage, TopicQueue
-from inorder.wire import extensions as names
+from inorder.wire import extensions
 from inorder.wire.requests.parking import ERROR_CHARS_MAX, KEY_CHARS_MAX, OwnedKey, QueueParking
 
 UNKNOWN: Final = -1
 _OURS: Final = frozenset(
     (
-        names.PARK_TOPIC, names.PARK_QUEUE, names.PARK_OFFSET, names.PARK_KEY, names.PARK_TRIES,
-        names.PARK_ERROR, names.PARK_FENCE, names.PARK_TIME, names.PARK_UNTIL,
+        extensions.PARK_TOPIC, extensions.PARK_QUEUE, extensions.PARK_OFFSET,
+        extensions.PARK_KEY, extensions.PARK_TRIES,
+        extensions.PARK_ERROR, extensions.PARK_FENCE, extensions.PARK_TIME, extensions.PARK_UNTIL,
     )
 )  # fmt: skip
 MILLI: Final = 1000
@@ -113,13 +114,13 @@ def rate_of(messages_per_second: float, queues: int) -> int:
 def restore(message: ReceivedMessage, epoch: int | None) -> ReceivedMessage:
     """Return a message of %PARK%group as it was when it was parked, with the fence it had."""
     properties = message.properties
-    topic = properties[names.PARK_TOPIC]
-    sequence = properties.get(names.PARK_FENCE)
+    topic = properties[extensions.PARK_TOPIC]
+    sequence = properties.get(extensions.PARK_FENCE)
     return replace(
         message,
         topic=topic,
-        queue=TopicQueue(topic, message.queue.broker, int(properties[names.PARK_QUEUE])),
-        offset=int(properties[names.PARK_OFFSET]),
+        queue=TopicQueue(topic, message.queue.broker, int(properties[extensions.PARK_QUEUE])),
+        offset=int(properties[extensions.PARK_OFFSET]),
         properties={name: value for name, value in properties.items() if name not in _OURS},
         fencing=Fence(None if sequence is None else int(sequence), epoch),
     )

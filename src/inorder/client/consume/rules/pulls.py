@@ -17,7 +17,7 @@ from typing import Final
 from inorder.client.consume.rules.leases import DropReason, Tenure
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
-from inorder.wire import properties as names
+from inorder.wire import properties
 from inorder.wire.codes import ResponseCode
 from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.requests.pulls import (
@@ -205,7 +205,7 @@ def restore_topic(message: ReceivedMessage, group: str) -> ReceivedMessage:
     """Return a message of the group's retry topic under the topic that it was sent to."""
     if message.topic != RETRY_PREFIX + group:
         return message
-    origin = message.properties.get(names.RETRY_TOPIC)
+    origin = message.properties.get(properties.RETRY_TOPIC)
     return message if origin is None else replace(message, topic=origin)
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inorder.errors import ConfigError
 from inorder.spark.cluster import Servers, Tls
-from inorder.spark.jobs.archive import read_archive
+from inorder.spark.jobs.archives import read_archive
 from inorder.spark.jobs.files import Folder, save_picture
 from inorder.spark.jobs.picture import Curve, Panel
 from inorder.spark.jobs.progress import Step, Watch, unwatched
