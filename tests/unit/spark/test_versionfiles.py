@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inorder.model import TopicQueue
-from inorder.spark.ordered.outputs import letter_message
+from inorder.spark.ordered.deadletters import letter_message
 from inorder.spark.ordered.records import Version, following
 from inorder.spark.ordered.rules import Keys, Letter, Line, OrderedMessage
 from inorder.spark.ordered.storage import DamagedState, QueueFolder, _cache, folders, of_topic

@@ -28,8 +28,9 @@ from inorder.errors import UsageError
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.spark.cluster import Cluster, Servers, Tls
+from inorder.spark.ordered.deadletters import send_letters
 from inorder.spark.ordered.maps import Maps
-from inorder.spark.ordered.outputs import Rows, messages_of, send_letters
+from inorder.spark.ordered.outputs import Rows, messages_of
 from inorder.spark.ordered.parking import REDRIVE_S, Parker, Reports, paced
 from inorder.spark.ordered.records import Version, following, producer_name
 from inorder.spark.ordered.rules import (

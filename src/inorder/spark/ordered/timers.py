@@ -20,13 +20,8 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
-from inorder.spark.ordered.outputs import (
-    PRODUCER,
-    SEQUENCE,
-    SOURCES,
-    messages_of_pandas,
-    send_letters,
-)
+from inorder.spark.ordered.deadletters import send_letters
+from inorder.spark.ordered.outputs import PRODUCER, SEQUENCE, SOURCES, messages_of_pandas
 from inorder.spark.ordered.rules import (
     Keys,
     Line,
