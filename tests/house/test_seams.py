@@ -66,7 +66,7 @@ FILES_IN = {
     "spark/sessions.py": "wrappers in the user's cache, and settings of the JVM: other programs",
     "spark/jobs/files.py": "archives go through Arrow's file systems; local ones are synced",
     "spark/ordered/storage.py": "states of a query, in a folder that all executors see",
-    "testing/broker.py": "a temporary directory for the broker of a test",
+    "testing/brokers.py": "a temporary directory for the broker of a test",
 }
 
 ENVIRONMENT_NAMES = re.compile(r"^os\.(environ|getenv)$")

@@ -14,7 +14,7 @@ from inorder.net.blocking import BlockingConnection
 from inorder.spark import cluster as module
 from inorder.spark.cluster import Cluster, close_all
 from inorder.testing import broker
-from inorder.testing.broker import RunningBroker
+from inorder.testing.brokers import RunningBroker
 from inorder.wire.record import decode_all
 
 pytestmark = pytest.mark.slow

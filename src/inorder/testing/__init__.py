@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from inorder.checker import read_csv_history as read_csv_history
     from inorder.checker import read_history as read_history
     from inorder.checker import write_history as write_history
-    from inorder.testing.broker import AsyncRunningBroker as AsyncRunningBroker
-    from inorder.testing.broker import RunningBroker as RunningBroker
-    from inorder.testing.broker import broker as broker
+    from inorder.testing.brokers import AsyncRunningBroker as AsyncRunningBroker
+    from inorder.testing.brokers import RunningBroker as RunningBroker
+    from inorder.testing.brokers import broker as broker
     from inorder.testing.clock import FakeClock as FakeClock
     from inorder.testing.clock import MovableClock as MovableClock
     from tests.kit.cluster import Cluster as Cluster
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # Public name -> the module that defines it.
 _PUBLIC = {
     "Applied": "inorder.checker",
-    "AsyncRunningBroker": "inorder.testing.broker",
+    "AsyncRunningBroker": "inorder.testing.brokers",
     "Cluster": "tests.kit.cluster",
     "Committed": "inorder.checker",
     "FakeClock": "inorder.testing.clock",
@@ -49,12 +49,12 @@ _PUBLIC = {
     "MovableClock": "inorder.testing.clock",
     "Report": "inorder.checker",
     "Rules": "inorder.checker",
-    "RunningBroker": "inorder.testing.broker",
+    "RunningBroker": "inorder.testing.brokers",
     "Sent": "inorder.checker",
     "SentResult": "inorder.checker",
     "HandledResult": "inorder.checker",
     "Stored": "inorder.checker",
-    "broker": "inorder.testing.broker",
+    "broker": "inorder.testing.brokers",
     "check": "inorder.checker",
     "queue_name": "inorder.checker",
     "read_csv_history": "inorder.checker",

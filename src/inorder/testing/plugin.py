@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from inorder.testing.broker import RunningBroker
+    from inorder.testing.brokers import RunningBroker
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -22,13 +22,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     It is 300 modules: 0.3 s, twice that where Python keeps no bytecode. Who uses none loads none.
     """
     if any("inorder_broker" in getattr(item, "fixturenames", ()) for item in session.items):
-        from inorder.testing import broker as running  # noqa: F401
+        from inorder.testing import brokers  # noqa: F401
 
 
 @pytest.fixture
 def inorder_broker() -> Iterator[RunningBroker]:
     """Run a name server and a broker for one test; see `inorder.testing.broker`."""
-    from inorder.testing.broker import broker  # every pytest loads this file, few need a broker
+    from inorder.testing.brokers import broker  # every pytest loads this file, few need a broker
 
     with broker() as running:
         yield running

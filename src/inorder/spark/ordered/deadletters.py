@@ -1,6 +1,4 @@
-"""Between Arrow and a handler: rows of a stream as messages, a handler's rows as Arrow batches.
-
-Dead letters of `process_in_order`: where a consumer's go, each once.
+"""Dead letters of `process_in_order`: where a consumer's go, each once.
 
 A letter goes to queue 0 of `%DLQ%<group>` at the broker that it came from, with the properties that
 it had, where it was, how often it was tried and why it was given up. It is numbered by its query,

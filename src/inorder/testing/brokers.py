@@ -5,7 +5,7 @@
             await producer.send("orders", b"created", key="order-42")
         assert [m.body for m in await broker.messages("orders")] == [b"created"]
 
-`testing/broker.py` has the same for code that blocks, in a thread of its own.
+`testing/brokers.py` has the same for code that blocks, in a thread of its own.
 
 Faults in front of a running broker: it gets requests late, never, or cannot answer them.
 
@@ -20,7 +20,7 @@ A broker for tests: in the process; port and folder of its own.
 
 Name server and broker start in some ten milliseconds and leave nothing behind. The faults act on
 the broker alone; it keeps its address when it is started again. `with` runs both in a thread of
-their own, `async with` on the loop of the test (`testing/broker.py`).
+their own, `async with` on the loop of the test (`testing/brokers.py`).
 """
 
 from __future__ import annotations
