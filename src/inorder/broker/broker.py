@@ -156,8 +156,6 @@ class Broker:
         self.resizing = Resizing(self)
         self.forwarding = Forwarding(self)
         self.parking = Parking(self)
-        self.leasing.versions_of = self.resizing.chapters
-        self.leasing.parked_of = self.parking.of_lease
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -165,10 +163,12 @@ class Broker:
         """Recover, listen, register; return the bound address."""
         config = self.config
         loop = asyncio.get_running_loop()
-        self.server.descriptors_below = connections_below(
-            self.files.descriptors_max(),
-            descriptors_kept(config, self.files),
-            server=f"broker {config.name}",
+        self.server.keep_descriptors(
+            connections_below(
+                self.files.descriptors_max(),
+                descriptors_kept(config, self.files),
+                server=f"broker {config.name}",
+            )
         )
         refuse_foreign(self.files, config.data_path)
         self.store = Store.open(config.data_path, config.store, self.files, self.clock)

@@ -86,8 +86,10 @@ class NameServer:
         """Load the key-value config, listen, and return the address that was bound."""
         if self._stopped or self._desk is not None:
             raise AlreadyClosed(f"{self!r} was started before; make a new one")
-        self._server.descriptors_below = connections_below(
-            self._files.descriptors_max(), self.files_kept, server="the name server"
+        self._server.keep_descriptors(
+            connections_below(
+                self._files.descriptors_max(), self.files_kept, server="the name server"
+            )
         )
         kv = self._file.load()
         self._desk = handlers.Desk(self.config, RouteTable(), kv, lambda: self._file.save(kv))

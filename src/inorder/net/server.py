@@ -222,7 +222,7 @@ class Server:
         self.name = name
         self.tls = tls if tls is not None else ServerTls.from_config(config)
         self.address: tuple[str, int] | None = None
-        self.descriptors_below: int | None = None
+        self._descriptors_below: int | None = None
         """The number that descriptors of connections stay below; set it before `start`."""
         self.quiet = QuietLog(log)
         self.connections_refused = 0
@@ -268,6 +268,10 @@ class Server:
         """Return an open connection by its number."""
         return self._connections.get(connection_id)  # type: ignore[call-overload,no-any-return]
 
+    def keep_descriptors(self, below: int | None) -> None:
+        """Close new connections whose descriptor is not below this: files need the rest."""
+        self._descriptors_below = below
+
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen, and return the address that was bound (port 0 means any)."""
         if self._closed:
@@ -275,7 +279,7 @@ class Server:
         self._listener = Listener(
             self.loop,
             lambda: ServerConnection(self),
-            below=self.descriptors_below,
+            below=self._descriptors_below,
             refused=self._no_descriptor,
         )
         self.address = await self._listener.start(host, port)
@@ -351,7 +355,7 @@ class Server:
             "limit (ulimit -n), or find who opens so many connections=%d below=%d",
             self.name,
             len(self._connections),
-            self.descriptors_below,
+            self._descriptors_below,
         )
 
     # What connections need of their server.

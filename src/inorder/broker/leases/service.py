@@ -14,7 +14,7 @@ turns of the loop have passed after its time, and nothing of a connection that i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.leases import records as lease_records
@@ -56,12 +56,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-ParkedOf = Callable[[str, str, int], tuple[int, bool]]
-"""(group, topic, queue) to the version of its parked keys, and whether a redrive waits."""
-
-VersionsOf = Callable[[str, int], Sequence[tuple[int, int]]]
-"""(topic, queue) to (from offset, version of the key map), oldest first; at least one."""
-
 
 class Leasing:
     """The verbs."""
@@ -70,8 +64,6 @@ class Leasing:
         self._broker = broker
         self._table = broker.leases
         self._file = broker.owners_file
-        self.parked_of: ParkedOf = lambda _group, _topic, _queue: (0, False)
-        self.versions_of: VersionsOf = lambda _topic, _queue: [(0, 0)]
 
     # -- our clients -----------------------------------------------------------------------------
 
@@ -170,7 +162,7 @@ class Leasing:
             if offset < 0:
                 first = first_offset(broker, topic, queue_id)
                 offset = -1 if first is None else first
-        parked, redrive = self.parked_of(group, topic, queue_id)
+        parked, redrive = broker.parking.of_lease(group, topic, queue_id)
         return LeaseGrant(
             topic, queue_id, decision.epoch, decision.is_fresh, offset, finished,
             self.chapters(topic, queue_id), parked, redrive, lease.was_reset,
@@ -190,7 +182,7 @@ class Leasing:
         """Return from which offset on a queue is in which version and generation."""
         queue = self._broker.store.find_queue(topic, queue_id)
         return merge(
-            self.versions_of(topic, queue_id),
+            self._broker.resizing.chapters(topic, queue_id),
             self._broker.generations.of(topic, queue_id),
             first=0 if queue is None else queue.min_offset,
         )

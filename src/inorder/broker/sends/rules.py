@@ -40,6 +40,7 @@ def delay_level(properties: str) -> int:
 def refuse_special(
     found: dict[str, str], topic: str, *, delayed: bool = False, redeliveries: int | None = None
 ) -> None:
+    """Refuse properties of messages that this broker does not serve."""
     for name in () if delayed else _TIMER_NAMES:  # of both, the level counts
         if name in found:
             raise not_served(f"timer messages ({name})", topic)
@@ -61,6 +62,7 @@ def _refuse_in_batch(found: dict[str, str], topic: str) -> None:
 
 
 def level_in(found: dict[str, str]) -> int:
+    """Return the delay level of a message's properties; 0 is none."""
     text = found.get("DELAY", "0")
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _LEVEL_DIGITS_MAX):
@@ -69,6 +71,7 @@ def level_in(found: dict[str, str]) -> int:
 
 
 def not_served(what: str, topic: str) -> BrokerError:
+    """Return the refusal of a message of a kind that this broker does not serve."""
     return MessageIllegal(
         f"this broker does not serve {what} yet; nothing was stored for topic[{topic}]. "
         "Send it as a plain message or use a broker that does."

@@ -137,9 +137,9 @@ class Member:
         """Tell whether the consumer is on its way out."""
         return self._releaser.stopping
 
-    @stopping.setter
-    def stopping(self, value: bool) -> None:
-        self._releaser.stopping = value
+    def begin_stop(self) -> None:
+        """Take no further queue."""
+        self._releaser.stopping = True
 
     # Queues come.
 
@@ -354,7 +354,7 @@ class Member:
 
     async def release_all(self, patience: Patience) -> bool:
         """Give everything up and wait for it; tell whether all handlers ended in time."""
-        self.stopping = True
+        self.begin_stop()
         self.drop_all()
         while waits := [each for each in self._ending() if not each.done()]:
             if not await patience.wait_for(waits):

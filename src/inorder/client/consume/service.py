@@ -163,7 +163,7 @@ class Consuming:
 
     def halt(self) -> None:
         """Pull nothing and begin no further message, from now on: every queue is given up."""
-        self.member.stopping = True
+        self.member.begin_stop()
         self.member.changed.set()
         self.member.drop_all()
         for workers in self._workers.values():
