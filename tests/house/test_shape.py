@@ -56,6 +56,7 @@ NOUNS = {
     "client/consume/parking.py": "parking and redriving keys",
     "spark/source/options.py": "what a reader may set, and the columns that it gets",
     "spark/source/columns.py": "records become columns",
+    "spark/sink/options.py": "what a user may set, and the columns that the sink takes",
     "spark/sink/packing.py": "rows become the body of a batch",
     "spark/sink/sender.py": "the sends of a task; loaded where rows are written",
     "spark/ordered/maps.py": "the key maps of a running query",

@@ -12,8 +12,9 @@ from inorder.errors import ConnectionLost, InorderError, TopicNotRouted
 from inorder.net.blocking import BlockingConnection
 from inorder.spark.cluster import Cluster
 from inorder.spark.sink import packing
+from inorder.spark.sink.options import parse
 from inorder.spark.sink.sender import AHEAD_MAX, Sender
-from inorder.spark.sink.service import OutOfOrder, parse, send_rows
+from inorder.spark.sink.service import OutOfOrder, send_rows
 from inorder.wire.requests.producers import ProducerState
 from inorder.wire.requests.sendframes import by_map
 from inorder.wire.requests.sends import decode_batch

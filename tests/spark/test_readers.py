@@ -238,7 +238,7 @@ def test_the_sink_delays_and_keeps_properties(namesrv: str) -> None:
     """Rows with a delay level come later, once each; properties of the system are left out."""
     import pyarrow as pa
 
-    from inorder.spark.sink.service import parse as sink_options
+    from inorder.spark.sink.options import parse as sink_options
     from inorder.spark.sink.service import send_rows
 
     made = [
@@ -274,8 +274,8 @@ def test_results_at_least_once_say_where_they_come_from(namesrv: str) -> None:
     """The property is there where no number says it; an audit reads both."""
     import pyarrow as pa
 
+    from inorder.spark.sink.options import parse as sink_options
     from inorder.spark.sink.service import SOURCE, send_rows
-    from inorder.spark.sink.service import parse as sink_options
 
     row = {"body": b"x", "key": "k", "source_topic": "orders", "source_broker": BROKER,
            "source_queue": 1, "source_offset": 17}  # fmt: skip

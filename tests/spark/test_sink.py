@@ -118,7 +118,7 @@ def test_what_cannot_be_kept_is_refused(
 ) -> None:
     """Before anything runs, with the way out."""
     from inorder.errors import ConfigError
-    from inorder.spark.sink.service import parse
+    from inorder.spark.sink.options import parse
 
     with pytest.raises(ConfigError, match=says):
         parse({"namesrv": "h:1", **options}, columns)

@@ -16,7 +16,7 @@ from inorder.errors import ConfigError, ConnectFailed, TransportError
 from inorder.model import Message
 from inorder.spark import cluster
 from inorder.spark.cluster import Cluster, Servers, Tls
-from inorder.spark.sink.service import LINEAGE
+from inorder.spark.sink.options import LINEAGE
 from tests.spark.barequery import BareQuery
 from tests.spark.jobkit import command, environment
 

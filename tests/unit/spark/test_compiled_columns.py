@@ -10,6 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from inorder.spark.sink.options import parse
+
 pa = pytest.importorskip("pyarrow")
 np = pytest.importorskip("numpy")
 
@@ -18,8 +20,9 @@ from inorder.errors import ConfigError, CorruptRecord  # noqa: E402
 from inorder.ordering.keymap import queue_for_key  # noqa: E402
 from inorder.spark.sink import packing  # noqa: E402
 from inorder.spark.sink import sender as packedsink  # noqa: E402
-from inorder.spark.sink import service as sink_service  # noqa: E402
-from inorder.spark.sink.service import LINEAGE  # noqa: E402
+
+# DROPPED
+from inorder.spark.sink.options import LINEAGE  # noqa: E402
 from inorder.spark.source import columns  # noqa: E402
 from inorder.spark.source.columns import Records  # noqa: E402
 from inorder.wire.ids import pack_host  # noqa: E402
@@ -146,9 +149,7 @@ def test_requests_of_rows_are_the_same(  # noqa: PLR0917 - drawn
 @example(keys=["polygenelubricants", "k"], queues=7, every=1)  # the hash that has no absolute value
 def test_keys_go_to_the_same_queues(keys: list[str], queues: int, every: int) -> None:
     """Compiled, by a dictionary of keys, and by the rule itself."""
-    options = sink_service.parse(
-        {"namesrv": "n:1", "topic": "t", "sinkId": "s"}, ["body", "key", *LINEAGE]
-    )
+    options = parse({"namesrv": "n:1", "topic": "t", "sinkId": "s"}, ["body", "key", *LINEAGE])
     rows = np.arange(0, len(keys), every)
     column = pa.array(["x", *keys]).slice(1)
     compiled, pure = both(

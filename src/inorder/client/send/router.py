@@ -32,7 +32,7 @@ from typing import Any, Final, Protocol
 from inorder.client.rules.routes import publish_queues
 from inorder.client.send.queues import Choice, QueueLane, Sending, Series
 from inorder.client.send.rules import DONE, IN_FLIGHT, UNSENT, FailedBrokers, RoundRobin
-from inorder.client.send.sender import Link, expire, fail_behind
+from inorder.client.send.sender import Link, expire, predecessor_failed
 from inorder.client.session import TEMPLATE_TOPIC, Session, new_producer_id
 from inorder.errors import (
     InorderError,
@@ -652,7 +652,15 @@ class Delivery:
             sending.series.fail(error)
         self._on_outcome(sending, None, error)
         if self.named:
-            fail_behind(self, sending)
+            self._fail_behind(sending)
+
+    def _fail_behind(self, sending: Sending) -> None:
+        """Give up what a named producer has behind a message that failed and is not stored."""
+        lane = sending.lane
+        if lane is not None and sending.last > lane.confirmed:
+            lane.may_come_again(sending)
+            for behind in lane.doom(sending):
+                self.failed(behind, predecessor_failed(behind, lane))
 
     def written(self, sending: Sending) -> None:
         """A one-way message is on its way: its caller waits no more, we still care for it."""

@@ -75,15 +75,6 @@ def fail_waiting(link: Link, lane: QueueLane, error: InorderError) -> None:
     lane.moved.clear()
 
 
-def fail_behind(owner: Delivery, sending: Sending) -> None:
-    """Give up what a named producer has behind a message that failed and is not stored."""
-    lane = sending.lane
-    if lane is not None and sending.last > lane.confirmed:
-        lane.may_come_again(sending)
-        for behind in lane.doom(sending):
-            owner.failed(behind, predecessor_failed(behind, lane))
-
-
 def predecessor_failed(sending: Sending, lane: QueueLane) -> PredecessorFailed:
     """Return what the caller of a named producer is told of a message behind one that failed."""
     return PredecessorFailed(

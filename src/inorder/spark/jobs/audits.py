@@ -25,7 +25,8 @@ from inorder.spark.jobs.archives import read_archive
 from inorder.spark.jobs.files import Folder, save_picture
 from inorder.spark.jobs.picture import Curve, Panel
 from inorder.spark.jobs.progress import Step, Watch, unwatched
-from inorder.spark.sink.service import LINEAGE, ROWS_PER_MESSAGE_BITS, SOURCE
+from inorder.spark.sink.options import LINEAGE
+from inorder.spark.sink.service import ROWS_PER_MESSAGE_BITS, SOURCE
 from inorder.wire.extensions import PRODUCER_ID, SEQUENCE
 
 if TYPE_CHECKING:

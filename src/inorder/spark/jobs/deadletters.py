@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 from inorder.errors import ConfigError, TopicNotRouted
 from inorder.spark.cluster import Cluster, Servers, Tls
 from inorder.spark.jobs.progress import Step, Watch, as_ours, unwatched
-from inorder.spark.sink.service import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE, SOURCE
+from inorder.spark.sink.options import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE
+from inorder.spark.sink.service import SOURCE
 from inorder.wire.extensions import DEAD_ERROR
 
 if TYPE_CHECKING:

@@ -29,7 +29,8 @@ from inorder.spark.cluster import Servers, Tls, chosen_servers, read_tls
 from inorder.spark.jobs.files import Folder
 from inorder.spark.jobs.progress import Watch, follow, unwatched
 from inorder.spark.jobs.rules import ArchiveFile, ends, sift, starts, within
-from inorder.spark.sink.service import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE, SinkOptions, send_rows
+from inorder.spark.sink.options import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE, SinkOptions
+from inorder.spark.sink.service import send_rows
 from inorder.spark.source.rules import (
     Places,
     Range,

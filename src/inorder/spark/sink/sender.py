@@ -50,18 +50,16 @@ from inorder.net.blocking import BlockingConnection
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.spark.cluster import Cluster, Servers
 from inorder.spark.sink import packing
+from inorder.spark.sink.options import LINEAGE, OWN, SinkOptions
 from inorder.spark.sink.packing import Array, Chunk, as_column, join_properties, pack_some
 from inorder.spark.sink.rules import Begun, name_at
 from inorder.spark.sink.service import (
     KEYLESS,
-    LINEAGE,
     OUR_PREFIX,
-    OWN,
     ROWS_PER_MESSAGE_BITS,
     SET_BY_OTHERS,
     SOURCE,
     OutOfOrder,
-    SinkOptions,
 )
 from inorder.wire.codes import ResponseCode
 from inorder.wire.extensions import PROTOCOL, STORED

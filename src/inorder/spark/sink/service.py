@@ -14,7 +14,6 @@ out of order would be taken for repetitions and silently dropped.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from inorder.errors import ConfigError, InorderError
-from inorder.spark.cluster import NAMES, Servers, Tls, chosen_servers, read_tls, tls_name
+from inorder.spark.sink.options import EXACTLY_ONCE, LINEAGE, OWN, SinkOptions
 from inorder.wire import properties as names
 
 if TYPE_CHECKING:
@@ -33,14 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from inorder.model import Message, TopicQueue
-
-LINEAGE: Final = ("source_topic", "source_broker", "source_queue", "source_offset")
-OWN: Final = ("producer", "sequence")
-COLUMNS: Final = (
-    "body", "topic", "key", "tag", "keys", "properties", "delay_level", *LINEAGE, *OWN,
-)  # fmt: skip
-EXACTLY_ONCE: Final = "exactly-once"
-AT_LEAST_ONCE: Final = "at-least-once"
 SOURCE: Final = "inorder_source"
 """Property of a result: `topic|broker|queue|offset` of the message that it was made of."""
 
@@ -48,9 +39,6 @@ ROWS_PER_MESSAGE_BITS: Final = 20
 BATCH_ROWS: Final = 1000
 KEYLESS: Final = ":-"
 """Ends the name of the producer of rows without a key: those of a source queue go to one queue."""
-
-_KNOWN: Final = {"namesrv": "namesrv", "nameserver": "namesrv", "topic": "topic", "path": "topic",
-                 "sinkid": "sinkId", "delivery": "delivery", "checkpointlocation": ""}  # fmt: skip
 
 
 OUR_PREFIX: Final = "INORDER_"
@@ -69,71 +57,6 @@ SET_BY_OTHERS: Final = frozenset(
 
 class OutOfOrder(InorderError):
     """Rows came in an order in which they would be lost; nothing of them was sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """What a user wants written."""
-
-    namesrv: str
-    topic: str | None
-    delivery: str
-    sink_id: str
-    columns: tuple[str, ...]
-    tls: Tls | None = None
-
-    @property
-    def servers(self) -> Servers:
-        """Return where to write."""
-        return Servers(self.namesrv, self.tls)
-
-
-def parse(options: Mapping[str, str], columns: list[str]) -> SinkOptions:
-    """Read the options of `write` or `writeStream`, and check the columns."""
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        wanted = _KNOWN.get(name.lower(), tls_name(name))
-        if wanted is None:
-            raise ConfigError(
-                f"the sink has no option {name!r}; it has namesrv, topic, delivery, sinkId, "
-                f"{', '.join(NAMES)}"
-            )
-        given[wanted] = value
-    unknown = [name for name in columns if name not in COLUMNS]
-    if unknown:
-        raise ConfigError(f"the sink knows no column {unknown[0]!r}; it has {', '.join(COLUMNS)}")
-    if "body" not in columns:
-        raise ConfigError("the sink needs a column body, binary or string")
-    if not given.get("topic") and "topic" not in columns:
-        raise ConfigError("say where to: the option topic, or a column topic")
-    delivery = given.get("delivery", EXACTLY_ONCE)
-    if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
-        raise ConfigError(f"delivery: {delivery!r} is neither {EXACTLY_ONCE} nor {AT_LEAST_ONCE}")
-    if delivery == EXACTLY_ONCE:
-        _check_identity(columns, given.get("sinkId", ""))
-    return SinkOptions(
-        chosen_servers(given.get("namesrv")),
-        given.get("topic"),
-        delivery,
-        given.get("sinkId", ""),
-        tuple(columns),
-        read_tls(given),
-    )
-
-
-def _check_identity(columns: list[str], sink_id: str) -> None:
-    own = all(name in columns for name in OWN)
-    if not own and not all(name in columns for name in LINEAGE):
-        raise ConfigError(
-            f"{EXACTLY_ONCE} needs to know where each row comes from: the columns "
-            f"{', '.join(LINEAGE)} (inorder.spark.lineage makes them), or {' and '.join(OWN)}; "
-            f"or say delivery={AT_LEAST_ONCE}"
-        )
-    if not own and not sink_id:
-        raise ConfigError(
-            f"{EXACTLY_ONCE} needs the option sinkId: a name for this pipeline that stays the same "
-            "over restarts and that no other pipeline has"
-        )
 
 
 def lineage(frame: DataFrame) -> DataFrame:

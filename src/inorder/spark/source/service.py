@@ -51,6 +51,8 @@ from pyspark.sql.streaming.datasource import (
 from inorder.errors import ConfigError, CorruptRecord, GroupNotFound
 from inorder.model import TopicQueue
 from inorder.spark.cluster import Cluster
+from inorder.spark.sink.options import parse as parseBody
+from inorder.spark.sink.service import StreamWriter, Writer
 from inorder.spark.source.columns import BODY_BYTES_MAX, PROPERTY_OF, Records
 from inorder.spark.source.options import SourceOptions, Where, parse, spark_schema
 from inorder.spark.source.rules import (
@@ -370,19 +372,17 @@ class InorderSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch; messages are only ever added."""
-        from inorder.spark.sink import service as sink_service
 
         if overwrite:
             raise ConfigError('a topic cannot be overwritten; write with mode("append")')
-        return sink_service.Writer(sink_service.parse(dict(self.options), schema.names))
+        return Writer(parseBody(dict(self.options), schema.names))
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream."""
-        from inorder.spark.sink import service as sink_service
 
         if overwrite:
             raise ConfigError('a topic cannot be overwritten; use outputMode("append")')
-        return sink_service.StreamWriter(sink_service.parse(dict(self.options), schema.names))
+        return StreamWriter(parseBody(dict(self.options), schema.names))
 
 
 class MessagePartition(InputPartition):
