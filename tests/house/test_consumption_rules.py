@@ -19,9 +19,9 @@ HOLES = {
 }  # fmt: skip
 LEASES = "Leases, instead of lock one"
 OF_A_LEASE = {
-    "Acquired", "Refused", "Begun", "Renewed", "Trusted", "In doubt", "A result in doubt", "Lost",
-    "Expired", "Late and alone", "Grace", "Silent", "Resumed", "Outlived", "Released", "Woken",
-    "Stale", "Reset", "Forced", "Left",
+    "Acquired", "Refused", "Begun", "Renewed", "Trusted", "Unconfirmed",
+    "A result while unconfirmed", "Lost", "Expired", "Late and alone", "Grace", "Silent", "Resumed",
+    "Outlived", "Released", "Woken", "Stale", "Reset", "Forced", "Left",
 }  # fmt: skip
 """What can become of a lease; each replaces a rule of RocketMQ's locks."""
 
