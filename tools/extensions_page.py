@@ -17,47 +17,49 @@ from inorder.wire.fields import wire_names
 from inorder.wire.requests import leases, parking, producers, resizing
 
 _HEAD = """\
-# What we add to RocketMQ's protocol
+# Additions to RocketMQ's protocol
 
-Made from `src/inorder/wire/extensions.py` and `src/inorder/wire/requests` by `make docs`; do not
-edit. What the numbers of producers are for: [Sending exactly once](idempotence.md).
+Generated from `src/inorder/wire/extensions.py` and `src/inorder/wire/requests` by `make docs`; do
+not edit. [Sending exactly once](idempotence.md) explains the sequence numbers of producers.
 
-A stock broker answers our request codes with 3 and ignores fields and properties of ours; a stock
-client sends none. Both blocks of numbers are unused by RocketMQ.
+An Apache RocketMQ broker answers inorder's request codes with 3 and ignores inorder's fields and
+properties; a RocketMQ client sends none. RocketMQ uses neither block of numbers.
 
 ## Upgrades
 
 Protocol 2 adds `md` and `mq` to sends and `protocol` to PRODUCER_HELLO. Brokers and clients of
 protocol 1 and 2 work together, in any order of upgrade: an older broker ignores the new fields, and
-a newer one asks for them only where the hello says 2. Until a topic's brokers and a producer both
-speak 2, name servers that differ can still make that producer put a key into two queues.
+a newer one requires them only if the hello says 2. While one of a topic's brokers or a producer
+still speaks 1, name servers with different routes can make that producer send one key to two
+queues.
 
-Brokers of protocol 2 give a topic its first key map by RESIZE_STOP, RESIZE_GO and RESIZE_OPEN.
-While one broker of a topic speaks 1, `inorder topic create` gives it as an attribute of the
-topic, as before, and a send makes the topic by the template. Directories of protocol 1 open;
+With protocol 2 a topic gets its first key map by RESIZE_STOP, RESIZE_GO and RESIZE_OPEN. While one
+broker of a topic speaks 1, `inorder topic create` stores the map as an attribute of the topic, as
+before, and a send creates the topic from the template. Directories of protocol 1 open;
 `inorder/resizing.json` has new fields, which an older broker ignores. `inorder/identity.json` is
-new, and so is the field `inorderIdentity` of REGISTER_BROKER, which stock name servers ignore.
+new, and so is the field `inorderIdentity` of REGISTER_BROKER, which RocketMQ name servers ignore.
 """
 
 
 _UPGRADES = """
 ## Upgrading
 
-- The journal of owners, `inorder/owners.NNNNNN`, has one more kind of record, `o`: a group consumes
-  a topic in order. Directories of before open; the same follows from their grants and commits. A
-  broker of before leaves such records out and says so in its log.
-- Grants in that journal may end with `deadline_ms`, and `inorder/start.json` may have
-  `waits_until_ms`: when what was granted before a start has run out. Where they are missing the
-  whole lease is waited for; a broker of before does not look at them.
-- Sends that a rule refuses with SYSTEM_ERROR are answered with the field `stored=no`, to those who
-  have said hello. Clients of before ignore it. A client of now takes SYSTEM_ERROR of a broker of
-  before as an unknown outcome.
-- Commits and pulls of queues without a lock carry `onlyUp` to brokers of protocol 2. With a broker
-  of before a client asks for the stored offset before it commits, as with Apache RocketMQ.
-- Where members of a group subscribe differently, HEART_BEAT's answer has the field `subsDiffer` and
-  the list of connections the key `inorderDifferences`. Clients of before ignore both.
-- CONSUMER_SEND_MSG_BACK carries `error`. A broker of before ignores it: its dead letters do not
-  say why.
+- The lease journal, `inorder/owners.NNNNNN`, has one more kind of record, `o`: a group consumes a
+  topic in order. Older directories open; the broker derives the same from their grants and commits.
+  An older broker skips such records and logs that.
+- Grants in the journal may end with `deadline_ms`, and `inorder/start.json` may have
+  `waits_until_ms`: when leases that were granted before a start have expired. If the fields are
+  missing, the broker waits for the whole lease; an older broker ignores them.
+- If a rule refuses a send with SYSTEM_ERROR, the answer to a producer that has sent its hello has
+  the field `stored=no`. Older clients ignore it. A newer client treats SYSTEM_ERROR from an older
+  broker as an unknown outcome.
+- Commits and pulls of queues without a lock carry `onlyUp` to brokers of protocol 2. With an older
+  broker a client reads the stored offset before it commits, as with Apache RocketMQ.
+- If members of a group have different subscriptions, HEART_BEAT's answer has the field
+  `subsDiffer`, and the list of connections has the key `inorderDifferences`. Older clients ignore
+  both.
+- CONSUMER_SEND_MSG_BACK carries `error`. An older broker ignores it: its dead letters do not say
+  why.
 """
 
 _MODULES = (producers, leases, parking, resizing)

@@ -26,28 +26,29 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 _CONFIG_HEAD = """\
 # Settings
 
-Made from `src/inorder/config.py` by `make docs`; do not edit.
+Generated from `src/inorder/config.py` by `make docs`; do not edit.
 
-Layers: defaults < file < environment < flags. `inorder config show` prints each value in force and
-its origin.
+A later layer overrides an earlier one: defaults < file < environment < flags. `inorder config show`
+prints each value and its origin.
 
 - **File**: `--config FILE`, either TOML with the tables `[broker]` and `[nameserver]`
   (`[broker.store]` for `store.…`), or a properties file of RocketMQ (`broker.conf`).
 - **Environment**: `INORDER_BROKER__STORE__FLUSH_INTERVAL_MS` is `store.flush_interval_ms` of the
-  broker, `INORDER_NAMESERVER__PORT` is `port` of the name server. RocketMQ's `NAMESRV_ADDR` counts
-  where `INORDER_BROKER__NAMESRV` is not set.
+  broker, `INORDER_NAMESERVER__PORT` is `port` of the name server. RocketMQ's `NAMESRV_ADDR` is used
+  if `INORDER_BROKER__NAMESRV` is not set.
 - **Flags**: the options of `inorder up | nameserver | broker`, and `--set NAME=VALUE` for all
   others. For `inorder up`, `--set` means the broker; write `--set nameserver.NAME=VALUE` for the
   name server.
 
-Everywhere a name may be ours or RocketMQ's. Under RocketMQ's name a value has RocketMQ's unit:
+Every layer accepts inorder's and RocketMQ's names. Under RocketMQ's name a value has its unit:
 `flushDiskType=SYNC_FLUSH` is `store.sync_flush=true`, `diskMaxUsedSpaceRatio=75` is a ratio of
-0.75, `serverChannelMaxIdleTimeSeconds=120` is 120,000 ms. Settings of RocketMQ without a meaning
-here are listed once in a warning. Those that promise what inorder does not have (a slave, access
-control, another store) are refused. An unknown name is an error that names the nearest.
+0.75, `serverChannelMaxIdleTimeSeconds=120` is 120,000 ms. RocketMQ settings without a meaning for
+inorder are listed once in a warning. Settings that ask for a missing feature (a slave, access
+control, another store) are refused. An unknown name is an error that suggests the nearest name.
 
-A client gets its settings in code: `Session(…, config=ClientConfig(send_timeout_ms=5000))`, or by
-`inorder.settings.load(ClientConfig, file=…, env=os.environ)` from the table `[client]` and from
+A client gets its settings in code: `Session(…, config=ClientConfig(send_timeout_ms=5000))`.
+`inorder.settings.load(ClientConfig, file=…, env=os.environ)` reads them from the table
+`[client]` and from
 `INORDER_CLIENT__SEND_TIMEOUT_MS`.
 """
 
@@ -86,23 +87,23 @@ def _config_row(setting: Setting) -> str:
 _CLI_HEAD = """\
 # Commands
 
-Made from `src/inorder/cli` by `make docs`; do not edit.
+Generated from `src/inorder/cli` by `make docs`; do not edit.
 
 | exit code | means |
 |---|---|
 | 0 | done |
 | 1 | failed, or (`check`, `demo`) order was not kept; one line on stderr says why |
 | 2 | the command line or a setting is wrong, nothing was started |
-| 130 | interrupted by Ctrl-C (`tail` and servers end with 0: it is how one stops them) |
-| 141 | who read the output went away, as in `\\| head` |
+| 130 | interrupted by Ctrl-C (`tail` and the servers exit with 0: Ctrl-C is how to stop them) |
+| 141 | the reader of the output closed it, as in `\\| head` |
 
-Errors are one line on stderr: what, which object, what next. Logs and progress go to stderr;
-stdout belongs to the command's answer. `-o json` is there on every command. There are no colours.
+Errors are one line on stderr: what happened, to which object, what to do next. Logs and progress go
+to stderr; stdout has only the command's result. Every command has `-o json`. There are no colours.
 
 `inorder up`, `nameserver` and `broker` print one line on stdout when they accept connections:
-`ready namesrv=HOST:PORT broker=HOST:PORT data=DIR` (the separate ones with what they have). Scripts
-wait for it. SIGTERM or SIGINT stops them cleanly with exit code 0; a second one ends the process at
-once.
+`ready namesrv=HOST:PORT broker=HOST:PORT data=DIR` (a single server prints only its own fields).
+Scripts can wait for this line. SIGTERM or SIGINT stops a server cleanly with exit code 0; a second
+signal ends the process at once.
 """
 
 

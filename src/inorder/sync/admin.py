@@ -244,7 +244,7 @@ class Cluster:
         return self._portal.call(self._async.find, name_or_address)
 
     def runtime(self, name_or_address: str) -> dict[str, str]:
-        """Return a broker's numbers under RocketMQ's names."""
+        """Return a broker's statistics under RocketMQ's names."""
         return self._portal.call(self._async.runtime, name_or_address)
 
     def settings(self, name_or_address: str) -> dict[str, str]:
@@ -347,7 +347,7 @@ class Topics:
         return self._portal.call(self._async.resize_status, name)
 
     def abort_resize(self, name: str) -> TopicResize:
-        """Take a resize back that stands still because a broker is gone; keyed sends go on.
+        """Abort a resize that waits for a missing broker; keyed sends continue.
 
         Raises ResizeUnderWay if it is too late, TransportError if the first broker is away.
         """
@@ -426,11 +426,11 @@ class Groups:
         return self._portal.call(partial(self._async.lag, name, topic, ages=ages))
 
     def consumers(self, name: str) -> dict[twin.BrokerNode, ConsumerConnections]:
-        """Return who consumes for a group, by broker; nothing if nobody does."""
+        """Return the connected consumers of a group, by broker; empty if there are none."""
         return self._portal.call(self._async.consumers, name)
 
     def producers(self, name: str) -> dict[twin.BrokerNode, list[ClientConnection]]:
-        """Return who sends for a producer group, by broker; nothing if nobody does."""
+        """Return the connected producers of a group, by broker; empty if there are none."""
         return self._portal.call(self._async.producers, name)
 
 
@@ -442,7 +442,7 @@ class Offsets:
         self._async = offsets
 
     def get(self, group: str, topic: str) -> list[twin.QueueOffsets]:
-        """Return how far a group is on each queue of a topic."""
+        """Return the committed offset of a group on each queue of a topic."""
         return self._portal.call(self._async.get, group, topic)
 
     def at_time(self, queue: TopicQueue, moment: datetime) -> int:

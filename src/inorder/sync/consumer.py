@@ -221,7 +221,7 @@ class Consumer:
         self._running().call(self._async.pause, *queues)
 
     def resume(self, *queues: TopicQueue) -> None:
-        """Go on with these queues (default: with all)."""
+        """Resume these queues (default: all)."""
         self._running().call(self._async.resume, *queues)
 
     def paused(self) -> tuple[TopicQueue, ...]:
@@ -229,11 +229,11 @@ class Consumer:
         return self._running().call(self._async.paused)
 
     def assignment(self) -> tuple[TopicQueue, ...]:
-        """Return the queues that are ours at the moment."""
+        """Return the queues that this consumer owns now."""
         return self._running().call(self._async.assignment)
 
     def seek(self, queue: TopicQueue, to: Target) -> int:
-        """Go on with a queue elsewhere: an offset, a time, "beginning" or "end".
+        """Continue a queue at another offset: an offset, a time, "beginning" or "end".
 
         The handlers that run end before; the new offset is committed. Returns the offset. In a
         handler it does not wait for that.
@@ -242,7 +242,7 @@ class Consumer:
         return self._running().call(partial(self._async._seek, queue, to, wait=wait))
 
     def commit(self) -> None:
-        """Save how far the group is now, without waiting for the next time that is done anyway."""
+        """Commit the finished messages now instead of at the next interval."""
         self._running().call(self._async.commit)
 
     def statistics(self) -> twin.ConsumerStatistics:

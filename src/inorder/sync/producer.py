@@ -267,7 +267,7 @@ class Producer:
         self._closed = False
 
     def start(self) -> None:
-        """Make ready to send; the first send does it as well. Connects to nobody yet."""
+        """Prepare to send, without connecting; the first send does it as well."""
         self._portal.call(self._async.start)
 
     def send(
@@ -387,7 +387,7 @@ class Producer:
         sequence: int | None = None,
         timeout: Duration | None = None,
     ) -> None:
-        """Write a message to its broker's connection and learn nothing of its fate.
+        """Write a message to the broker's connection without waiting for an answer.
 
         It keeps its place in the line of its queue. It may be lost without a word.
         """

@@ -121,7 +121,7 @@ class PullConsumer:
         self._portal.call(self._async.commit, queue, offset)
 
     def committed(self, queue: TopicQueue) -> int | None:
-        """Return how far the group is; None if it never said."""
+        """Return the committed offset of the group; None if there is none."""
         return self._portal.call(self._async.committed, queue)
 
     def pause(self, *queues: TopicQueue) -> None:

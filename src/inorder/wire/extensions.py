@@ -11,19 +11,19 @@ from enum import IntEnum, unique
 from typing import Final
 
 CAPABILITY: Final = "inorder"
-"""The field of HEART_BEAT's and PRODUCER_HELLO's answers that says: this is our broker."""
+"""Field of the answers to HEART_BEAT and PRODUCER_HELLO: the broker is an inorder broker."""
 
 PROTOCOL: Final = 2
-"""Its value; in PRODUCER_HELLO the client's. From 2 on a keyed send says what chose its queue."""
+"""Value of that field; PRODUCER_HELLO has the client's. Since 2 a keyed send names its key map."""
 
 PRODUCER_ID: Final = "INORDER_PID"
-"""Property: the producer that numbers its messages."""
+"""Property: the id of the idempotent producer."""
 
 SEQUENCE: Final = "INORDER_SEQ"
-"""Property: the number of the message within (producer, topic, queue)."""
+"""Property: the sequence number of the message within (producer, topic, queue)."""
 
 PREDECESSOR: Final = "INORDER_PREV"
-"""Property of a named producer's message: the number before it on that queue; -1 for none."""
+"""Property of a named producer's message: the previous sequence number on that queue; -1: none."""
 
 SCHEDULED: Final = "INORDER_SCHED"
 """Property of a delayed message on delivery: `level:offset` of the queue in which it waited."""
@@ -32,56 +32,56 @@ DEAD_ORIGIN: Final = "INORDER_DEAD_ORIGIN"
 """Property of a dead letter of Spark: `topic/broker/queue/offset` of the message."""
 
 DEAD_TRIES: Final = "INORDER_DEAD_TRIES"
-"""Property of a dead letter of Spark: how often a handler had it."""
+"""Property of a dead letter of Spark: how many attempts it had."""
 
 DEAD_ERROR: Final = "INORDER_DEAD_ERROR"
-"""Property of a dead letter: how the last try failed; one line, cut. Not on those that a stock
-client or broker made."""
+"""Property of a dead letter: how the last attempt failed; one line, truncated. Dead letters that a
+RocketMQ client or broker created do not have it."""
 
 SENT_BACK_ERROR: Final = "error"
-"""Field of CONSUMER_SEND_MSG_BACK: how the try failed, for DEAD_ERROR if it was the last one."""
+"""Field of CONSUMER_SEND_MSG_BACK: how the attempt failed; DEAD_ERROR if it was the last one."""
 
 FORWARDED: Final = "INORDER_FORWARD"
 """Property of a delayed message on its way to another broker: the log's generation, the topic."""
 
 MAP_VERSION: Final = "mv"
-"""Field of a send: the version of the map that chose its queue. Of a pull's answer: the topic's."""
+"""Field of a send: the key map version that chose the queue. In a pull's answer: the topic's."""
 
 MAP_DIGEST: Final = "md"
 """Field of a send beside `mv`: the digest of the map's text; two maps may have one version."""
 
 QUEUE_CHOSEN: Final = "mq"
-"""Field of a send with a key: `1`, the caller chose its queue, not the map."""
+"""Field of a send with a key: `1` if the caller chose the queue and not the key map."""
 
 BROKER_IDENTITY: Final = "inorderIdentity"
-"""Field of REGISTER_BROKER: the text that tells this broker's directory from any other."""
+"""Field of REGISTER_BROKER: the identity of the broker's directory."""
 
 ROUTE_TOPIC: Final = "topic"
 """Field of NOTIFY_CONSUMER_IDS_CHANGED: the queues of this topic changed; ask for its route."""
 
 BULK: Final = "bulk"
-"""Field of a pull: the answer may have so many bytes, and as many messages as were asked for."""
+"""Field of a pull: the maximum bytes of the answer; the count is the one that the pull asks for."""
 
 EPOCH: Final = "epoch"
-"""Field of a pull: the epoch of the lease under which it is made; a stale one is refused."""
+"""Field of a pull: the epoch of the client's lease; the broker refuses a stale one."""
 
 ONLY_UP: Final = "onlyUp"
-"""Field of UPDATE_CONSUMER_OFFSET and of a pull that commits: what is below the stored offset is
-ignored. A client sends it to those who speak ONLY_UP_SINCE; with others it looks first."""
+"""Field of UPDATE_CONSUMER_OFFSET and of a pull that commits: the broker ignores an offset below
+the stored one. A client sends it since protocol ONLY_UP_SINCE; else it reads the offset first."""
 
 ONLY_UP_SINCE: Final = 2
-"""The protocol that has it."""
+"""The first protocol with that field."""
 
 DIFFERING: Final = "subsDiffer"
-"""Field of HEART_BEAT's answer: a JSON object, by group, of how its members' subscriptions differ;
-absent if none do. Of SUBSCRIPTIONS_DIFFER: the groups that were not joined, with commas."""
+"""Field of HEART_BEAT's answer: a JSON object, by group: how its members' subscriptions differ;
+absent if none do. In SUBSCRIPTIONS_DIFFER: the groups that were not joined, with commas."""
 
 DIFFERENCES: Final = "inorderDifferences"
 """Key in the body of GET_CONSUMER_CONNECTION_LIST's answer: topics that members of the group
-subscribe differently, and who wants what; absent if there are none."""
+subscribe to differently, with each member's subscription; absent if there are none."""
 
 PARKED: Final = "parked"
-"""Field of a pull's answer: changes with the parked keys of the queue; absent if there are none."""
+"""Field of a pull's answer: version of the queue's parked keys; absent if there are none."""
 
 PARK_TOPIC: Final = "INORDER_PARK_TOPIC"
 """Property of a parked message: the topic it was parked from."""
@@ -96,10 +96,10 @@ PARK_KEY: Final = "INORDER_PARK_KEY"
 """Property of a parked message: the key it was parked with; `%25`, `%01`, `%02` are escapes."""
 
 PARK_TRIES: Final = "INORDER_PARK_TRIES"
-"""Property of a parked message: how often a handler had it; 0: it joined its key."""
+"""Property of a parked message: how many attempts it had; 0: it joined a parked key."""
 
 PARK_ERROR: Final = "INORDER_PARK_ERROR"
-"""Property of a parked message: how the last try failed; absent: it joined its key."""
+"""Property of a parked message: how the last attempt failed; absent: it joined a parked key."""
 
 PARK_FENCE: Final = "INORDER_PARK_FENCE"
 """Property of a parked message: the sequence of its fence; absent: it has none."""
@@ -112,8 +112,8 @@ PARK_UNTIL: Final = "INORDER_PARK_UNTIL"
 
 
 STORED: Final = "stored"
-"""Field of an answer to a send with SYSTEM_ERROR, if a producer has said hello on the connection:
-`no`, nothing was stored; absent: who knows."""
+"""Field of a SYSTEM_ERROR answer to a send, if a producer has sent its hello on the connection:
+`no` means that nothing was stored; without the field the outcome is unknown."""
 
 NOTHING_STORED: Final = "no"
 """Its value."""
@@ -121,7 +121,7 @@ NOTHING_STORED: Final = "no"
 
 @unique
 class ExtensionCode(IntEnum):
-    """Requests of ours."""
+    """Request codes of inorder."""
 
     PRODUCER_HELLO = 7100
     PRODUCER_STATE = 7101
@@ -153,30 +153,31 @@ class ExtensionCode(IntEnum):
 
 @unique
 class ExtensionAnswer(IntEnum):
-    """Answers of ours."""
+    """Answer codes of inorder."""
 
     PRODUCER_GAP = 7100
-    """The number is not the next one; `expected` is. Nothing was stored."""
+    """The sequence number is not the next one, which is `expected`. Nothing was stored."""
     PRODUCER_UNKNOWN = 7101
-    """Nothing is known of this producer on this queue (evicted, or lost with the log's tail)."""
+    """The producer is not known on this queue (evicted, or lost with the log's end)."""
     PRODUCER_STALE = 7102
-    """A newer incarnation of this producer has said hello, or none did here. Nothing was stored."""
+    """A newer incarnation of the producer has sent a hello, or none has. Nothing was stored."""
     PRODUCER_MISMATCH = 7103
     """The number belongs to another message. Nothing was stored."""
     PRODUCERS_FULL = 7104
-    """There is no room for another named producer."""
+    """The table of named producers is full."""
     KEY_MAP_CHANGED = 7110
     """The key map has another version, `version`; `map` holds it. Nothing was stored."""
     LEASE_LOST = 7120
-    """Another consumer has the queue (`holder`, `epoch`), or it was reset, or freed. Not done."""
+    """Another consumer owns the queue (`holder`, `epoch`), or a reset or forced release ended the
+    lease. Nothing was done."""
     LEASES_FULL = 7121
-    """There is no room for another lease, or for another map of finished messages."""
+    """The table of leases, or of finished maps, is full."""
     SUBSCRIPTIONS_DIFFER = 7160
     """A heartbeat's group has members with other subscriptions, and the broker is set to refuse
-    such a member (`refuse_different_subscriptions`). Its other groups count."""
+    such a member (`refuse_different_subscriptions`). The client joins its other groups."""
     RESIZE_UNDER_WAY = 7140
     """Another resize of the topic was decided: `planId`, `version`. Nothing was done."""
     GROUP_NOT_DONE = 7141
     """The group has yet to finish messages of an earlier version of the map. Nothing was done."""
     BROKER_NAME_TAKEN = 7150
-    """A name server's: another broker with this name and id is connected. It is not registered."""
+    """From a name server: another broker with this name and id is connected. Not registered."""

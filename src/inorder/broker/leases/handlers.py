@@ -182,7 +182,7 @@ def _shown(broker: BrokerLike, key: LeaseKey, open_ids: set[int]) -> HeldLease:
 
 
 def free(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
-    """Take a queue away from its owner, by an operator's order."""
+    """Force the release of a queue; for operators."""
     request = decode_fields(LeaseFree, command.fields)
     holder, epoch = broker.ownership.take_away(request.group, request.topic, request.queue_id)
     if holder:

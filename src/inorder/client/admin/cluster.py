@@ -106,7 +106,7 @@ class Cluster:
         raise UsageError(f"no broker {name_or_address} is registered; there is: {known}")
 
     async def runtime(self, name_or_address: str) -> dict[str, str]:
-        """Return a broker's numbers under RocketMQ's names."""
+        """Return a broker's statistics under RocketMQ's names."""
         node = await self.find(name_or_address)
         return await (await self.api(node.address)).runtime_info()
 

@@ -223,7 +223,7 @@ class Groups:
         return list(await asyncio.gather(*map(aged, lags)))
 
     async def consumers(self, name: str) -> dict[BrokerNode, ConsumerConnections]:
-        """Return who consumes for a group, by broker; nothing if nobody does."""
+        """Return the connected consumers of a group, by broker; empty if there are none."""
         found = {}
         for node in await self._cluster.masters():
             try:
@@ -235,7 +235,7 @@ class Groups:
         return found
 
     async def producers(self, name: str) -> dict[BrokerNode, list[ClientConnection]]:
-        """Return who sends for a producer group, by broker; nothing if nobody does."""
+        """Return the connected producers of a group, by broker; empty if there are none."""
         found = {}
         for node in await self._cluster.masters():
             try:

@@ -38,7 +38,7 @@ class Offsets:
         self._cluster = cluster
 
     async def get(self, group: str, topic: str) -> list[QueueOffsets]:
-        """Return how far a group is on each queue of a topic."""
+        """Return the committed offset of a group on each queue of a topic."""
         found = []
         for queue in subscribe_queues(await self._cluster.route(topic), topic):
             api = await self._api(queue)

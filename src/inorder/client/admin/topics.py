@@ -280,7 +280,7 @@ class Topics:
         return await (await self._resizer(name)).status()
 
     async def abort_resize(self, name: str) -> TopicResize:
-        """Take a resize back that stands still because a broker is gone; keyed sends go on.
+        """Abort a resize that waits for a missing broker; keyed sends continue.
 
         The topic keeps its present queues, those of the broker that is gone among them. Its
         `away` names the brokers that could not be told: when one of them is back, call this again.

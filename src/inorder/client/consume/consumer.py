@@ -283,7 +283,7 @@ class Consumer:
         self._running().member.pause(queues)
 
     def resume(self, *queues: TopicQueue) -> None:
-        """Go on with these queues (default: with all)."""
+        """Resume these queues (default: all)."""
         self._running().member.resume(queues)
 
     def paused(self) -> tuple[TopicQueue, ...]:
@@ -291,12 +291,12 @@ class Consumer:
         return self._running().member.paused()
 
     def assignment(self) -> tuple[TopicQueue, ...]:
-        """Return the queues that are ours at the moment."""
+        """Return the queues that this consumer owns now."""
         holdings = self._running().member.holdings
         return tuple(sorted(queue for queue, holding in holdings.items() if holding.live))
 
     async def seek(self, queue: TopicQueue, to: Target) -> int:
-        """Go on with a queue elsewhere: an offset, a time, "beginning" or "end".
+        """Continue a queue at another offset: an offset, a time, "beginning" or "end".
 
         The handlers that run end before; the new offset is committed. Returns the offset. In a
         handler it does not wait for that.
@@ -307,7 +307,7 @@ class Consumer:
         return await self._running().seek(queue, to, wait=wait)
 
     async def commit(self) -> None:
-        """Save how far the group is now, without waiting for the next time that is done anyway."""
+        """Commit the finished messages now instead of at the next interval."""
         await self._running().member.committer.all()
 
     async def __aenter__(self) -> Consumer:

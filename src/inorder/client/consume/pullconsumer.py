@@ -383,7 +383,7 @@ class PullConsumer:
             fetcher.committed = offset
 
     async def committed(self, queue: TopicQueue) -> int | None:
-        """Return how far the group is; None if it never said."""
+        """Return the committed offset of the group; None if there is none."""
         api = await self._api(queue)
         try:
             return await api.query_offset(self._group, queue, set_zero_if_not_found=False)

@@ -217,7 +217,7 @@ class Producer:
         self._unheard = Unheard()
 
     async def start(self) -> None:
-        """Make ready to send; the first send does it as well. Connects to nobody yet."""
+        """Prepare to send, without connecting; the first send does it as well."""
         if self._closed:
             raise AlreadyClosed("this producer was closed; make a new one")
         await self._open()
@@ -324,7 +324,7 @@ class Producer:
         sequence: int | None = None,
         timeout: Duration | None = None,
     ) -> None:
-        """Write a message to its broker's connection and learn nothing of its fate.
+        """Write a message to the broker's connection without waiting for an answer.
 
         It keeps its place in the line of its queue. It may be lost without a word.
         """

@@ -50,13 +50,13 @@ class Lease(msgspec.Struct, frozen=True):
     lease_ms: int
     """How long a lease lasts without a renewal, 500 to 120,000."""
     grace_ms: int
-    """What is left of it when the connection that renewed it last is closed; at most the lease."""
+    """The rest of a lease when the connection that renewed it last closes; at most the lease."""
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Commit and give a queue back, in one request; answered when it is durable by the flush mode.
+    """Commit and release a queue in one request; answered when durable under the flush mode.
 
-    A repeat is answered like the first, as long as the broker remembers; else LEASE_LOST.
+    A repeated request gets the first answer while the broker remembers it, else LEASE_LOST.
     """
 
     CODE: ClassVar = ExtensionCode.RELEASE
@@ -70,13 +70,13 @@ class Release(msgspec.Struct, frozen=True):
     offset: int = -1
     """The offset to commit; -1 for none."""
     finished: str = ""
-    """What is finished above it."""
+    """The finished map above the offset."""
     number: int = 0
     """The number of this commit; it grows within an epoch."""
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """Commit queues under their epochs; it renews their leases. Body CommitBody, CommitAnswer."""
+    """Commit queues under their epochs and renew their leases; bodies CommitBody, CommitAnswer."""
 
     CODE: ClassVar = ExtensionCode.COMMIT
 
@@ -97,7 +97,7 @@ class Leases(msgspec.Struct, frozen=True):
 
 
 class LeaseFree(msgspec.Struct, frozen=True):
-    """Take a queue away from its owner, by an operator's order."""
+    """Force the release of a queue; for operators."""
 
     CODE: ClassVar = ExtensionCode.LEASE_FREE
 
@@ -107,7 +107,7 @@ class LeaseFree(msgspec.Struct, frozen=True):
 
 
 class LeaseFreeReply(msgspec.Struct, frozen=True):
-    """Who had it; empty if nobody did."""
+    """The former owner; empty if the queue had none."""
 
     holder: str
     epoch: int

@@ -19,10 +19,10 @@ from inorder.wire.shapes import I64, Body, Name, Natural, QueueId, answer_body, 
 
 
 class Park(msgspec.Struct, frozen=True):
-    """Set messages aside: each is stored in %PARK%group and counts as done, both or neither.
+    """Park messages: each is stored in %PARK%group and counts as done, both or neither.
 
-    The body is a ParkBody, the answer's a ParkAnswer. A message that is parked already is answered
-    like the first time.
+    The body is a ParkBody, the answer's a ParkAnswer. For a message that is already parked the
+    broker repeats the first answer.
     """
 
     CODE: ClassVar = ExtensionCode.PARK
@@ -36,9 +36,9 @@ class Park(msgspec.Struct, frozen=True):
 
 
 class ParkedKeys(msgspec.Struct, frozen=True):
-    """Ask for what an owner has to know of a queue: its parked keys; the body is a QueueParking.
+    """Ask for the parked keys of a queue; the body is a QueueParking.
 
-    The answer waits for what is being parked there.
+    The answer waits for pending writes of that queue.
     """
 
     CODE: ClassVar = ExtensionCode.PARKED_KEYS
@@ -69,22 +69,22 @@ class ParkedRead(msgspec.Struct, frozen=True):
     queue_id: Int32
     key: str
     after: int = -1
-    """Only those parked from behind this offset."""
+    """Only messages that were parked from a higher offset."""
     max_messages: Int32 = 32
     in_order: bool = False
-    """Of a redrive: none that has to wait for what is older."""
+    """For a redrive: no message that must wait for an older one."""
 
 
 class ParkedReadReply(msgspec.Struct, frozen=True):
-    """How many messages the key has, of which the body may hold the first ones only."""
+    """How many messages the key has; the body may hold only the first ones."""
 
     messages: int
 
 
 class Redrive(msgspec.Struct, frozen=True):
-    """Let the owners of queues handle parked keys again, or take that back; body KeyList.
+    """Request a redrive of parked keys, or cancel it; body KeyList.
 
-    The answer's fields say how many of the keys are parked here.
+    The answer says how many of the keys are parked at this broker.
     """
 
     CODE: ClassVar = ExtensionCode.REDRIVE
@@ -94,15 +94,16 @@ class Redrive(msgspec.Struct, frozen=True):
 
 
 class RedriveReply(msgspec.Struct, frozen=True):
-    """How many keys it was noted for."""
+    """For how many keys the broker recorded the request."""
 
     keys: Int32
 
 
 class Redriven(msgspec.Struct, frozen=True):
-    """Say what became of messages in a redrive; the body is a RedrivenBody.
+    """Report the results of a redrive; the body is a RedrivenBody.
 
-    `heir`: by the owner of the queue that the key has moved to, under no epoch of this queue.
+    `heir` is the wire name of "successor": the sender owns the queue that the key has moved to,
+    and has no epoch of this queue.
     """
 
     CODE: ClassVar = ExtensionCode.REDRIVEN
@@ -125,7 +126,7 @@ class RedrivenReply(msgspec.Struct, frozen=True):
 
 
 class Unpark(msgspec.Struct, frozen=True):
-    """Let a key go live, whose list ends at offset `end` and is empty; refused if it grew."""
+    """Make a key live whose list is empty up to offset `end`; refused if the list grew."""
 
     CODE: ClassVar = ExtensionCode.UNPARK
 
@@ -141,7 +142,7 @@ class Unpark(msgspec.Struct, frozen=True):
 
 
 class UnparkReply(msgspec.Struct, frozen=True):
-    """Whether the key is live now, if not `why`; versions as in RedrivenReply."""
+    """Whether the key is live now, and if not, `why`; versions as in RedrivenReply."""
 
     live: bool
     before: int
@@ -150,7 +151,7 @@ class UnparkReply(msgspec.Struct, frozen=True):
 
 
 class ParkedDrop(msgspec.Struct, frozen=True):
-    """Throw parked messages away, by an operator's order; the reason is kept. Body KeyList."""
+    """Drop parked messages; for operators. The broker keeps the reason. Body KeyList."""
 
     CODE: ClassVar = ExtensionCode.PARKED_DROP
 
@@ -161,16 +162,16 @@ class ParkedDrop(msgspec.Struct, frozen=True):
 
 
 class ParkedDropReply(msgspec.Struct, frozen=True):
-    """How many messages that were."""
+    """How many messages were dropped."""
 
     messages: Int32
 
 
 class ParkMove(msgspec.Struct, frozen=True):
-    """Install parked keys that come to queues of this broker by a resize; the body is a MoveBody.
+    """Install parked keys that a resize moves to queues of this broker; the body is a MoveBody.
 
-    Said by the broker of the old queue, which has marked them as moved, before the group gets any
-    message of the new key map.
+    The broker of the old queue marks the keys as moved and sends this request before the group
+    gets any message of the new key map version.
     """
 
     CODE: ClassVar = ExtensionCode.PARK_MOVE
@@ -180,7 +181,7 @@ class ParkMove(msgspec.Struct, frozen=True):
 
 
 class ParkMoveReply(msgspec.Struct, frozen=True):
-    """How many keys are here, and how many cannot come before their older list here is drained."""
+    """How many keys are here, and how many cannot move before their older list here is empty."""
 
     moved: Int32
     busy: Int32

@@ -29,10 +29,10 @@ from inorder.wire.fastjson import loads
 
 
 class ProducerHello(msgspec.Struct, frozen=True):
-    """Bind a producer to this connection; the first request on a connection, and alone.
+    """Bind a producer to this connection; the first request, before any send.
 
-    From its answer on, the sends of this producer over connections of lower incarnations are
-    refused. The answer carries the capability.
+    After its answer the broker refuses sends of this producer over connections of lower
+    incarnations. The answer carries the capability.
     """
 
     CODE: ClassVar = ExtensionCode.PRODUCER_HELLO
@@ -43,15 +43,15 @@ class ProducerHello(msgspec.Struct, frozen=True):
     memory: int = -1
     """`memory` of the answer to this producer's first hello to this broker; -1 in the first.
 
-    If the broker has forgotten producers since, and knows nothing of this one, it answers
-    PRODUCER_UNKNOWN: what was sent and not confirmed may be stored, and nobody can tell.
+    If the broker has forgotten producers since, and does not know this one, it answers
+    PRODUCER_UNKNOWN: the outcome of unconfirmed sends is unknown.
     """
     protocol: int = 1
-    """What this producer's sends say; see `PROTOCOL`."""
+    """The protocol of this producer; see `PROTOCOL`."""
 
 
 class ProducerHelloReply(msgspec.Struct, frozen=True):
-    """The broker speaks our protocol; `highest` is the incarnation that counts now."""
+    """The broker is an inorder broker; `highest` is the incarnation that may send."""
 
     inorder: int
     highest: int
@@ -60,7 +60,7 @@ class ProducerHelloReply(msgspec.Struct, frozen=True):
 
 
 class ProducerState(msgspec.Struct, frozen=True):
-    """Ask for the numbers of a producer on one queue."""
+    """Ask for the sequence numbers of a producer on one queue."""
 
     CODE: ClassVar = ExtensionCode.PRODUCER_STATE
 
@@ -70,7 +70,7 @@ class ProducerState(msgspec.Struct, frozen=True):
 
 
 class ProducerStateReply(msgspec.Struct, frozen=True):
-    """`expected`: the next number (anonymous; 0 if unknown). `last`: the last stored, -1 if none.
+    """`expected`: the next number (anonymous; 0 if unknown). `last`: the last stored, else -1.
 
     `known` is false if the broker has no state of this producer on this queue.
     """
@@ -89,7 +89,7 @@ class ProducerDrop(msgspec.Struct, frozen=True):
 
 
 class ProducerDropReply(msgspec.Struct, frozen=True):
-    """How many queues knew it."""
+    """On how many queues the producer was known."""
 
     queues: int
 

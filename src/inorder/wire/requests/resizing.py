@@ -17,9 +17,9 @@ from inorder.wire.extensions import ExtensionCode
 
 
 class ResizeDecide(msgspec.Struct, frozen=True):
-    """Decide the next version of a topic's map, at its first broker: the first one to ask wins.
+    """Decide the next version of a topic's map, at its first broker: the first plan wins.
 
-    The same request again is answered like the first. Another plan for that version is refused
+    A repeated request gets the first answer. Another plan for that version is refused
     with RESIZE_UNDER_WAY, one for another version with KEY_MAP_CHANGED.
     """
 
@@ -31,11 +31,11 @@ class ResizeDecide(msgspec.Struct, frozen=True):
     map: str
     """The new map as text."""
     without: str = ""
-    """Brokers of the present map that are gone for good, with `,` between them."""
+    """Brokers of the current map that are gone for good, comma-separated."""
 
 
 class ResizeStop(msgspec.Struct, frozen=True):
-    """Take no more sends of the present version, and note where each queue ends.
+    """Accept no more sends of the current version, and record where each queue ends.
 
     Answered when the log and the ends are on disk. Refused like RESIZE_DECIDE.
     """
@@ -49,20 +49,20 @@ class ResizeStop(msgspec.Struct, frozen=True):
     without: str = ""
     """As in RESIZE_DECIDE."""
     base: str = ""
-    """Of a topic's first map: how keys were placed before, as a map of version 0. Empty: the topic
-    is made by this request where it is not there, and nothing can be stored in it before it is
+    """For a topic's first map: how producers placed keys before, as a map of version 0. Empty: this
+    request creates the topic if it does not exist, and the topic stores nothing until it is
     opened."""
     perm: int = 6
-    """The permission of a topic that is made."""
+    """The permission of a new topic."""
     order: bool = False
     auto: bool = False
-    """A send makes it: refused with TOPIC_NOT_EXIST where topics are not made so."""
+    """A send creates the topic: refused with TOPIC_NOT_EXIST if the broker does not allow that."""
 
 
 class ResizeOpen(msgspec.Struct, frozen=True):
-    """Begin the next version: to be asked when every broker of the topic has stopped.
+    """Begin the next version; sent when every broker of the topic has stopped.
 
-    The first broker is asked last: so whoever finds it open knows that all are.
+    The first broker gets it last: if that broker is open, all are.
     """
 
     CODE: ClassVar = ExtensionCode.RESIZE_OPEN
@@ -71,13 +71,13 @@ class ResizeOpen(msgspec.Struct, frozen=True):
     plan_id: str
     version: int
     empty: bool = False
-    """Of a topic's first map: nothing was stored at any of its brokers before."""
+    """For a topic's first map: no broker of the topic has stored a message before."""
 
 
 class ResizeGo(msgspec.Struct, frozen=True):
-    """Let the next version be begun, at the topic's first broker, when all brokers have stopped.
+    """Make the resize final, at the topic's first broker, when all brokers have stopped.
 
-    Asked before the first RESIZE_OPEN: from then on the plan cannot be taken back.
+    Sent before the first RESIZE_OPEN. After it the plan cannot be withdrawn.
     """
 
     CODE: ClassVar = ExtensionCode.RESIZE_GO
@@ -88,9 +88,10 @@ class ResizeGo(msgspec.Struct, frozen=True):
 
 
 class ResizeWithdraw(msgspec.Struct, frozen=True):
-    """Take a plan back: sends of the present version are taken again, late requests refused.
+    """Withdraw a plan: the broker accepts sends of the current version again, and refuses late
+    requests of the plan.
 
-    Asked of the topic's first broker before all others; refused there after RESIZE_GO.
+    The topic's first broker gets it before all others, and refuses it after RESIZE_GO.
     """
 
     CODE: ClassVar = ExtensionCode.RESIZE_WITHDRAW
@@ -100,7 +101,7 @@ class ResizeWithdraw(msgspec.Struct, frozen=True):
 
 
 class ResizeStatus(msgspec.Struct, frozen=True):
-    """Ask what a broker knows of a topic's versions, and how far groups are."""
+    """Ask what a broker knows of a topic's versions and of the groups that read them."""
 
     CODE: ClassVar = ExtensionCode.RESIZE_STATUS
 
@@ -110,9 +111,9 @@ class ResizeStatus(msgspec.Struct, frozen=True):
 
 
 class ResizeRelease(msgspec.Struct, frozen=True):
-    """Let a group read a version: it is done with those before it, on all brokers.
+    """Let a group read a version, because it has finished the versions before on all brokers.
 
-    Refused with GROUP_NOT_DONE if it is not so here, unless an operator insists.
+    Refused with GROUP_NOT_DONE if the group has not finished here, unless `force` is set.
     """
 
     CODE: ClassVar = ExtensionCode.RESIZE_RELEASE
@@ -122,15 +123,15 @@ class ResizeRelease(msgspec.Struct, frozen=True):
     version: int
     force: bool = False
     term: int = 0
-    """How often the group was set back, as far as is known: refused if it was since."""
+    """Wire name of the rewind number: refused if the group was rewound since."""
 
 
 class ResizeRewind(msgspec.Struct, frozen=True):
-    """Give a group nothing of a topic: it was set back into a version that is past.
+    """Pause a group on a topic, because it was rewound into an older version.
 
-    Asked by one broker of the others, for the `term`-th time. Answered when that is on disk, and
-    all queues of the group are asked back from their owners. With `over` it may read again: it
-    rests at all brokers, and nobody handles what was given before.
+    One broker sends it to the others; `term` is the rewind number. A broker answers when the pause
+    is on disk and it has revoked all queues of the group. With `over` the group resumes: it is
+    paused at all brokers, and no consumer handles earlier deliveries any more.
     """
 
     CODE: ClassVar = ExtensionCode.RESIZE_REWIND
@@ -138,7 +139,7 @@ class ResizeRewind(msgspec.Struct, frozen=True):
     topic: str
     group: str
     version: int
-    """The version that it reads then, unless it reads an older one here."""
+    """The version that the group reads then, unless it reads an older one at this broker."""
     term: int
     over: bool = False
 

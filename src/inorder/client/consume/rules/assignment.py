@@ -73,7 +73,7 @@ class Average:
 
 
 class AverageByCircle:
-    """Dealt like cards."""
+    """Round-robin over the sorted members."""
 
     name = "AVG_BY_CIRCLE"
 
@@ -119,7 +119,7 @@ class ConsistentHash:
 
 
 class ByConfig:
-    """The queues that were configured, whoever else is there."""
+    """The configured queues, whatever other members there are."""
 
     name = "CONFIG"
 

@@ -84,7 +84,7 @@ class Outcome(Enum):
 
 
 class Retry(Exception):
-    """Raised by a handler: not now, again later, nothing overtakes it.
+    """Raised by a handler to be called again later with the same message; no message overtakes it.
 
     Without `after` the pause is the consumer's default. An ordered queue waits 10 ms to 30 s; a
     concurrent message goes to the retry topic with the shortest delay level that is long enough.
@@ -96,7 +96,7 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this message will never do, no further try.
+    """Raised by a handler that can never handle the message; there is no further attempt.
 
     It goes to the dead letters at once, with this text; with Park its key is parked. Only Block()
     without a number of attempts lets nothing leave its queue: there it is a failed attempt.
@@ -134,7 +134,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """After `attempts` further tries the message goes to `%DLQ%group`, and what follows goes on."""
+    """After `attempts` further attempts the message goes to `%DLQ%group`; the queue continues."""
 
     attempts: int = 16
 
@@ -144,11 +144,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """After `attempts` further tries the key is set aside, and the other keys go on.
+    """After `attempts` further attempts the key is parked, and the other keys continue.
 
-    Its later messages join it in their order, until somebody lets them be handled again (`inorder
-    redrive`) or drops them. `Retry` only makes the key wait and does not count as a try. Needs
-    order="key" and brokers of ours.
+    Its later messages join it in order, until an operator redrives (`inorder redrive`) or drops
+    them. `Retry` only makes the key wait and does not count as an attempt. Needs order="key" and
+    inorder brokers.
     """
 
     attempts: int = 5
