@@ -316,3 +316,15 @@ def test_fast_tests_do_not_sleep() -> None:
         if re.search(r"\btime\.sleep\(", path.read_text())
     ]
     assert sleepers == []
+
+
+def test_unit_tests_mirror_the_source() -> None:
+    """A unit test lies in the folder of the package that it tests."""
+    unit = ROOT / "tests" / "unit"
+    strange = [
+        str(path.relative_to(unit))
+        for path in sorted(unit.rglob("*"))
+        if path.is_dir() and path.name != "__pycache__" and path != unit / "kit"
+        if not (SOURCE / path.relative_to(unit)).is_dir()
+    ]
+    assert strange == []

@@ -166,7 +166,7 @@ MUTANTS = [
         _LEASES,
         "expires_ms = now_ms + decision.terms.lease_ms",
         "expires_ms = now_ms + decision.terms.lease_ms // 16",
-        "tests/unit/broker/state/test_lease_table.py",
+        "tests/unit/broker/leases/test_lease_rules.py",
     ),
     Mutant(
         "taken-away-at-once", "P2", "an operator's order gives the queue to the next at once",
@@ -187,7 +187,7 @@ MUTANTS = [
         _LEASES,
         "past is None or past.released or (past.owner, past.epoch) != (owner, epoch)",
         "past is None or (past.owner, past.epoch) != (owner, epoch)",
-        "tests/unit/broker/state/test_lease_table.py",
+        "tests/unit/broker/leases/test_lease_rules.py",
     ),
     # Over restarts.
     Mutant(
@@ -231,7 +231,7 @@ MUTANTS = [
         _STARTS,
         "waits=before.waits or self.may_have_lost",
         "waits=self.may_have_lost",
-        f"tests/unit/broker/test_starts.py {_OF_A_POWER_CUT}",
+        f"tests/unit/broker/leases/test_lease_storage.py {_OF_A_POWER_CUT}",
     ),
     Mutant(
         "start-not-counted", "A9", "epochs of two starts may be equal",
@@ -327,14 +327,14 @@ MUTANTS = [
         "inorder.broker.offsets.rules",
         'return last.finished if last is not None and last.offset == offset else ""',
         'return last.finished if last is not None else ""',
-        "tests/unit/broker/state/test_commit_maps.py",
+        "tests/unit/broker/offsets/test_commit_maps.py",
     ),
     Mutant(
         "commit-by-anybody", "A11", "a stock client commits although another one holds the queue",
         "inorder.broker.offsets.rules",
         "    if not may_commit:\n",
         "    if False:\n",
-        f"tests/unit/broker/state/test_commits.py {_IN_LEASES}"
+        f"tests/unit/broker/offsets/test_commit_rules.py {_IN_LEASES}"
         "test_a11_while_a_queue_is_leased_nobody_commits_without_the_epoch",
     ),
     Mutant(
@@ -379,7 +379,7 @@ MUTANTS = [
         "or (ordered and manner is not Manner.TOOL)\n",
         "\n",
         f"{SIM} {_IN_COMEBACKS}test_a_thawed_owner_commits_in_the_gap_before_the_next_lock "
-        "tests/unit/broker/state/test_commits.py",
+        "tests/unit/broker/offsets/test_commit_rules.py",
     ),
     Mutant(
         "order-is-forgotten-by-a-fold", "P4, A16", "a fold forgets which groups consumed in order",
@@ -394,7 +394,7 @@ MUTANTS = [
         "    if oneway or member or language in (LanguageCode.GO, LanguageCode.CPP):\n",
         "    if member:\n",
         f"{_IN_COMEBACKS}test_a_thawed_owner_commits_in_the_gap_before_the_next_lock "
-        "tests/unit/broker/state/test_commits.py",
+        "tests/unit/broker/offsets/test_commit_rules.py",
     ),
     Mutant(
         "commit-beyond-the-end", "P4, A16", "messages are committed that are not there",
@@ -417,7 +417,7 @@ MUTANTS = [
         _TENURE,
         "        return min(self.lease_ms, self.grace_ms)\n",
         "        return self.lease_ms\n",
-        f"tests/unit/client/test_lease_state.py {_IN_CONSUMERS}"
+        f"tests/unit/client/consume/rules/test_lease_requests.py {_IN_CONSUMERS}"
         "test_a10_no_handler_starts_when_the_lease_is_in_doubt",
     ),
     Mutant(
@@ -425,7 +425,7 @@ MUTANTS = [
         _TENURE,
         "        return self.locked and now_ms - self.lock_sent_ms <= self._trusted_ms\n",
         "        return self.locked\n",
-        "tests/unit/client/test_tenure_state.py",
+        "tests/unit/client/consume/rules/test_lease_state.py",
     ),
     Mutant(
         "goes-on-after-a-loss", "P2, O25", "a queue that was lost is not dropped",
@@ -440,7 +440,7 @@ MUTANTS = [
         "inorder.client.consume.rules.assignment",
         "    if tenure.is_waited_for(ordered=ordered):\n        return (Release.WAIT,)\n",
         "",
-        "tests/unit/client/test_rebalance_state.py",
+        "tests/unit/client/consume/rules/test_rebalance.py",
     ),
     Mutant(
         "context-of-the-caller", "P5", "the loop is woken in the context of whoever calls",
@@ -535,7 +535,7 @@ MUTANTS = [
         _PARKING,
         '        if joins and not parked:\n            return Verdict.LIVE, ""\n',
         "",
-        "tests/unit/broker/test_parking_state.py tests/property/test_parking_model.py",
+        "tests/unit/broker/parking/test_parking_rules.py tests/property/test_parking_model.py",
     ),
     Mutant(
         "parked-is-not-done", "P8, A8", "the next owner is not told what was parked",
@@ -586,14 +586,14 @@ MUTANTS = [
         _PARKING,
         "        if one.older:\n",
         "        if False:\n",
-        "tests/unit/broker/test_parking_state.py tests/integration/test_broker_parking.py",
+        "tests/unit/broker/parking/test_parking_rules.py tests/integration/test_broker_parking.py",
     ),
     Mutant(
         "moved-key-redriven-at-home", "P9, A8", "the owner of the old queue lets a moved key go",
         _PARKING,
         "        if not heir and one.moved_to is not None:\n",
         "        if False:\n",
-        "tests/unit/broker/test_parking_state.py tests/integration/test_broker_parking.py",
+        "tests/unit/broker/parking/test_parking_rules.py tests/integration/test_broker_parking.py",
     ),
     Mutant(
         "redriven-side-by-side", "P8, A8", "a key that is being redriven is redriven once more",
@@ -607,7 +607,7 @@ MUTANTS = [
         "inorder.client.consume.parking",
         "                return list(one.older) if one.moved else None\n",
         "                return list(one.older)\n",
-        "tests/unit/client/test_redriving_lists.py::"
+        "tests/unit/client/consume/rules/test_redriving_lists.py::"
         "test_a_pointer_to_a_queue_where_the_key_lives_drains_nothing_there "
         "tests/integration/test_resizing_parked.py::"
         "test_a_key_whose_owner_died_before_it_forgot_its_older_list_is_redriven",
@@ -679,7 +679,7 @@ MUTANTS = [
         "inorder.broker.resizing.rules",
         "one.term < term or one.version > version",
         "one.term > term",
-        "tests/unit/broker/state/test_rewinding_state.py::test_brokers_agree",
+        "tests/unit/broker/resizing/test_rewinding_rules.py::test_brokers_agree",
     ),
     Mutant(
         "rest-without-waiting", "P4, A11", "a replay begins beside what is still handled",
@@ -700,7 +700,7 @@ MUTANTS = [
         _RESIZING,
         "(before.rests or term < before.term)",
         "before.rests",
-        "tests/unit/broker/state/test_rewinding_state.py",
+        "tests/unit/broker/resizing/test_rewinding_rules.py",
     ),
     Mutant(
         "release-from-before-a-reset", "P9, A11", "one was done, was set back, and lets others go",
@@ -730,28 +730,28 @@ MUTANTS = [
         "inorder.broker.resizing.rules",
         "    if later and not begun:\n",
         "    if False:\n",
-        f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
+        f"tests/unit/broker/resizing/test_rewinding_rules.py {_STORIES}",
     ),
     Mutant(
         "newer-lists-do-not-block", "P8, P9, A11", "a group goes on, past what a replay has parked",
         "inorder.broker.resizing.rules",
         "    later = any(by > version for by in one.older.values()) or (\n",
         "    later = (\n",
-        f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
+        f"tests/unit/broker/resizing/test_rewinding_rules.py {_STORIES}",
     ),
     Mutant(
         "moved-by-any-version", "P8, P9, A11", "a key that moved later counts as moved before",
         "inorder.broker.resizing.rules",
         "        one.moved_to != to or one.moved_by not in (0, next_version)",
         "        one.moved_by < 0",
-        f"tests/unit/broker/state/test_rewinding_state.py {_STORIES}",
+        f"tests/unit/broker/resizing/test_rewinding_rules.py {_STORIES}",
     ),
     Mutant(
         "newer-lists-come-first", "P8, A11", "a redrive drains a list that is newer than its own",
         "inorder.broker.parking.rules",
         "        return [place for place, by in came if version is None or by <= version]\n",
         "        return [place for place, _ in came]\n",
-        "tests/unit/broker/test_parking_state.py",
+        "tests/unit/broker/parking/test_parking_rules.py",
     ),
     Mutant(
         "redriven-before-its-replay", "P8, A11", "a redrive does not wait for what comes again",
@@ -811,14 +811,14 @@ MUTANTS = [
         "inorder.client.consume.parking",
         "not view.wanted(()):\n            view.version = UNKNOWN\n",
         "not view.wanted(()):\n            pass\n",
-        f"tests/unit/client/test_redriving_lists.py {_STORIES}",
+        f"tests/unit/client/consume/rules/test_redriving_lists.py {_STORIES}",
     ),
     Mutant(
         "stop-forgets-the-plan", "A6", "a second plan is taken while one is under way",
         _RESIZING,
         "        raise _under_way(now.plan)\n    if plan.version",
         "        pass\n    if plan.version",
-        "tests/unit/broker/state/test_resizing_state.py",
+        "tests/unit/broker/resizing/test_resizing_rules.py",
     ),
     Mutant(
         "two-plans-are-decided", "P9, A6", "the last plan counts, not the first",
@@ -864,7 +864,7 @@ MUTANTS = [
         "inorder.client.rules.resizing",
         "    if not first.going:\n        return Go(name, plan)\n",
         "",
-        "tests/unit/client/test_resizing_steps.py",
+        "tests/unit/client/rules/test_resizing_steps.py",
     ),
     # Delays.
     Mutant(
@@ -897,7 +897,7 @@ MUTANTS = [
         "inorder.client.send.router",
         "        if not lane.drained or lane.held:\n            return\n",
         "",
-        "tests/unit/client/test_key_map_client.py::"
+        "tests/unit/client/send/test_key_map_client.py::"
         "test_a_message_stored_under_the_old_map_is_not_stored_again",
     ),
     Mutant(
@@ -949,7 +949,7 @@ MUTANTS = [
         "inorder.client.rules.keymaps",
         "                void.add(encoded)\n",
         "                left.add(encoded)\n",
-        "tests/unit/client/test_key_map_client.py::"
+        "tests/unit/client/send/test_key_map_client.py::"
         "test_a_map_of_a_name_server_that_no_broker_holds_is_void",
     ),
     Mutant(
@@ -987,7 +987,7 @@ MUTANTS = [
         "inorder.spark.ordered.outputs",
         "pa.array(range(at, at + count), pa.int64())",
         "found.column(SOURCES[3])",
-        "tests/unit/spark/test_row_numbers.py::"
+        "tests/unit/spark/ordered/test_row_numbers.py::"
         "test_a_row_of_a_message_that_waited_is_above_those_written_before",
     ),
     Mutant(
@@ -1060,7 +1060,7 @@ MUTANTS = [
         "            views.setdefault(wishes.get(topic), []).append(client_id)\n",
         "            if topic in wishes:\n"
         "                views.setdefault(wishes[topic], []).append(client_id)\n",
-        "tests/unit/broker/state/test_subscription_differences.py::"
+        "tests/unit/broker/groups/test_subscription_differences.py::"
         "test_topics_that_members_want_differently",
     ),
     Mutant(
@@ -1083,14 +1083,14 @@ MUTANTS = [
         "inorder.client.consume.messages",
         "        return Received(found, found[-1].offset + 1)\n",
         "        return Received(found, next_offset)\n",
-        "tests/unit/client/test_receiving.py::test_a_damaged_message_hides_none_before_it",
+        "tests/unit/client/consume/test_received_messages.py::test_a_damaged_message_hides_none_before_it",
     ),
     Mutant(
         "a-damaged-message-hides-others", "P8", "a damaged message fails the whole pull",
         "inorder.client.consume.messages",
         "    if found:\n        return Received",
         "    if not error:\n        return Received",
-        "tests/unit/client/test_receiving.py::test_a_damaged_message_hides_none_before_it",
+        "tests/unit/client/consume/test_received_messages.py::test_a_damaged_message_hides_none_before_it",
     ),
 ]  # fmt: skip
 

@@ -32,7 +32,7 @@ from inorder.wire.requests.pulls import (
     PULL_SUSPEND,
     parse_subscription,
 )
-from tests.unit.client.consuming import QUEUE, filled, locked, message, offsets
+from tests.unit.client.consume.consuming import QUEUE, filled, locked, message, offsets
 
 FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED = PullStatus
 

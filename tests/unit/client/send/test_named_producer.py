@@ -22,8 +22,8 @@ from inorder.model import Message, TopicQueue
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
 from inorder.wire.properties import parse
-from tests.unit.client.numbering import Numbering, numbered
 from tests.unit.client.scripted import Scripted, over_the_wire, refuse
+from tests.unit.client.send.numbering import Numbering, numbered
 
 SEND = RequestCode.SEND_MESSAGE_V2
 QUEUE = TopicQueue("t", "broker-a", 1)

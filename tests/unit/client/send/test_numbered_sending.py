@@ -24,8 +24,8 @@ from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
 from inorder.wire.header import Command
 from inorder.wire.properties import parse
 from tests.kit.simloop import SimLoop, run
-from tests.unit.client.numbering import Numbering, numbered, until
 from tests.unit.client.scripted import Scripted, over_the_wire, refuse, session, silence
+from tests.unit.client.send.numbering import Numbering, numbered, until
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

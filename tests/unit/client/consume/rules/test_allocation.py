@@ -27,7 +27,7 @@ from inorder.client.consume.rules.assignment import (
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
 
-TABLE = Path(__file__).parents[2] / "golden" / "consuming" / "allocations.json.xz"
+TABLE = Path(__file__).parents[4] / "golden" / "consuming" / "allocations.json.xz"
 CASES: list[dict[str, Any]] = msgspec.json.decode(lzma.decompress(TABLE.read_bytes()))
 NAMES = sorted({case["strategy"] for case in CASES})
 

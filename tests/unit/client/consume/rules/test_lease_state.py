@@ -12,7 +12,7 @@ from inorder.client.consume.rules.leases import (
     Phase,
     Tenure,
 )
-from tests.unit.client.consuming import QUEUE, locked
+from tests.unit.client.consume.consuming import QUEUE, locked
 
 
 @pytest.mark.parametrize(("age_ms", "valid"), [(0, True), (30_000, True), (30_001, False)])

@@ -17,7 +17,7 @@ from inorder.client.consume.rules.keyed import KeyedQueue
 from inorder.client.consume.rules.queue import FlowControl, Limits, ProcessQueue
 from inorder.model import TopicQueue
 from inorder.ordering.finished import SPAN_MAX, FinishedMap
-from tests.unit.client.consuming import message, offsets
+from tests.unit.client.consume.consuming import message, offsets
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
 

@@ -19,7 +19,7 @@ from inorder.client.consume.rules.commits import (
 from inorder.errors import ConfigError, RemoteProtocolError, UsageError
 from inorder.model import TopicQueue
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "consuming"
+GOLDEN = Path(__file__).parents[4] / "golden" / "consuming"
 ORDERS = TopicQueue("订单-orders", "broker-a", 0)
 THREE = {
     TopicQueue("%RETRY%g", 'broker "b"', 3): 0,

@@ -14,8 +14,8 @@ from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import ExtensionAnswer, ExtensionCode
 from inorder.wire.requests.sends import SendMessage
 from tests.kit.simloop import SimLoop, run
-from tests.unit.client.numbering import Numbering, numbered, until
 from tests.unit.client.scripted import QUEUES, refuse, session
+from tests.unit.client.send.numbering import Numbering, numbered, until
 
 SEND = RequestCode.SEND_MESSAGE_V2
 STATE = ExtensionCode.PRODUCER_STATE

@@ -12,7 +12,7 @@ from inorder.client.consume.rules.outcomes import (
     retry_copy,
 )
 from inorder.wire.names import DELAY_LEVELS_MS
-from tests.unit.client.consuming import message
+from tests.unit.client.consume.consuming import message
 
 
 def test_the_copy_knows_where_it_comes_from() -> None:

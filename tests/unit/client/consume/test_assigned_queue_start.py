@@ -11,7 +11,7 @@ from inorder.client.consume.queue import Holding
 from inorder.client.consume.rules.leases import DropReason, Tenure
 from inorder.client.consume.rules.queue import Limits
 from inorder.model import Subscription
-from tests.unit.client.consuming import QUEUE, filled
+from tests.unit.client.consume.consuming import QUEUE, filled
 
 
 def pause(holding: Holding) -> None:

@@ -13,8 +13,8 @@ from inorder.config import ClientConfig
 from inorder.errors import BatchIncomplete, NoPermission, PredecessorFailed, TooManyOutstanding
 from inorder.model import Message, SendReceipt
 from inorder.wire.codes import RequestCode, ResponseCode
-from tests.unit.client.numbering import Numbering, numbered
 from tests.unit.client.scripted import refuse, silence
+from tests.unit.client.send.numbering import Numbering, numbered
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE
 SMALL = ClientConfig(sends_waiting_max=50, batch_bytes_max=1000)

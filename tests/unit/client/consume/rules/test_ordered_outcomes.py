@@ -26,7 +26,7 @@ from inorder.client.consume.rules.outcomes import (
 )
 from inorder.client.consume.rules.queue import ProcessQueue
 from inorder.model import ReceivedMessage
-from tests.unit.client.consuming import QUEUE, filled, locked, offsets
+from tests.unit.client.consume.consuming import QUEUE, filled, locked, offsets
 
 SUCCESS, SUSPEND, COMMIT, ROLLBACK = Outcome
 

@@ -11,7 +11,7 @@ from inorder.client.consume.rules.queue import (
     Limits,
     ProcessQueue,
 )
-from tests.unit.client.consuming import filled, message, offsets
+from tests.unit.client.consume.consuming import filled, message, offsets
 
 MIB = 1024 * 1024
 

@@ -24,7 +24,7 @@ from inorder.client.consume.rules.outcomes import (
     tells_loop,
 )
 from inorder.client.consume.rules.queue import ProcessQueue
-from tests.unit.client.consuming import QUEUE, filled, message, offsets
+from tests.unit.client.consume.consuming import QUEUE, filled, message, offsets
 
 
 def tenure() -> Tenure:
