@@ -168,7 +168,7 @@ def play(
 
     if not stock:
         return run(main, seed)
-    with patch("inorder.wire.extensions.CAPABILITY", "stock"):
+    with patch("inorder.broker.groups.handlers.CAPABILITY", "stock"):
         return run(main, seed)
 
 

@@ -169,7 +169,7 @@ def park_without_keys() -> None:
 
 
 def park_on_rocketmq() -> None:
-    with patch("inorder.wire.extensions.CAPABILITY", "stock"), running() as broker:
+    with patch("inorder.broker.groups.handlers.CAPABILITY", "stock"), running() as broker:
         send(broker.namesrv)
         consumer = inorder.Consumer(broker.namesrv, group="billing")
         consumer.on("orders", order="key", on_failure=inorder.Park())(print)

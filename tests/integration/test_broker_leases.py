@@ -807,7 +807,7 @@ def test_an_operator_takes_a_queue_away() -> None:
 
 def test_leases_are_listed_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """With holder, epoch, age, who waits, and whether the connection is there."""
-    monkeypatch.setattr("inorder.wire.requests.leases.PAGE_MAX", 2)
+    monkeypatch.setattr("inorder.broker.leases.handlers.PAGE_MAX", 2)
 
     async def scenario() -> None:
         async with group("a", "b", messages=1) as (rig, _, a, b):
