@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.sends.service import HotPath
+from inorder.broker.sends.service import FastSends
 from inorder.broker.ticks import Answers
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, StoreConfig
@@ -86,7 +86,7 @@ def bulk_body(first: int, count: int = BULK) -> bytes:
     return b"".join(items)
 
 
-def rig(folder: Path) -> tuple[Any, HotPath, ProducerTable[Any]]:
+def rig(folder: Path) -> tuple[Any, FastSends, ProducerTable[Any]]:
     """Return a store, a hot path over it and its producers, without a network."""
     clock = SystemClock()
     config = BrokerConfig(data=str(folder), store=StoreConfig())
@@ -97,7 +97,7 @@ def rig(folder: Path) -> tuple[Any, HotPath, ProducerTable[Any]]:
         resizing=SimpleNamespace(places=SimpleNamespace(send_version=lambda _: "")),
     )  # fmt: skip
     store.companions.append(broker.producers)
-    hot = HotPath(broker)
+    hot = FastSends(broker)
     for queue_id in range(8):
         hot.target("Bench", queue_id)
     return store, hot, broker.producers
@@ -149,7 +149,7 @@ def measure(folder: Path) -> dict[str, float]:
     return {name: seconds * 1e6 for name, seconds in best.items()}
 
 
-def _send(store: Any, hot: HotPath, connection: Any, headers: list[bytes]) -> float:
+def _send(store: Any, hot: FastSends, connection: Any, headers: list[bytes]) -> float:
     started = time.perf_counter()
     for at in range(0, MESSAGES, PER_TICK):
         answers = Answers(connection, 1794715657300)
@@ -163,7 +163,7 @@ def _send(store: Any, hot: HotPath, connection: Any, headers: list[bytes]) -> fl
 
 
 def _batches(
-    store: Any, hot: HotPath, connection: Any, header: bytes, bodies: list[bytes]
+    store: Any, hot: FastSends, connection: Any, header: bytes, bodies: list[bytes]
 ) -> float:
     started = time.perf_counter()
     for at in range(0, len(bodies), 4):

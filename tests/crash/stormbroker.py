@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from inorder.broker.leases.service import Leasing
+from inorder.broker.leases.service import LeaseService
 from inorder.checker import Granted, queue_name
 from inorder.checker.events import write_history
 from inorder.cli import main
@@ -22,9 +22,9 @@ from inorder.model import TopicQueue
 def watch(path: str) -> None:
     """Let grants be written to a file."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    lease = Leasing.lease
+    lease = LeaseService.lease
 
-    def noted(self: Leasing, group: str, owner: Any, *rest: Any) -> Any:
+    def noted(self: LeaseService, group: str, owner: Any, *rest: Any) -> Any:
         answer = lease(self, group, owner, *rest)
         at_ns = time.monotonic_ns()
         for grant in answer.granted:
@@ -34,7 +34,7 @@ def watch(path: str) -> None:
                 os.write(file, "".join(f"{line}\n" for line in write_history([event])).encode())
         return answer
 
-    Leasing.lease = noted  # type: ignore[method-assign]
+    LeaseService.lease = noted  # type: ignore[method-assign]
 
 
 def client_name(client_id: str) -> str:

@@ -51,7 +51,7 @@ def test_the_flush_of_everything_waits_for_the_sync_of_a_send(
             monkeypatch.setattr(CommitLog, "sync", sync)
             send = asyncio.ensure_future(rig.send(b"message"))
             await until(began.is_set)
-            rig.broker.keeping._flush_all()
+            rig.broker.housekeeping._flush_all()
             assert (await send).code == 0
             await until(lambda: calls >= calls_before + 2)
 

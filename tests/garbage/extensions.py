@@ -121,28 +121,28 @@ def _texts(honest: Plain, size_bytes: int) -> Iterator[tuple[str, bytes]]:
     shown = json.dumps(first).encode()
     key = name.encode()
 
-    def holding(text: bytes) -> bytes:
+    def assigned(text: bytes) -> bytes:
         return b'{"%b":%b}' % (key, text)
 
     def filled(item: bytes) -> bytes:
-        return holding(b"[" + (item + b",") * (size_bytes // (len(item) + 1)) + item + b"]")
+        return assigned(b"[" + (item + b",") * (size_bytes // (len(item) + 1)) + item + b"]")
 
     yield from {
         "nothing": b"", "no JSON": b"\x00\x01\x02", "null": b"null", "a number": b"7",
         "a text": b'"x"', "a list": b"[]", "an empty object": b"{}",
-        "cut": holding(b"[" + shown)[:-2], "deep list": b"[" * 500_000,
-        "deep items": holding(b"[" * 500_000), "deep object": b'{"a":' * 200_000,
-        "deep behind": b'{"x":' + b"[" * 500_000, "wrong UTF-8": holding(b'[["\xff\xfe",0,0]]'),
-        "lone surrogate": holding(b'[["\\ud800",0,0]]'), "NaN": holding(b"[NaN]"),
-        "items null": holding(b"null"), "items a text": holding(b'"x"'),
-        "items an object": holding(b"{}"), "no items": holding(b"[]"),
-        "an item null": holding(b"[null]"), "an item empty": holding(b"[[]]"),
-        "an item a number": holding(b"[1]"), "an item of texts": holding(b'[["a","b","c","d"]]'),
-        "many items": holding(b"[" + b",".join([shown] * 5000) + b"]"),
+        "cut": assigned(b"[" + shown)[:-2], "deep list": b"[" * 500_000,
+        "deep items": assigned(b"[" * 500_000), "deep object": b'{"a":' * 200_000,
+        "deep behind": b'{"x":' + b"[" * 500_000, "wrong UTF-8": assigned(b'[["\xff\xfe",0,0]]'),
+        "lone surrogate": assigned(b'[["\\ud800",0,0]]'), "NaN": assigned(b"[NaN]"),
+        "items null": assigned(b"null"), "items a text": assigned(b'"x"'),
+        "items an object": assigned(b"{}"), "no items": assigned(b"[]"),
+        "an item null": assigned(b"[null]"), "an item empty": assigned(b"[[]]"),
+        "an item a number": assigned(b"[1]"), "an item of texts": assigned(b'[["a","b","c","d"]]'),
+        "many items": assigned(b"[" + b",".join([shown] * 5000) + b"]"),
         "very many items": filled(shown), "very many numbers": filled(b"1"),
         "very many lists": filled(b"[]"), "very many texts": filled(b'""'),
         "twice the same name": b'{"%b":[],"%b":[%b]}' % (key, key, shown),
-        "one long text": holding(b'"' + b"x" * size_bytes + b'"'),
+        "one long text": assigned(b'"' + b"x" * size_bytes + b'"'),
     }.items()  # fmt: skip
     if not isinstance(first, list):
         return

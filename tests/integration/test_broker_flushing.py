@@ -153,7 +153,7 @@ def test_full_disk_refuses_writes_while_reads_go_on_and_writes_come_back() -> No
             assert again.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert bodies(await rig.pull()) == [b"before"]
             files.heal()
-            rig.broker.keeping._look_at_disk()
+            rig.broker.housekeeping._look_at_disk()
             answer = await rig.send(b"after")
             assert (answer.code, answer.fields["queueOffset"]) == (0, "1")
             assert bodies(await rig.pull()) == [b"before", b"after"]
@@ -216,7 +216,7 @@ def test_a_deleted_topic_is_gone_for_good_when_that_is_answered() -> None:
             for number in range(5):
                 await rig.send(b"old%d" % number)
             rig.broker.store.housekeep(0)
-            under_way = asyncio.ensure_future(rig.broker.keeping.flush_now())
+            under_way = asyncio.ensure_future(rig.broker.housekeeping.flush_now())
             await asyncio.sleep(0)
             assert (await rig.ask(215, {"topic": "Orders"})).code == 0
             assert under_way.done()

@@ -55,7 +55,7 @@ async def stock_commit(rig: Rig, offset: int) -> None:
 
 def spoil(rig: Rig, operation: str, error: int, *, kept: int = 0) -> None:
     """Let the next such operation on the journal fail; the other files are left alone."""
-    file: Any = rig.broker.owners_file.journal._file
+    file: Any = rig.broker.lease_journal.journal._file
     real = getattr(file, operation)
 
     def fail(data: bytes = b"", position: int = 0) -> None:
@@ -142,7 +142,7 @@ def test_who_was_late_and_alone_goes_on() -> None:
                 a.pull,
             ):
                 clock.advance(2 * LEASE_MS)
-                await rig.broker.lease_clock.look()
+                await rig.broker.lease_expiry.look()
                 assert rig.broker.leases.get(GROUP, QUEUES[0]) is None
                 await act()
                 lease = rig.broker.leases.get(GROUP, QUEUES[0])
@@ -215,7 +215,7 @@ def test_a10_a_late_loop_reads_renewals_before_it_expires_anything(
             from_b = asyncio.create_task(b.lease(0, epoch=0))
             from_a = asyncio.create_task(a.lease(0))
             await asyncio.sleep(0)
-            await rig.broker.lease_clock.look()
+            await rig.broker.lease_expiry.look()
             assert (await from_b).refused, "a's renewal was there when b was answered"
             assert not (await from_a).refused
             assert expired == []
@@ -231,7 +231,7 @@ def test_a10_what_is_in_the_socket_is_read_before_the_timer_counts() -> None:
             await a.take()
             clock.advance(LEASE_MS)
             renewing = asyncio.create_task(a.lease(0))
-            await rig.broker.lease_clock.look()
+            await rig.broker.lease_expiry.look()
             assert rig.broker.leases.get(GROUP, QUEUES[0]) is not None
             assert not (await renewing).granted[0].fresh
 
@@ -326,7 +326,7 @@ def test_a11_a_reset_of_a_free_queue_ends_the_claim_of_its_last_owner() -> None:
         async with group("a", files=files, clock=clock, stop=False) as (rig, _, a):
             await a.take()
             clock.advance(2 * LEASE_MS)
-            await rig.broker.lease_clock.look()
+            await rig.broker.lease_expiry.look()
             reset = {"topic": TOPIC, "group": GROUP, "queueId": "0", "offset": "2",
                      "timestamp": "-1", "isForce": "true"}  # fmt: skip
             assert (await rig.ask(222, reset)).code == 0
@@ -404,7 +404,7 @@ def test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow(seed: int) ->
             files = files.kill()
         async with running(files, clock=clock) as rig, ours(rig, "a") as (a,):
             clock.advance(100)
-            await rig.broker.lease_clock.look()
+            await rig.broker.lease_expiry.look()
             assert (await a.take()).epoch > epochs[0]
 
     play(scenario)
@@ -420,9 +420,9 @@ def test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_heir(s
     async def scenario() -> None:
         clock, files = FakeClock(), FakeFiles()
         async with group("a", "b", files=files, clock=clock, stop=False) as (rig, _, a, b):
-            await rig.broker.keeping.flush_now()
+            await rig.broker.housekeeping.flush_now()
             await a.take()
-            rig.broker.owners_file.journal.plan_sync()()
+            rig.broker.lease_journal.journal.plan_sync()()
             clock.advance(LEASE_MS)
             await b.take()
             epochs = dict(a.epochs), dict(b.epochs)
@@ -439,7 +439,7 @@ def test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_heir(s
                 assert (await one.release(5)).code == LOST
             assert stored(rig) == -1
             clock.advance(LEASE_MS)
-            await rig.broker.lease_clock.look()
+            await rig.broker.lease_expiry.look()
             for one in (a, b):
                 assert (await one.refused()).holder == ""
             assert (await b.take()).epoch > max(epochs[0][0], epochs[1][0])
@@ -567,7 +567,7 @@ def test_under_sync_flush_a_queue_is_free_when_its_release_is_on_disk() -> None:
             await send(rig, 1)
             await a.take()
             waiting: list[Callable[[], None]] = []
-            plan = rig.broker.owners_file.journal.plan_sync
+            plan = rig.broker.lease_journal.journal.plan_sync
             gate = asyncio.Event()
             loop = asyncio.get_running_loop()
 
@@ -581,13 +581,13 @@ def test_under_sync_flush_a_queue_is_free_when_its_release_is_on_disk() -> None:
                 waiting.append(wait)
                 return wait
 
-            rig.broker.owners_file.journal.plan_sync = slow  # type: ignore[method-assign]
+            rig.broker.lease_journal.journal.plan_sync = slow  # type: ignore[method-assign]
             releasing = asyncio.create_task(a.release(1))
             await until(lambda: bool(waiting))
             assert (await b.refused()).holder == "a"
             gate.set()
             assert (await releasing).code == 0
-            rig.broker.owners_file.journal.plan_sync = plan  # type: ignore[method-assign]
+            rig.broker.lease_journal.journal.plan_sync = plan  # type: ignore[method-assign]
             await b.take()
 
     play(scenario)
@@ -685,9 +685,9 @@ def test_a1_what_was_committed_beyond_a_lost_tail_is_not_skipped_later(seed: int
         files = FakeFiles()
         store = replace(SMALL, flush_interval_ms=60_000)
         async with group("a", messages=4, files=files, store=store, stop=False) as (rig, _, a):
-            await rig.broker.keeping.flush_now()
+            await rig.broker.housekeeping.flush_now()
             await a.take()
-            synced = rig.broker.owners_file.journal.plan_sync()
+            synced = rig.broker.lease_journal.journal.plan_sync()
             await send(rig, 4)
             assert await a.commit(6, "6:2")
             await asyncio.get_running_loop().run_in_executor(None, synced)
@@ -725,9 +725,9 @@ def test_a5_a_log_that_somebody_made_shorter_begins_a_generation() -> None:
             await a.take()
             assert await a.commit(8, number=1)
             record = lease_records.Commit(GROUP, TOPIC, 0, 8, 1 << 40, a.epochs[0], 2, "")
-            rig.broker.owners_file.write([record])
+            rig.broker.lease_journal.write([record])
         async with running(files.kill(), clock=FakeClock()) as rig:
-            assert rig.broker.leasing.chapters(TOPIC, 0)[-1] == Chapter(8, 0, 1)
+            assert rig.broker.lease_service.chapters(TOPIC, 0)[-1] == Chapter(8, 0, 1)
 
     play(scenario)
 
@@ -741,7 +741,7 @@ def test_offsets_are_saved_only_when_the_log_is_on_disk() -> None:
         async with group("a", files=files, store=store, stop=False) as (rig, _, a):
             await a.take()
             assert await a.commit(8)
-            await rig.broker.keeping.save_offsets_now()
+            await rig.broker.housekeeping.save_offsets_now()
             log = rig.broker.store.log
             assert log.durable_position == log.end_position
 
@@ -760,9 +760,9 @@ def test_a_journal_that_has_grown_is_folded(monkeypatch: pytest.MonkeyPatch) -> 
             for number in range(200):
                 await a.commit(min(number // 25, 7))
             await b.release(queue=3)
-            journal = rig.broker.owners_file.journal
+            journal = rig.broker.lease_journal.journal
             before = journal.size
-            folding = asyncio.create_task(rig.broker.owners_file.fold())
+            folding = asyncio.create_task(rig.broker.lease_journal.fold())
             states = []
             while not folding.done():
                 with suppress(RuntimeError):  # a thread has changed it just now
@@ -883,7 +883,7 @@ def test_a_frozen_member_is_not_listed_until_it_speaks() -> None:
             clock.advance(LEASE_MS - 1)
             await b.lease()
             clock.advance(1)
-            await rig.broker.lease_clock.look()
+            await rig.broker.lease_expiry.look()
             await until(lambda: bool(b.notices))
             assert await b.members() == ["b"]
             b.notices.clear()
@@ -926,7 +926,7 @@ def test_a_deleted_topic_leaves_nothing_and_begins_in_a_new_generation() -> None
             assert grant.chapters == [Chapter(0, 0, 1)]
         async with running(files.kill(), clock=FakeClock()) as rig, ours(rig, "b") as (b,):
             assert stored(rig) == -1
-            (found,) = rig.broker.leasing.chapters(TOPIC, 0)
+            (found,) = rig.broker.lease_service.chapters(TOPIC, 0)
             assert found == Chapter(0, 0, 1)
             assert (await b.refused()).holder == "a"
 

@@ -269,7 +269,7 @@ def test_what_a_power_cut_took_was_not_parked() -> None:
         files = FakeFiles()
         async with running(files, stop=False) as rig:
             client = Client(rig)
-            rig.broker.keeping.log_synced = not_yet  # type: ignore[method-assign]
+            rig.broker.housekeeping.log_synced = not_yet  # type: ignore[method-assign]
             await client.send(4)
             await client.park(0, error="no")
             await save(rig)
@@ -352,7 +352,7 @@ def test_a_full_disk_parks_nothing() -> None:
                 await client.park(1)
             assert state(rig) == known
             files.heal()
-            rig.broker.keeping._look_at_disk()
+            rig.broker.housekeeping._look_at_disk()
             assert await client.park(1) == "parked"
 
     asyncio.run(scene())

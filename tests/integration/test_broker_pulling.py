@@ -149,7 +149,7 @@ def test_held_pull_ends_at_its_deadline(others: int, code: int, following: str) 
             if others:  # the deadline comes behind them, however long they took
                 assert not pull.done()
                 clock.advance(hold_ms)
-                rig.broker.keeping._expire_waits()
+                rig.broker.housekeeping._expire_waits()
             answer = await pull
             assert (answer.code, answer.fields["nextBeginOffset"]) == (code, following)
 

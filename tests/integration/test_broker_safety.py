@@ -130,7 +130,7 @@ def test_a_failed_sync_of_an_own_file_stops_all_until_it_is_written_anew(
             await breaks(rig, a)
             await until_true(lambda: rig.broker.safety.broken)
             await asyncio.sleep(1.5)  # timers go by: nothing may say that all is well again
-            rig.broker.keeping._look_at_disk()
+            rig.broker.housekeeping._look_at_disk()
             assert not rig.broker.writable
             assert (await rig.send(b"no")).code == REFUSED
             assert await lease_code(a, 0, a.epochs[0]) == REFUSED, "a renewal"
@@ -183,7 +183,7 @@ def test_a_sync_that_works_again_does_not_heal_by_itself() -> None:
             spoil(files, "sync", "owners.*")
             assert await commit_code(a, 5) == REFUSED
             files.heal()
-            before = rig.broker.owners_file.journal.folder
+            before = rig.broker.lease_journal.journal.folder
             names = set(files.listdir(before))
             assert await commit_code(a, 5) == REFUSED, "no sync of the same file counts"
             clock.advance(lease_storage.HEAL_RETRY_MS)
@@ -213,7 +213,7 @@ def test_a_journal_in_doubt_is_written_anew_at_a_stop() -> None:
             files.heal()
         async with running(files.crash(Random(1)), store=SYNC, clock=FakeClock()) as rig:
             assert rig.broker.offsets.query(GROUP, TOPIC, 0) == 5
-            assert not rig.broker.owners_file.start.may_have_lost
+            assert not rig.broker.lease_journal.start.may_have_lost
 
     play(scenario)
 
@@ -233,7 +233,7 @@ def test_a_full_disk_at_a_write_is_tried_again(caplog: pytest.LogCaptureFixture)
             assert (await rig.send(b"goes on")).code == 0
             files.heal()
             assert await commit_code(a, 4) == 0
-            assert rig.broker.owners_file.journal._number <= 2
+            assert rig.broker.lease_journal.journal._number <= 2
         assert not lines(caplog, logging.CRITICAL)
 
     play(scenario)
@@ -274,7 +274,7 @@ def test_a_log_that_failed_says_so_once(caplog: pytest.LogCaptureFixture) -> Non
             await until_true(lambda: not rig.broker.writable)
             await asyncio.sleep(1.2)
             files.heal()
-            rig.broker.keeping._look_at_disk()
+            rig.broker.housekeeping._look_at_disk()
             assert (await rig.send(b"three")).code == REFUSED
             assert (await rig.pull(queueOffset="0")).code == 0
 
@@ -296,9 +296,9 @@ def test_no_descriptor_is_no_failed_sync(caplog: pytest.LogCaptureFixture) -> No
             await until_true(lambda: bool(rig.broker.store.queues.queue_files.unsynced))
             spoil(files, "sync", "consumequeue/*/*/*", errno.EMFILE)
             with pytest.raises(Exception, match="Too many open files"):
-                await rig.broker.keeping.flush_now()
+                await rig.broker.housekeeping.flush_now()
             files.heal()
-            rig.broker.keeping._flush_all()  # its timer rings, though nothing more has come
+            rig.broker.housekeeping._flush_all()  # its timer rings, though nothing more has come
             store = rig.broker.store
             await until_true(lambda: store.flushed_position == store.log.end_position)
             fault = spoil(files, "sync", "commitlog/*", errno.EMFILE)

@@ -22,7 +22,7 @@ from inorder.client.api import BrokerApi
 from inorder.client.consume.assignment import Member
 from inorder.client.consume.consumer import Consumer
 from inorder.client.consume.leases import Leases
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.release import Releaser
 from inorder.client.consume.rules import leases
 from inorder.client.consume.rules.assignment import AverageByCircle
@@ -231,7 +231,7 @@ def test_who_trusts_a_lock_for_ever_is_found_out(
         monkeypatch.setattr(leases, "LOCK_TRUSTED_MS", 1 << 40)
         monkeypatch.setattr(leases.Terms, "trusted_ms", 1 << 40)
         monkeypatch.setattr(leases.Terms, "renew_ms", 333)
-        monkeypatch.setattr(Holding, "doubt", lambda self, now_ms: None)
+        monkeypatch.setattr(AssignedQueue, "doubt", lambda self, now_ms: None)
 
     async def story(kit: Kit) -> Report:
         crew = Crew(kit, handler_seconds=2)
@@ -261,10 +261,10 @@ def test_who_unlocks_before_the_commit_is_found_out(
     if planted:
         commit, leased_release = Releaser._last_commit, Leases.release
 
-        async def unlock_first(self, holding, steps):
-            await self._locks.release(holding.queue)
+        async def unlock_first(self, assigned, steps):
+            await self._locks.release(assigned.queue)
             await asyncio.sleep(0.05)
-            return await commit(self, holding, steps)
+            return await commit(self, assigned, steps)
 
         async def release_first(self, queue, epoch, last):
             await leased_release(self, queue, epoch, None)

@@ -281,7 +281,7 @@ def test_only_a_queue_whose_end_is_not_certain_gets_a_new_generation() -> None:
         end = store.queue(TOPIC, 1).next_offset
         await restart(kit, damage, clean=False)
         broker = kit.cluster.broker
-        generation = broker.owners_file.start.now.generation
+        generation = broker.lease_journal.start.now.generation
         assert generation > 0
         assert broker.generations.of(TOPIC, 0) == [(0, 0), (10, generation)]
         assert broker.generations.of(TOPIC, 1) == [(0, 0)]
@@ -311,7 +311,7 @@ def test_a_changed_file_of_offsets_skips_nothing(clean: bool) -> None:
         sent = await send(kit, 0, 20)
         await kit.until(lambda: committed(kit) == 20)
         await asyncio.sleep(12)
-        kit.cluster.broker.keeping.cancel()
+        kit.cluster.broker.housekeeping.cancel()
         await consumer.close()
         sent += await send(kit, 20, 20)
         await restart(kit, damage, clean=clean)
@@ -334,11 +334,11 @@ def test_offsets_on_disk_count_after_a_power_cut_that_took_the_journal() -> None
         await send(kit, 0, 10)
         await kit.until(lambda: committed(kit) == 10)
         broker = kit.cluster.broker
-        await broker.owners_file.fold()  # this is on disk, what follows need not be
+        await broker.lease_journal.fold()  # this is on disk, what follows need not be
         await send(kit, 10, 10)
         await kit.until(lambda: committed(kit) == 20)
-        await broker.keeping.flush_now()
-        await broker.keeping.save_offsets_now()
+        await broker.housekeeping.flush_now()
+        await broker.housekeeping.save_offsets_now()
         kit.cluster.cut_power()
         await kit.cluster.start_broker()
         assert not [one for one in losses(kit) if "consumerOffset.json is damaged" in one]

@@ -126,7 +126,7 @@ def test_an_owner_that_renews_has_its_whole_lease_from_the_next_start_on(
                     lease_ms = LEASE_MS - 1000 * (how != "lease")
                     assert (await a.lease(0, lease_ms=lease_ms)).granted
                 if fold:
-                    await rig.broker.owners_file.fold()
+                    await rig.broker.lease_journal.fold()
             flapping.clock.advance(100)
 
         await flapping.life(renew)
@@ -163,11 +163,11 @@ def test_what_is_no_renewal_keeps_the_deadline(how: str) -> None:
         async def act(rig: Rig, b: Ours) -> None:
             flapping.clock.advance(EVERY_MS)
             if how == "fold":
-                await rig.broker.owners_file.fold()
+                await rig.broker.lease_journal.fold()
             elif how == "reset":
-                rig.broker.ownership.reset(GROUP, QUEUES[0].topic, {0: 2})
+                rig.broker.lock_service.reset(GROUP, QUEUES[0].topic, {0: 2})
             else:
-                assert rig.broker.ownership.recall(GROUP, QUEUES[0].topic, 0)
+                assert rig.broker.lock_service.recall(GROUP, QUEUES[0].topic, 0)
 
         await flapping.life(act)
         assert await flapping.waited_ms() == LEASE_MS - EVERY_MS
@@ -183,7 +183,7 @@ def test_a_queue_taken_away_is_free_when_its_owners_trust_has_ended() -> None:
         await owned(flapping)
 
         async def take_away(rig: Rig, b: Ours) -> None:
-            assert rig.broker.ownership.take_away(GROUP, QUEUES[0].topic, 0)[0] == "a"
+            assert rig.broker.lock_service.take_away(GROUP, QUEUES[0].topic, 0)[0] == "a"
 
         await flapping.life(take_away)
         assert await flapping.waited_ms() == 1000
@@ -251,7 +251,7 @@ def test_a_renewal_that_cannot_be_written_down_is_refused(
                 lock = LockBatchBody(s.name, GROUP, (QUEUES[1],))
                 flapping.clock.advance(EVERY_MS)
                 with monkeypatch.context() as patch:
-                    patch.setattr(rig.broker.owners_file.journal, "append", full)
+                    patch.setattr(rig.broker.lease_journal.journal, "append", full)
                     pull = pull_fields(queueId="0", epoch=str(epochs[0]), sysFlag="0")
                     for answer in (
                         await a.ask(11, pull),

@@ -67,14 +67,16 @@ class Attack:
                 if not life:
                     for queue in range(QUEUE_COUNT):
                         await send(self.rig, MESSAGES, queue=queue)
-                    await self.rig.broker.keeping.flush_now()  # the log is not what is lost here
+                    await (
+                        self.rig.broker.housekeeping.flush_now()
+                    )  # the log is not what is lost here
                 for one in mine:
                     one.epochs = self.epochs.setdefault(one.name, {})
                     one.number = self.numbers.get(one.name, 0)
                 self.compare("the start")
                 for _ in range(self.draw.choice(STEPS)):
                     await self.step(mine, theirs)
-                self.rig.broker.owners_file.flush()  # stock clients' commits are, within a second
+                self.rig.broker.lease_journal.flush()  # stock clients' commits are, within a second
                 for one in mine:
                     self.numbers[one.name] = one.number
             self.end_life()
@@ -133,9 +135,9 @@ class Attack:
                 self.clock.advance(
                     self.draw.choice((50, 400, 900, 1500, 2500, 2500, LEASE_MS, 31_000))
                 )
-                await self.rig.broker.lease_clock.look()
+                await self.rig.broker.lease_expiry.look()
             case "fold":
-                await self.rig.broker.owners_file.fold()
+                await self.rig.broker.lease_journal.fold()
             case "reset":
                 may_lower = True
                 order = ResetOffset(TOPIC, GROUP, 0, queue_id=queue, offset=self.low())
@@ -145,7 +147,7 @@ class Attack:
                 may_lower = True
                 await self.rig.ask(15, self.fields(queue))
             case "take away":
-                self.rig.broker.ownership.take_away(GROUP, TOPIC, queue)
+                self.rig.broker.lock_service.take_away(GROUP, TOPIC, queue)
         self.compare(act, queue if may_lower else None)
 
     async def stock_commit(self, who: Stock | Rig, queue: int) -> None:

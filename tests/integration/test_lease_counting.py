@@ -32,12 +32,12 @@ def test_a10_trust_counts_from_the_sending_not_from_the_answer() -> None:
         assert consumer._consuming is not None
         ages = []
         for _ in range(400):
-            (holding,) = [
+            (assigned,) = [
                 one
-                for one in consumer._consuming.member.holdings.values()
+                for one in consumer._consuming.member.assigned_queues.values()
                 if one.queue.topic == TOPIC
             ]
-            ages.append(session.clock.monotonic_ms() - holding.tenure.lock_sent_ms)
+            ages.append(session.clock.monotonic_ms() - assigned.lease_state.lock_sent_ms)
             await asyncio.sleep(0.01)
         assert min(ages) >= SLOW_MS - 1
         assert max(ages) < CONFIG.consumer.grace_ms

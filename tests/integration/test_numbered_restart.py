@@ -50,7 +50,7 @@ def test_numbers_survive_a_restart(how: str) -> None:
             sender = await greeted(rig)
             first = await send_all(sender, range(5))
             if how == "kill after a save":
-                await rig.broker.numbers_file.save_now()
+                await rig.broker.producer_snapshot.save_now()
             first += await send_all(sender, range(5, 10))
             left = files.kill()
         if how == "clean stop":
@@ -76,7 +76,7 @@ def test_a_power_cut_takes_numbers_back_with_the_log() -> None:
         async with running(files, store=NEVER_FLUSHED, stop=False) as rig:
             sender = await greeted(rig)
             await send_all(sender, range(10))
-            await rig.broker.numbers_file.save_now()
+            await rig.broker.producer_snapshot.save_now()
             await send_all(sender, range(10, 30))
             left = files.crash(Random(seed))
         async with running(left) as rig:
@@ -100,7 +100,7 @@ def test_the_file_never_depends_on_log_that_is_not_durable() -> None:
         async with running(files, store=NEVER_FLUSHED, stop=False) as rig:
             await send_all(await greeted(rig), range(10))
             end = rig.broker.store.log.end_position
-            await rig.broker.numbers_file.save_now()
+            await rig.broker.producer_snapshot.save_now()
             left = files.crash(Random(seed))
             assert decode(left.read(FILE)).depends_on == end
         async with running(left) as rig:
@@ -123,10 +123,10 @@ def test_a_file_beyond_the_log_is_dropped_for_good(*, cut: bool) -> None:
         async with running(files, stop=False) as rig:
             sender = await greeted(rig)
             await send_all(sender, range(5))
-            await rig.broker.keeping.flush_now()
+            await rig.broker.housekeeping.flush_now()
             short = files.kill()
             await send_all(sender, range(5, 10))
-            await rig.broker.numbers_file.save_now()
+            await rig.broker.producer_snapshot.save_now()
             beyond = files.read(FILE)
         short.makedirs(FILE.parent)
         for path in (FILE, FILE.with_name(FILE.name + ".bak")):
@@ -180,12 +180,12 @@ def test_a_save_may_die_anywhere(operation: str) -> None:
         async with running(files, store=NEVER_FLUSHED, stop=False) as rig:
             sender = await greeted(rig)
             await send_all(sender, range(10))
-            await rig.broker.numbers_file.save_now(copies=1)
+            await rig.broker.producer_snapshot.save_now(copies=1)
             await send_all(sender, range(10, 20))
             before = files.counts.get(operation, 0)
             files.fail(Fault(operation, nth, errno.EIO, forever=True))
             with contextlib.suppress(OSError, StoreError):
-                await rig.broker.numbers_file.save_now(copies=1)
+                await rig.broker.producer_snapshot.save_now(copies=1)
             reached = files.counts.get(operation, 0) - before
             disks = [files.kill(), files.crash(Random(nth)), files.crash(Random(nth + 100))]
         for disk in disks:
@@ -212,9 +212,9 @@ def test_a_damaged_file_falls_back_to_the_one_before_then_to_the_log() -> None:
         async with running(files, stop=False) as rig:
             sender = await greeted(rig)
             await send_all(sender, range(3))
-            await rig.broker.numbers_file.save_now(copies=1)
+            await rig.broker.producer_snapshot.save_now(copies=1)
             await send_all(sender, range(3, 6))
-            await rig.broker.numbers_file.save_now(copies=1)
+            await rig.broker.producer_snapshot.save_now(copies=1)
             await send_all(sender, range(6, 9))
             left = files.kill()
         for name in (FILE.name, FILE.name + ".bak")[:broken]:
@@ -237,7 +237,7 @@ def test_a_full_disk_does_not_keep_the_broker_from_starting(
         files = FakeFiles()
         async with running(files, stop=False) as rig:
             await send_all(await greeted(rig), range(5))
-            await rig.broker.numbers_file.save_now()
+            await rig.broker.producer_snapshot.save_now()
             left = files.kill()
         for name in (FILE.name, FILE.name + ".bak"):
             left.write(FILE.with_name(name), b"garbage", 3)
@@ -296,7 +296,7 @@ def test_a_full_disk_frees_the_numbers_and_still_answers_duplicates() -> None:
             assert (await sender.send(0)).fields == first.fields
             assert (await sender.state())["expected"] == "1"
             files.heal()
-            rig.broker.keeping._look_at_disk()
+            rig.broker.housekeeping._look_at_disk()
             await send_all(sender, range(1, 3))
             left = files.kill()
         async with running(left) as rig:
@@ -434,7 +434,7 @@ def test_a_dropped_name_and_a_deleted_topic_stay_forgotten() -> None:
                 for topic in ("Orders", "Other"):
                     answer = await sender.send(10, before=-1, producer=name, b=topic)
                     assert answer.code == 0
-            await rig.broker.numbers_file.save_now()
+            await rig.broker.producer_snapshot.save_now()
             api = BrokerApi(rig.connection)
             assert await api.drop_producer("job") == 2
             with pytest.raises(ProducerUnknown):
@@ -469,11 +469,11 @@ def test_retention_waits_for_the_file() -> None:
             await send_all(await greeted(rig), range(60))
             while rig.broker.store.housekeep(0):
                 pass
-            await rig.broker.keeping.flush_now()
-            rig.broker.keeping._clean()
+            await rig.broker.housekeeping.flush_now()
+            rig.broker.housekeeping._clean()
             assert rig.broker.store.log.min_position == 0
-            await rig.broker.numbers_file.save_now()
-            rig.broker.keeping._clean()
+            await rig.broker.producer_snapshot.save_now()
+            rig.broker.housekeeping._clean()
             assert rig.broker.store.log.min_position > 0
             left = files.kill()
         async with running(left, store=small) as rig:
@@ -513,23 +513,23 @@ def test_the_file_is_saved_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         files = FakeFiles()
         async with running(files) as rig:
-            numbers_file = rig.broker.numbers_file
+            producer_snapshot = rig.broker.producer_snapshot
             await rig.send(b"x")
-            numbers_file.look()
-            assert numbers_file._task is None, "nothing to save"
+            producer_snapshot.look()
+            assert producer_snapshot._task is None, "nothing to save"
             await send_all(await greeted(rig), range(1))
-            numbers_file.look()
-            assert numbers_file._task is None, "not yet"
+            producer_snapshot.look()
+            assert producer_snapshot._task is None, "not yet"
             monkeypatch.setattr("inorder.broker.producers.storage.SAVE_INTERVAL_MS", 0)
-            numbers_file.look()
-            assert numbers_file._task is not None
-            await numbers_file._task
+            producer_snapshot.look()
+            assert producer_snapshot._task is not None
+            await producer_snapshot._task
             assert [one.producer_id for one in decode(files.read(FILE)).producers] == [PRODUCER]
             monkeypatch.setattr("inorder.broker.producers.storage.SAVE_LOG_BYTES", 1000)
             for _ in range(10):
                 await rig.send(b"x" * 200)
-            numbers_file.look()
-            await numbers_file._task
+            producer_snapshot.look()
+            await producer_snapshot._task
             assert decode(files.read(FILE)).replay_from == rig.broker.store.log.end_position
 
     asyncio.run(scenario())

@@ -87,7 +87,7 @@ async def overtaken(rig: Rig, clock: MovableClock, frozen: Stock, heir: Stock) -
     assert await frozen.lock(QUEUES[0])
     await frozen.commit(OLD)
     clock.advance(120_000)
-    await rig.broker.lease_clock.look()
+    await rig.broker.lease_expiry.look()
     assert await heir.lock(QUEUES[0]) == {QUEUES[0]}
     await heir.commit(DONE)
     assert stored(rig) == DONE
@@ -154,7 +154,7 @@ def test_a_group_that_once_consumed_in_order_is_known_after_a_restart(
         clock, files = MovableClock(), FakeFiles()
         async with running(files, clock=clock, stop=stop) as rig, stock(rig, "a", "b") as (a, b):
             await overtaken(rig, clock, a, b)
-            await rig.broker.owners_file.fold()
+            await rig.broker.lease_journal.fold()
         for _ in range(2):
             files = files if stop else files.kill()
             async with (

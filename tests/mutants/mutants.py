@@ -86,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         "generation-for-all-queues", "P7, A14", "one damaged queue begins a generation for all",
-        "inorder.broker.queueends",
+        "inorder.broker.damage.service",
         "        broker.generations.begin_at(topic, queue_id, end, generation)\n",
         "        broker.generations.lost_tail([(topic, queue_id, end)], generation)\n",
         f"{_IN_DAMAGE}test_only_a_queue_whose_end_is_not_certain_gets_a_new_generation",
@@ -280,14 +280,14 @@ MUTANTS = [
     Mutant(
         "parked-file-before-its-log", "P8, A1", "parked keys are saved before the log is on disk",
         "inorder.broker.parking.storage",
-        "            await broker.keeping.flush_now()\n",
+        "            await broker.housekeeping.flush_now()\n",
         "",
         "tests/integration/test_broker_parking.py::test_what_a_power_cut_took_was_not_parked",
     ),
     Mutant(
         "ends-before-the-log", "P9, A1", "ends of a version are noted before the log is on disk",
         "inorder.broker.resizing.service",
-        "        await broker.keeping.flush_now()\n        until_ms",
+        "        await broker.housekeeping.flush_now()\n        until_ms",
         "        until_ms",
         f"{_IN_RESIZING}test_noted_ends_never_lie_behind_a_lost_tail",
     ),
@@ -317,7 +317,8 @@ MUTANTS = [
     Mutant(
         "reset-gives-the-queue-up", "A11, P4", "a handler that runs is overtaken by its replay",
         "inorder.client.consume.rules.leases",
-        "    return bool(tenure.epoch) and not tenure.locked and tenure.phase is Phase.LEAVING\n",
+        "    return bool(lease_state.epoch) and not lease_state.locked "
+        "and lease_state.phase is Phase.LEAVING\n",
         "    return False\n",
         "tests/integration/test_consumer_leases.py::"
         "test_a11_a_reset_waits_for_a_handler_that_runs_longer_than_the_lease",
@@ -384,7 +385,7 @@ MUTANTS = [
     Mutant(
         "order-is-forgotten-by-a-fold", "P4, A16", "a fold forgets which groups consumed in order",
         _OWNERS_FILE,
-        "            yield ownerrecords.Ordered(*pair)\n",
+        "            yield lease_records.Ordered(*pair)\n",
         "            del pair\n",
         f"{_IN_COMEBACKS}test_a_group_that_once_consumed_in_order_is_known_after_a_restart",
     ),
@@ -399,8 +400,8 @@ MUTANTS = [
     Mutant(
         "commit-beyond-the-end", "P4, A16", "messages are committed that are not there",
         "inorder.broker.offsets.rules",
-        "    if offset > end:\n",
-        "    if offset > end and locked:\n",
+        "    if offset > end:\n        return Ruling.BEYOND\n",
+        "    if offset > end and locked:\n        return Ruling.BEYOND\n",
         f"{_IN_COMEBACKS}test_nobody_commits_messages_that_are_not_there",
     ),
     # The client.
@@ -430,15 +431,15 @@ MUTANTS = [
     Mutant(
         "goes-on-after-a-loss", "P2, O25", "a queue that was lost is not dropped",
         _TENURE,
-        "        self.locked = False\n        self.drop(DropReason.LOCK_LOST)\n",
-        "        self.drop(DropReason.MOVED)\n        self.dropped = None\n",
+        "        self.locked = False\n        self.drop(RevokeReason.LOCK_LOST)\n",
+        "        self.drop(RevokeReason.MOVED)\n        self.dropped = None\n",
         "tests/integration/test_consumer_leases.py::"
         "test_p2_a_frozen_owner_loses_its_queue_and_commits_nothing",
     ),
     Mutant(
         "released-while-handled", "P5", "a release does not wait for the handler",
         "inorder.client.consume.rules.assignment",
-        "    if tenure.is_waited_for(ordered=ordered):\n        return (Release.WAIT,)\n",
+        "    if lease_state.is_waited_for(ordered=ordered):\n        return (Release.WAIT,)\n",
         "",
         "tests/unit/client/consume/rules/test_rebalance.py",
     ),
@@ -547,7 +548,7 @@ MUTANTS = [
     Mutant(
         "handlers-before-parked-keys", "P8, A8", "an owner begins before it knows the parked keys",
         "inorder.client.consume.parking",
-        "        if not holding.leased or holding.parked <= view.version:\n",
+        "        if not assigned.leased or assigned.parked <= view.version:\n",
         "        if view is not None:\n",
         "tests/integration/test_consumer_parking.py",
     ),
@@ -561,7 +562,7 @@ MUTANTS = [
     Mutant(
         "unsure-park-is-handled", "P8, A8", "a message whose park has no answer is tried again",
         "inorder.client.consume.parking",
-        "        while not outcome and holding.live:\n",
+        "        while not outcome and assigned.live:\n",
         "        for _ in range(1):\n",
         "tests/integration/test_consumer_parking.py",
     ),
@@ -598,8 +599,8 @@ MUTANTS = [
     Mutant(
         "redriven-side-by-side", "P8, A8", "a key that is being redriven is redriven once more",
         "inorder.client.consume.parking",
-        "        wanted = self.parker.view(holding).wanted(self._active.get(holding, ()))\n",
-        "        wanted = self.parker.view(holding).wanted(())\n",
+        "        wanted = self.parker.view(assigned).wanted(self._active.get(assigned, ()))\n",
+        "        wanted = self.parker.view(assigned).wanted(())\n",
         "tests/integration/test_consumer_parking.py::test_of_two_operators_one_redrive_comes",
     ),
     Mutant(
@@ -638,7 +639,7 @@ MUTANTS = [
     ),
     Mutant(
         "anybody-sends-to-park-topics", "P8", "a client's message is taken for a parked one",
-        "inorder.broker.sendrules",
+        "inorder.broker.sends.checks",
         "if name in NOT_SENDABLE_TOPICS or name.startswith(PARK_PREFIX):",
         "if name in NOT_SENDABLE_TOPICS:",
         "tests/integration/test_broker_parking.py",
@@ -662,7 +663,7 @@ MUTANTS = [
     Mutant(
         "closed-to-latecomers", "P9, A6, O2", "queues stay closed to a group that comes late",
         "inorder.broker.resizing.service",
-        "        wanted = max(count, past.queues_left(now, first, of=waiting), parked)\n",
+        "        wanted = max(count, resizing_rules.queues_left(now, first, of=waiting), parked)\n",
         "        wanted = max(count, parked)\n",
         "tests/integration/test_resizing.py::"
         "test_a_group_that_comes_after_queues_were_taken_away_reads_them",
@@ -720,7 +721,7 @@ MUTANTS = [
     Mutant(
         "past-owner-goes-on", "P4, A11", "a lease that ran out before a reset is taken up again",
         _OWNERSHIP,
-        "        self._file.write([ownerrecords.freed(key)])\n"
+        "        self._file.write([lease_records.freed(key)])\n"
         "        self._table.forget_past(key)\n        return True\n",
         "        return True\n",
         _REWINDING + "::test_a_lease_that_had_run_out_before_is_not_taken_up_again",
@@ -801,8 +802,8 @@ MUTANTS = [
     Mutant(
         "no-owner-for-a-redrive", "P8, A11", "a queue that was taken away keeps its parked keys",
         "inorder.broker.resizing.service",
-        "        wanted = max(count, past.queues_left(now, first, of=waiting), parked)\n",
-        "        wanted = max(count, past.queues_left(now, first, of=waiting))\n",
+        "        wanted = max(count, resizing_rules.queues_left(now, first, of=waiting), parked)\n",
+        "        wanted = max(count, resizing_rules.queues_left(now, first, of=waiting))\n",
         "tests/integration/test_rewinding_parked.py::"
         "test_a_queue_that_was_taken_away_has_an_owner_for_a_redrive",
     ),
@@ -1029,15 +1030,15 @@ MUTANTS = [
     Mutant(
         "late-commit-of-a-moved-queue", "P4", "what ends after a queue moved is committed",
         "inorder.client.consume.concurrent",
-        "if holding.tenure.dropped is DropReason.STOPPED:",
-        "if holding.tenure.dropped is not None:",
+        "if assigned.lease_state.dropped is RevokeReason.STOPPED:",
+        "if assigned.lease_state.dropped is not None:",
         f"{_IN_MOVES}test_what_an_old_handler_has_done_does_not_count_for_the_new_one",
     ),
     Mutant(
         "close-throws-away", "P5", "what ends while a consumer closes is thrown away",
         "inorder.client.consume.concurrent",
-        "if holding.tenure.dropped is DropReason.STOPPED:",
-        "if holding.tenure.dropped is None:",
+        "if assigned.lease_state.dropped is RevokeReason.STOPPED:",
+        "if assigned.lease_state.dropped is None:",
         f"{_IN_MOVES}test_a_close_commits_what_its_handlers_finish",
     ),
     Mutant(

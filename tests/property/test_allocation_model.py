@@ -16,7 +16,7 @@ from inorder.client.consume.rules.assignment import (
     sort_ids,
     sort_queues,
 )
-from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.model import TopicQueue
 
 NAMES = st.text("abAB@-~\U0001f600", min_size=1, max_size=4)
@@ -93,7 +93,7 @@ def test_a_round_leads_to_what_was_allocated(
 ) -> None:
     """Rounds and releases in any order: in the end exactly the allocated queues are owned, and no
     queue is dropped, added and kept at once."""
-    owned: dict[TopicQueue, Tenure] = {}
+    owned: dict[TopicQueue, LeaseState] = {}
     some = st.lists(st.sampled_from(queues), unique=True)
     for _ in range(data.draw(st.integers(0, 4))):
         round_of(owned, data.draw(some), needs_lock=needs_lock)
@@ -103,15 +103,17 @@ def test_a_round_leads_to_what_was_allocated(
     wanted = data.draw(some)
     for _ in range(2):
         round_of(owned, wanted, needs_lock=needs_lock)
-        for queue in [queue for queue, tenure in owned.items() if tenure.dropped is not None]:
+        for queue in [
+            queue for queue, lease_state in owned.items() if lease_state.dropped is not None
+        ]:
             owned.pop(queue).released()
     round_of(owned, wanted, needs_lock=needs_lock)
     assert set(owned) == set(wanted)
-    assert all(tenure.dropped is None for tenure in owned.values())
+    assert all(lease_state.dropped is None for lease_state in owned.values())
 
 
 def round_of(
-    owned: dict[TopicQueue, Tenure], allocated: list[TopicQueue], *, needs_lock: bool
+    owned: dict[TopicQueue, LeaseState], allocated: list[TopicQueue], *, needs_lock: bool
 ) -> None:
     found = plan(owned, allocated, needs_lock=needs_lock, now_ms=0)
     dropped = {queue for queue, _ in found.drop}
@@ -121,7 +123,7 @@ def round_of(
     assert dropped <= set(owned) - set(allocated)
     assert not (found.add if needs_lock else found.lock)
     for queue, reason in found.drop:
-        assert reason is DropReason.MOVED
+        assert reason is RevokeReason.MOVED
         owned[queue].drop(reason)
     for queue in added:
-        owned[queue] = Tenure(queue, now_ms=0, lock_sent_ms=0 if needs_lock else None)
+        owned[queue] = LeaseState(queue, now_ms=0, lock_sent_ms=0 if needs_lock else None)

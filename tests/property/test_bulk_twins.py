@@ -18,7 +18,7 @@ from inorder.accelerated import native, reason
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.sends import bulk
 from inorder.broker.sends import service as send_service
-from inorder.broker.sends.service import HotPath
+from inorder.broker.sends.service import FastSends
 from inorder.broker.ticks import Answers
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.store.keyindex import Noted, NotedRows, hash_pure, keys_of, prefix_hash
@@ -130,7 +130,7 @@ def sent(body: bytes, numbers: list[int], *, way: str = "messages", kind: str = 
         made = table.add_numbers(table.hello(name, 1, connection, named=named), "Bulk", 3)
         if kind == "aligned" and named:
             table.stored(made, ALIGNED, 0)
-    path = HotPath(broker)
+    path = FastSends(broker)
     target = path.target("Bulk", 3)
     answers = Answers(connection, NOW_MS)
     tried: list[bool] = []

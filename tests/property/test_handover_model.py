@@ -6,10 +6,10 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules.commits import CommitLine, Progress
 from inorder.client.consume.rules.keyed import KeyedQueue, Work
-from inorder.client.consume.rules.leases import Tenure, Terms
+from inorder.client.consume.rules.leases import LeaseState, Terms
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.ordering.finished import FinishedMap
@@ -25,10 +25,12 @@ class Owner:
         offset = max(0, stored.offset)
         finished = FinishedMap.decode(stored.finished) if stored.finished else FinishedMap(offset)
         keys = KeyedQueue(offset, key_of=lambda m: m.key, finished=finished) if keyed else None
-        self.holding = Holding(
+        self.assigned = AssignedQueue(
             QUEUE,
             subscription=Subscription("orders"),
-            tenure=Tenure(QUEUE, now_ms=0, lock_sent_ms=0, epoch=epoch, terms=Terms(5000, 1000)),
+            lease_state=LeaseState(
+                QUEUE, now_ms=0, lock_sent_ms=0, epoch=epoch, terms=Terms(5000, 1000)
+            ),
             cache=ProcessQueue(offset),
             limits=Limits(),
             ordered=True,
@@ -37,23 +39,23 @@ class Owner:
             on_drop=lambda _: None,
         )
         if keys is None and finished.span:
-            self.holding.begin_with(finished)
+            self.assigned.begin_with(finished)
         self.commits = CommitLine(stored)
         self.noted = offset
         self.running: list[Work | list[ReceivedMessage]] = []
 
     def pull(self, log: list[str | None], count: int) -> None:
         """Take the next messages in."""
-        cache = self.holding.cache
+        cache = self.assigned.cache
         end = min(cache.pulled_to + count, len(log))
         found = tuple(message(at, log[at]) for at in range(cache.pulled_to, end))
-        cache.put(self.holding.not_done(found), end)
+        cache.put(self.assigned.not_done(found), end)
         if not cache.count:
             self.noted = cache.pulled_to
 
     def start(self, batch: int) -> list[ReceivedMessage]:
         """Hand messages to a handler."""
-        cache, keys = self.holding.cache, self.holding.keys
+        cache, keys = self.assigned.cache, self.assigned.keys
         if keys is None:
             taken = [] if self.running else cache.take(batch, 0)
             if taken:
@@ -73,16 +75,16 @@ class Owner:
         work = self.running.pop(index)
         messages = list(work.messages) if isinstance(work, Work) else work
         if isinstance(work, Work):
-            assert self.holding.keys is not None
-            self.holding.keys.done(work)
-        offset = self.holding.cache.remove(messages, 0)
+            assert self.assigned.keys is not None
+            self.assigned.keys.done(work)
+        offset = self.assigned.cache.remove(messages, 0)
         assert offset is not None
         self.noted = offset
         return messages
 
     def progress(self) -> Progress:
         """Return what a commit says now."""
-        return self.holding.progress(self.noted)
+        return self.assigned.progress(self.noted)
 
 
 def message(offset: int, key: str | None) -> ReceivedMessage:

@@ -63,7 +63,7 @@ class LeaseModel(RuleBasedStateMachine):
         sent = self.now
         self.now += late
         self.table.expire(self.now)
-        given = None if owner.is_stock else wanted
+        given = None if owner.is_rocketmq else wanted
         decision = self.table.decide(key, owner, self.now, epoch=epoch, terms=given)
         self.table.apply(decision, self.now, connection=self.connections[owner])
         if not decision.is_granted:
@@ -79,14 +79,14 @@ class LeaseModel(RuleBasedStateMachine):
         self.last_owner[key] = (owner, decision.epoch)
         self.kept_since.pop(key, None)
         # A stock client's view begins when it has the answer.
-        trust = self.now + STOCK_VIEW_MS if owner.is_stock else sent + decision.terms.trust_ms
+        trust = self.now + STOCK_VIEW_MS if owner.is_rocketmq else sent + decision.terms.trust_ms
         self.beliefs[key, owner] = Belief(decision.epoch, trust, decision.terms)
         return decision
 
     @rule(key=keys, owner=owners, wanted=terms, late=st.integers(0, 300))
     def takes(self, key: LeaseKey, owner: Owner, wanted: Terms, late: int) -> None:
         known = self.beliefs.get((key, owner))
-        if known is None or owner.is_stock:
+        if known is None or owner.is_rocketmq:
             self._ask(key, owner, 0, wanted, late)
 
     @rule(key=keys, owner=owners, late=st.integers(0, 300))
@@ -102,7 +102,7 @@ class LeaseModel(RuleBasedStateMachine):
     def pulls(self, key: LeaseKey, owner: Owner, late: int) -> None:
         """Any request under the present epoch renews."""
         known = self.beliefs.get((key, owner))
-        if known is None or owner.is_stock or not self.table.is_current(*key, known.epoch):
+        if known is None or owner.is_rocketmq or not self.table.is_current(*key, known.epoch):
             return
         sent = self.now
         self.now += late
@@ -126,7 +126,7 @@ class LeaseModel(RuleBasedStateMachine):
 
     @rule(owner=owners)
     def connection_closes(self, owner: Owner) -> None:
-        if not owner.is_stock:
+        if not owner.is_rocketmq:
             self.table.connection_lost(self.connections[owner], self.now)
             self.connections[owner] += 100
 
@@ -207,7 +207,7 @@ class LeaseModel(RuleBasedStateMachine):
         for key, since_ms in self.kept_since.items():
             lease = self.table.get(*key)
             if lease is not None:
-                longest_ms = max(lease.terms.lease_ms, STOCK_RESTART_MS * lease.owner.is_stock)
+                longest_ms = max(lease.terms.lease_ms, STOCK_RESTART_MS * lease.owner.is_rocketmq)
                 assert self.now < since_ms + longest_ms, f"{key.queue} is kept for {lease.owner}"
 
     @invariant()
@@ -234,7 +234,7 @@ class LeaseModel(RuleBasedStateMachine):
             for key in KEYS
             if (lease := table.get(*key)) is not None
             and lease.connection is not None
-            and not lease.owner.is_stock
+            and not lease.owner.is_rocketmq
         }
         assert bound == {(k, c) for c, held in table._renewed_by.items() for k in held}
         for key in KEYS:

@@ -144,8 +144,8 @@ def test_a_map_that_is_opened_before_all_hold_it_meets_another(
 
     def hasty(views: dict[str, ResizeView], wanted: Wanted) -> keymaps.Step:
         step = true_step(views, wanted)
-        holding = tuple(sorted(name for name, view in views.items() if view.plan))
-        return Open(holding, step.plan) if isinstance(step, Stop) and holding else step
+        assigned = tuple(sorted(name for name, view in views.items() if view.plan))
+        return Open(assigned, step.plan) if isinstance(step, Stop) and assigned else step
 
     monkeypatch.setattr(keymaps, "next_step", hasty)
     with pytest.raises(AssertionError):

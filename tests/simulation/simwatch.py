@@ -47,17 +47,17 @@ class Watch:
         self._recalled: dict[tuple[str, int], int] = {}
         server: Any = broker.server
         self._listen, server.start = server.start, self.listen
-        leasing: Any = broker.leasing
-        self._lease, leasing.lease = leasing.lease, self.lease
-        self._commit, leasing.commit = leasing.commit, self.commit
-        self._release, leasing.release = leasing.release, self.release
-        self._check_pull, leasing.check_pull = leasing.check_pull, self.check_pull
-        ownership: Any = broker.ownership
-        self._reset, ownership.reset = ownership.reset, self.reset
-        self._take_away, ownership.take_away = ownership.take_away, self.take_away
-        self._recall, ownership.recall = ownership.recall, self.recall
-        self._client_left, ownership.client_left = ownership.client_left, self.client_left
-        self._lock_batch, ownership.lock_batch = ownership.lock_batch, self.lock_batch
+        lease_service: Any = broker.lease_service
+        self._lease, lease_service.lease = lease_service.lease, self.lease
+        self._commit, lease_service.commit = lease_service.commit, self.commit
+        self._release, lease_service.release = lease_service.release, self.release
+        self._check_pull, lease_service.check_pull = lease_service.check_pull, self.check_pull
+        lock_service: Any = broker.lock_service
+        self._reset, lock_service.reset = lock_service.reset, self.reset
+        self._take_away, lock_service.take_away = lock_service.take_away, self.take_away
+        self._recall, lock_service.recall = lock_service.recall, self.recall
+        self._client_left, lock_service.client_left = lock_service.client_left, self.client_left
+        self._lock_batch, lock_service.lock_batch = lock_service.lock_batch, self.lock_batch
         any_broker: Any = broker
         self._commit_offset, any_broker.commit_offset = broker.commit_offset, self.commit_offset
         parking: Any = broker.parking
@@ -299,7 +299,7 @@ class Watch:
 
     async def _when_settled(self, note: Callable[[], None]) -> None:
         with contextlib.suppress(InorderError):
-            await self._broker.owners_file.settled()
+            await self._broker.lease_journal.settled()
             note()
 
     def _queue(self, topic: str, queue_id: int) -> TopicQueue:

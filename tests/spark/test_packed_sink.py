@@ -58,10 +58,10 @@ def results(namesrv: str) -> str:
     """
     with inorder.Admin(namesrv) as admin:
         admin.topics.create("results", queues=3)
-    keeper = Cluster(namesrv, group="keeper")
-    keeper.make_group()
-    for queue in keeper.queues("results"):
-        keeper.commit(queue, 0)
+    renewer = Cluster(namesrv, group="keeper")
+    renewer.make_group()
+    for queue in renewer.queues("results"):
+        renewer.commit(queue, 0)
     return namesrv
 
 

@@ -27,23 +27,23 @@ from inorder.broker.delays.storage import recover
 from inorder.broker.durability import Safety, Saving
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.groups.service import Notices
-from inorder.broker.housekeeping import Keeping
+from inorder.broker.housekeeping import Housekeeping
 from inorder.broker.leases.rules import LeaseTable
-from inorder.broker.leases.service import LeaseClock, Leasing
-from inorder.broker.leases.storage import OwnersFile, end_of
+from inorder.broker.leases.service import LeaseExpiry, LeaseService
+from inorder.broker.leases.storage import LeaseJournal, end_of
 from inorder.broker.locks.rules import QueueLocks
-from inorder.broker.locks.service import Ownership
+from inorder.broker.locks.service import LockService
 from inorder.broker.offload import Offload
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.parking.service import Parking
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.producers.storage import NumbersFile
+from inorder.broker.producers.storage import ProducerSnapshot
 from inorder.broker.pulls.rules import PullWaits
 from inorder.broker.pulls.service import Pull, Pulls
 from inorder.broker.resizing.service import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sends.checks import require_writable
-from inorder.broker.sends.service import HotPath
+from inorder.broker.sends.service import FastSends
 from inorder.broker.ticks import Answers, Ticks
 from inorder.broker.topics.rules import TopicTable, not_here
 from inorder.broker.topics.storage import TopicNotes, refuse_foreign
@@ -65,7 +65,7 @@ from inorder.wire.names import RETRY_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from inorder.broker.pulls.checks import Gate
+    from inorder.broker.pulls.checks import CheckedPull
     from inorder.clock import Clock
     from inorder.config import BrokerConfig
     from inorder.disk import Files
@@ -84,14 +84,14 @@ class Broker:
     """One broker process."""
 
     store: Store
-    hot: HotPath
+    hot: FastSends
     pulls: Pulls
     ticks: Ticks
     router: Router
     registration: Registration
     offload: Offload
     saving: Saving
-    keeping: Keeping
+    housekeeping: Housekeeping
     delayed: Delayed
     delays: Delays
 
@@ -148,11 +148,11 @@ class Broker:
         self.delays_file = Snapshot(files, folder / "delayOffset.json")
         self.losses = Losses(files, config.data_path / "inorder" / "losses.json", clock)
         self.mending = Mending(self)
-        self.numbers_file = NumbersFile(self)
-        self.owners_file = OwnersFile(self)
-        self.leasing = Leasing(self)
-        self.ownership = Ownership(self)
-        self.lease_clock = LeaseClock(self)
+        self.producer_snapshot = ProducerSnapshot(self)
+        self.lease_journal = LeaseJournal(self)
+        self.lease_service = LeaseService(self)
+        self.lock_service = LockService(self)
+        self.lease_expiry = LeaseExpiry(self)
         self.resizing = Resizing(self)
         self.forwarding = Forwarding(self)
         self.parking = Parking(self)
@@ -177,7 +177,7 @@ class Broker:
             self._load()
             host, port = await self.server.start(config.host, config.port)
         except BaseException:
-            self.owners_file.close()
+            self.lease_journal.close()
             self.store.abandon()
             raise
         shown = config.advertised_host or _reachable(host)
@@ -186,18 +186,18 @@ class Broker:
         self.unique_ids = UniqueIds(shown, os.getpid(), self.random.getrandbits(32))
         self.offload = Offload(loop)
         self.saving = Saving(self.clock, self.server.turns, self.offload)
-        self.hot = HotPath(self)
+        self.hot = FastSends(self)
         self.pulls = Pulls(self)
         self.ticks = Ticks(self, loop)
         self.router = Router(self)
-        self.keeping = Keeping(self, loop)
+        self.housekeeping = Housekeeping(self, loop)
         self.delayed = Delayed(self, loop)
         self.registration = Registration(self)
         self.store_writable = self.store.unwritable_reason is None
         self._ready = True
         self.mending.start(loop)
-        self.keeping.start()
-        self.keeping.lock_deadline_changed()
+        self.housekeeping.start()
+        self.housekeeping.lock_deadline_changed()
         self.delayed.start()
         self.resizing.releasing.watch()
         self.forwarding.start()
@@ -223,7 +223,7 @@ class Broker:
         self._find_lost_topics()
         self.losses.load()
         self.resizing.read()
-        replayed = self.owners_file.load(self.offsets_file.loaded_checksum)
+        replayed = self.lease_journal.load(self.offsets_file.loaded_checksum)
         settle(self)  # before anything is cut back to where the queues end
         self.resizing.settle()
         self.topics.take_changes()
@@ -238,21 +238,21 @@ class Broker:
                 cut.was,
                 cut.now,
             )
-        if self.owners_file.cut() or cuts or replayed:
+        if self.lease_journal.cut() or cuts or replayed:
             # Durable before anybody can send: or a kill would let it skip new messages.
             self.store.sync()
             content = self.offsets.encode()
-            self.owners_file.will_save(content)
+            self.lease_journal.will_save(content)
             self.offsets_file.save(content)
             if cuts:
                 self.offsets_file.save(content)  # in the older copy, too
-        self.owners_file.begin()
+        self.lease_journal.begin()
         self.losses.save()
         self.delays = Delays(self.store.delays_ms, now_ms=self.clock.now_ms())
         self.delays_file.load(self.delays.decode)
         if recover(self.store, self.delays):
             self.save_delays(self.store.log.end_position)
-        self.numbers_file.load()
+        self.producer_snapshot.load()
         self.parking.file.load()
 
     def save_delays(self, position: int | None = None) -> None:
@@ -303,13 +303,13 @@ class Broker:
         self.router.cancel()
         self.resizing.cancel()
         self.forwarding.cancel()
-        self.numbers_file.cancel()
+        self.producer_snapshot.cancel()
         self.parking.cancel()
-        self.owners_file.cancel()
+        self.lease_journal.cancel()
         self.mending.cancel()
-        self.lease_clock.cancel()
+        self.lease_expiry.cancel()
         self._notices.cancel()
-        await self.keeping.stop()
+        await self.housekeeping.stop()
         await self.server.close(drain_ms=1000)
         self.saving.stop()
         await self.offload.drain()
@@ -317,10 +317,10 @@ class Broker:
         try:
             complete = self._save_tables()
         finally:  # a table that cannot be saved must not leave the store open and locked
-            self.owners_file.close()
+            self.lease_journal.close()
             self.store.close()
         if complete and not self.safety.broken:
-            self.owners_file.end()
+            self.lease_journal.end()
         log.info("broker stopped name=%s", self.config.name)
 
     def _save_tables(self) -> bool:
@@ -332,7 +332,7 @@ class Broker:
         complete = True
         offsets = self.offsets.encode()
         with contextlib.suppress(StoreError):  # nothing follows that only the journal would have
-            self.owners_file.will_save(offsets)
+            self.lease_journal.will_save(offsets)
         for file, content in (
             (self._topics_file, self.topics.encode()),
             (self._groups_file, self.groups.encode()),
@@ -345,8 +345,8 @@ class Broker:
                 failure = error
         for path, save in (
             (self.delays_file.path, self.save_delays),
-            (self.numbers_file.path, self.numbers_file.save_at_stop),
-            (self.owners_file.journal.folder, self.owners_file.save_at_stop),
+            (self.producer_snapshot.path, self.producer_snapshot.save_at_stop),
+            (self.lease_journal.journal.folder, self.lease_journal.save_at_stop),
             (self.parking.file.path, self.parking.file.save_at_stop),
         ):
             try:
@@ -368,14 +368,14 @@ class Broker:
         self.saving.stop()
         self._topic_notes.close(remove=False)
         self._notices.cancel()
-        self.keeping.cancel()
+        self.housekeeping.cancel()
         self.delayed.cancel()
-        self.numbers_file.cancel()
+        self.producer_snapshot.cancel()
         self.parking.cancel()
-        self.owners_file.cancel()
+        self.lease_journal.cancel()
         self.mending.cancel()
-        self.owners_file.close()
-        self.lease_clock.cancel()
+        self.lease_journal.close()
+        self.lease_expiry.cancel()
         self.resizing.cancel()
         self.forwarding.cancel()
         self.registration.abandon()
@@ -402,7 +402,7 @@ class Broker:
         self.waits.drop_connection(connection)
         self.producers.connection_lost(connection)
         if self._ready:
-            self.lease_clock.connection_lost(connection)
+            self.lease_expiry.connection_lost(connection)
             self.apply_departure(self.members.close(connection))
 
     def apply_departure(self, departure: Departure[ServerConnection]) -> None:
@@ -419,7 +419,7 @@ class Broker:
             self.notify_ids_changed(notice.group, notice.connections)
         for group in sorted(freed):
             self.notify_ids_changed(group)
-        self.keeping.lock_deadline_changed()
+        self.housekeeping.lock_deadline_changed()
 
     def notify_ids_changed(
         self, group: str, connections: Iterable[ServerConnection] | None = None
@@ -566,7 +566,12 @@ class Broker:
             self.pulls.finish(wait.request)
 
     def send_cold(
-        self, connection: ServerConnection, head: bytes, result: ReadResult, gate: Gate, offset: int
+        self,
+        connection: ServerConnection,
+        head: bytes,
+        result: ReadResult,
+        gate: CheckedPull,
+        offset: int,
     ) -> None:
         """Read a cold answer in a thread, compare it with its entries, then send it."""
         ranges, reader, queue = result.ranges, self.store.reader, gate.queue
@@ -615,7 +620,7 @@ class Broker:
             return
         if isinstance(error, StoreFailed):
             log.error("the store is in trouble data=%s error=%s", self.config.data, error)
-        self.keeping.disk_was_full()
+        self.housekeeping.disk_was_full()
 
 
 def descriptors_kept(config: BrokerConfig, files: Files) -> int:

@@ -61,7 +61,7 @@ class _Alarm:
         self.set(self._ring())
 
 
-class Keeping:
+class Housekeeping:
     """The broker's timers."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -148,10 +148,10 @@ class Keeping:
 
     def lock_deadline_changed(self) -> None:
         """Look at the earliest lock deadline again."""
-        self._locks.set(self._broker.lease_clock.next_deadline_ms())
+        self._locks.set(self._broker.lease_expiry.next_deadline_ms())
 
     def _expire_locks(self) -> int | None:
-        return self._broker.lease_clock.ring()
+        return self._broker.lease_expiry.ring()
 
     def _expire_members(self) -> None:
         broker = self._broker
@@ -166,8 +166,8 @@ class Keeping:
         broker = self._broker
         broker.count()
         broker.stats.sample(broker.clock.monotonic_ms(), broker.clock.now_ms())
-        broker.numbers_file.look()
-        broker.owners_file.look()
+        broker.producer_snapshot.look()
+        broker.lease_journal.look()
         broker.parking.file.look()
         broker.resizing.look()
         broker.delayed.look_at_clock()
@@ -208,7 +208,7 @@ class Keeping:
 
     def _flush(self) -> None:
         store = self._broker.store
-        self._broker.owners_file.sync_soon()
+        self._broker.lease_journal.sync_soon()
         if self._syncing or store.log.durable_position >= store.log.end_position:
             return
         if store.log.failed is not None:
@@ -328,7 +328,7 @@ class Keeping:
     def _clean(self) -> None:
         broker = self._broker
         hour = datetime.fromtimestamp(broker.clock.now_ms() / 1000).astimezone().hour
-        needed = (broker.numbers_file.keep_from, broker.parking.keep_from)
+        needed = (broker.producer_snapshot.keep_from, broker.parking.keep_from)
         broker.store.keep_from = min((one for one in needed if one is not None), default=None)
         broker.parking.carrier.look()
         report = broker.store.clean(
@@ -398,7 +398,7 @@ class Keeping:
         if broker.store.log.failed is not None or broker.safety.broken:
             return  # the journal has them, or will; and who knows what of the log is on disk
         try:
-            broker.owners_file.flush()  # the journal has all that the file has
+            broker.lease_journal.flush()  # the journal has all that the file has
         except StoreError as error:
             log.error("consumer offsets were not saved, the old file is kept error=%s", error)
             return
@@ -419,7 +419,7 @@ class Keeping:
             self._end_save_offsets(served, error)
 
         try:
-            broker.owners_file.will_save(content)
+            broker.lease_journal.will_save(content)
         except StoreError as error:
             failed(error)
             return

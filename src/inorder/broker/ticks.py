@@ -100,7 +100,7 @@ class PartlyStored(Answers):
         )
 
 
-class Owed(Protocol):
+class Pending(Protocol):
     """Whoever put records into a tick and wants to know what became of them."""
 
     @property
@@ -126,7 +126,7 @@ class _Waiting:
 
     __slots__ = ("answered", "answers", "deadline_ms", "written")
 
-    def __init__(self, written: WrittenTick, answers: list[Owed], deadline_ms: int) -> None:
+    def __init__(self, written: WrittenTick, answers: list[Pending], deadline_ms: int) -> None:
         self.written = written
         self.answers = answers
         self.deadline_ms = deadline_ms
@@ -139,7 +139,7 @@ class Ticks:
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
         self._loop = loop
-        self._open: list[Owed] = []
+        self._open: list[Pending] = []
         self._scheduled = False
         self._waiting: deque[_Waiting] = deque()
         self._syncing = False
@@ -159,7 +159,7 @@ class Ticks:
         store = self._broker.store
         return store.log.end_position - store.log.durable_position
 
-    def take(self, answers: Owed) -> None:
+    def take(self, answers: Pending) -> None:
         """Adopt what a connection's frames appended; the write comes at the end of the turn."""
         if not answers.count:
             return
@@ -211,8 +211,8 @@ class Ticks:
             self._tell_drained()
             return
         assert written is not None, "answers are owed, so there were records"
-        if self._broker.keeping.refusing:
-            self._broker.keeping.write_taken()
+        if self._broker.housekeeping.refusing:
+            self._broker.housekeeping.write_taken()
         if not self._sync_flush:
             self._settle(written, answers)
             self._tell_drained()
@@ -222,16 +222,16 @@ class Ticks:
         self._waiting.append(_Waiting(written, answers, deadline))
         self._start_sync()
 
-    def _settle(self, written: WrittenTick, answers: list[Owed]) -> None:
+    def _settle(self, written: WrittenTick, answers: list[Pending]) -> None:
         broker = self._broker
         broker.store.publish(written)
         for owed in answers:
             owed.write()
         broker.pulls.wake(written.queues)
-        broker.keeping.indexing_needed()
+        broker.housekeeping.indexing_needed()
         broker.server.flush()
 
-    def _refuse(self, answers: list[Owed], error: StoreError) -> None:
+    def _refuse(self, answers: list[Pending], error: StoreError) -> None:
         code = ResponseCode.SERVICE_NOT_AVAILABLE
         if isinstance(error, WriteInDoubt):
             code = ResponseCode.SYSTEM_ERROR
@@ -243,7 +243,7 @@ class Ticks:
         else:
             remark = f"the store takes no writes: {error}"
         if self._broker.store.log.failed is None:
-            self._broker.keeping.write_refused(error)
+            self._broker.housekeeping.write_refused(error)
         for owed in answers:
             owed.refuse(code, remark, self._refusal_fields)
         self._broker.write_failed(error)
@@ -272,7 +272,7 @@ class Ticks:
 
     def _sync_failed(self, error: BaseException) -> None:
         if isinstance(error, NoDescriptors):  # no sync was asked for: all wait on, for the next
-            self._broker.keeping.no_descriptors(error)
+            self._broker.housekeeping.no_descriptors(error)
             self._loop.call_later(SYNC_RETRY_MS / 1000, self._sync_again)
             return
         self._syncing = False
@@ -287,7 +287,7 @@ class Ticks:
 
     def _sync_again(self) -> None:
         self._syncing = False
-        if not self._broker.keeping.stopped:
+        if not self._broker.housekeeping.stopped:
             self._start_sync()
 
     def expire(self, now_ms: int) -> None:

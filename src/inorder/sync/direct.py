@@ -95,7 +95,7 @@ class _Wire:
         self._socket.close()
 
 
-class Express:
+class DirectSends:
     """A blocking producer's own connections. One thread at a time; others take the portal."""
 
     def __init__(self, producer: Producer, portal: Portal) -> None:

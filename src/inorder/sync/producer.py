@@ -34,7 +34,7 @@ from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NoRoom, SendsFailed
 from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue, key_text
-from inorder.sync.direct import Express
+from inorder.sync.direct import DirectSends
 from inorder.sync.portal import Posted, lease
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ class Producer:
         self._portal = lease(self._async)
         # Who may send by itself: nobody looks at its messages, and they need no secrets.
         plain = tls is None and id is None and before_send is None and after_send is None
-        self._express = Express(self._async, self._portal) if plain else None
+        self._express = DirectSends(self._async, self._portal) if plain else None
         self._closed = False
 
     def start(self) -> None:

@@ -18,10 +18,10 @@ from inorder.broker.delays.rules import Delays
 from inorder.broker.durability import Safety
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.leases.rules import LeaseTable
-from inorder.broker.leases.service import LeaseClock, Leasing
-from inorder.broker.leases.storage import OwnersFile, end_of
+from inorder.broker.leases.service import LeaseExpiry, LeaseService
+from inorder.broker.leases.storage import LeaseJournal, end_of
 from inorder.broker.locks.rules import QueueLocks
-from inorder.broker.locks.service import Ownership
+from inorder.broker.locks.service import LockService
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.router import HANDLERS
@@ -172,21 +172,21 @@ class FakeBroker:
         self.generations = Generations()
         self.server = FakeServer()
         self.producers: ProducerTable[Any] = ProducerTable()
-        self.numbers_file = FakeNumbersFile()
+        self.producer_snapshot = FakeNumbersFile()
         self.stats = BrokerStats(monotonic_ms=0, now_ms=now_ms)
         self.registration = FakeRegistration()
-        self.keeping = FakeKeeping()
+        self.housekeeping = FakeKeeping()
         self.resizing = FakeResizing(self.topics)
         self.parking = FakeParking()
         self.store = Store.open(data, SMALL, self.files, self.clock)
         self.safety = Safety(data / "inorder")
         self.losses = Losses(self.files, data / "inorder" / "losses.json", self.clock)
-        self.owners_file = OwnersFile(self)  # type: ignore[arg-type]
-        self.owners_file.load()
-        self.owners_file.begin()
-        self.leasing = Leasing(self)  # type: ignore[arg-type]
-        self.ownership = Ownership(self)  # type: ignore[arg-type]
-        self.lease_clock = LeaseClock(self)  # type: ignore[arg-type]
+        self.lease_journal = LeaseJournal(self)  # type: ignore[arg-type]
+        self.lease_journal.load()
+        self.lease_journal.begin()
+        self.lease_service = LeaseService(self)  # type: ignore[arg-type]
+        self.lock_service = LockService(self)  # type: ignore[arg-type]
+        self.lease_expiry = LeaseExpiry(self)  # type: ignore[arg-type]
         self.notified: list[tuple[str, list[Any]]] = []
         self.saved: list[str] = []
         self.gone: list[str] = []
@@ -306,7 +306,7 @@ def broker(tmp_path: Path) -> Iterator[FakeBroker]:
     """Give each test a broker of its own."""
     fake = FakeBroker(tmp_path)
     yield fake
-    fake.owners_file.close()
+    fake.lease_journal.close()
     fake.store.abandon()
 
 

@@ -104,7 +104,7 @@ class Mending:
         keys = broker.leases.keys()
         for key in [key for key in keys if key.queue == place]:
             try:
-                broker.ownership.take_away(key.group, queue.topic, queue.queue_id)
+                broker.lock_service.take_away(key.group, queue.topic, queue.queue_id)
             except StoreError as error:
                 log.error("a damaged queue waits: its owner cannot be changed error=%s", error)
                 return False
@@ -153,11 +153,11 @@ class Mending:
 def settle(broker: Broker) -> None:
     """Let damaged queues end where the evidence says, and begin generations where it is not sure.
 
-    Both are on disk when `OwnersFile.begin` has returned.
+    Both are on disk when `LeaseJournal.begin` has returned.
     """
-    recovery, start = broker.store.recovery, broker.owners_file.start
+    recovery, start = broker.store.recovery, broker.lease_journal.start
     uncertain = list(recovery.uncertain)
-    if not start.may_have_lost and broker.owners_file.commits_count:
+    if not start.may_have_lost and broker.lease_journal.commits_count:
         uncertain += _extend(broker)
     for loss in recovery.losses:
         broker.losses.report(loss)

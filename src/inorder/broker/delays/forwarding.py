@@ -90,7 +90,7 @@ class Forwarding:
 
     def place(self, record: Record, topic: str, broker: str) -> Target:
         """Return the outbox for a message of a topic; it is sent on when it is stored there."""
-        generation = self._broker.owners_file.start.now.generation
+        generation = self._broker.lease_journal.start.now.generation
         note = f"{FORWARDED}\x01{generation}:{topic}\x02"
         record.properties = append(without(record.properties, _LEFT_HERE[-1:]), note.encode())
         outbox = OUTBOX + broker

@@ -111,7 +111,7 @@ def delete_group(
         logger.info("group=%s deleted peer=%s", request.group, connection.peer)
     if not request.clean_offset:
         return command.reply()
-    broker.ownership.forget(group=request.group)
+    broker.lock_service.forget(group=request.group)
     return _answer_forgotten(broker, request.group, command.reply())
 
 
@@ -347,7 +347,7 @@ def unregister_client(
     if group:
         departure = broker.members.unregister_consumer(group, connection)
         gone = request.client_id not in broker.members.client_ids(group)
-        released = broker.ownership.client_left(group, request.client_id, connection, gone=gone)
+        released = broker.lock_service.client_left(group, request.client_id, connection, gone=gone)
         if released and not departure.notices:
             broker.notify_ids_changed(group)
         broker.apply_departure(departure)

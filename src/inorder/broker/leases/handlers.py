@@ -60,15 +60,15 @@ def lease(
     terms = Terms(request.lease_ms, min(request.grace_ms, request.lease_ms))
 
     def answer() -> Command:
-        found = broker.leasing.lease(request.group, owner, terms, wishes, connection)
+        found = broker.lease_service.lease(request.group, owner, terms, wishes, connection)
         return command.reply(fields={}, body=found.encode())
 
     async def answer_later() -> Command:
-        await broker.lease_clock.look()
+        await broker.lease_expiry.look()
         return answer()
 
     queues = [TopicQueue(one.topic, broker.config.name, one.queue_id) for one in wishes]
-    if broker.lease_clock.is_overdue(request.group, queues, owner):
+    if broker.lease_expiry.is_overdue(request.group, queues, owner):
         return answer_later()
     return answer()
 
@@ -85,7 +85,7 @@ def release(
         request.topic, request.queue_id, request.epoch, request.number, request.offset,
         request.finished,
     )  # fmt: skip
-    finish = broker.leasing.release(request.group, owner, one)
+    finish = broker.lease_service.release(request.group, owner, one)
     if finish is None:
         return command.reply(fields={})
     return _answer_after(finish, command.reply(fields={}))
@@ -103,10 +103,10 @@ def commit(
     request = decode_fields(Commit, command.fields)
     owner = _owner(request.client_id, request.instance)
     commits = CommitBody.decode(command.body).commits
-    found = broker.leasing.commit(request.group, owner, commits, connection)
+    found = broker.lease_service.commit(request.group, owner, commits, connection)
     answer = command.reply(fields={}, body=found.encode())
     if broker.config.store.sync_flush:
-        return _answer_after(broker.owners_file.settled(), answer)
+        return _answer_after(broker.lease_journal.settled(), answer)
     return answer
 
 
@@ -174,7 +174,7 @@ def _shown(broker: BrokerLike, key: LeaseKey, open_ids: set[int]) -> HeldLease:
         max(0, lease.expires_ms - now_ms),
         lease.lease_ms,
         lease.terms.grace_ms,
-        stock=lease.owner.is_stock,
+        stock=lease.owner.is_rocketmq,
         connected=lease.connection in open_ids,
         waiting=[owner.client_id for owner in broker.leases.waiting(key)],
         recalled=lease.recalled,
@@ -184,7 +184,7 @@ def _shown(broker: BrokerLike, key: LeaseKey, open_ids: set[int]) -> HeldLease:
 def free(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Force the release of a queue; for operators."""
     request = decode_fields(LeaseFree, command.fields)
-    holder, epoch = broker.ownership.take_away(request.group, request.topic, request.queue_id)
+    holder, epoch = broker.lock_service.take_away(request.group, request.topic, request.queue_id)
     if holder:
         logger.warning(
             "a queue was taken from its owner group=%s topic=%s queue=%d holder=%s peer=%s",

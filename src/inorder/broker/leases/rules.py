@@ -55,7 +55,7 @@ class Owner(NamedTuple):
     instance: str = ""
 
     @property
-    def is_stock(self) -> bool:
+    def is_rocketmq(self) -> bool:
         """Tell whether RocketMQ's rules apply."""
         return not self.instance
 
@@ -303,7 +303,7 @@ class LeaseTable:
                     Verdict.REFUSE, key, owner, wanted, 0, lease.owner, lease.expires_ms
                 )
             is_new = wanted != lease.terms or lease.deadline_ms > 0
-            if owner.is_stock or lease.epoch == epoch:
+            if owner.is_rocketmq or lease.epoch == epoch:
                 return Decision(Verdict.RENEW, key, owner, wanted, lease.epoch, is_new=is_new)
             if epoch:
                 return Decision(Verdict.RESET, key, owner, wanted, lease.epoch, is_new=is_new)
@@ -496,7 +496,7 @@ class LeaseTable:
             if past.released:
                 self._remember(key, past)
                 continue
-            whole_ms = STOCK_RESTART_MS if owner.is_stock else terms.lease_ms
+            whole_ms = STOCK_RESTART_MS if owner.is_rocketmq else terms.lease_ms
             until_ms = deadline_after_start(stated_ms, whole_ms, now_ms, same_boot=same_boot)
             lease = Lease(
                 owner, epoch, terms, now_ms, now_ms, until_ms, recalled=recalled,
@@ -527,7 +527,7 @@ class LeaseTable:
         if before == connection:
             return
         lease.connection = connection
-        if lease.owner.is_stock:
+        if lease.owner.is_rocketmq:
             return  # its locks are looked for by its client id
         if before is not None:
             keys = self._renewed_by[before]
@@ -551,7 +551,7 @@ class LeaseTable:
         self._count -= 1
         self._compact()
         gone = lease.owner is NOBODY or (lease.recalled and not released)
-        if not lease.owner.is_stock and not gone:
+        if not lease.owner.is_rocketmq and not gone:
             self._remember(key, Past(lease.owner, lease.epoch, lease.terms, released))
         return self._waiting.pop(key, {})
 
@@ -574,7 +574,7 @@ class LeaseTable:
 C = TypeVar("C", bound=Hashable)
 
 
-class SignsOfLife(Generic[C]):
+class MemberLiveness(Generic[C]):
     """(group, connection) to when it must have spoken again."""
 
     def __init__(self) -> None:
@@ -584,7 +584,7 @@ class SignsOfLife(Generic[C]):
         self._serial = 0
 
     def __repr__(self) -> str:
-        return f"SignsOfLife({len(self._until)} members)"
+        return f"MemberLiveness({len(self._until)} members)"
 
     def __len__(self) -> int:
         return len(self._until)

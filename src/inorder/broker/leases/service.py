@@ -23,8 +23,8 @@ from inorder.broker.leases.rules import (
     STOCK_RESTART_MS,
     Decision,
     LeaseKey,
+    MemberLiveness,
     Owner,
-    SignsOfLife,
     Terms,
     Verdict,
 )
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-class Leasing:
+class LeaseService:
     """The verbs."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._table = broker.leases
-        self._file = broker.owners_file
+        self._file = broker.lease_journal
 
     # -- our clients -----------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Leasing:
     ) -> LeaseAnswer:
         """Grant, renew or refuse queues."""
         self._broker.safety.require()
-        self._broker.lease_clock.sign(group, connection, terms.lease_ms)
+        self._broker.lease_expiry.sign(group, connection, terms.lease_ms)
         now_ms = self._broker.clock.monotonic_ms()
         named = {self._key(group, one.topic, one.queue_id): one for one in wishes}
         decisions: list[Decision] = []
@@ -116,8 +116,8 @@ class Leasing:
             if decision.is_granted:
                 self._mark_ordered(decision.key)
             if decision.verdict is Verdict.REFUSE:
-                self._broker.lease_clock.refused(decision.key.group)
-        self._broker.keeping.lock_deadline_changed()
+                self._broker.lease_expiry.refused(decision.key.group)
+        self._broker.housekeeping.lock_deadline_changed()
 
     def _mark_ordered(self, key: LeaseKey) -> None:
         """Note that a group consumes a topic in order; the grant in the journal says the same.
@@ -132,7 +132,7 @@ class Leasing:
         if not decisions:
             return
         longest_ms = max(
-            STOCK_RESTART_MS if one.owner.is_stock else one.terms.lease_ms for one in decisions
+            STOCK_RESTART_MS if one.owner.is_rocketmq else one.terms.lease_ms for one in decisions
         )
         try:
             self._file.start.raise_longest(longest_ms)
@@ -196,7 +196,7 @@ class Leasing:
     ) -> CommitAnswer:
         """Take the commits of queues that are the owner's; safe when `settled`."""
         self._broker.safety.require()
-        self._broker.lease_clock.sign(group, connection)
+        self._broker.lease_expiry.sign(group, connection)
         now_ms = self._broker.clock.monotonic_ms()
         taken, lost, renewed = [], [], []
         records: dict[LeaseKey, lease_records.Commit] = {}
@@ -217,7 +217,7 @@ class Leasing:
             self._table.apply(decision, now_ms, connection=connection.id)
         for record in records.values():
             self._take(record)
-        self._broker.keeping.lock_deadline_changed()
+        self._broker.housekeeping.lock_deadline_changed()
         return CommitAnswer(taken, lost)
 
     def _current(
@@ -388,13 +388,13 @@ class _Unread:
         return found is not None and found.is_unread
 
 
-class LeaseClock:
+class LeaseExpiry:
     """Lets leases and members expire."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._table = broker.leases
-        self._signs: SignsOfLife[ServerConnection] = SignsOfLife()
+        self._signs: MemberLiveness[ServerConnection] = MemberLiveness()
         self._refused_groups: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
 
@@ -465,13 +465,13 @@ class LeaseClock:
             self._refused_groups.clear()
         for group in sorted(groups):
             broker.notify_ids_changed(group)
-        broker.keeping.lock_deadline_changed()
+        broker.housekeeping.lock_deadline_changed()
 
     def _reopen(self) -> None:
         """Grant queues again: all that was granted and is not known has run out."""
         self._table.closed_until_ms = 0
         try:
-            self._broker.owners_file.start.waited()
+            self._broker.lease_journal.start.waited()
         except OSError as error:  # then the next start waits once more
             log.error("start.json is not saved error=%s", error)
 
@@ -487,7 +487,7 @@ class LeaseClock:
             notice = self._broker.members.heard(group, connection)
             if notice is not None:
                 self._broker.notify_ids_changed(notice.group, notice.connections)
-            self._broker.keeping.lock_deadline_changed()
+            self._broker.housekeeping.lock_deadline_changed()
 
     def left(self, group: str, connection: ServerConnection) -> None:
         """Expect no more of a member that unregistered."""
@@ -498,7 +498,7 @@ class LeaseClock:
         if len(self._signs):
             self._signs.forget(lambda _, one: one is connection)
         if self._table.connection_lost(connection.id, self._broker.clock.monotonic_ms()):
-            self._broker.keeping.lock_deadline_changed()
+            self._broker.housekeeping.lock_deadline_changed()
 
     def cancel(self) -> None:
         """Look no more."""

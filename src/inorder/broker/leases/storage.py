@@ -218,7 +218,7 @@ SAVED_MAX: Final = 8
 may have brought back."""
 
 
-class OwnersFile:
+class LeaseJournal:
     """Saves and restores leases, commits and chapters."""
 
     def __init__(self, broker: Broker) -> None:
@@ -243,7 +243,7 @@ class OwnersFile:
         """What the journal says of progress holds: nobody else has worked here since."""
 
     def __repr__(self) -> str:
-        return f"OwnersFile({self.journal!r}, start={self.start.now.start})"
+        return f"LeaseJournal({self.journal!r}, start={self.start.now.start})"
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -372,7 +372,7 @@ class OwnersFile:
         known = (leases.get(*key) for key in leases.keys())  # noqa: SIM118 - no mapping
         longest_ms = max(
             (
-                STOCK_RESTART_MS if lease.owner.is_stock else lease.lease_ms
+                STOCK_RESTART_MS if lease.owner.is_rocketmq else lease.lease_ms
                 for lease in known
                 if lease is not None
             ),
@@ -650,7 +650,7 @@ class OwnersFile:
             except (OSError, StoreError):
                 journal.discard(file)
                 raise
-            await broker.keeping.save_offsets_now()  # what only the older files say of offsets
+            await broker.housekeeping.save_offsets_now()  # what only the older files say of offsets
             summary = self._summary()
             while portion := list(islice(summary, FOLD_AT_ONCE)):
                 self.write(portion)

@@ -26,17 +26,17 @@ def lock_batch(
     request = LockBatchBody.decode(command.body)
 
     def answer() -> Command:
-        granted = broker.ownership.lock_batch(
+        granted = broker.lock_service.lock_batch(
             request.group, request.queues, request.client_id, connection,
             frees_omitted=command.language == LanguageCode.GO,
         )  # fmt: skip
         return command.reply(body=LockedQueues(tuple(granted)).encode())
 
     async def answer_later() -> Command:
-        await broker.lease_clock.look()
+        await broker.lease_expiry.look()
         return answer()
 
-    if broker.lease_clock.is_overdue(request.group, request.queues, Owner(request.client_id)):
+    if broker.lease_expiry.is_overdue(request.group, request.queues, Owner(request.client_id)):
         return answer_later()
     return answer()
 
@@ -44,5 +44,5 @@ def lock_batch(
 def unlock_batch(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
     """Release queues that the client owns, and tell the group: the next owner need not wait."""
     request = LockBatchBody.decode(command.body)
-    broker.ownership.unlock_batch(request.group, request.queues, request.client_id)
+    broker.lock_service.unlock_batch(request.group, request.queues, request.client_id)
     return command.reply()

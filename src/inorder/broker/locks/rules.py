@@ -152,7 +152,7 @@ class QueueLocks:
         lock = self.get(group, queue)
         if lock is None:
             return True
-        return lock.owner.is_stock and (
+        return lock.owner.is_rocketmq and (
             client_id in (None, lock.client_id) or connection == lock.connection
         )
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from inorder.net.accepted import ServerConnection
 
 
-class Ownership:
+class LockService:
     """The verbs."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._table = broker.leases
-        self._file = broker.owners_file
+        self._file = broker.lease_journal
 
     # -- stock clients ---------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ class Ownership:
         freed = locks.omitted(group, queues, client_id, now_ms, at_once=frees_omitted)
         self._freed(group, freed)
         decisions = locks.decide(group, queues, client_id, now_ms)
-        self._broker.leasing.apply(decisions, now_ms, connection)
+        self._broker.lease_service.apply(decisions, now_ms, connection)
         if freed:
             self._broker.notify_ids_changed(group)
         return [one.key.queue for one in decisions if one.is_granted]
@@ -67,7 +67,7 @@ class Ownership:
 
         A stock client's locks only if it is `gone`, with all connections.
         """
-        self._broker.lease_clock.left(group, connection)
+        self._broker.lease_expiry.left(group, connection)
         mine = [
             queue
             for queue, lease in self._table.held(group).items()
@@ -102,7 +102,7 @@ class Ownership:
             [lease_records.granted(key, NOBODY, new, lease.terms, deadline_ms=until_ms)]
         )
         self._table.void(key, new, now_ms)
-        self._broker.keeping.lock_deadline_changed()
+        self._broker.housekeeping.lock_deadline_changed()
         self._broker.wake(topic, queue_id)  # its pulls that wait are refused
         return holder, epoch
 
@@ -113,7 +113,7 @@ class Ownership:
         """
         key = self._key(group, topic, queue_id)
         lease, past = self._table.get(*key), self._table.past(key)
-        if lease is not None and lease.owner.is_stock:
+        if lease is not None and lease.owner.is_rocketmq:
             return bool(self.take_away(group, topic, queue_id)[0])
         if lease is not None:
             if lease.owner != NOBODY and not lease.recalled:

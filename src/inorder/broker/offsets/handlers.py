@@ -122,7 +122,7 @@ def update_consumer_offset(
         if offset < before:
             broker.parking.went_back(group, topic, queue_id)
         if not command.is_oneway:  # else nobody hears when it is safe; within a second it is
-            broker.owners_file.flush()
+            broker.lease_journal.flush()
         return command.reply(fields={})
 
     ruling = broker.commit_offset(
@@ -171,14 +171,14 @@ async def answer_rested(
         raise TopicNotFound(f"topic[{topic}], or group {group}, was deleted meanwhile")
     answer = then()
     if broker.config.store.sync_flush:
-        await broker.owners_file.settled()
+        await broker.lease_journal.settled()
     await broker.resizing.rewinding.tell(topic, group)
     return answer
 
 
 async def answer_settled(broker: BrokerLike, answer: Command) -> Command:
     """Answer when what was written of offsets and owners is on disk."""
-    await broker.owners_file.settled()
+    await broker.lease_journal.settled()
     return answer
 
 
@@ -342,7 +342,7 @@ def _reset(
     broker: BrokerLike, request: ResetOffset, targets: dict[int, int]
 ) -> list[asyncio.Task[None]]:
     topic, group = request.topic, request.group
-    broker.ownership.reset(group, topic, targets)
+    broker.lock_service.reset(group, topic, targets)
     notes = broker.parking.was_reset(group, topic, targets)
     for queue_id in targets:
         broker.wake(topic, queue_id)

@@ -209,7 +209,7 @@ async def move(broker: BrokerLike, connection: ServerConnection, command: Comman
         raise TopicNotFound(f"topic[{request.topic}] not exist")
     _check_group(broker, request.group)
     busy = await broker.parking.moves.come(request.group, request.topic, body.coming)
-    await broker.keeping.flush_now()
+    await broker.housekeeping.flush_now()
     reply = requests.ParkMoveReply(len(body.coming) - busy, busy)
     return command.reply(fields=encode_fields(reply))
 

@@ -143,7 +143,7 @@ class ParkMoves:
         return busy
 
 
-class ParkReach:
+class RedriveScope:
     """What may be handled of the parked keys of a broker."""
 
     def __init__(self, broker: Broker, table: ParkingTable) -> None:
@@ -151,7 +151,7 @@ class ParkReach:
         self._table = table
 
     def __repr__(self) -> str:
-        return f"ParkReach({self._table!r})"
+        return f"RedriveScope({self._table!r})"
 
     @property
     def _rewinding(self) -> Rewinding:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.leases.rules import LeaseKey
-from inorder.broker.parking.moves import ParkMoves, ParkReach
+from inorder.broker.parking.moves import ParkMoves, RedriveScope
 from inorder.broker.parking.records import (
     MESSAGES,
     NOTES,
@@ -43,7 +43,7 @@ from inorder.broker.parking.records import (
     read_event,
 )
 from inorder.broker.parking.rules import Limits, ParkingTable, Place, Verdict
-from inorder.broker.parking.storage import ParkedFile
+from inorder.broker.parking.storage import ParkingSnapshot
 from inorder.broker.sends.checks import require_writable
 from inorder.errors import (
     BrokerError,
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-class Flight:
+class PendingWrite:
     """Events on their way into the log, until the tick says what became of them."""
 
     __slots__ = ("_parking", "base", "events", "settled")
@@ -102,7 +102,7 @@ class Flight:
         return False
 
 
-class Alone:
+class QueueMutex:
     """Of those who want the same queue, one after the other, in the order in which they came."""
 
     __slots__ = ("_busy", "_place")
@@ -241,11 +241,11 @@ class Parking:
         self.table = ParkingTable(
             Limits(config.parked_keys_max, config.parked_bytes_max, config.parked_age_max_ms)
         )
-        self.file = ParkedFile(broker, self.table)
-        self._open: dict[Flight, None] = {}
+        self.file = ParkingSnapshot(broker, self.table)
+        self._open: dict[PendingWrite, None] = {}
         self._busy: dict[Place, deque[asyncio.Future[None]]] = {}
         self._said_full: dict[str, str] = {}
-        self.reach = ParkReach(broker, self.table)
+        self.reach = RedriveScope(broker, self.table)
         self.moves = ParkMoves(self, config.name)
         self.carrier = ParkCarrier(self, broker)
         self._forgetting: set[asyncio.Task[None]] = set()
@@ -276,9 +276,9 @@ class Parking:
         needed = (self.table.oldest_position(), self.file.keep_from)
         return min((position for position in needed if position is not None), default=None)
 
-    def alone(self, place: Place) -> Alone:
+    def alone(self, place: Place) -> QueueMutex:
         """Let nobody else judge or change a queue meanwhile; what was under way has settled."""
-        return Alone(self._busy, place)
+        return QueueMutex(self._busy, place)
 
     def check_owner(
         self, place: Place, owner: Owner, epoch: int, connection: ServerConnection
@@ -293,12 +293,12 @@ class Parking:
         if lease is None and not epoch:
             return
         if lease is None or (lease.owner, lease.epoch) != (owner, epoch):
-            raise broker.leasing.lost(key)
+            raise broker.lease_service.lost(key)
         broker.leases.renew(key, broker.clock.monotonic_ms(), connection.id)
 
     # -- the log ---------------------------------------------------------------------------------
 
-    def store(self, items: Iterable[tuple[str, Event, Record]]) -> Flight:
+    def store(self, items: Iterable[tuple[str, Event, Record]]) -> PendingWrite:
         """Put events into the log; they count when the flight has settled.
 
         Raises:
@@ -306,7 +306,7 @@ class Parking:
         """
         broker = self._broker
         require_writable(broker)
-        flight = Flight(self, broker.store.log.end_position)
+        flight = PendingWrite(self, broker.store.log.end_position)
         try:
             for group, event, record in items:
                 topic = broker.ensure_topic(park_topic(group), queues=QUEUES)
@@ -323,13 +323,13 @@ class Parking:
                 flight.settled.set_result(None)
         return flight
 
-    def settle(self, flight: Flight) -> None:
+    def settle(self, flight: PendingWrite) -> None:
         """Count what is stored."""
         del self._open[flight]
         for group, event, position in flight.events:
             self.table.apply(group, event, position)
 
-    def forget(self, flight: Flight) -> None:
+    def forget(self, flight: PendingWrite) -> None:
         """Forget what is not stored."""
         del self._open[flight]
 
@@ -394,7 +394,7 @@ class Parking:
         if "parked" in outcomes:
             # Whatever the flush mode: its owner takes it for done now. A power cut that took the
             # copy, and not the commit that rests on it, would lose the message.
-            await broker.keeping.log_synced()
+            await broker.housekeeping.log_synced()
         self._say_full(place.group, remark)
         return outcomes, remark
 

@@ -150,7 +150,7 @@ SAVE_INTERVAL_MS: Final = 30_000
 RETRY_MS: Final = 10_000
 
 
-class ParkedFile:
+class ParkingSnapshot:
     """Saves and restores the broker's parked keys."""
 
     def __init__(self, broker: Broker, table: ParkingTable) -> None:
@@ -247,7 +247,7 @@ class ParkedFile:
             await asyncio.sleep(0)  # a long table is written between other work
         content = self._content(queues, covered)
         try:
-            await broker.keeping.flush_now()
+            await broker.housekeeping.flush_now()
             await broker.offload.call(lambda: self._file.save(content))
         except (OSError, StoreError) as error:
             log.error("parked keys were not saved, the old file is kept error=%s", error)

@@ -96,7 +96,7 @@ def drop(
 
 
 async def _answer_saved(broker: BrokerLike, answer: Command) -> Command:
-    await broker.numbers_file.save_now()
+    await broker.producer_snapshot.save_now()
     return answer
 
 

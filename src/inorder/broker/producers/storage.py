@@ -43,7 +43,7 @@ LONG_BYTES: Final = 1024 * 1024 * 1024
 MARK: Final = f"{PRODUCER_ID}\x01".encode()
 
 
-class NumbersFile:
+class ProducerSnapshot:
     """Saves and restores the broker's producers."""
 
     def __init__(self, broker: Broker) -> None:
@@ -177,7 +177,7 @@ class NumbersFile:
                 await asyncio.sleep(0)
             depends_on = commit_log.end_position
             content = encoder.finish(depends_on, fingerprint(commit_log, depends_on))
-            await broker.keeping.flush_now()
+            await broker.housekeeping.flush_now()
             for _ in range(copies):
                 await broker.offload.call(lambda: self._file.save(content))
             self._saved(covered, revision)

@@ -71,7 +71,7 @@ class PullFields(
     only_up: bool = False
 
 
-class Gate:
+class CheckedPull:
     """What a pull that may be served needs: its queue, its filter, the flags of the answer."""
 
     __slots__ = ("group_flag", "queue", "resized", "topic_flag", "wanted")
@@ -92,14 +92,14 @@ class Gate:
         self.resized = resized
 
 
-class Gates:
+class PullChecks:
     """Lets pulls through, or says why not."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._gates: dict[tuple[str, str, int, str | None, str | None], Gate] = {}
+        self._gates: dict[tuple[str, str, int, str | None, str | None], CheckedPull] = {}
 
-    def of(self, fields: PullFields, peer: str) -> Gate:
+    def of(self, fields: PullFields, peer: str) -> CheckedPull:
         """Return what the checks gave, remembered where only topics, groups and settings decide."""
         if not fields.sys_flag & PULL_SUBSCRIPTION:
             return self._check(fields, peer)
@@ -120,7 +120,7 @@ class Gates:
         """Check every pull again: a topic, a group or a setting changed."""
         self._gates.clear()
 
-    def _check(self, fields: PullFields, peer: str) -> Gate:
+    def _check(self, fields: PullFields, peer: str) -> CheckedPull:
         """Apply RocketMQ's checks in its order."""
         broker = self._broker
         if not broker.config.perm & PERM_READ:
@@ -147,7 +147,7 @@ class Gates:
             wanted = _wanted(self._subscription(fields))
         queue = broker.store.queue(fields.topic, fields.queue_id)
         resized = broker.resizing.is_resized(fields.topic)
-        return Gate(queue, wanted, group.sys_flag, topic.sys_flag, resized=resized)
+        return CheckedPull(queue, wanted, group.sys_flag, topic.sys_flag, resized=resized)
 
     def _subscription(self, fields: PullFields) -> Subscription:
         broker = self._broker

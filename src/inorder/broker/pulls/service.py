@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.offsets.rules import Manner
-from inorder.broker.pulls.checks import I32, Gate, Gates, PullFields
+from inorder.broker.pulls.checks import I32, CheckedPull, PullChecks, PullFields
 from inorder.errors import BrokerError, ServiceNotAvailable, StoreError, SystemError_
 from inorder.logs import get_logger
 from inorder.net.transport import JOIN_BYTES_MAX
@@ -64,7 +64,7 @@ def answer_code(result: ReadResult, offset: int) -> ResponseCode:
 
 
 def answer(
-    result: ReadResult, gate: Gate, offset: int, request_id: int, serializer: int
+    result: ReadResult, gate: CheckedPull, offset: int, request_id: int, serializer: int
 ) -> Command:
     """Return the answer to a pull at an offset; the records follow its head."""
     return Command(
@@ -141,7 +141,7 @@ class Pulls:
         self._broker = broker
         self._store = broker.store
         self._decode = msgspec.json.Decoder(_PullHeader, strict=False).decode
-        self._gates = Gates(broker)
+        self._gates = PullChecks(broker)
         self.forget_gates = self._gates.forget
         self.configure(broker.config)
         self._found = (
@@ -221,7 +221,7 @@ class Pulls:
         fields = pull.fields
         gate = self._gates.of(pull.fields, pull.connection.peer)
         if fields.epoch:
-            self._broker.leasing.check_pull(fields, pull.connection)
+            self._broker.lease_service.check_pull(fields, pull.connection)
         if fields.sys_flag & COMMIT_OFFSET:
             self._broker.commit_offset(
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection,
@@ -237,7 +237,7 @@ class Pulls:
             return
         self._answer(pull, result, gate)
 
-    def _read(self, gate: Gate, pull: Pull, offset: int) -> ReadResult:
+    def _read(self, gate: CheckedPull, pull: Pull, offset: int) -> ReadResult:
         fields, queue = pull.fields, gate.queue
         reset = self._broker.offsets.take_reset(fields.group, fields.topic, fields.queue_id)
         if reset is not None and reset != offset:  # else it is there already
@@ -273,7 +273,7 @@ class Pulls:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def _answer(self, pull: Pull, result: ReadResult, gate: Gate) -> None:
+    def _answer(self, pull: Pull, result: ReadResult, gate: CheckedPull) -> None:
         if pull.oneway or pull.connection.closed:
             return
         found = result.status is ReadStatus.FOUND
@@ -352,7 +352,9 @@ class Pulls:
         ):
             return False
         deadline = self._broker.clock.monotonic_ms() + min(wait_ms, 600_000)
-        return self._broker.keeping.hold((pull.fields.topic, pull.fields.queue_id), pull, deadline)
+        return self._broker.housekeeping.hold(
+            (pull.fields.topic, pull.fields.queue_id), pull, deadline
+        )
 
     def wake(self, touched: Iterable[tuple[QueueIndex, int]]) -> None:
         """Serve the pulls held for queues that grew in this tick."""
@@ -394,7 +396,7 @@ class Pulls:
         try:
             gate = self._gates.of(pull.fields, pull.connection.peer)
             if pull.fields.epoch:
-                self._broker.leasing.check_held(pull.fields)
+                self._broker.lease_service.check_held(pull.fields)
             if pull.connection.congested:  # it has enough to read, and asks again when it has
                 result = ReadResult(
                     ReadStatus.NO_MATCHED_MESSAGE,
@@ -413,7 +415,7 @@ class Pulls:
             and result.next_offset >= result.max_offset
         ):
             pull.scan_offset = result.next_offset
-            if self._broker.keeping.hold((queue.topic, queue.queue_id), pull, deadline_ms):
+            if self._broker.housekeeping.hold((queue.topic, queue.queue_id), pull, deadline_ms):
                 return
         self._answer(pull, result, gate)
 
@@ -424,7 +426,7 @@ class Pulls:
         try:
             gate = self._gates.of(pull.fields, pull.connection.peer)
             if pull.fields.epoch:
-                self._broker.leasing.check_held(pull.fields)
+                self._broker.lease_service.check_held(pull.fields)
             # From where it looked last: what lies before does not match.
             result = self._read(gate, pull, pull.scan_offset)
         except Exception as error:

@@ -107,7 +107,7 @@ async def status(broker: BrokerLike, connection: ServerConnection, command: Comm
         broker.resizing.heed(request.topic, request.group)
     view = broker.resizing.view(request.topic, request.group)
     if request.group:
-        await broker.keeping.save_offsets_now()
+        await broker.housekeeping.save_offsets_now()
     return _answer(command, view)
 
 

@@ -174,11 +174,11 @@ class Releasing:
         leaving = await parking.moves.leave(group, topic, KeyMap.decode(text), left_at)
         busy = leaving.busy
         if leaving.coming:  # the release is on disk before it counts: so must be what it rests on
-            await self._broker.keeping.flush_now()
+            await self._broker.housekeeping.flush_now()
         for name, moves in leaving.coming.items():
             if name == mine:
                 busy += await parking.moves.come(group, topic, moves)
-                await self._broker.keeping.flush_now()
+                await self._broker.housekeeping.flush_now()
                 continue
             request = ParkMove(group, topic)
             for start in range(0, len(moves), MOVES_MAX):
@@ -249,7 +249,9 @@ class Releasing:
 
     async def _release(self, topic: str, now: Versions, group: str) -> None:
         version = rules.next_map(now, group)[0]
-        await self._broker.keeping.save_offsets_now()  # or a power cut would take back what is done
+        await (
+            self._broker.housekeeping.save_offsets_now()
+        )  # or a power cut would take back what is done
         others = [name for name in rules.counts_of(now.map) if name != self._broker.config.name]
         began = term = rewind_rules.term_of(now, group)
         for name in others:
@@ -392,7 +394,7 @@ class Rewinding:
             return
         asked = [
             queue.queue_id for queue in self._broker.store.queues_of(topic)
-            if self._broker.ownership.recall(group, topic, queue.queue_id)
+            if self._broker.lock_service.recall(group, topic, queue.queue_id)
         ]  # fmt: skip
         self._emptied[topic, group] = known.term
         log.warning(

@@ -460,7 +460,7 @@ class Resizing:
         """Return where the queues end now, once all of that is on disk."""
         broker = self._broker
         ends = {queue.queue_id: queue.next_offset for queue in broker.store.queues_of(topic)}
-        await broker.keeping.flush_now()
+        await broker.housekeeping.flush_now()
         until_ms = broker.clock.monotonic_ms() + SETTLE_MS_MAX
         while any(self.bounds.last(topic)(queue_id) < end for queue_id, end in ends.items()):
             if broker.clock.monotonic_ms() > until_ms or not broker.writable:

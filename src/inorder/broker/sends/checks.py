@@ -57,14 +57,14 @@ from inorder.wire.requests.sends import SendMessage
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.sends.packing import Target
-    from inorder.broker.sends.service import HotPath
+    from inorder.broker.sends.service import FastSends
     from inorder.net.accepted import ServerConnection
     from inorder.wire.header import Command
 _MAX_RETRIES_VERSION: Final = 121
 
 
 def admit(
-    broker: Broker, hot: HotPath, connection: ServerConnection, request: SendMessage, version: int
+    broker: Broker, hot: FastSends, connection: ServerConnection, request: SendMessage, version: int
 ) -> tuple[Target, SendMessage]:
     """Check a send and return the queue it goes to, or raise the refusal."""
     topic = _topic_for(broker, request)
@@ -162,7 +162,7 @@ def require_writable(broker: Broker) -> None:
 class GeneralSends:
     """Takes sends as commands."""
 
-    def __init__(self, broker: Broker, hot: HotPath) -> None:
+    def __init__(self, broker: Broker, hot: FastSends) -> None:
         self._broker = broker
         self._hot = hot
         self._packer = hot.packer

@@ -195,7 +195,7 @@ class _LongSendHeader(msgspec.Struct):
     flag: int = 0
 
 
-class HotPath:
+class FastSends:
     """Take send requests, put records into the log's buffer, prepare the answers."""
 
     def __init__(self, broker: Broker) -> None:

@@ -159,7 +159,7 @@ def delete_topic(
         known = broker.topics.delete(topic, broker.clock.now_ms()) is not None
         if known:
             broker.save_topics()
-        broker.ownership.forget(topic=topic)
+        broker.lock_service.forget(topic=topic)
         broker.parking.topic_gone(topic)
         numbered += broker.producers.drop_topic(topic)
         if broker.store.queues_of(topic):
@@ -178,9 +178,9 @@ async def _reply_when_durable(
 ) -> Command:
     """Answer when no power cut can bring back what was deleted, or have its versions used again."""
     await broker.resizing.delete(topic, version)
-    await broker.keeping.flush_now()
+    await broker.housekeeping.flush_now()
     if numbered:
-        await broker.numbers_file.save_now()
+        await broker.producer_snapshot.save_now()
     return command.reply()
 
 

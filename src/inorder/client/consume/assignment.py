@@ -23,8 +23,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from inorder.client.consume.commits import Committer, OffsetStore
-from inorder.client.consume.leases import Keeper, Leases, Locks
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.leases import LeaseRenewer, Leases, Locks
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.release import Releaser
 from inorder.client.consume.rules import assignment as rules
 from inorder.client.consume.rules import commits
@@ -37,7 +37,7 @@ from inorder.client.consume.rules.assignment import (
 )
 from inorder.client.consume.rules.commits import CommitLine, OffsetTable
 from inorder.client.consume.rules.keyed import KeyedQueue, KeyOf
-from inorder.client.consume.rules.leases import Acquired, DropReason, Grant, Tenure, Terms
+from inorder.client.consume.rules.leases import Acquired, Grant, LeaseState, RevokeReason, Terms
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.client.consume.workers import Counts
 from inorder.client.rules.routes import broker_masters, subscribe_queues
@@ -82,7 +82,7 @@ class Member:
         self.clustering = clustering
         self.counts = counts
         self.offsets = OffsetTable()
-        self.holdings: dict[TopicQueue, Holding] = {}
+        self.assigned_queues: dict[TopicQueue, AssignedQueue] = {}
         self.tasks = Tasks(f"consumer {group}")
         self.locks = Locks(session, group)
         self.leases = Leases(session, group, terms)
@@ -90,12 +90,12 @@ class Member:
         """Where the queues were when the consumer stopped."""
         self.changed = asyncio.Event()
         """Something asks for a round of the rebalance."""
-        self.pull: Callable[[Holding], Awaitable[None]]
-        self.handle: Callable[[Holding], None]
+        self.pull: Callable[[AssignedQueue], Awaitable[None]]
+        self.handle: Callable[[AssignedQueue], None]
         self.make_keys: MakeKeys = lambda topic, finished: None
         """Returns what tells the keys of a topic apart, if it is handled in their order."""
         self.key_of: Callable[[str], KeyOf | None] = lambda topic: None
-        self.parked_changed: Callable[[Holding], None] = lambda holding: None
+        self.parked_changed: Callable[[AssignedQueue], None] = lambda assigned: None
         """Learns that the broker's number of parked keys and redrives of a queue has changed."""
         config = session.config.consumer
         self._limits = Limits(
@@ -107,17 +107,17 @@ class Member:
         )
         self._store = store
         self._consume_from = consume_from
-        self.keeper = Keeper(self)
+        self.renewer = LeaseRenewer(self)
         self.committer = Committer(
             session,
             group,
-            holdings=self.holdings,
+            assigned_queues=self.assigned_queues,
             offsets=self.offsets,
             store=store,
             leases=self.leases,
             tasks=self.tasks,
-            confirmed=self.keeper.confirmed,
-            lost=self.keeper.lost,
+            confirmed=self.renewer.confirmed,
+            lost=self.renewer.lost,
         )
         self._releaser = Releaser(
             session,
@@ -128,7 +128,7 @@ class Member:
             leases=self.leases,
         )
         self._releasing: dict[TopicQueue, asyncio.Task[None]] = {}
-        self._left_behind: dict[Holding, asyncio.Task[None]] = {}
+        self._left_behind: dict[AssignedQueue, asyncio.Task[None]] = {}
         self._paused: set[TopicQueue] = set()
         self._all_paused = False
 
@@ -144,9 +144,9 @@ class Member:
     # Queues come.
 
     @property
-    def tenures(self) -> Mapping[TopicQueue, Tenure]:
+    def tenures(self) -> Mapping[TopicQueue, LeaseState]:
         """Return whose each queue is; those on their way out are among them."""
-        return {queue: holding.tenure for queue, holding in self.holdings.items()}
+        return {queue: assigned.lease_state for queue, assigned in self.assigned_queues.items()}
 
     async def meet(self, queues: Iterable[TopicQueue]) -> None:
         """Learn which brokers of these queues know leases; they hear of us also if none is ours."""
@@ -200,15 +200,15 @@ class Member:
         if offset is None or self.stopping:
             await self._give_back(queue, grant)
             return False
-        holding = self._hold(queue, subscription, offset, ordered=ordered, grant=grant)
+        assigned = self._hold(queue, subscription, offset, ordered=ordered, grant=grant)
         self.offsets.begin(queue, offset, stored=stored >= 0)
-        self.holdings[queue] = holding
+        self.assigned_queues[queue] = assigned
         self._share_limits(queue.topic)
-        holding.pulling = self.tasks.start(self._pull(holding), name=f"pull {queue}")
+        assigned.pulling = self.tasks.start(self._pull(assigned), name=f"pull {queue}")
         log.info("queue=%s of group=%s is ours from offset %d on", queue, self.group, offset)
-        self.committer.idle(holding)  # where it begins is news, if the group had no offset
+        self.committer.idle(assigned)  # where it begins is news, if the group had no offset
         if grant is not None and grant.parked:
-            self.parked_changed(holding)
+            self.parked_changed(assigned)
         return True
 
     def _hold(
@@ -219,13 +219,13 @@ class Member:
         *,
         ordered: bool,
         grant: Grant | None,
-    ) -> Holding:
+    ) -> AssignedQueue:
         epoch = 0 if grant is None else grant.epoch
         finished = _finished(queue, offset, grant)
-        holding = Holding(
+        assigned = AssignedQueue(
             queue,
             subscription=subscription,
-            tenure=Tenure(
+            lease_state=LeaseState(
                 queue,
                 now_ms=self.session.clock.monotonic_ms(),
                 lock_sent_ms=None if grant is None else grant.sent_ms,
@@ -240,20 +240,20 @@ class Member:
             on_drop=self._start_release,
             on_idle=self.committer.idle if epoch else None,
         )
-        holding.paused = self._all_paused or queue in self._paused
+        assigned.paused = self._all_paused or queue in self._paused
         if grant is not None and epoch:
-            holding.commits = CommitLine(grant.stored)
-            holding.parked, holding.redrive = grant.parked, grant.redrive
-            holding.fencing = QueueFence(
+            assigned.commits = CommitLine(grant.stored)
+            assigned.parked, assigned.redrive = grant.parked, grant.redrive
+            assigned.fencing = QueueFence(
                 queue,
                 epoch,
                 grant.chapters,
                 key_map=lambda: self.session.key_map(queue.topic),
                 key_of=self.key_of(queue.topic),
             )
-            if finished.span and holding.keys is None:
-                holding.begin_with(finished)
-        return holding
+            if finished.span and assigned.keys is None:
+                assigned.begin_with(finished)
+        return assigned
 
     async def _give_back(self, queue: TopicQueue, grant: Grant | None) -> None:
         """Return a queue that was granted and is not begun."""
@@ -269,13 +269,13 @@ class Member:
 
     def _share_limits(self, topic: str) -> None:
         """Divide the limits of a topic among the queues of it that are here."""
-        sharing = [one for queue, one in self.holdings.items() if queue.topic == topic]
+        sharing = [one for queue, one in self.assigned_queues.items() if queue.topic == topic]
         limits = self._limits.shared(len(sharing))
-        for holding in sharing:
-            holding.limits = limits
+        for assigned in sharing:
+            assigned.limits = limits
 
-    async def _pull(self, holding: Holding) -> None:
-        await self.pull(holding)
+    async def _pull(self, assigned: AssignedQueue) -> None:
+        await self.pull(assigned)
 
     async def _locate(self, queue: TopicQueue, begin: commits.Begin) -> int | None:
         try:
@@ -298,59 +298,61 @@ class Member:
 
     # Queues go.
 
-    def _start_release(self, holding: Holding) -> None:
-        if holding.queue not in self._releasing:
-            task = self.tasks.start(self._release(holding), name=f"release {holding.queue}")
-            self._releasing[holding.queue] = task
+    def _start_release(self, assigned: AssignedQueue) -> None:
+        if assigned.queue not in self._releasing:
+            task = self.tasks.start(self._release(assigned), name=f"release {assigned.queue}")
+            self._releasing[assigned.queue] = task
 
-    async def _release(self, holding: Holding) -> None:
-        queue, tenure = holding.queue, holding.tenure
-        assert tenure.dropped is not None
-        log.info("queue=%s of group=%s is given up: %s", queue, self.group, tenure.dropped.value)
-        if holding.fixed is not None:
-            self.offsets.freeze(queue, holding.fixed)
+    async def _release(self, assigned: AssignedQueue) -> None:
+        queue, lease_state = assigned.queue, assigned.lease_state
+        assert lease_state.dropped is not None
+        log.info(
+            "queue=%s of group=%s is given up: %s", queue, self.group, lease_state.dropped.value
+        )
+        if assigned.fixed is not None:
+            self.offsets.freeze(queue, assigned.fixed)
         try:
-            await self._releaser.release(holding)
+            await self._releaser.release(assigned)
         finally:
             if self.stopping:
                 self.left[queue] = self.offsets.get(queue)
-            if not (tenure.running and tenure.is_waited_for(ordered=holding.ordered)):
-                self._released(holding)  # else the stop has given up on its handlers
+            if not (lease_state.running and lease_state.is_waited_for(ordered=assigned.ordered)):
+                self._released(assigned)  # else the stop has given up on its handlers
 
-    def _released(self, holding: Holding) -> None:
-        queue, tenure = holding.queue, holding.tenure
-        tenure.released(ordered=holding.ordered)
-        if tenure.running:
-            self._leave_behind(holding)
-        del self.holdings[queue]
+    def _released(self, assigned: AssignedQueue) -> None:
+        queue, lease_state = assigned.queue, assigned.lease_state
+        lease_state.released(ordered=assigned.ordered)
+        if lease_state.running:
+            self._leave_behind(assigned)
+        del self.assigned_queues[queue]
         del self._releasing[queue]
         self._share_limits(queue.topic)
         self.offsets.forget(queue)
         self.changed.set()
 
-    def _leave_behind(self, holding: Holding) -> None:
+    def _leave_behind(self, assigned: AssignedQueue) -> None:
         """Let handlers of a queue that moved end by themselves; only a stop waits for them."""
-        task = self.tasks.start(self._watch(holding), name=f"handlers of {holding.queue}")
-        self._left_behind[holding] = task
+        task = self.tasks.start(self._watch(assigned), name=f"handlers of {assigned.queue}")
+        self._left_behind[assigned] = task
 
-    async def _watch(self, holding: Holding) -> None:
+    async def _watch(self, assigned: AssignedQueue) -> None:
         try:
-            while holding.tenure.running:
-                holding.idle.clear()
-                await holding.idle.wait()
+            while assigned.lease_state.running:
+                assigned.idle.clear()
+                await assigned.idle.wait()
         finally:
-            del self._left_behind[holding]
+            del self._left_behind[assigned]
 
     @property
     def running(self) -> int:
         """Return how many handlers run, those of queues that moved included."""
-        all_holdings = (*self.holdings.values(), *self._left_behind)
-        return sum(holding.tenure.running for holding in all_holdings)
+        all_holdings = (*self.assigned_queues.values(), *self._left_behind)
+        return sum(assigned.lease_state.running for assigned in all_holdings)
 
     def drop_all(self) -> None:
         """Give everything up: pull no more, start no handler."""
-        for holding in list(self.holdings.values()):
-            holding.drop(DropReason.STOPPED)
+        for assigned in list(self.assigned_queues.values()):
+            assigned.drop(RevokeReason.STOPPED)
 
     async def release_all(self, patience: Patience) -> bool:
         """Give everything up and wait for it; tell whether all handlers ended in time."""
@@ -359,7 +361,7 @@ class Member:
         while waits := [each for each in self._ending() if not each.done()]:
             if not await patience.wait_for(waits):
                 break
-        running = [str(one.queue) for one in (*self.holdings.values(), *self._left_behind)]
+        running = [str(one.queue) for one in (*self.assigned_queues.values(), *self._left_behind)]
         if running:
             log.warning(
                 "group=%s stops, but its handlers did not end in time: %s; what they do is not "
@@ -380,9 +382,9 @@ class Member:
 
     def set_moving(self, queue: TopicQueue, offset: int) -> None:
         """The same without waiting for it, as a handler has to: it would wait for itself."""
-        holding = self.holdings[queue]
-        holding.fixed = offset
-        holding.drop(DropReason.RESET)
+        assigned = self.assigned_queues[queue]
+        assigned.fixed = offset
+        assigned.drop(RevokeReason.RESET)
 
     # How far we are.
 
@@ -390,22 +392,22 @@ class Member:
         """Note that everything below an offset is done."""
         self.offsets.note(queue, offset, only_up=only_up)
 
-    def done_to(self, holding: Holding, compares: bool) -> int | None:
+    def done_to(self, assigned: AssignedQueue, compares: bool) -> int | None:
         """Return what a pull may commit on its way; `compares`: to a broker that knows `onlyUp`.
 
         Nothing under a lease. Without a lock RocketMQ takes whatever a pull says, also of one who
         lost the queue unawares: there it goes by a request that looks first.
         """
         now_ms = self.session.clock.monotonic_ms()
-        if holding.leased or not holding.may_commit(now_ms):
+        if assigned.leased or not assigned.may_commit(now_ms):
             return None
-        if not holding.needs_lock and not compares:
+        if not assigned.needs_lock and not compares:
             return None
-        return self.offsets.unsaved([holding.queue]).get(holding.queue)
+        return self.offsets.unsaved([assigned.queue]).get(assigned.queue)
 
     def holds_locks(self) -> bool:
         """Tell whether some queue is locked."""
-        return any(tenure.locked for tenure in self.tenures.values())
+        return any(lease_state.locked for lease_state in self.tenures.values())
 
     # Pausing.
 
@@ -414,28 +416,28 @@ class Member:
         chosen = tuple(queues)
         self._paused.update(chosen)
         self._all_paused = self._all_paused or not chosen
-        for holding in self.holdings.values():
-            holding.paused = self._all_paused or holding.queue in self._paused
+        for assigned in self.assigned_queues.values():
+            assigned.paused = self._all_paused or assigned.queue in self._paused
 
     def resume(self, queues: Iterable[TopicQueue]) -> None:
         """End a pause; of none: every pause."""
         chosen = tuple(queues)
         if chosen:
             if self._all_paused:
-                self._paused.update(self.holdings)
+                self._paused.update(self.assigned_queues)
                 self._all_paused = False
             self._paused.difference_update(chosen)
         else:
             self._paused.clear()
             self._all_paused = False
-        for holding in self.holdings.values():
-            holding.paused = self._all_paused or holding.queue in self._paused
-            if holding.live and not holding.paused:
-                self.handle(holding)
+        for assigned in self.assigned_queues.values():
+            assigned.paused = self._all_paused or assigned.queue in self._paused
+            if assigned.live and not assigned.paused:
+                self.handle(assigned)
 
     def paused(self) -> tuple[TopicQueue, ...]:
         """Return which of our queues are paused."""
-        return tuple(sorted(q for q, holding in self.holdings.items() if holding.paused))
+        return tuple(sorted(q for q, assigned in self.assigned_queues.items() if assigned.paused))
 
 
 def _finished(queue: TopicQueue, offset: int, grant: Grant | None) -> FinishedMap:
@@ -533,7 +535,7 @@ class Rebalancer:
         self.rounds += 1
         waits = []
         for queue in rules.plan_unsubscribed(self._member.tenures, self._subscriptions):
-            self._member.holdings[queue].drop(DropReason.UNSUBSCRIBED)
+            self._member.assigned_queues[queue].drop(RevokeReason.UNSUBSCRIBED)
         for topic in list(self._subscriptions):
             try:
                 again_ms, complete = await self._share(topic)
@@ -559,14 +561,14 @@ class Rebalancer:
         if allocated is None or self._member.stopping:
             return None, False
         plan = rules.plan(
-            {q: tenure for q, tenure in self._member.tenures.items() if q.topic == topic},
+            {q: lease_state for q, lease_state in self._member.tenures.items() if q.topic == topic},
             allocated,
             needs_lock=needs_lock,
             now_ms=self._session.clock.monotonic_ms(),
             absent=self._session.absent_brokers(topic),
         )
         for queue, reason in plan.drop:
-            self._member.holdings[queue].drop(reason)
+            self._member.assigned_queues[queue].drop(reason)
         got = await self._member.acquire(plan.lock) if plan.lock else Acquired({})
         added = await asyncio.gather(
             *(

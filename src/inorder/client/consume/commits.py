@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from inorder.client.api import BrokerApi
 from inorder.client.consume.leases import Leases, commit_parts
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules import commits as rules
 from inorder.client.consume.rules.assignment import by_broker
 from inorder.client.consume.rules.commits import (
@@ -193,17 +193,17 @@ class Committer:
         session: Session,
         group: str,
         *,
-        holdings: Mapping[TopicQueue, Holding],
+        assigned_queues: Mapping[TopicQueue, AssignedQueue],
         offsets: OffsetTable,
         store: OffsetStore,
         leases: Leases,
         tasks: Tasks,
-        confirmed: Callable[[Holding, int], None],
-        lost: Callable[[Holding], None],
+        confirmed: Callable[[AssignedQueue, int], None],
+        lost: Callable[[AssignedQueue], None],
     ) -> None:
         self._session = session
         self._group = group
-        self._holdings = holdings
+        self._assigned_queues = assigned_queues
         self._offsets = offsets
         self._store = store
         self._leases = leases
@@ -217,19 +217,20 @@ class Committer:
 
     async def all(self) -> None:
         """Save what is not saved yet, of all queues that are ours for sure."""
-        await self.of(list(self._holdings))
+        await self.of(list(self._assigned_queues))
 
     async def leased(self) -> None:
         """Save what is not saved yet of the queues under leases."""
-        await self.of([queue for queue, one in self._holdings.items() if one.leased])
+        await self.of([queue for queue, one in self._assigned_queues.items() if one.leased])
 
     async def of(self, queues: Iterable[TopicQueue]) -> None:
         """Save offsets and wait for the answers."""
         now_ms = self._session.clock.monotonic_ms()
         mine = [
-            holding
+            assigned
             for queue in queues
-            if (holding := self._holdings.get(queue)) is not None and holding.may_commit(now_ms)
+            if (assigned := self._assigned_queues.get(queue)) is not None
+            and assigned.may_commit(now_ms)
         ]
         classic = [one.queue for one in mine if not one.leased]
         leased = {one.queue: one for one in mine if one.leased}
@@ -243,9 +244,9 @@ class Committer:
         async with self._saving:
             return await self._store.move(queue, offset)
 
-    def idle(self, holding: Holding) -> None:
+    def idle(self, assigned: AssignedQueue) -> None:
         """Commit a queue soon whose last handler has ended, if it is idle then."""
-        if self._timer is None and holding.leased and not self._stopped:
+        if self._timer is None and assigned.leased and not self._stopped:
             now_ms = self._session.clock.monotonic_ms()
             delay_ms = rules.idle_commit_in_ms(now_ms, self._last_ms)
             loop = asyncio.get_running_loop()
@@ -261,8 +262,8 @@ class Committer:
         self._timer = None
         idle = [
             queue
-            for queue, one in self._holdings.items()
-            if one.leased and one.live and not one.tenure.running
+            for queue, one in self._assigned_queues.items()
+            if one.leased and one.live and not one.lease_state.running
         ]
         if idle:
             self._tasks.start(self.of(idle), name="commit of idle queues")
@@ -275,19 +276,19 @@ class Committer:
                 for queue, offset in (await self._store.save(unsaved)).items():
                     self._offsets.saved(queue, offset)
 
-    async def _commit(self, holdings: list[Holding]) -> None:
+    async def _commit(self, assigned_queues: list[AssignedQueue]) -> None:
         """Commit queues of one broker under their leases."""
         commits = []
-        for holding in holdings:
-            assert holding.commits is not None
-            progress = holding.progress(self._offsets.get(holding.queue))
-            numbered = holding.commits.next(progress)
+        for assigned in assigned_queues:
+            assert assigned.commits is not None
+            progress = assigned.progress(self._offsets.get(assigned.queue))
+            numbered = assigned.commits.next(progress)
             if numbered is not None:
-                commits.append((holding.queue, holding.tenure.epoch, numbered))
+                commits.append((assigned.queue, assigned.lease_state.epoch, numbered))
         if not commits:
             return
         self._last_ms = self._session.clock.monotonic_ms()
-        by_queue = {holding.queue: holding for holding in holdings}
+        by_queue = {assigned.queue: assigned for assigned in assigned_queues}
         for part in commit_parts(commits, count_max=PART_COUNT_MAX, chars_max=PART_CHARS_MAX):
             try:
                 sent_ms, taken, lost = await self._send(part)
@@ -295,15 +296,15 @@ class Committer:
                 log.info("not committed group=%s error=%s", self._group, error)
                 return
             for queue, _, numbered in part:
-                holding = by_queue[queue]
+                assigned = by_queue[queue]
                 if queue in taken:
-                    assert holding.commits is not None
-                    holding.commits.taken(numbered)
-                    if self._holdings.get(queue) is holding:
+                    assert assigned.commits is not None
+                    assigned.commits.taken(numbered)
+                    if self._assigned_queues.get(queue) is assigned:
                         self._offsets.saved(queue, numbered.progress.offset)
-                    self._confirmed(holding, sent_ms)
+                    self._confirmed(assigned, sent_ms)
                 elif queue in lost:
-                    self._lost(holding)
+                    self._lost(assigned)
 
     async def _send(
         self, part: list[tuple[TopicQueue, int, Numbered]]

@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.registrations import Registration
 from inorder.client.consume.rules import outcomes as rules
-from inorder.client.consume.rules.leases import DropReason
+from inorder.client.consume.rules.leases import RevokeReason
 from inorder.client.consume.rules.outcomes import (
     ATTEMPTS_MAX,
     FIRST_DELAY_LEVEL,
@@ -80,9 +80,9 @@ class Lane:
 class LaneRun(Run):
     """A run of one queue's messages, with the handler of one topic."""
 
-    __slots__ = ("holding", "lane")
+    __slots__ = ("assigned", "lane")
 
-    holding: Holding
+    assigned: AssignedQueue
     lane: Lane
 
 
@@ -111,67 +111,67 @@ class ConcurrentRunner:
         self._send_back = send_back
         self._broadcasting = broadcasting
         self._handler_timeout_ms = handler_timeout_ms
-        self._turns: deque[Holding] = deque()
+        self._turns: deque[AssignedQueue] = deque()
         self._over: list[Run] = []  # runs that have ended
         self._look: asyncio.TimerHandle | None = None
 
-    def pump(self, holding: Holding) -> None:
+    def pump(self, assigned: AssignedQueue) -> None:
         """Start what can be started of a queue, now or when a handler is free."""
-        if not holding.has_turn:
-            holding.has_turn = True
-            self._turns.append(holding)
+        if not assigned.has_turn:
+            assigned.has_turn = True
+            self._turns.append(assigned)
         self._go_on()
 
     def _go_on(self) -> None:
         """Give queues their turn until each of them has nothing to do or no handler is free."""
         refused = 0
         while self._turns and refused < len(self._turns):
-            holding = self._turns.popleft()
-            if not holding.live or holding.paused or not holding.cache.waiting:
-                holding.has_turn = False
+            assigned = self._turns.popleft()
+            if not assigned.live or assigned.paused or not assigned.cache.waiting:
+                assigned.has_turn = False
                 continue
-            if self._start(holding):
+            if self._start(assigned):
                 refused = 0
             else:
                 refused += 1
-            self._turns.append(holding)
+            self._turns.append(assigned)
 
-    def _start(self, holding: Holding) -> bool:
+    def _start(self, assigned: AssignedQueue) -> bool:
         """Start runs of a queue; tell whether there was room for one."""
         now_ms = self._clock.monotonic_ms()
-        if holding.queue.topic.startswith(RETRY_PREFIX):
+        if assigned.queue.topic.startswith(RETRY_PREFIX):
             # One message at a time: its neighbour may be of another topic, with another handler.
             if any(lane.room <= 0 for lane in self._lanes.values()):
                 return False
-            taken = holding.cache.take(1, now_ms)
-            self._submit(holding, self._lane_of(taken[0].topic), ((taken,),))
+            taken = assigned.cache.take(1, now_ms)
+            self._submit(assigned, self._lane_of(taken[0].topic), ((taken,),))
             return True
-        lane = self._lanes[holding.queue.topic]
+        lane = self._lanes[assigned.queue.topic]
         room, size = lane.room, lane.registration.batch
         if room <= 0:
             return False
-        waiting = holding.cache.waiting // size
+        waiting = assigned.cache.waiting // size
         calls = rules.calls_of_run(lane.pace, waiting=waiting, workers=lane.workers.capacity)
         count = min(room, rules.TURN_RUNS_MAX)
-        taken = holding.cache.take(size * calls * count, now_ms)
-        self._submit(holding, lane, rules.runs(taken, size, calls))
+        taken = assigned.cache.take(size * calls * count, now_ms)
+        self._submit(assigned, lane, rules.runs(taken, size, calls))
         return True
 
     def _lane_of(self, topic: str) -> Lane:
         """Return the handler for a message of a topic, however it came here."""
         return self._lanes.get(topic) or self._fallback(topic)
 
-    def _submit(self, holding: Holding, lane: Lane, runs: Sequence[Sequence[Batch]]) -> None:
-        holding.enter(len(runs))
+    def _submit(self, assigned: AssignedQueue, lane: Lane, runs: Sequence[Sequence[Batch]]) -> None:
+        assigned.enter(len(runs))
         for batches in runs:
             run = LaneRun(
                 batches,
-                may_start=holding.may_start,
+                may_start=assigned.may_start,
                 ended=self._over.append,
                 settle=self._settle,
                 slice_ms=rules.RUN_ENDS_MS,
             )
-            run.holding, run.lane = holding, lane
+            run.assigned, run.lane = assigned, lane
             lane.runs.add(run)
             lane.workers.submit(run)
         if self._look is None and len(runs[0]) > 1:
@@ -189,45 +189,45 @@ class ConcurrentRunner:
             run
             for lane in self._lanes.values()
             for run in lane.runs
-            if len(run.batches) > 1 and run.holding.live
+            if len(run.batches) > 1 and run.assigned.live
         ]
         for run in several:
             if rules.is_late(run.started_ms, now_ms):
-                run.holding.cache.make_again(m for batch in run.recall() for m in batch)
-                self.pump(run.holding)
+                run.assigned.cache.make_again(m for batch in run.recall() for m in batch)
+                self.pump(run.assigned)
         if several and self._look is None:
             self._look_later()
 
     def _settle(self) -> None:
         """Do what follows from the runs that have ended, and start others in their place."""
-        ended: dict[tuple[Holding, Lane], list[LaneRun]] = {}
+        ended: dict[tuple[AssignedQueue, Lane], list[LaneRun]] = {}
         for run in self._over:
             assert isinstance(run, LaneRun)
-            ended.setdefault((run.holding, run.lane), []).append(run)
+            ended.setdefault((run.assigned, run.lane), []).append(run)
         self._over.clear()
-        for (holding, lane), runs in ended.items():
+        for (assigned, lane), runs in ended.items():
             lane.ended(runs)
             try:
-                self._finish(holding, lane, runs)
+                self._finish(assigned, lane, runs)
             except Exception:
                 # A mistake of ours about one queue must not stop the others.
-                log.exception("what follows handlers failed queue=%s", holding.queue)
+                log.exception("what follows handlers failed queue=%s", assigned.queue)
         self._go_on()
 
-    def _finish(self, holding: Holding, lane: Lane, runs: Sequence[LaneRun]) -> None:
+    def _finish(self, assigned: AssignedQueue, lane: Lane, runs: Sequence[LaneRun]) -> None:
         done = [m for run in runs for batch in run.batches[: run.done] for m in batch]
         if done:
             spent_ms = sum(run.spent_ms for run in runs if run.done)
             self._counts.ended(lane.registration.topic, len(done), 0, spent_ms)
-            self._conclude(holding, lane, done, len(done), None)
+            self._conclude(assigned, lane, done, len(done), None)
         rest: list[ReceivedMessage] = []
         for run in runs:
             if run.done < len(run.batches):
-                rest += self._stopped(holding, lane, run)
-        holding.cache.make_again(rest)
-        holding.leave(len(runs))
+                rest += self._stopped(assigned, lane, run)
+        assigned.cache.make_again(rest)
+        assigned.leave(len(runs))
 
-    def _stopped(self, holding: Holding, lane: Lane, run: Run) -> list[ReceivedMessage]:
+    def _stopped(self, assigned: AssignedQueue, lane: Lane, run: Run) -> list[ReceivedMessage]:
         """Deal with the call that did not simply return; return what the run did not come to."""
         rest, batch = run.done, run.stopped_at
         if batch is not None:
@@ -235,42 +235,47 @@ class ConcurrentRunner:
             count = self._done(run, batch)
             spent_ms = 0 if run.done else run.spent_ms
             self._counts.ended(lane.registration.topic, count, len(batch) - count, spent_ms)
-            self._conclude(holding, lane, batch, count, run.error)
+            self._conclude(assigned, lane, batch, count, run.error)
         return [message for one in run.batches[rest:] for message in one]
 
     def _conclude(
-        self, holding: Holding, lane: Lane, batch: Batch, done: int, error: BaseException | None
+        self,
+        assigned: AssignedQueue,
+        lane: Lane,
+        batch: Batch,
+        done: int,
+        error: BaseException | None,
     ) -> None:
-        if not holding.live:
-            self._conclude_leaving(holding, batch[:done])
+        if not assigned.live:
+            self._conclude_leaving(assigned, batch[:done])
             return
         concluded = rules.conclude(
-            holding.cache,
-            holding.tenure,
+            assigned.cache,
+            assigned.lease_state,
             batch,
             done=done,
             broadcasting=self._broadcasting,
             now_ms=self._clock.monotonic_ms(),
         )
         if concluded.commit is not None:
-            self._note(holding.queue, concluded.commit, True)
+            self._note(assigned.queue, concluded.commit, True)
         for message in concluded.dropped:
             self._counts.dropped += 1
             log.warning("a broadcast message failed and is dropped: %s", where(message))
         if concluded.send_back:
-            holding.enter()
-            work = self._return(holding, lane, concluded, failure_of(error))
-            self._tasks.start(work, name=f"send back of {holding.queue}")
+            assigned.enter()
+            work = self._return(assigned, lane, concluded, failure_of(error))
+            self._tasks.start(work, name=f"send back of {assigned.queue}")
 
-    def _conclude_leaving(self, holding: Holding, done: Batch) -> None:
+    def _conclude_leaving(self, assigned: AssignedQueue, done: Batch) -> None:
         """Count what ended well while the consumer stops; what failed is left to the next owner.
 
         A queue that moved was committed and left when it moved: its next owner is further by now.
         """
-        if holding.tenure.dropped is DropReason.STOPPED:
-            commit = holding.cache.remove(done, self._clock.monotonic_ms())
+        if assigned.lease_state.dropped is RevokeReason.STOPPED:
+            commit = assigned.cache.remove(done, self._clock.monotonic_ms())
             if commit is not None:
-                self._note(holding.queue, commit, True)
+                self._note(assigned.queue, commit, True)
 
     def _done(self, run: Run, batch: Batch) -> int:
         """Return how many messages of a batch are done."""
@@ -285,7 +290,7 @@ class ConcurrentRunner:
         return rules.done_count(run.result, len(batch))
 
     async def _return(
-        self, holding: Holding, lane: Lane, concluded: rules.Concluded, failure: Failure
+        self, assigned: AssignedQueue, lane: Lane, concluded: rules.Concluded, failure: Failure
     ) -> None:
         """Send failed messages back; what the broker does not take is tried again here."""
         sent: set[int] = set()
@@ -296,41 +301,41 @@ class ConcurrentRunner:
         finally:
             self._counts.sent_back += len(sent)
             after = rules.after_concurrent_send_back(
-                holding.cache, holding.tenure, concluded, sent,
+                assigned.cache, assigned.lease_state, concluded, sent,
                 now_ms=self._clock.monotonic_ms(),
             )  # fmt: skip
             if after.commit is not None:
-                self._note(holding.queue, after.commit, True)
-            elif not holding.live:
-                self._conclude_leaving(holding, ())
+                self._note(assigned.queue, after.commit, True)
+            elif not assigned.live:
+                self._conclude_leaving(assigned, ())
             for message in after.retry:
                 again = partial(self._again, lane=lane, message=message)
-                holding.later(rules.LOCAL_RETRY_MS, again)
-            holding.leave()
+                assigned.later(rules.LOCAL_RETRY_MS, again)
+            assigned.leave()
             self._go_on()
 
-    def _again(self, holding: Holding, *, lane: Lane, message: ReceivedMessage) -> None:
-        if holding.live and message in holding.cache:
-            self._submit(holding, lane, (((message,),),))
+    def _again(self, assigned: AssignedQueue, *, lane: Lane, message: ReceivedMessage) -> None:
+        if assigned.live and message in assigned.cache:
+            self._submit(assigned, lane, (((message,),),))
 
-    async def clean(self, holdings: Sequence[Holding]) -> None:
+    async def clean(self, assigned_queues: Sequence[AssignedQueue]) -> None:
         """Send back what its handler had for too long, so that the offset can go on."""
         for lane in self._lanes.values():
             for run in lane.runs:
                 if run.started_ms is not None and run.done < len(run.batches):
-                    run.holding.cache.start(run.batches[run.done], run.started_ms)
-        for holding in holdings:
+                    run.assigned.cache.start(run.batches[run.done], run.started_ms)
+        for assigned in assigned_queues:
             for _ in range(EXPIRED_PER_ROUND_MAX):
-                message = holding.cache.expired(
+                message = assigned.cache.expired(
                     self._clock.monotonic_ms(), timeout_ms=self._handler_timeout_ms
                 )
-                if message is None or not holding.live:
+                if message is None or not assigned.live:
                     break
                 lane = self._lane_of(message.topic)
-                if not await self._expire(holding, lane, message):
+                if not await self._expire(assigned, lane, message):
                     break
 
-    async def _expire(self, holding: Holding, lane: Lane, message: ReceivedMessage) -> bool:
+    async def _expire(self, assigned: AssignedQueue, lane: Lane, message: ReceivedMessage) -> bool:
         log.warning(
             "a handler takes longer than %d ms; the message is sent back: %s",
             self._handler_timeout_ms, where(message),
@@ -340,9 +345,9 @@ class ConcurrentRunner:
         if not await self._send_back(lane.registration, message, failure):
             return False
         self._counts.sent_back += 1
-        commit = holding.cache.remove((message,), self._clock.monotonic_ms())
-        if commit is not None and holding.live:
-            self._note(holding.queue, commit, True)
+        commit = assigned.cache.remove((message,), self._clock.monotonic_ms())
+        if commit is not None and assigned.live:
+            self._note(assigned.queue, commit, True)
         return True
 
 

@@ -292,8 +292,8 @@ class Consumer:
 
     def assignment(self) -> tuple[TopicQueue, ...]:
         """Return the queues that this consumer owns now."""
-        holdings = self._running().member.holdings
-        return tuple(sorted(queue for queue, holding in holdings.items() if holding.live))
+        assigned_queues = self._running().member.assigned_queues
+        return tuple(sorted(queue for queue, assigned in assigned_queues.items() if assigned.live))
 
     async def seek(self, queue: TopicQueue, to: Target) -> int:
         """Continue a queue at another offset: an offset, a time, "beginning" or "end".
@@ -334,7 +334,7 @@ class Consumer:
         if consuming is None:
             return ConsumerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
         member, counts = consuming.member, consuming.member.counts
-        holdings = member.holdings.values()
+        assigned_queues = member.assigned_queues.values()
         return ConsumerStatistics(
             handled=counts.handled,
             failed=counts.failed,
@@ -342,8 +342,8 @@ class Consumer:
             dead_lettered=counts.dead_lettered,
             dropped=counts.dropped,
             pulled=counts.pulled,
-            cached_messages=sum(holding.cache.count for holding in holdings),
-            cached_bytes=sum(holding.cache.size_bytes for holding in holdings),
+            cached_messages=sum(assigned.cache.count for assigned in assigned_queues),
+            cached_bytes=sum(assigned.cache.size_bytes for assigned in assigned_queues),
             running=member.running,
             rebalances=consuming.rebalances,
             outlived=counts.outlived,

@@ -97,18 +97,18 @@ class Answers:
 
     def lost(self, address: str) -> None:
         """Start no handler under the locks of that broker before it has confirmed them."""
-        self._member.keeper.doubt(address)
+        self._member.renewer.doubt(address)
 
     def route_changed(self, topic: str) -> None:
         """Share a topic's queues anew, and ask for what is in doubt: its broker may be back."""
         member = self._member
         member.changed.set()
-        doubted = any(one.doubt_ms is not None for one in member.holdings.values())
+        doubted = any(one.doubt_ms is not None for one in member.assigned_queues.values())
         if doubted and not member.stopping:
-            member.tasks.start(member.keeper.reconnected(), name=f"renew {topic}")
+            member.tasks.start(member.renewer.reconnected(), name=f"renew {topic}")
 
     async def _renew(self) -> None:
-        await self._member.keeper.reconnected()
+        await self._member.renewer.reconnected()
         self._member.changed.set()
         await self._member.committer.all()
 
@@ -126,12 +126,12 @@ class Answers:
     def _reset(self, command: Command) -> None:
         request = decode_fields(ResetClientOffset, command.fields)
         for queue, offset in _offsets(command.body).items():
-            holding = self._member.holdings.get(queue)
-            if holding is None or not holding.live or queue.topic != request.topic:
+            assigned = self._member.assigned_queues.get(queue)
+            if assigned is None or not assigned.live or queue.topic != request.topic:
                 continue
             log.info("offset of %s is reset to %d by the broker", queue, offset)
-            if holding.leased:
-                self._member.keeper.renew_now()  # its epoch has ended: it begins anew
+            if assigned.leased:
+                self._member.renewer.renew_now()  # its epoch has ended: it begins anew
                 continue
             self._member.tasks.start(self._member.move(queue, offset), name=f"reset {queue}")
 
@@ -161,7 +161,7 @@ class Answers:
         return RunningInfo(
             self._properties(),
             self._subscriptions(),
-            {queue: self._queue(queue, wall_ms) for queue in sorted(member.holdings)},
+            {queue: self._queue(queue, wall_ms) for queue in sorted(member.assigned_queues)},
             {
                 topic: TopicRunning(
                     counts.handled / seconds,
@@ -176,8 +176,8 @@ class Answers:
         )
 
     def _queue(self, queue: TopicQueue, wall_ms: int) -> QueueRunning:
-        holding = self._member.holdings[queue]
-        cache, tenure = holding.cache, holding.tenure
+        assigned = self._member.assigned_queues[queue]
+        cache, lease_state = assigned.cache, assigned.lease_state
         return QueueRunning(
             self._member.offsets.get(queue),
             cache.lowest if cache.count else 0,
@@ -185,11 +185,11 @@ class Answers:
             cache.count,
             cache.size_bytes // MIB,
             cache.taken,
-            tenure.locked,
-            tenure.lock_sent_ms + wall_ms if tenure.locked else 0,
-            tenure.pulled_at_ms + wall_ms,
+            lease_state.locked,
+            lease_state.lock_sent_ms + wall_ms if lease_state.locked else 0,
+            lease_state.pulled_at_ms + wall_ms,
             0 if cache.handled_at_ms is None else cache.handled_at_ms + wall_ms,
-            not holding.live,
+            not assigned.live,
         )
 
 

@@ -25,15 +25,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from inorder.client.api import LeaseApi
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules import leases as rules
 from inorder.client.consume.rules.assignment import apply_renewal, by_broker, to_renew
 from inorder.client.consume.rules.commits import NO_OFFSET, NOTHING, Numbered
 from inorder.client.consume.rules.leases import (
     LOCK_RENEW_FIRST_MS,
     LOCK_RENEW_MS,
-    DropReason,
-    Tenure,
+    LeaseState,
+    RevokeReason,
     Terms,
 )
 from inorder.client.session import Session, new_producer_id
@@ -59,7 +59,7 @@ UNANSWERED_MAX: Final = 2
 """Renewals in a row that a connection may leave without an answer."""
 
 
-class Keeper:
+class LeaseRenewer:
     """Keeps the leases and locks of one member."""
 
     def __init__(self, member: Member) -> None:
@@ -79,7 +79,7 @@ class Keeper:
             now_ms = self._clock.monotonic_ms()
             tenures = member.tenures
             for queue in rules.outlived(tenures, now_ms):
-                self._outlived(member.holdings[queue])
+                self._outlived(member.assigned_queues[queue])
             if now_ms >= due_ms or self._look.is_set():
                 self._look.clear()
                 due_ms = now_ms + renew_ms
@@ -118,9 +118,9 @@ class Keeper:
     def _no_leases(self, broker: str) -> None:
         """Another kind of broker answers at its address: what we hold there is nobody's lease."""
         self._member.leases.forget(broker)
-        for holding in list(self._member.holdings.values()):
-            if holding.leased and holding.queue.broker == broker:
-                self.lost(holding)
+        for assigned in list(self._member.assigned_queues.values()):
+            if assigned.leased and assigned.queue.broker == broker:
+                self.lost(assigned)
 
     def _not_answered(self, broker: str) -> None:
         """Give up a connection on which nothing comes back: its other end may be gone."""
@@ -129,68 +129,70 @@ class Keeper:
             del self._unanswered[broker]
             self._member.leases.drop_connection(broker, "renewals were not answered in time")
 
-    async def look(self, holding: Holding) -> None:
+    async def look(self, assigned: AssignedQueue) -> None:
         """Hear what the broker has to say of a queue before anything else happens to it."""
-        for renewed in await self._member.leases.renew(holding.queue.broker, self._member.tenures):
+        for renewed in await self._member.leases.renew(assigned.queue.broker, self._member.tenures):
             self._apply(renewed)
 
     def _apply(self, renewed: rules.Renewed) -> None:
-        holdings = self._member.holdings
+        assigned_queues = self._member.assigned_queues
         for queue in renewed.lost:
             self._drop(queue)
         for queue, grant in renewed.granted:
-            if queue in holdings:
-                self._news(holdings[queue], grant)
-                self._settle(holdings[queue], revived=queue in renewed.revived)
+            if queue in assigned_queues:
+                self._news(assigned_queues[queue], grant)
+                self._settle(assigned_queues[queue], revived=queue in renewed.revived)
 
-    def _news(self, holding: Holding, grant: LeaseGrant) -> None:
+    def _news(self, assigned: AssignedQueue, grant: LeaseGrant) -> None:
         """Take what a renewal says beside "still yours"."""
-        if grant.recalled and holding.live:
-            holding.drop(DropReason.RECALLED)
+        if grant.recalled and assigned.live:
+            assigned.drop(RevokeReason.RECALLED)
             return
-        if holding.fencing is not None:
-            holding.fencing.chapters = tuple(grant.chapters)
-        if grant.redrive or (grant.parked, grant.redrive) != (holding.parked, holding.redrive):
-            holding.parked, holding.redrive = grant.parked, grant.redrive
-            self._member.parked_changed(holding)
+        if assigned.fencing is not None:
+            assigned.fencing.chapters = tuple(grant.chapters)
+        if grant.redrive or (grant.parked, grant.redrive) != (assigned.parked, assigned.redrive):
+            assigned.parked, assigned.redrive = grant.parked, grant.redrive
+            self._member.parked_changed(assigned)
 
-    def confirmed(self, holding: Holding, sent_ms: int) -> None:
+    def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:
         """Note that a request under a queue's epoch was answered as if it is ours."""
-        revived = rules.confirm(holding.tenure, sent_ms, self._clock.monotonic_ms())
-        self._settle(holding, revived=revived)
+        revived = rules.confirm(assigned.lease_state, sent_ms, self._clock.monotonic_ms())
+        self._settle(assigned, revived=revived)
 
-    def _settle(self, holding: Holding, *, revived: bool) -> None:
+    def _settle(self, assigned: AssignedQueue, *, revived: bool) -> None:
         """Let handlers start again that waited for the broker's word."""
-        revived |= holding.confirm()
+        revived |= assigned.confirm()
         if revived:
-            holding.outlived = False
-            holding.woken.set()
-            if holding.live:
-                self._member.handle(holding)
+            assigned.outlived = False
+            assigned.woken.set()
+            if assigned.live:
+                self._member.handle(assigned)
 
-    def lost(self, holding: Holding) -> None:
+    def lost(self, assigned: AssignedQueue) -> None:
         """Give up a queue of which the broker says that it is not ours any more."""
-        if self._member.holdings.get(holding.queue) is holding and rules.is_leased(holding.tenure):
-            holding.tenure.lock_lost()
-            self._drop(holding.queue)
+        if self._member.assigned_queues.get(assigned.queue) is assigned and rules.is_leased(
+            assigned.lease_state
+        ):
+            assigned.lease_state.lock_lost()
+            self._drop(assigned.queue)
 
     def _drop(self, queue: TopicQueue) -> None:
-        holding = self._member.holdings.get(queue)
-        if holding is not None:
+        assigned = self._member.assigned_queues.get(queue)
+        if assigned is not None:
             log.warning("lock lost group=%s queue=%s", self._member.group, queue)
-            holding.dropped()
+            assigned.dropped()
 
-    def _outlived(self, holding: Holding) -> None:
+    def _outlived(self, assigned: AssignedQueue) -> None:
         """Cancel the async handlers of a queue whose lease has ended; others are only counted."""
-        runs = [run for run in holding.runs if run.started_ms is not None]
-        if holding.outlived or not runs:
+        runs = [run for run in assigned.runs if run.started_ms is not None]
+        if assigned.outlived or not runs:
             return
-        holding.outlived = True
+        assigned.outlived = True
         cancelled = sum(run.cancel() for run in runs)
         self._member.counts.outlived += len(runs)
         log.warning(
             "queue=%s: %d handlers run longer than the lease, which could not be renewed; %d were "
-            "cancelled, the others may overlap with those of the next owner", holding.queue,
+            "cancelled, the others may overlap with those of the next owner", assigned.queue,
             len(runs), cancelled,
         )  # fmt: skip
 
@@ -209,9 +211,9 @@ class Keeper:
         lost, answered = await self._member.locks.renew(self._member.tenures)
         for queue in lost:
             self._drop(queue)
-        for holding in list(self._member.holdings.values()):
-            if not holding.leased and holding.confirm() and holding.live:
-                self._member.handle(holding)
+        for assigned in list(self._member.assigned_queues.values()):
+            if not assigned.leased and assigned.confirm() and assigned.live:
+                self._member.handle(assigned)
         return answered
 
     # Connections.
@@ -228,10 +230,10 @@ class Keeper:
         once (O13); it may also have forgotten our last commits, so they are sent again.
         """
         member, now_ms = self._member, self._clock.monotonic_ms()
-        for queue, holding in member.holdings.items():
+        for queue, assigned in member.assigned_queues.items():
             if member.session.master_address(queue) in (None, address):
-                holding.doubt(now_ms)
-                if not holding.leased:
+                assigned.doubt(now_ms)
+                if not assigned.leased:
                     member.offsets.saved(queue, NO_OFFSET)
         self.renew_now()
 
@@ -289,7 +291,9 @@ class Leases:
             found = found.and_also(rules.acquired(broker, answer, sent_ms))
         return found
 
-    async def renew(self, broker: str, owned: Mapping[TopicQueue, Tenure]) -> list[rules.Renewed]:
+    async def renew(
+        self, broker: str, owned: Mapping[TopicQueue, LeaseState]
+    ) -> list[rules.Renewed]:
         """Renew what is ours at a broker. Raises InorderError if it does not answer.
 
         CodeNotSupported: it is another kind of broker by now, and knows nothing of our leases.
@@ -428,7 +432,7 @@ class Locks:
             granted.update((queue, sent_ms) for queue in answer if queue in wanted)
         return granted
 
-    async def renew(self, owned: Mapping[TopicQueue, Tenure]) -> tuple[list[TopicQueue], bool]:
+    async def renew(self, owned: Mapping[TopicQueue, LeaseState]) -> tuple[list[TopicQueue], bool]:
         """Renew all locks; return those that were lost, and whether every broker answered."""
         lost: list[TopicQueue] = []
         answered = True

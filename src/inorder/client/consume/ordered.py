@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 from inorder.client.consume.parking import Parker
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.registrations import Registration
 from inorder.client.consume.rules import outcomes as rules
 from inorder.client.consume.rules.keyed import KeyedQueue, Work
@@ -75,62 +75,62 @@ class OrderedRunner:
         self._suspend_ms = suspend_ms
         self._run_max_ms = run_max_ms
 
-    def pump(self, holding: Holding) -> None:
+    def pump(self, assigned: AssignedQueue) -> None:
         """Start the next run of a queue, if there is something to do and nothing against it."""
-        if holding.busy or holding.paused or not holding.cache.waiting:
+        if assigned.busy or assigned.paused or not assigned.cache.waiting:
             return
-        if holding.doubt_ms is not None and holding.live:
+        if assigned.doubt_ms is not None and assigned.live:
             return  # until the broker has confirmed the lock
         now_ms = self._clock.monotonic_ms()
-        if holding.began_ms is None:
-            holding.began_ms = now_ms
+        if assigned.began_ms is None:
+            assigned.began_ms = now_ms
         before = rules.before_batch(
-            holding.tenure,
+            assigned.lease_state,
             now_ms=now_ms,
-            began_ms=holding.began_ms,
-            needs_lock=holding.needs_lock,
+            began_ms=assigned.began_ms,
+            needs_lock=assigned.needs_lock,
             run_max_ms=self._run_max_ms,
         )
         if isinstance(before, rules.Run):
-            self._start(holding, now_ms)
+            self._start(assigned, now_ms)
         else:
-            self._do(holding, (before,), ())
+            self._do(assigned, (before,), ())
 
-    def _start(self, holding: Holding, now_ms: int) -> None:
+    def _start(self, assigned: AssignedQueue, now_ms: int) -> None:
         size = self.registration.batch
         limit = size * RUN_CALLS_MAX if self.registration.auto_commit else size
-        taken = holding.cache.take(limit, now_ms)
-        holding.enter()
-        holding.busy = True
+        taken = assigned.cache.take(limit, now_ms)
+        assigned.enter()
+        assigned.busy = True
         run = Run(
             batches(taken, size),
-            may_start=holding.may_start,
-            ended=partial(self._ended, holding),
+            may_start=assigned.may_start,
+            ended=partial(self._ended, assigned),
         )
-        holding.runs.add(run)
+        assigned.runs.add(run)
         self.workers.submit(run)
 
-    def _ended(self, holding: Holding, run: Run) -> None:
-        holding.busy = False
-        holding.runs.discard(run)
+    def _ended(self, assigned: AssignedQueue, run: Run) -> None:
+        assigned.busy = False
+        assigned.runs.discard(run)
         stopped = run.stopped_at or ()
         done = [message for batch in run.batches[: run.done] for message in batch]
         handled, failed = self._counted(run, len(done), len(stopped))
         self._counts.ended(self.registration.topic, handled, failed, run.spent_ms)
         # What the run did not come to goes back as it was, and what it stopped at for a moment.
-        holding.cache.make_again(m for batch in run.batches[run.done :] for m in batch)
+        assigned.cache.make_again(m for batch in run.batches[run.done :] for m in batch)
         if done:
-            self._do(holding, self._after(holding, done, Outcome.SUCCESS, None), done)
+            self._do(assigned, self._after(assigned, done, Outcome.SUCCESS, None), done)
         if stopped:
-            batch = holding.cache.take(len(stopped), self._clock.monotonic_ms())
+            batch = assigned.cache.take(len(stopped), self._clock.monotonic_ms())
             outcome, after_ms = self._said(run, batch)
-            steps = self._after(holding, batch, outcome, after_ms, run.error)
-            self._do(holding, steps, batch, run.error)
-        if not holding.cache.waiting:
-            holding.began_ms = None
-        holding.leave()
-        if holding.live:
-            self.pump(holding)
+            steps = self._after(assigned, batch, outcome, after_ms, run.error)
+            self._do(assigned, steps, batch, run.error)
+        if not assigned.cache.waiting:
+            assigned.began_ms = None
+        assigned.leave()
+        if assigned.live:
+            self.pump(assigned)
 
     def _counted(self, run: Run, done: int, stopped: int) -> tuple[int, int]:
         """Return how many messages were handled and how many failed."""
@@ -162,19 +162,19 @@ class OrderedRunner:
 
     def _after(
         self,
-        holding: Holding,
+        assigned: AssignedQueue,
         batch: Sequence[ReceivedMessage],
         outcome: Outcome,
         suspend_ms: int | None,
         error: BaseException | None = None,
     ) -> tuple[rules.Step, ...]:
         return rules.after_batch(
-            holding.cache,
-            holding.tenure,
+            assigned.cache,
+            assigned.lease_state,
             batch,
             outcome,
             now_ms=self._clock.monotonic_ms(),
-            needs_lock=holding.needs_lock,
+            needs_lock=assigned.needs_lock,
             auto_commit=self.registration.auto_commit,
             suspend_ms=suspend_ms,
             redeliveries_max=attempts_left(self.registration.policy, error),
@@ -183,7 +183,7 @@ class OrderedRunner:
 
     def _do(
         self,
-        holding: Holding,
+        assigned: AssignedQueue,
         steps: Sequence[rules.Step],
         batch: Sequence[ReceivedMessage],
         error: BaseException | None = None,
@@ -191,32 +191,32 @@ class OrderedRunner:
         for step in steps:
             match step:
                 case rules.Commit(offset):
-                    self._note(holding.queue, offset, False)
+                    self._note(assigned.queue, offset, False)
                 case rules.SuspendFor(ms):
-                    holding.busy, holding.began_ms = True, None
-                    holding.later(ms, self._resume)
+                    assigned.busy, assigned.began_ms = True, None
+                    assigned.later(ms, self._resume)
                 case rules.SendBack(messages):
-                    holding.busy = True
-                    holding.enter()
-                    work = self._send_back(holding, messages, batch, failure_of(error))
-                    self._tasks.start(work, name=f"dead letters of {holding.queue}")
+                    assigned.busy = True
+                    assigned.enter()
+                    work = self._send_back(assigned, messages, batch, failure_of(error))
+                    self._tasks.start(work, name=f"dead letters of {assigned.queue}")
                 case rules.Stop(reason):
-                    log.info("queue=%s starts no handler: %s", holding.queue, reason)
-                    holding.dropped()
+                    log.info("queue=%s starts no handler: %s", assigned.queue, reason)
+                    assigned.dropped()
                 case rules.Hold():
-                    holding.began_ms = None  # until the broker has confirmed the lease
+                    assigned.began_ms = None  # until the broker has confirmed the lease
                 case rules.Warn(text):
-                    log.warning("topic=%s %s", holding.queue.topic, text)
+                    log.warning("topic=%s %s", assigned.queue.topic, text)
                 case _:
                     raise AssertionError(f"{step!r} is no step after a handler")
 
-    def _resume(self, holding: Holding) -> None:
-        holding.busy = False
-        self.pump(holding)
+    def _resume(self, assigned: AssignedQueue) -> None:
+        assigned.busy = False
+        self.pump(assigned)
 
     async def _send_back(
         self,
-        holding: Holding,
+        assigned: AssignedQueue,
         messages: Sequence[ReceivedMessage],
         batch: Sequence[ReceivedMessage],
         failure: Failure,
@@ -228,20 +228,20 @@ class OrderedRunner:
         finally:
             self._counts.dead(len(sent))
             steps = rules.after_ordered_send_back(
-                holding.cache,
-                holding.tenure,
+                assigned.cache,
+                assigned.lease_state,
                 batch,
                 sent,
                 now_ms=self._clock.monotonic_ms(),
-                needs_lock=holding.needs_lock,
+                needs_lock=assigned.needs_lock,
                 auto_commit=self.registration.auto_commit,
                 default_suspend_ms=self._suspend_ms,
             )
-            holding.busy = False
-            self._do(holding, steps, batch)
-            holding.leave()
-        if holding.live:
-            self.pump(holding)
+            assigned.busy = False
+            self._do(assigned, steps, batch)
+            assigned.leave()
+        if assigned.live:
+            self.pump(assigned)
 
 
 class KeyedRunner:
@@ -270,62 +270,62 @@ class KeyedRunner:
         self.parker: Parker | None = None
         """Who sets keys aside; None where nobody does."""
         self._said_barrier = False
-        self._turns: deque[Holding] = deque()
+        self._turns: deque[AssignedQueue] = deque()
         self._running = 0
 
-    def pump(self, holding: Holding) -> None:
+    def pump(self, assigned: AssignedQueue) -> None:
         """Start what can be started of a queue, now or when a worker is free."""
-        if holding not in self._turns:
-            self._turns.append(holding)
+        if assigned not in self._turns:
+            self._turns.append(assigned)
         self._go_on()
 
     def _go_on(self) -> None:
         """Give queues their turn until each of them has nothing to do or no worker is free."""
         while self._turns and self._running < self.workers.capacity:
-            holding = self._turns.popleft()
-            if self._start(holding):
-                self._turns.append(holding)
+            assigned = self._turns.popleft()
+            if self._start(assigned):
+                self._turns.append(assigned)
 
-    def _start(self, holding: Holding) -> bool:
+    def _start(self, assigned: AssignedQueue) -> bool:
         """Start one run of a queue; tell whether there may be another."""
-        if not holding.live or holding.paused or holding.doubt_ms is not None:
+        if not assigned.live or assigned.paused or assigned.doubt_ms is not None:
             return False
         now_ms = self._clock.monotonic_ms()
         before = rules.before_batch(
-            holding.tenure, now_ms=now_ms, began_ms=now_ms, needs_lock=holding.needs_lock
+            assigned.lease_state, now_ms=now_ms, began_ms=now_ms, needs_lock=assigned.needs_lock
         )
         if isinstance(before, rules.Stop):
-            log.info("queue=%s starts no handler: %s", holding.queue, before.reason)
-            holding.dropped()
+            log.info("queue=%s starts no handler: %s", assigned.queue, before.reason)
+            assigned.dropped()
             return False
         if isinstance(before, rules.Hold):
             return False  # until the broker has confirmed the lease
-        if self.parker is not None and not self.parker.is_known(holding):
+        if self.parker is not None and not self.parker.is_known(assigned):
             return False  # until the broker has said which keys are parked
-        queue = holding.keys
+        queue = assigned.keys
         assert queue is not None, "its topic is registered with order='key'"
-        if holding.cache.waiting and (taken := holding.cache.take_below(queue.room_to, now_ms)):
-            self._put(holding, queue, taken, now_ms)
+        if assigned.cache.waiting and (taken := assigned.cache.take_below(queue.room_to, now_ms)):
+            self._put(assigned, queue, taken, now_ms)
         work = queue.take(now_ms, batch=self.registration.batch)
         if work is None:
-            self._wait(holding, queue, now_ms)
+            self._wait(assigned, queue, now_ms)
             return False
-        holding.enter()
+        assigned.enter()
         self._running += 1
         if work.parked:
-            self._tasks.start(self._set_aside(holding, work), name=f"parking in {holding.queue}")
+            self._tasks.start(self._set_aside(assigned, work), name=f"parking in {assigned.queue}")
             return True
         run = Run(
             (work.messages,),
-            may_start=holding.may_start,
-            ended=partial(self._ended, holding, queue, work),
+            may_start=assigned.may_start,
+            ended=partial(self._ended, assigned, queue, work),
         )
-        holding.runs.add(run)
+        assigned.runs.add(run)
         self.workers.submit(run)
         return True
 
     def _put(
-        self, holding: Holding, queue: KeyedQueue, taken: list[ReceivedMessage], now_ms: int
+        self, assigned: AssignedQueue, queue: KeyedQueue, taken: list[ReceivedMessage], now_ms: int
     ) -> None:
         """Put messages in; those that are done already, by being parked, have only to go."""
         done = []
@@ -333,28 +333,28 @@ class KeyedRunner:
             done = [message for message in taken if message.offset in queue.finished]
         queue.put(taken, taken[-1].offset + 1)
         if done:
-            self._forget(holding, done, now_ms)
+            self._forget(assigned, done, now_ms)
 
-    async def _set_aside(self, holding: Holding, work: Work) -> None:
+    async def _set_aside(self, assigned: AssignedQueue, work: Work) -> None:
         """Let messages join their parked key; what did not comes again, live or not."""
         assert self.parker is not None, "nobody else knows of parked keys"
         assert work.key is not None, "a parked key is a text"
         done: int | None = None
         try:
-            done = await self.parker.join(holding, work.key, work.messages)
+            done = await self.parker.join(assigned, work.key, work.messages)
         finally:
             self._running -= 1
-            queue, now_ms = holding.keys, self._clock.monotonic_ms()
+            queue, now_ms = assigned.keys, self._clock.monotonic_ms()
             assert queue is not None
             if done:
-                self._finish(holding, queue, work, now_ms, count=done)
+                self._finish(assigned, queue, work, now_ms, count=done)
             else:
                 pause_ms = self._suspend_ms if done is None or work.key in queue.parked else 0
                 queue.again(work, now_ms + pause_ms, set_aside=done is None)
-            holding.leave()
-            self.pump(holding)
+            assigned.leave()
+            self.pump(assigned)
 
-    async def run_apart(self, holding: Holding, message: ReceivedMessage) -> Run:
+    async def run_apart(self, assigned: AssignedQueue, message: ReceivedMessage) -> Run:
         """Hand a redriven message to the handler, beside those of the queue."""
         ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
 
@@ -362,39 +362,39 @@ class KeyedRunner:
             if not ended.done():
                 ended.set_result(run)
 
-        run = Run(((message,),), may_start=holding.may_start, ended=end)
-        holding.runs.add(run)
+        run = Run(((message,),), may_start=assigned.may_start, ended=end)
+        assigned.runs.add(run)
         self.workers.submit(run)
         try:
             return await ended
         finally:
-            holding.runs.discard(run)
+            assigned.runs.discard(run)
             failed = run.error is not None or run.result is Outcome.SUSPEND
             self._counts.ended(
                 self.registration.topic, run.calls - failed, int(failed), run.spent_ms
             )
 
-    def _wait(self, holding: Holding, queue: KeyedQueue, now_ms: int) -> None:
+    def _wait(self, assigned: AssignedQueue, queue: KeyedQueue, now_ms: int) -> None:
         """Come back when a key that was put off is due."""
         due_ms = queue.next_due_ms()
-        if due_ms is not None and (holding.due_ms is None or due_ms < holding.due_ms):
-            holding.due_ms = due_ms
-            holding.later(max(1, due_ms - now_ms), self._due)
+        if due_ms is not None and (assigned.due_ms is None or due_ms < assigned.due_ms):
+            assigned.due_ms = due_ms
+            assigned.later(max(1, due_ms - now_ms), self._due)
 
-    def _due(self, holding: Holding) -> None:
-        holding.due_ms = None
-        self.pump(holding)
+    def _due(self, assigned: AssignedQueue) -> None:
+        assigned.due_ms = None
+        self.pump(assigned)
 
     # Afterwards.
 
-    def _ended(self, holding: Holding, queue: KeyedQueue, work: Work, run: Run) -> None:
+    def _ended(self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, run: Run) -> None:
         self._running -= 1
-        holding.runs.discard(run)
+        assigned.runs.discard(run)
         now_ms = self._clock.monotonic_ms()
         topic, count = self.registration.topic, len(work.messages)
         if run.done:
             self._counts.ended(topic, count, 0, run.spent_ms)
-            self._finish(holding, queue, work, now_ms)
+            self._finish(assigned, queue, work, now_ms)
         elif run.stopped_at is None:  # it never began
             queue.again(work, now_ms)
         elif run.result is not None and run.result is not Outcome.SUSPEND:
@@ -402,33 +402,35 @@ class KeyedRunner:
                 log.warning("topic=%s %s means nothing with order='key'; taken as success",
                             topic, run.result)  # fmt: skip
             self._counts.ended(topic, count, 0, run.spent_ms)
-            self._finish(holding, queue, work, now_ms)
+            self._finish(assigned, queue, work, now_ms)
         else:
             self._counts.ended(topic, 0, count, run.spent_ms)
-            self._failed(holding, queue, work, run.error, now_ms)
-        holding.leave()
-        self.pump(holding)
+            self._failed(assigned, queue, work, run.error, now_ms)
+        assigned.leave()
+        self.pump(assigned)
 
     def _finish(
         self,
-        holding: Holding,
+        assigned: AssignedQueue,
         queue: KeyedQueue,
         work: Work,
         now_ms: int,
         count: int | None = None,
     ) -> None:
         queue.done(work, count)
-        self._forget(holding, work.messages[:count], now_ms)
+        self._forget(assigned, work.messages[:count], now_ms)
 
-    def _forget(self, holding: Holding, messages: Sequence[ReceivedMessage], now_ms: int) -> None:
-        if holding.tenure.may_commit(now_ms, needs_lock=holding.needs_lock):
-            offset = holding.cache.remove(messages, now_ms)
+    def _forget(
+        self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage], now_ms: int
+    ) -> None:
+        if assigned.lease_state.may_commit(now_ms, needs_lock=assigned.needs_lock):
+            offset = assigned.cache.remove(messages, now_ms)
             if offset is not None:
-                self._note(holding.queue, offset, False)
+                self._note(assigned.queue, offset, False)
 
     def _failed(
         self,
-        holding: Holding,
+        assigned: AssignedQueue,
         queue: KeyedQueue,
         work: Work,
         error: BaseException | None,
@@ -448,15 +450,15 @@ class KeyedRunner:
             queue.again(work, now_ms + self._pause_ms(after_ms))
             return
         limit = attempts_left(self.registration.policy, error)
-        if first.redeliveries >= limit and holding.live and self._may_be_rid_of(work):
-            holding.enter()
+        if first.redeliveries >= limit and assigned.live and self._may_be_rid_of(work):
+            assigned.enter()
             if isinstance(self.registration.policy, Park):
-                ending = self._park(holding, queue, work, error)
+                ending = self._park(assigned, queue, work, error)
             else:
-                ending = self._send_back(holding, queue, work, failure_of(error))
-            self._tasks.start(ending, name=f"to be rid of a message of {holding.queue}")
+                ending = self._send_back(assigned, queue, work, failure_of(error))
+            self._tasks.start(ending, name=f"to be rid of a message of {assigned.queue}")
             return
-        self._put_off(holding, queue, work, self._pause_ms(after_ms), now_ms)
+        self._put_off(assigned, queue, work, self._pause_ms(after_ms), now_ms)
 
     def _may_be_rid_of(self, work: Work) -> bool:
         """Tell whether what failed can be set aside: not a barrier, which has no key."""
@@ -472,35 +474,35 @@ class KeyedRunner:
         return False
 
     async def _park(
-        self, holding: Holding, queue: KeyedQueue, work: Work, error: BaseException | None
+        self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, error: BaseException | None
     ) -> None:
         """Park the first message of a work; the rest of its key joins it. Else it blocks."""
         assert self.parker is not None, "it was registered with Park"
         outcome = ""
         try:
-            outcome = await self.parker.park_first(holding, work, error)
+            outcome = await self.parker.park_first(assigned, work, error)
         finally:
             now_ms = self._clock.monotonic_ms()
             if outcome == "parked":
-                self._finish(holding, queue, work, now_ms, count=1)
+                self._finish(assigned, queue, work, now_ms, count=1)
             else:
-                self._put_off(holding, queue, work, self._suspend_ms, now_ms)
-            holding.leave()
-            self.pump(holding)
+                self._put_off(assigned, queue, work, self._suspend_ms, now_ms)
+            assigned.leave()
+            self.pump(assigned)
 
     def _pause_ms(self, asked_ms: int | None) -> int:
         """Return how long a key waits: as long as its handler wants, it holds nobody else."""
         return self._suspend_ms if asked_ms is None else max(rules.SUSPEND_MIN_MS, asked_ms)
 
     def _put_off(
-        self, holding: Holding, queue: KeyedQueue, work: Work, pause_ms: int, now_ms: int
+        self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, pause_ms: int, now_ms: int
     ) -> None:
         tried = [replace(each, redeliveries=each.redeliveries + 1) for each in work.messages]
-        holding.cache.replace_taken(tried)
+        assigned.cache.replace_taken(tried)
         queue.again(work, now_ms + pause_ms, tried)
 
     async def _send_back(
-        self, holding: Holding, queue: KeyedQueue, work: Work, failure: Failure
+        self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, failure: Failure
     ) -> None:
         """Dead-letter the first message of a work; the rest of its key goes on behind it."""
         first = work.messages[:1]
@@ -511,8 +513,8 @@ class KeyedRunner:
             now_ms = self._clock.monotonic_ms()
             self._counts.dead(len(sent))
             if sent:
-                self._finish(holding, queue, work, now_ms, count=1)
+                self._finish(assigned, queue, work, now_ms, count=1)
             else:
-                self._put_off(holding, queue, work, self._suspend_ms, now_ms)
-            holding.leave()
-            self.pump(holding)
+                self._put_off(assigned, queue, work, self._suspend_ms, now_ms)
+            assigned.leave()
+            self.pump(assigned)

@@ -33,7 +33,7 @@ from weakref import WeakKeyDictionary
 from inorder.client.api import ParkingApi
 from inorder.client.consume.leases import Leases
 from inorder.client.consume.messages import receive
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules.keyed import Work
 from inorder.client.consume.rules.outcomes import SUSPEND_MIN_MS, Outcome, Retry
 from inorder.client.consume.rules.parking import (
@@ -67,7 +67,7 @@ log = get_logger(__name__)
 
 LOAD_AGAIN_MS: Final = 200
 
-Changed = Callable[[Holding], None]
+Changed = Callable[[AssignedQueue], None]
 
 
 class Parker:
@@ -81,38 +81,38 @@ class Parker:
         self._leases = leases
         self._tasks = tasks
         self._counts = counts
-        self._loading: set[Holding] = set()
+        self._loading: set[AssignedQueue] = set()
         self._said_full = False
-        self.changed: Changed = lambda holding: None
+        self.changed: Changed = lambda assigned: None
         """Is told that the keys of a queue are known, anew."""
 
-    def view(self, holding: Holding) -> ParkedView:
+    def view(self, assigned: AssignedQueue) -> ParkedView:
         """Return what is known of a queue."""
-        found = holding.view
+        found = assigned.view
         if found is None:
-            found = holding.view = ParkedView(holding.parked)
-            if holding.keys is not None:
-                holding.keys.parked = found.keys
+            found = assigned.view = ParkedView(assigned.parked)
+            if assigned.keys is not None:
+                assigned.keys.parked = found.keys
         return found
 
-    def is_known(self, holding: Holding) -> bool:
+    def is_known(self, assigned: AssignedQueue) -> bool:
         """Tell whether a queue's parked keys are known; if not, ask for them."""
         # hot: asked before every handler
-        view = holding.view
-        if view is not None and holding.parked <= view.version:
+        view = assigned.view
+        if view is not None and assigned.parked <= view.version:
             return True
-        view = self.view(holding)
-        if not holding.leased or holding.parked <= view.version:
+        view = self.view(assigned)
+        if not assigned.leased or assigned.parked <= view.version:
             return True
-        if holding not in self._loading:
-            self._loading.add(holding)
-            self._tasks.start(self._load(holding, view), name=f"parked keys of {holding.queue}")
+        if assigned not in self._loading:
+            self._loading.add(assigned)
+            self._tasks.start(self._load(assigned, view), name=f"parked keys of {assigned.queue}")
         return False
 
-    async def _load(self, holding: Holding, view: ParkedView) -> None:
-        queue, found = holding.queue, None
+    async def _load(self, assigned: AssignedQueue, view: ParkedView) -> None:
+        queue, found = assigned.queue, None
         try:
-            while found is None and holding.live:
+            while found is None and assigned.live:
                 try:
                     api = await self.api(queue)
                     found = await api.keys(self._group, queue.topic, queue.index)
@@ -120,18 +120,18 @@ class Parker:
                     log.warning("parked keys are not known yet queue=%s error=%s", queue, error)
                     await asyncio.sleep(LOAD_AGAIN_MS / 1000)
         finally:
-            self._loading.discard(holding)
+            self._loading.discard(assigned)
         if found is None:
             return
         done = [] if view.is_loaded else found.done  # later on they are our own
         view.load(found)
         # A copy of an older version than the number that brought us here would be asked for again.
-        holding.parked = min(holding.parked, found.version)
-        if holding.keys is not None:
-            holding.keys.parked = view.keys
-            holding.keys.done_elsewhere(done)
-        if holding.live:
-            self.changed(holding)
+        assigned.parked = min(assigned.parked, found.version)
+        if assigned.keys is not None:
+            assigned.keys.parked = view.keys
+            assigned.keys.done_elsewhere(done)
+        if assigned.live:
+            self.changed(assigned)
 
     async def api(self, queue: TopicQueue) -> ParkingApi:
         """Return the requests to a queue's broker, also if it has no queue of the topic any more.
@@ -149,7 +149,9 @@ class Parker:
 
     # Parking.
 
-    async def park_first(self, holding: Holding, work: Work, error: BaseException | None) -> str:
+    async def park_first(
+        self, assigned: AssignedQueue, work: Work, error: BaseException | None
+    ) -> str:
         """Park the first message of a work, which failed too often; return what became of it.
 
         Empty: it cannot be parked, or the queue is not ours any more and nobody knows.
@@ -158,41 +160,41 @@ class Parker:
         key = key_to_park(work.key, first)
         if key is None:
             log.error("key is too long to be parked, it blocks queue=%s offset=%d",
-                      holding.queue, first.offset)  # fmt: skip
+                      assigned.queue, first.offset)  # fmt: skip
             return ""
         item = ParkItem(
             first.offset, key, first.redeliveries + 1, error_text(error) or "?",
             first.fence.sequence,
         )  # fmt: skip
         outcome: ParkOutcome | Literal[""] = ""
-        while not outcome and holding.live:
+        while not outcome and assigned.live:
             # Without an answer it may be parked: the handler must not have it before that is known.
-            outcomes = await self._park(holding, [item])
+            outcomes = await self._park(assigned, [item])
             if outcomes:
                 outcome = outcomes[0]
             else:
                 await asyncio.sleep(LOAD_AGAIN_MS / 1000)
         if outcome == "parked":
-            self.view(holding).park(key, first.offset)
+            self.view(assigned).park(key, first.offset)
             log.warning(
                 "key is parked group=%s queue=%s key=%s offset=%d tried=%d: %s; see `inorder "
-                "parked %s`", self._group, holding.queue, key, first.offset,
+                "parked %s`", self._group, assigned.queue, key, first.offset,
                 first.redeliveries + 1, item.error, self._group,
             )  # fmt: skip
         return outcome
 
     async def join(
-        self, holding: Holding, key: str, messages: Sequence[ReceivedMessage]
+        self, assigned: AssignedQueue, key: str, messages: Sequence[ReceivedMessage]
     ) -> int | None:
         """Let messages join their parked key; return how many of them did, from the first on.
 
         None: nobody knows.
         """
         items = [ParkItem(one.offset, key, 0, None, one.fence.sequence) for one in messages]
-        outcomes = await self._park(holding, items)
+        outcomes = await self._park(assigned, items)
         if not outcomes:
             return None
-        view, done = self.view(holding), 0
+        view, done = self.view(assigned), 0
         for message, outcome in zip(messages, outcomes, strict=False):
             if outcome == "live":
                 view.go_live(key)
@@ -202,11 +204,11 @@ class Parker:
             done += 1
         return done
 
-    async def _park(self, holding: Holding, items: list[ParkItem]) -> list[ParkOutcome]:
-        queue = holding.queue
+    async def _park(self, assigned: AssignedQueue, items: list[ParkItem]) -> list[ParkOutcome]:
+        queue = assigned.queue
         request = Park(
             self._group, self._session.client_id, self._leases.instance, queue.topic, queue.index,
-            holding.tenure.epoch,
+            assigned.lease_state.epoch,
         )  # fmt: skip
         try:
             answer = await (await self.api(queue)).park(request, ParkBody(items))
@@ -216,7 +218,7 @@ class Parker:
         except InorderError as error:
             log.warning("not parked yet queue=%s error=%s", queue, error)
             return []
-        self.view(holding).answered(answer.before, answer.version)
+        self.view(assigned).answered(answer.before, answer.version)
         self._counts.parked += sum(1 for outcome in answer.outcomes if outcome == "parked")
         self._say(queue, answer.outcomes, answer.remark)
         return answer.outcomes
@@ -247,7 +249,7 @@ OLDER_MAX: Final = 64
 class Runs(Protocol):
     """Who calls the handler of a topic."""
 
-    async def run_apart(self, holding: Holding, message: ReceivedMessage) -> Run:
+    async def run_apart(self, assigned: AssignedQueue, message: ReceivedMessage) -> Run:
         """Hand one message to the handler, beside those of the queue; return what became of it."""
         ...
 
@@ -279,53 +281,54 @@ class Redriver:
         self._group = group
         self._leases = leases
         self._tasks = tasks
-        self._active: WeakKeyDictionary[Holding, set[str]] = WeakKeyDictionary()
-        self._paces: WeakKeyDictionary[Holding, Pace] = WeakKeyDictionary()
+        self._active: WeakKeyDictionary[AssignedQueue, set[str]] = WeakKeyDictionary()
+        self._paces: WeakKeyDictionary[AssignedQueue, Pace] = WeakKeyDictionary()
         self._turns = itertools.count(1)
-        self._begun: WeakKeyDictionary[Holding, dict[str, int]] = WeakKeyDictionary()
-        self._doubted: WeakKeyDictionary[Holding, int] = WeakKeyDictionary()
+        self._begun: WeakKeyDictionary[AssignedQueue, dict[str, int]] = WeakKeyDictionary()
+        self._doubted: WeakKeyDictionary[AssignedQueue, int] = WeakKeyDictionary()
 
-    def look(self, holding: Holding, runs: Runs) -> None:
+    def look(self, assigned: AssignedQueue, runs: Runs) -> None:
         """Begin what is wanted of a queue whose parked keys are known."""
-        if not holding.live or not holding.leased:
+        if not assigned.live or not assigned.leased:
             return
-        wanted = self.parker.view(holding).wanted(self._active.get(holding, ()))
+        wanted = self.parker.view(assigned).wanted(self._active.get(assigned, ()))
         if not wanted:
             return
-        active = self._active.setdefault(holding, set())
-        pace = self._paces.setdefault(holding, Pace())
-        begun = self._begun.setdefault(holding, {})
+        active = self._active.setdefault(assigned, set())
+        pace = self._paces.setdefault(assigned, Pace())
+        begun = self._begun.setdefault(assigned, {})
         wanted.sort(key=lambda one: begun.get(one.key, 0))  # what cannot go on lets others begin
         for one in wanted[: max(0, AT_ONCE - len(active))]:
             active.add(one.key)
             if one.key not in begun:
                 log.info(
-                    "redrive begins group=%s queue=%s key=%s", self._group, holding.queue, one.key
+                    "redrive begins group=%s queue=%s key=%s", self._group, assigned.queue, one.key
                 )
             begun[one.key] = next(self._turns)
             self._tasks.start(
-                self._run(holding, runs, one, pace), name=f"redrive of {one.key} in {holding.queue}"
+                self._run(assigned, runs, one, pace),
+                name=f"redrive of {one.key} in {assigned.queue}",
             )
 
-    def check(self, holding: Holding) -> None:
+    def check(self, assigned: AssignedQueue) -> None:
         """Ask anew for a queue's parked keys if a redrive waits for us of which nothing is known.
 
         Their version may be one that we had: a broker that was restarted counts anew what changed
         without a record.
         """
-        view = self.parker.view(holding)
-        if holding.redrive and not self._active.get(holding) and not view.wanted(()):
+        view = self.parker.view(assigned)
+        if assigned.redrive and not self._active.get(assigned) and not view.wanted(()):
             view.version = UNKNOWN
 
-    def doubt(self, holding: Holding) -> None:
+    def doubt(self, assigned: AssignedQueue) -> None:
         """Ask anew for a queue's parked keys, now and then: what is known may be of before."""
         now_ms = self.session.clock.monotonic_ms()
-        if now_ms - self._doubted.get(holding, -DOUBT_MS) >= DOUBT_MS:
-            self._doubted[holding] = now_ms
-            self.parker.view(holding).version = UNKNOWN
+        if now_ms - self._doubted.get(assigned, -DOUBT_MS) >= DOUBT_MS:
+            self._doubted[assigned] = now_ms
+            self.parker.view(assigned).version = UNKNOWN
 
-    async def _run(self, holding: Holding, runs: Runs, one: OwnedKey, pace: Pace) -> None:
-        redrive = _KeyRedrive(self, holding, runs, one, pace)
+    async def _run(self, assigned: AssignedQueue, runs: Runs, one: OwnedKey, pace: Pace) -> None:
+        redrive = _KeyRedrive(self, assigned, runs, one, pace)
         try:
             await redrive.run()
         except _Over as why:
@@ -333,19 +336,19 @@ class Redriver:
             log.log(
                 level,
                 "redrive ended, the key stays parked group=%s queue=%s key=%s handled=%d: %s",
-                self._group, holding.queue, one.key, redrive.handled, why,
+                self._group, assigned.queue, one.key, redrive.handled, why,
             )  # fmt: skip
             await asyncio.sleep(AGAIN_MS / 1000)  # it may still be wanted, and begin anew
         else:
-            self._begun[holding].pop(one.key, None)
+            self._begun[assigned].pop(one.key, None)
             log.info(
                 "redrive is complete, the key is live group=%s queue=%s key=%s handled=%d",
-                self._group, holding.queue, one.key, redrive.handled,
+                self._group, assigned.queue, one.key, redrive.handled,
             )  # fmt: skip
         finally:
-            self._active[holding].discard(one.key)
-        if holding.live:
-            self.parker.changed(holding)
+            self._active[assigned].discard(one.key)
+        if assigned.live:
+            self.parker.changed(assigned)
 
     async def api(self, queue: TopicQueue) -> ParkingApi:
         """Return the requests to a queue's broker."""
@@ -360,11 +363,11 @@ class _KeyRedrive:
     """The redrive of one key."""
 
     def __init__(
-        self, redriver: Redriver, holding: Holding, runs: Runs, one: OwnedKey, pace: Pace
+        self, redriver: Redriver, assigned: AssignedQueue, runs: Runs, one: OwnedKey, pace: Pace
     ) -> None:
         self._redriver = redriver
         self._parker = redriver.parker
-        self._holding = holding
+        self._assigned = assigned
         self._runs = runs
         self._key = one.key
         self._redrive = one.redrive
@@ -375,7 +378,7 @@ class _KeyRedrive:
 
     @property
     def _own(self) -> QueuePlace:
-        return QueuePlace(self._holding.queue.broker, self._holding.queue.index)
+        return QueuePlace(self._assigned.queue.broker, self._assigned.queue.index)
 
     async def run(self) -> None:
         """Drain all lists, let the key go. Raises _Over if that is not possible now."""
@@ -395,12 +398,12 @@ class _KeyRedrive:
                 if (heir or not count) and await self._let_go(place, end):
                     return
                 if count:
-                    self._redriver.doubt(self._holding)
+                    self._redriver.doubt(self._assigned)
                     raise _Waits(f"{count} messages in {self._queue(place)} wait for older ones")
                 if heir:
                     raise _Over(f"the older list in {self._queue(place)} is not closed yet")
                 await asyncio.sleep(AGAIN_MS / 1000)
-                known = self._parker.view(self._holding).keys.get(self._key)
+                known = self._parker.view(self._assigned).keys.get(self._key)
                 await self._drain_older(place, [] if known is None else known.older, depth)
 
     async def _drain_older(
@@ -436,7 +439,7 @@ class _KeyRedrive:
 
         What was handled and reported is gone from it; what has to wait is not given.
         """
-        queue, holding = self._queue(place), self._holding
+        queue, assigned = self._queue(place), self._assigned
         request = ParkedRead(
             self._redriver.owner()[0], queue.topic, queue.index, self._key, -1, READ_MESSAGES,
             in_order=True,
@@ -445,20 +448,20 @@ class _KeyRedrive:
             records, count = await (await self._redriver.api(queue)).read_counted(request)
             limit = self._redriver.session.config.message_bytes_max
             found = [receive(queue.broker, record, limit) for record in records]
-            return [restore(message, holding.tenure.epoch) for message in found], count
+            return [restore(message, assigned.lease_state.epoch) for message in found], count
         except (InorderError, KeyError, ValueError) as error:
             raise _Over(f"its list in {queue} cannot be read: {error}") from error
 
     async def _handle(self, place: QueuePlace, message: ReceivedMessage) -> None:
         """Hand a message to the handler until it is done; report that, or that it failed."""
-        holding = self._holding
+        assigned = self._assigned
         while True:
             wait_ms = self._pace.wait_ms(self._rate, self._now_ms())
             await asyncio.sleep(wait_ms / 1000)
             self._check()
-            holding.enter()
+            assigned.enter()
             try:
-                run = await self._runs.run_apart(holding, message)
+                run = await self._runs.run_apart(assigned, message)
                 if run.done or run.result not in (None, Outcome.SUSPEND):
                     self.handled += 1
                     await self._report(place, RedrivenBody([message.offset]))
@@ -466,12 +469,12 @@ class _KeyRedrive:
                 failed = run.error is not None and not isinstance(run.error, Retry)
                 if failed:
                     await self._report(self._own, RedrivenBody(error=error_text(run.error)))
-                    self._parker.view(holding).end(self._key, self._redrive)
+                    self._parker.view(assigned).end(self._key, self._redrive)
                     raise _Over(
                         f"offset {message.offset} failed again: {error_text(run.error)}"
                     ) from run.error
             finally:
-                holding.leave()
+                assigned.leave()
             pause_ms = self._redriver.suspend_ms
             if isinstance(run.error, Retry) and run.error.after_ms is not None:
                 pause_ms = max(SUSPEND_MIN_MS, run.error.after_ms)
@@ -480,7 +483,7 @@ class _KeyRedrive:
     async def _report(self, place: QueuePlace, body: RedrivenBody) -> None:
         """Say what became of messages, until it is answered or the queue is not ours any more."""
         heir = place != self._own
-        queue, epoch = self._queue(place), self._holding.tenure.epoch
+        queue, epoch = self._queue(place), self._assigned.lease_state.epoch
         request = Redriven(
             *self._redriver.owner(), queue.topic, queue.index, 0 if heir else epoch, self._key, heir
         )
@@ -490,22 +493,22 @@ class _KeyRedrive:
             except InorderError as error:
                 # Also if the lease is lost: it may come back, and the handler shall not run again.
                 log.warning("redrive is not reported yet queue=%s error=%s", queue, error)
-                if not self._holding.live:
+                if not self._assigned.live:
                     raise _Over(f"what was handled is not reported: {error}") from error
                 await asyncio.sleep(AGAIN_MS / 1000)
             else:
                 if not heir:
-                    self._parker.view(self._holding).answered(reply.before, reply.version)
+                    self._parker.view(self._assigned).answered(reply.before, reply.version)
                 return
 
     async def _let_go(self, place: QueuePlace, end: int) -> bool:
         """Let the key go live, or close an older list; False if there is more in it."""
         heir = place != self._own
-        view = self._parker.view(self._holding)
+        view = self._parker.view(self._assigned)
         if not heir:
             known = view.keys.get(self._key)
             end = max(end, -1 if known is None else known.end)
-        queue, epoch = self._queue(place), self._holding.tenure.epoch
+        queue, epoch = self._queue(place), self._assigned.lease_state.epoch
         request = Unpark(
             *self._redriver.owner(), queue.topic, queue.index, 0 if heir else epoch, self._key,
             end if not heir else 2**62, heir,
@@ -523,18 +526,18 @@ class _KeyRedrive:
         else:
             log.info("key is not live yet queue=%s key=%s: %s", queue, self._key, reply.why)
             view.version = UNKNOWN
-            self._parker.is_known(self._holding)  # it asks again
+            self._parker.is_known(self._assigned)  # it asks again
         return reply.live
 
     def _check(self) -> None:
         """Raise _Over if nobody wants this redrive here any more."""
-        if not self._holding.live:
+        if not self._assigned.live:
             raise _Over("the queue is given up")
-        if not self._parker.view(self._holding).goes_on(self._key, self._redrive):
+        if not self._parker.view(self._assigned).goes_on(self._key, self._redrive):
             raise _Over("it was taken back")
 
     def _queue(self, place: QueuePlace) -> TopicQueue:
-        return TopicQueue(self._holding.queue.topic, place.broker, place.queue_id)
+        return TopicQueue(self._assigned.queue.topic, place.broker, place.queue_id)
 
     def _now_ms(self) -> int:
         return self._redriver.session.clock.monotonic_ms()

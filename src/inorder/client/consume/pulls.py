@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from inorder.client.consume.messages import receive_from
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules import pulls as rules
 from inorder.client.consume.rules.pulls import PullStatus
 from inorder.client.consume.workers import Counts
@@ -109,13 +109,13 @@ class Puller:
         *,
         clustering: bool,
         counts: Counts,
-        done_to: Callable[[Holding, bool], int | None],
-        piggybacked: Callable[[Holding, int], None],
-        arrived: Callable[[Holding], None],
-        finished_to: Callable[[Holding, int], None],
-        confirmed: Callable[[Holding, int], None],
-        lost: Callable[[Holding], None],
-        look: Callable[[Holding], Awaitable[None]],
+        done_to: Callable[[AssignedQueue, bool], int | None],
+        piggybacked: Callable[[AssignedQueue, int], None],
+        arrived: Callable[[AssignedQueue], None],
+        finished_to: Callable[[AssignedQueue, int], None],
+        confirmed: Callable[[AssignedQueue, int], None],
+        lost: Callable[[AssignedQueue], None],
+        look: Callable[[AssignedQueue], Awaitable[None]],
     ) -> None:
         self._session = session
         self._config = session.config.consumer
@@ -131,87 +131,87 @@ class Puller:
         self._look = look
         self._suggested = rules.Suggested()
 
-    async def run(self, holding: Holding) -> None:
+    async def run(self, assigned: AssignedQueue) -> None:
         """Pull until the queue is given up."""
         failing = ""
         while True:
             step = rules.before_pull(
-                holding.cache,
-                holding.tenure,
-                limits=holding.limits,
+                assigned.cache,
+                assigned.lease_state,
+                limits=assigned.limits,
                 now_ms=self._session.clock.monotonic_ms(),
-                ordered=holding.ordered and not holding.keyed,
-                needs_lock=holding.needs_lock,
-                paused=holding.paused,
-                reach_max=REACH_MAX if holding.keyed else 0,
+                ordered=assigned.ordered and not assigned.keyed,
+                needs_lock=assigned.needs_lock,
+                paused=assigned.paused,
+                reach_max=REACH_MAX if assigned.keyed else 0,
             )
             if isinstance(step, rules.PullNow):
                 try:
-                    step = await self._pull(holding, step.offset)
+                    step = await self._pull(assigned, step.offset)
                     failing = ""
                 except LeaseLost:
-                    holding.pulling = None  # this task: it ends by itself
-                    self._lost(holding)
+                    assigned.pulling = None  # this task: it ends by itself
+                    self._lost(assigned)
                     return
                 except InorderError as error:
-                    failing = await self._failed(holding, error, failing)
+                    failing = await self._failed(assigned, error, failing)
                     step = rules.after_failed_pull(
                         flow_control=isinstance(error, BrokerError)
                         and error.code == ResponseCode.FLOW_CONTROL,
                         error_delay_ms=self._config.pull_error_delay_ms,
                     )
-                    await holding.rest(step.ms)
+                    await assigned.rest(step.ms)
                     continue
             if isinstance(step, rules.Forget):
-                holding.pulling = None  # this task: it ends by itself
-                holding.dropped()
+                assigned.pulling = None  # this task: it ends by itself
+                assigned.dropped()
                 return
             if isinstance(step, rules.PullLater):
                 await asyncio.sleep(step.ms / 1000)
 
     async def _pull(
-        self, holding: Holding, offset: int
+        self, assigned: AssignedQueue, offset: int
     ) -> rules.PullNow | rules.PullLater | rules.Forget:
         """Pull once and take the answer in."""
         clock = self._session.clock
         asked_ms = clock.monotonic_ms()
-        result = await self._ask(holding, offset)
+        result = await self._ask(assigned, offset)
         now_ms = clock.monotonic_ms()
         waited_ms = now_ms - asked_ms
         if result.messages:
-            self._counts.arrived(holding.queue.topic, len(result.messages), waited_ms)
+            self._counts.arrived(assigned.queue.topic, len(result.messages), waited_ms)
         pulled = rules.after_pull(
-            holding.cache,
-            holding.tenure,
+            assigned.cache,
+            assigned.lease_state,
             rules.PullStatus(result.status.value),
             result.messages,
             result.next_offset,
             interval_ms=self._config.pull_interval_ms,
             now_ms=now_ms,
-            plenty=holding.limits.messages_max // 2,
+            plenty=assigned.limits.messages_max // 2,
         )
         if pulled.commit is not None:
-            self._finished_to(holding, pulled.commit)
+            self._finished_to(assigned, pulled.commit)
         if pulled.handle:
-            self._arrived(holding)
+            self._arrived(assigned)
         if isinstance(pulled.pull, rules.FixOffset):
             log.warning(
                 "offset %d of %s is not stored; going on at %d (stored: %d to %d)",
-                offset, holding.queue, pulled.pull.offset, result.min_offset, result.max_offset,
+                offset, assigned.queue, pulled.pull.offset, result.min_offset, result.max_offset,
             )  # fmt: skip
-            holding.fixed = pulled.pull.offset
+            assigned.fixed = pulled.pull.offset
             return rules.FORGET
         if result.status is PullStatus.NOTHING_NEW and waited_ms < _HELD_MS:
             return rules.PullLater(_HELD_MS, "the broker does not hold pulls")
         return pulled.pull
 
-    async def _ask(self, holding: Holding, offset: int) -> PullResult:
-        queue, config = holding.queue, self._config
+    async def _ask(self, assigned: AssignedQueue, offset: int) -> PullResult:
+        queue, config = assigned.queue, self._config
         suggested = self._suggested.of(queue)
         api = await self._session.reader_of(queue, suggested)
-        done_to = self._done_to(holding, api.compares_offsets)
+        done_to = self._done_to(assigned, api.compares_offsets)
         fields = rules.pull_fields(
-            holding.subscription,
+            assigned.subscription,
             done_to=done_to,
             clustering=self._clustering,
             to_master=suggested == MASTER_ID,
@@ -228,19 +228,19 @@ class Puller:
             config.pull_suspend_ms,
             fields.sub_version,
             fields.subscription,
-            holding.subscription.expression_type,
-            epoch=holding.tenure.epoch or None,
+            assigned.subscription.expression_type,
+            epoch=assigned.lease_state.epoch or None,
             only_up=True if fields.commit_offset else None,
         )
         sent_ms = self._session.clock.monotonic_ms()
         answer = await api.pull_message(request, timeout_ms=config.pull_timeout_ms)
-        if holding.leased:
-            self._confirmed(holding, sent_ms)
-            if holding.is_news(answer.reply.map_version):
-                await self._look(holding)
-            holding.parked = max(holding.parked, answer.reply.parked or 0)
+        if assigned.leased:
+            self._confirmed(assigned, sent_ms)
+            if assigned.is_news(answer.reply.map_version):
+                await self._look(assigned)
+            assigned.parked = max(assigned.parked, answer.reply.parked or 0)
         if fields.commit_offset and done_to is not None:
-            self._piggybacked(holding, done_to)
+            self._piggybacked(assigned, done_to)
         self._suggested.note(queue, answer.reply.suggest_broker_id)
         reply = answer.reply
         found: tuple[ReceivedMessage, ...] = ()
@@ -252,27 +252,27 @@ class Puller:
                 answer.body,
                 next_offset,
                 body_bytes_max=self._session.config.message_bytes_max,
-                fencing=holding.fencing,
+                fencing=assigned.fencing,
             )
             found = rules.for_handlers(
-                whole, holding.subscription, topic=queue.topic, group=self._group
+                whole, assigned.subscription, topic=queue.topic, group=self._group
             )
         return PullResult(
             PullStatus(answer.code),
-            holding.not_done(found),
+            assigned.not_done(found),
             next_offset,
             reply.min_offset,
             reply.max_offset,
         )
 
-    async def _failed(self, holding: Holding, error: InorderError, before: str) -> str:
+    async def _failed(self, assigned: AssignedQueue, error: InorderError, before: str) -> str:
         """Say what is the matter, once; return its kind."""
         kind = f"{type(error).__name__} {getattr(error, 'code', '')}"
         if kind != before:
-            log.warning("pull failed, trying again queue=%s error=%s", holding.queue, error)
+            log.warning("pull failed, trying again queue=%s error=%s", assigned.queue, error)
         if isinstance(error, RequestTimeout):
-            self._session.drop_connection(holding.queue, "a pull was not answered in time")
+            self._session.drop_connection(assigned.queue, "a pull was not answered in time")
         elif isinstance(error, ConnectFailed):
-            await self._session.try_refresh_route(holding.queue.topic)
-        self._suggested.forget(holding.queue)
+            await self._session.try_refresh_route(assigned.queue.topic)
+        self._suggested.forget(assigned.queue)
         return kind

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from inorder.client.consume.rules.commits import CommitLine, Progress
 from inorder.client.consume.rules.keyed import KeyedQueue
-from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.parking import ParkedView
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.client.consume.workers import Run
@@ -17,7 +17,7 @@ from inorder.ordering.fence import QueueFence
 from inorder.ordering.finished import FinishedMap
 
 
-class Holding:
+class AssignedQueue:
     """A queue at work. It is made when the queue is added and gone when it is released."""
 
     def __init__(
@@ -25,18 +25,18 @@ class Holding:
         queue: TopicQueue,
         *,
         subscription: Subscription,
-        tenure: Tenure,
+        lease_state: LeaseState,
         cache: ProcessQueue,
         limits: Limits,
         ordered: bool,
         keys: KeyedQueue | None = None,
         needs_lock: bool,
-        on_drop: Callable[[Holding], None],
-        on_idle: Callable[[Holding], None] | None = None,
+        on_drop: Callable[[AssignedQueue], None],
+        on_idle: Callable[[AssignedQueue], None] | None = None,
     ) -> None:
         self.queue = queue
         self.subscription = subscription
-        self.tenure = tenure
+        self.lease_state = lease_state
         self.cache = cache
         self.limits = limits
         self.ordered = ordered
@@ -80,7 +80,7 @@ class Holding:
         self._known_end = 0 if self.finished is None else self.finished.end
 
     def __repr__(self) -> str:
-        return f"Holding({self.tenure!r}, {self.cache!r})"
+        return f"AssignedQueue({self.lease_state!r}, {self.cache!r})"
 
     @property
     def keyed(self) -> bool:
@@ -90,7 +90,7 @@ class Holding:
     @property
     def leased(self) -> bool:
         """Tell whether it is ours by a lease, not by RocketMQ's lock."""
-        return self.tenure.epoch > 0
+        return self.lease_state.epoch > 0
 
     def begin_with(self, finished: FinishedMap) -> None:
         """Leave out what was done above the offset at which the queue is begun."""
@@ -124,7 +124,7 @@ class Holding:
     @property
     def live(self) -> bool:
         """Tell whether the queue was not given up."""
-        return self.tenure.dropped is None
+        return self.lease_state.dropped is None
 
     def doubt(self, now_ms: int) -> None:
         """Trust the lock no more until it is confirmed: its broker may have forgotten it."""
@@ -133,40 +133,40 @@ class Holding:
 
     def confirm(self) -> bool:
         """End the doubt if the lock was asked for since; tell whether it ended."""
-        if self.doubt_ms is None or not self.tenure.locked:
+        if self.doubt_ms is None or not self.lease_state.locked:
             return False
-        if self.tenure.lock_sent_ms < self.doubt_ms:
+        if self.lease_state.lock_sent_ms < self.doubt_ms:
             return False
         self.doubt_ms = None
         return True
 
     def may_commit(self, now_ms: int) -> bool:
         """Tell whether what is done counts: the queue is ours for sure, or was when it was done."""
-        if self.doubt_ms is not None and not self.tenure.epoch:
+        if self.doubt_ms is not None and not self.lease_state.epoch:
             return False
-        return self.tenure.may_commit(now_ms, needs_lock=self.needs_lock)
+        return self.lease_state.may_commit(now_ms, needs_lock=self.needs_lock)
 
     def may_start(self, now_ms: int) -> bool:
         """Tell whether a handler may start; called from the thread of the handler."""
-        if self.tenure.dropped is not None or self.paused or self.doubt_ms is not None:
+        if self.lease_state.dropped is not None or self.paused or self.doubt_ms is not None:
             return False
-        return not self.needs_lock or self.tenure.lock_valid(now_ms)
+        return not self.needs_lock or self.lease_state.lock_valid(now_ms)
 
     def enter(self, count: int = 1) -> None:
         """Count something that must end before the queue is released."""
-        self.tenure.enter(count)
+        self.lease_state.enter(count)
 
     def leave(self, count: int = 1) -> None:
         """Count the end of it."""
-        self.tenure.leave(count)
-        if not self.tenure.running:
+        self.lease_state.leave(count)
+        if not self.lease_state.running:
             self.idle.set()
             if self._on_idle is not None:
                 self._on_idle(self)
 
-    def drop(self, reason: DropReason) -> None:
+    def drop(self, reason: RevokeReason) -> None:
         """Give the queue up: pull no more, start no handler; the release follows."""
-        self.tenure.drop(reason)
+        self.lease_state.drop(reason)
         self.dropped()
 
     def dropped(self) -> None:
@@ -185,7 +185,7 @@ class Holding:
             async with asyncio.timeout(delay_ms / 1000):
                 await self.woken.wait()
 
-    def later(self, delay_ms: int, action: Callable[[Holding], None]) -> None:
+    def later(self, delay_ms: int, action: Callable[[AssignedQueue], None]) -> None:
         """Do something after a while, unless the queue is given up before."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None

@@ -13,7 +13,7 @@ from typing import Final
 
 from inorder.client.consume.commits import Committer
 from inorder.client.consume.leases import Leases, Locks
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules.assignment import Release, release_steps
 from inorder.client.consume.rules.commits import Numbered, OffsetTable, Progress
 from inorder.client.session import Session
@@ -51,113 +51,118 @@ class Releaser:
         self._leases = leases
         self.stopping = False
 
-    async def release(self, holding: Holding) -> None:
+    async def release(self, assigned: AssignedQueue) -> None:
         """Let a dropped queue go; returns when it is gone, or its commit cannot be had."""
-        while (steps := self._steps(holding)) == (Release.WAIT,):
-            holding.idle.clear()
-            await holding.idle.wait()
-        if holding.leased:
-            await self._give_back(holding)
+        while (steps := self._steps(assigned)) == (Release.WAIT,):
+            assigned.idle.clear()
+            await assigned.idle.wait()
+        if assigned.leased:
+            await self._give_back(assigned)
         else:
-            committed = await self._last_commit(holding, steps)
+            committed = await self._last_commit(assigned, steps)
             if Release.UNLOCK in steps and committed:
-                await self._locks.release(holding.queue)
+                await self._locks.release(assigned.queue)
 
-    def _steps(self, holding: Holding) -> tuple[Release, ...]:
+    def _steps(self, assigned: AssignedQueue) -> tuple[Release, ...]:
         return release_steps(
-            holding.tenure,
-            commit=self._offsets.is_unsaved(holding.queue),
-            ordered=holding.ordered,
+            assigned.lease_state,
+            commit=self._offsets.is_unsaved(assigned.queue),
+            ordered=assigned.ordered,
         )
 
     # Under a lease.
 
-    async def _give_back(self, holding: Holding) -> None:
+    async def _give_back(self, assigned: AssignedQueue) -> None:
         """Commit and release in one request. A broker that is away is waited for while the lease
         lasts: nobody else begins before its end."""
-        tenure, queue = holding.tenure, holding.queue
-        if not tenure.locked and not tenure.kept_epoch:
+        lease_state, queue = assigned.lease_state, assigned.queue
+        if not lease_state.locked and not lease_state.kept_epoch:
             return  # lost: the broker knows
-        commit = await self._final(holding) if tenure.locked else None
+        commit = await self._final(assigned) if lease_state.locked else None
         backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
         began_ms = self._session.clock.monotonic_ms()
         while True:
             try:
-                await self._leases.release(queue, tenure.kept_epoch or tenure.epoch, commit)
+                await self._leases.release(
+                    queue, lease_state.kept_epoch or lease_state.epoch, commit
+                )
                 return
             except LeaseLost as error:
                 if commit is not None:
-                    self._say_uncommitted(holding, str(error))
+                    self._say_uncommitted(assigned, str(error))
                 return
             except LeasesFull as error:
                 if commit is None:
                     raise
-                self._say_uncommitted(holding, str(error))
+                self._say_uncommitted(assigned, str(error))
                 commit = None  # what was committed before stands
                 continue
             except InorderError as error:
                 now_ms = self._session.clock.monotonic_ms()
-                over = now_ms >= max(tenure.lease_ends_ms(), began_ms + self._leases.terms.lease_ms)
+                over = now_ms >= max(
+                    lease_state.lease_ends_ms(), began_ms + self._leases.terms.lease_ms
+                )
                 if over or (self.stopping and now_ms - began_ms > STOP_COMMIT_MS):
-                    self._say_uncommitted(holding, str(error))
+                    self._say_uncommitted(assigned, str(error))
                     return
             await asyncio.sleep(backoff.next_ms() / 1000)
 
-    async def _final(self, holding: Holding) -> Numbered | None:
+    async def _final(self, assigned: AssignedQueue) -> Numbered | None:
         """Return the last commit: what is done, or where the queue was told to go on."""
-        assert holding.commits is not None
-        assert holding.tenure.dropped is not None
-        if holding.fixed is not None:
-            if holding.fixed < holding.commits.saved.offset:
-                await self._reset(holding, holding.fixed)
+        assert assigned.commits is not None
+        assert assigned.lease_state.dropped is not None
+        if assigned.fixed is not None:
+            if assigned.fixed < assigned.commits.saved.offset:
+                await self._reset(assigned, assigned.fixed)
                 return None
-            return holding.commits.next(Progress(holding.fixed))
-        if not holding.tenure.dropped.may_commit:
+            return assigned.commits.next(Progress(assigned.fixed))
+        if not assigned.lease_state.dropped.may_commit:
             return None
-        return holding.commits.next(holding.progress(self._offsets.get(holding.queue)))
+        return assigned.commits.next(assigned.progress(self._offsets.get(assigned.queue)))
 
-    async def _reset(self, holding: Holding, offset: int) -> None:
+    async def _reset(self, assigned: AssignedQueue, offset: int) -> None:
         """Set a lower offset, which only an explicit reset does: it makes another epoch."""
-        queue = holding.queue
+        queue = assigned.queue
         request = ResetOffset(queue.topic, self._group, -1, True, queue.index, offset)
         try:
             await (await self._session.master_of(queue)).reset_offset(request)
         except InorderError as error:
             log.warning("queue=%s was not set to offset %d: %s", queue, offset, error)
 
-    def _say_uncommitted(self, holding: Holding, why: str) -> None:
+    def _say_uncommitted(self, assigned: AssignedQueue, why: str) -> None:
         log.warning(
             "queue=%s was given up without its last commit (offset %d): what it did since the "
-            "commit before is done again; %s", holding.queue, self._offsets.get(holding.queue), why,
+            "commit before is done again; %s",
+            assigned.queue, self._offsets.get(assigned.queue), why,
         )  # fmt: skip
 
     # By RocketMQ's rules.
 
-    async def _last_commit(self, holding: Holding, steps: tuple[Release, ...]) -> bool:
+    async def _last_commit(self, assigned: AssignedQueue, steps: tuple[Release, ...]) -> bool:
         """Commit what is done, or where to go on; tell whether the lock may be given back.
 
         While the lock is ours nobody else begins, so a broker that is away is waited for.
         """
-        if Release.COMMIT not in steps and holding.fixed is None:
+        if Release.COMMIT not in steps and assigned.fixed is None:
             return True
         backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
         began_ms = self._session.clock.monotonic_ms()
         while True:
-            if await self._last_save(holding):
+            if await self._last_save(assigned):
                 return True
             now_ms = self._session.clock.monotonic_ms()
-            if holding.needs_lock and not holding.tenure.lock_valid(now_ms):
+            if assigned.needs_lock and not assigned.lease_state.lock_valid(now_ms):
                 break
-            if not holding.needs_lock and backoff.attempts >= COMMIT_TRIES:
+            if not assigned.needs_lock and backoff.attempts >= COMMIT_TRIES:
                 break
             if self.stopping and now_ms - began_ms > STOP_COMMIT_MS:
                 break
             await asyncio.sleep(backoff.next_ms() / 1000)
-        self._say_uncommitted(holding, "its broker did not answer")
+        self._say_uncommitted(assigned, "its broker did not answer")
         return False
 
-    async def _last_save(self, holding: Holding) -> bool:
-        if holding.fixed is None:
-            await self._committer.of([holding.queue])
-            return not self._offsets.is_unsaved(holding.queue)
-        return await self._committer.move(holding.queue, holding.fixed)
+    async def _last_save(self, assigned: AssignedQueue) -> bool:
+        if assigned.fixed is None:
+            await self._committer.of([assigned.queue])
+            return not self._offsets.is_unsaved(assigned.queue)
+        return await self._committer.move(assigned.queue, assigned.fixed)

@@ -16,7 +16,7 @@ from inorder.client.consume.ordered import KeyedRunner, OrderedRunner
 from inorder.client.consume.parking import Parker, Redriver
 from inorder.client.consume.pullconsumer import Target
 from inorder.client.consume.pulls import Puller
-from inorder.client.consume.queue import Holding
+from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.registrations import Registration, fallback
 from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import Allocation, by_broker
@@ -110,12 +110,12 @@ class Consuming:
             clustering=clustering,
             counts=counts,
             done_to=member.done_to,
-            piggybacked=lambda holding, offset: member.offsets.saved(holding.queue, offset),
+            piggybacked=lambda assigned, offset: member.offsets.saved(assigned.queue, offset),
             arrived=self._handle,
             finished_to=self._passed,
-            confirmed=member.keeper.confirmed,
-            lost=member.keeper.lost,
-            look=member.keeper.look,
+            confirmed=member.renewer.confirmed,
+            lost=member.renewer.lost,
+            look=member.renewer.look,
         ).run
         ordered = {topic: topic in self._ordered for topic in self._subscriptions}
         self._rebalancer = Rebalancer(member, self._subscriptions, ordered, allocation)
@@ -150,8 +150,8 @@ class Consuming:
             await self._session.leave(self._group)
             raise
         self._rounds = member.tasks.start(self._rebalancer.run(), name="rebalance")
-        member.tasks.start(member.keeper.keep_locks(), name="locks")
-        member.tasks.start(member.keeper.keep_leases(), name="leases")
+        member.tasks.start(member.renewer.keep_locks(), name="locks")
+        member.tasks.start(member.renewer.keep_leases(), name="leases")
         busy_ms = busy_interval_ms(self._config.commit_interval_ms)
         for action, interval_ms, name in (
             (member.committer.all, self._config.commit_interval_ms, "commit"),
@@ -185,8 +185,8 @@ class Consuming:
 
     async def seek(self, queue: TopicQueue, to: Target, *, wait: bool = True) -> int:
         """Go on with a queue elsewhere, once its handlers ended; return the offset."""
-        holding = self.member.holdings.get(queue)
-        if holding is None or not holding.live:
+        assigned = self.member.assigned_queues.get(queue)
+        if assigned is None or not assigned.live:
             raise UsageError(f"{queue} is not ours now; see assignment()")
         offset = await self._resolve(queue, to)
         if wait:
@@ -227,23 +227,23 @@ class Consuming:
             suspend_ms=self._config.suspend_ms,
         )  # fmt: skip
 
-    def _parked_changed(self, holding: Holding) -> None:
-        self._redriver.check(holding)
-        if self._redriver.parker.is_known(holding):  # else it is asked for, and comes here then
-            self._parked_known(holding)
+    def _parked_changed(self, assigned: AssignedQueue) -> None:
+        self._redriver.check(assigned)
+        if self._redriver.parker.is_known(assigned):  # else it is asked for, and comes here then
+            self._parked_known(assigned)
 
-    def _parked_known(self, holding: Holding) -> None:
+    def _parked_known(self, assigned: AssignedQueue) -> None:
         """Go on with a queue whose parked keys are known now, and with what is to be redriven."""
-        runner = self._ordered.get(holding.queue.topic)
+        runner = self._ordered.get(assigned.queue.topic)
         if isinstance(runner, KeyedRunner):
-            self._redriver.look(holding, runner)
-        elif self._redriver.parker.view(holding).keys:
+            self._redriver.look(assigned, runner)
+        elif self._redriver.parker.view(assigned).keys:
             self._session.say_once(
-                f"parked {holding.queue}",
+                f"parked {assigned.queue}",
                 "keys of queue %s are parked, but its topic is not handled with order='key' here: "
-                "their new messages are handled before those that are parked", holding.queue,
+                "their new messages are handled before those that are parked", assigned.queue,
             )  # fmt: skip
-        self._handle(holding)
+        self._handle(assigned)
 
     async def _refuse_to_park(self) -> None:
         """Raise UsageError if keys cannot be parked where the messages are."""
@@ -300,10 +300,10 @@ class Consuming:
             finished=finished,
         )
 
-    def _passed(self, holding: Holding, offset: int) -> None:
+    def _passed(self, assigned: AssignedQueue, offset: int) -> None:
         """Note that a pull went over messages that are not for us, or are done."""
-        self.member.note(holding.queue, offset)
-        self.member.committer.idle(holding)
+        self.member.note(assigned.queue, offset)
+        self.member.committer.idle(assigned)
 
     def _make_workers(self, registration: Registration) -> Workers:
         clock = self._session.clock
@@ -337,17 +337,21 @@ class Consuming:
             self._workers[topic] = lane.workers
         return lane
 
-    def _handle(self, holding: Holding) -> None:
-        runner = self._ordered.get(holding.queue.topic)
+    def _handle(self, assigned: AssignedQueue) -> None:
+        runner = self._ordered.get(assigned.queue.topic)
         if runner is not None:
-            runner.pump(holding)
+            runner.pump(assigned)
         else:
-            self._concurrent.pump(holding)
+            self._concurrent.pump(assigned)
 
     async def _clean(self) -> None:
         if self._clustering:
             await self._concurrent.clean(
-                [holding for holding in self.member.holdings.values() if not holding.ordered]
+                [
+                    assigned
+                    for assigned in self.member.assigned_queues.values()
+                    if not assigned.ordered
+                ]
             )
 
     async def _direct(self, message: ReceivedMessage) -> tuple[Run, Registration]:

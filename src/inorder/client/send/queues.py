@@ -29,7 +29,7 @@ from inorder.wire.requests.sends import BatchItem, encode_batch
 
 if TYPE_CHECKING:
     from inorder.client.send.router import Delivery
-    from inorder.client.send.sender import Link
+    from inorder.client.send.sender import BrokerSender
 
 
 Selector = Callable[[Sequence[TopicQueue], Message, Any], TopicQueue]
@@ -166,7 +166,7 @@ class Sending(Entry):
         self.series = series
         self.oneway = oneway
         self.size = 0  # bytes of its bodies, as its producer counts them
-        self.lane: QueueLane | None = None
+        self.lane: SendQueue | None = None
         self.by_key = False  # its key chose the queue
         self.placed = b""  # what it says of that: see SendTemplate.frame
         self.tries = 0
@@ -199,7 +199,7 @@ class Sending(Entry):
         lane.link.answered(lane, self, answer)
 
 
-class QueueLane(Lane[Sending]):
+class SendQueue(Lane[Sending]):
     """The lane of a queue, with what the shell keeps beside it."""
 
     __slots__ = (
@@ -221,7 +221,7 @@ class QueueLane(Lane[Sending]):
     )
 
     def __init__(
-        self, link: Link, queue: TopicQueue, template: SendTemplate, producer_id: str, *,
+        self, link: BrokerSender, queue: TopicQueue, template: SendTemplate, producer_id: str, *,
         window: int, named: bool, backoff: Backoff,
     ) -> None:  # fmt: skip
         super().__init__(window, named=named)
@@ -231,10 +231,10 @@ class QueueLane(Lane[Sending]):
         self.backoff = backoff
         self.ready = False  # the broker was told who we are, and how far it is is known
         self.syncing = False
-        self.behind: QueueLane | None = (
+        self.behind: SendQueue | None = (
             None  # what must be settled first: see client/send/queues.py
         )
-        self.before: QueueLane | None = None  # the one that waits for this
+        self.before: SendQueue | None = None  # the one that waits for this
         self.draining = False  # keys have left this queue: see Delivery.lane_drained
         self.paused = False  # after a refusal that may pass
         self.forgotten = False  # the broker said so; a new id when all is answered
@@ -368,7 +368,7 @@ def take_over(delivery: Delivery, sending: Sending, where: Target, producer_id: 
     """Bring a message to its end that was sent under `sending.number`, with an unknown outcome."""
     lane = delivery.lane(where.queue)
     link = lane.link
-    doubt = QueueLane(
+    doubt = SendQueue(
         link, where.queue, delivery.template(where.queue), producer_id, window=1, named=False,
         backoff=delivery.backoff(),
     )  # fmt: skip

@@ -30,9 +30,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 from inorder.client.rules.routes import publish_queues
-from inorder.client.send.queues import Choice, QueueLane, Sending, Series
+from inorder.client.send.queues import Choice, Sending, SendQueue, Series
 from inorder.client.send.rules import DONE, IN_FLIGHT, UNSENT, FailedBrokers, RoundRobin
-from inorder.client.send.sender import Link, expire, predecessor_failed
+from inorder.client.send.sender import BrokerSender, expire, predecessor_failed
 from inorder.client.session import TEMPLATE_TOPIC, Session, new_producer_id
 from inorder.errors import (
     InorderError,
@@ -101,7 +101,7 @@ class Deadlines:
             )
         return min((early.deadline_ms for early in topic.early), default=None)
 
-    def _check_link(self, link: Link, now_ms: int, limit_ms: int) -> list[int | None]:
+    def _check_link(self, link: BrokerSender, now_ms: int, limit_ms: int) -> list[int | None]:
         dues: list[int | None] = []
         stuck = False
         for lane in list(link.lanes.values()):
@@ -115,7 +115,7 @@ class Deadlines:
             link.drop(f"a send was not answered in {limit_ms} ms")
         return dues
 
-    def _check_lane(self, link: Link, lane: QueueLane, now_ms: int) -> int | None:
+    def _check_lane(self, link: BrokerSender, lane: SendQueue, now_ms: int) -> int | None:
         due_ms: int | None = None
         for sending in [*lane.sent, *lane.waiting, *lane.moved]:
             if sending.state == DONE or sending.abandoned:
@@ -176,14 +176,14 @@ class TopicLine:
         self.route: TopicRoute | None = None
         self.key_map: KeyMap | None = None
         self.queues: list[TopicQueue] = []  # that may be written
-        self.lanes: list[QueueLane | None] = []  # theirs
+        self.lanes: list[SendQueue | None] = []  # theirs
         self.keyed: list[TopicQueue] = []  # where keys go
-        self.keyed_lanes: list[QueueLane | None] = []
+        self.keyed_lanes: list[SendQueue | None] = []
         self.placed = b""  # what a send says whose key chose its queue
         self.previous: list[
             list[TopicQueue]
         ] = []  # keyed lists that gave way, until all is drained
-        self.draining: list[QueueLane] = []
+        self.draining: list[SendQueue] = []
         self.early: deque[Sending | BatchCall] = deque()
         self.finding = False
         self.settling = False  # brokers are asked which key map counts
@@ -212,7 +212,7 @@ class TopicLine:
         self.previous.append(before)
         return True
 
-    def holder(self, sending: Sending) -> QueueLane | None:
+    def holder(self, sending: Sending) -> SendQueue | None:
         """Return the lane that a key has left, if it is not drained yet."""
         assert sending.key is not None
         for old in self.previous:
@@ -395,7 +395,7 @@ class Delivery:
         self.round_robin = RoundRobin(session.identity.random32)
         self._failed = FailedBrokers(session.config.avoid_failed_ms)
         self.topics: dict[str, TopicLine] = {}
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, BrokerSender] = {}
         self._deadlines = Deadlines(self)
         self._doubts = 0
 
@@ -501,7 +501,7 @@ class Delivery:
         lane.waiting.append(sending)
         lane.link.pump(lane)
 
-    def _choose(self, topic: TopicLine, sending: Sending) -> QueueLane:
+    def _choose(self, topic: TopicLine, sending: Sending) -> SendQueue:
         # hot: 0.6 us.
         choice, key = sending.choice, sending.key
         if choice is not None:
@@ -528,14 +528,14 @@ class Delivery:
         sending.by_key, sending.placed = True, topic.placed
         return lane
 
-    def lane(self, queue: TopicQueue) -> QueueLane:
+    def lane(self, queue: TopicQueue) -> SendQueue:
         """Return the lane of a queue."""
         link = self.links.get(queue.broker)
         if link is None:
-            link = self.links[queue.broker] = Link(self, queue.broker)
+            link = self.links[queue.broker] = BrokerSender(self, queue.broker)
         lane = link.lanes.get(queue)
         if lane is None:
-            lane = link.lanes[queue] = QueueLane(
+            lane = link.lanes[queue] = SendQueue(
                 link, queue, self.template(queue), self.producer_id,
                 window=self.session.config.sends_in_flight_max, named=self.named,
                 backoff=self.backoff(),
@@ -588,7 +588,7 @@ class Delivery:
             for _, _, sending in made:
                 self.failed(sending, error)
             return
-        lanes: dict[TopicQueue, QueueLane] = {}
+        lanes: dict[TopicQueue, SendQueue] = {}
         chosen = call.choice.queue is not None or call.choice.selector is not None
         for queue, _, sending in made:
             lane = lanes[queue] = self.lane(queue)
@@ -697,7 +697,7 @@ class Delivery:
         lane.waiting.append(sending)
         lane.link.pump(lane)
 
-    def link_failed(self, link: Link) -> None:
+    def link_failed(self, link: BrokerSender) -> None:
         """A broker cannot be reached: messages that may go anywhere go elsewhere."""
         self.broker_failed(link.broker)
         for lane in list(link.lanes.values()):
@@ -710,7 +710,7 @@ class Delivery:
 
     # Key maps that change.
 
-    def map_refused(self, lane: QueueLane, fields: SendFields) -> None:
+    def map_refused(self, lane: SendQueue, fields: SendFields) -> None:
         """Take the broker's key map if it is newer; if it is older the broker has to catch up."""
         topic = self.topics[lane.queue.topic]
         with contextlib.suppress(RemoteProtocolError):
@@ -757,7 +757,7 @@ class Delivery:
             self.start(self._settle(topic, ""), f"map {topic.name}")
         raise error
 
-    def lane_drained(self, lane: QueueLane) -> None:
+    def lane_drained(self, lane: SendQueue) -> None:
         """Send on what a newer key map takes away from a queue, if nothing of it is unknown."""
         topic = self.topics[lane.queue.topic]
         if not lane.drained or lane.held:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.client.api import BrokerApi
 from inorder.client.rules.receipts import STATUSES, Verdict, verdict
-from inorder.client.send.queues import QueueLane, Sending
+from inorder.client.send.queues import Sending, SendQueue
 from inorder.client.send.rules import DONE, IN_FLIGHT, UNSENT, Resolution
 from inorder.errors import (
     BrokerError,
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-def fail_all(link: Link, error: InorderError) -> None:
+def fail_all(link: BrokerSender, error: InorderError) -> None:
     """Give up everything that waits for this broker."""
     for lane in link.lanes.values():
         fail_waiting(link, lane, error)
 
 
-def fail_waiting(link: Link, lane: QueueLane, error: InorderError) -> None:
+def fail_waiting(link: BrokerSender, lane: SendQueue, error: InorderError) -> None:
     """Give up everything that waits for a queue; what is unknown is told to be so."""
     # From the end: of a name, those behind one that failed would be told that instead.
     for sending in reversed([*lane.sent, *lane.waiting, *lane.moved]):
@@ -75,7 +75,7 @@ def fail_waiting(link: Link, lane: QueueLane, error: InorderError) -> None:
     lane.moved.clear()
 
 
-def predecessor_failed(sending: Sending, lane: QueueLane) -> PredecessorFailed:
+def predecessor_failed(sending: Sending, lane: SendQueue) -> PredecessorFailed:
     """Return what the caller of a named producer is told of a message behind one that failed."""
     return PredecessorFailed(
         f"sequence {sending.number} of {lane.queue} was not stored, for one before it failed; send "
@@ -83,7 +83,7 @@ def predecessor_failed(sending: Sending, lane: QueueLane) -> PredecessorFailed:
     )
 
 
-def expire(link: Link, lane: QueueLane, sending: Sending) -> None:
+def expire(link: BrokerSender, lane: SendQueue, sending: Sending) -> None:
     """Tell a caller that its time is up; the message keeps its number if it has one."""
     known = sending.state == UNSENT and not sending.in_doubt
     lane.abandon(sending)
@@ -110,7 +110,9 @@ def expire(link: Link, lane: QueueLane, sending: Sending) -> None:
     link.owner.failed(sending, error)
 
 
-def begin_again(link: Link, lane: QueueLane, lost: tuple[int, int] | None, new_id: str) -> None:
+def begin_again(
+    link: BrokerSender, lane: SendQueue, lost: tuple[int, int] | None, new_id: str
+) -> None:
     """Report what is lost, and go on: under a new id, or, with a name, not at all."""
     if lost is not None:
         link.owner.lost += lost[1] - lost[0] + 1
@@ -141,7 +143,7 @@ def begin_again(link: Link, lane: QueueLane, lost: tuple[int, int] | None, new_i
 
 
 def resolved(
-    link: Link, lane: QueueLane, found: Resolution[Sending], new_id: str | None = None
+    link: BrokerSender, lane: SendQueue, found: Resolution[Sending], new_id: str | None = None
 ) -> None:
     """Tell callers what the broker's word means, and go on."""
     for sending in found.unvouched:
@@ -162,7 +164,7 @@ def resolved(
 class Greeter:
     """Introduces the producer of a link to its broker."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: BrokerSender) -> None:
         self._link = link
         self._owner = link.owner
         self._memory = -1  # the broker's, when we first said hello
@@ -242,13 +244,13 @@ class Greeter:
 _NO_FIELDS: Final = SendFields()
 
 
-class Link:
+class BrokerSender:
     """The sends of a producer to one broker."""
 
     def __init__(self, owner: Delivery, broker: str) -> None:
         self.owner = owner
         self.broker = broker
-        self.lanes: dict[TopicQueue, QueueLane] = {}
+        self.lanes: dict[TopicQueue, SendQueue] = {}
         self.connection: Connection | None = None
         self.error: InorderError | None = None  # why there is no connection
         self._greeter = Greeter(self)
@@ -256,7 +258,7 @@ class Link:
 
     # Writing.
 
-    def pump(self, lane: QueueLane) -> None:
+    def pump(self, lane: SendQueue) -> None:
         """Write what the lane lets go."""
         # hot: 3 us a send, with its frame.
         connection = self.connection
@@ -283,7 +285,7 @@ class Link:
                 return
             self._write(connection, lane, sending)
 
-    def _may_pass(self, lane: QueueLane, behind: QueueLane) -> bool:
+    def _may_pass(self, lane: SendQueue, behind: SendQueue) -> bool:
         """Settle what was sent past the lane; then it is gone."""
         if not behind.settled_all:
             self.pump(behind)
@@ -293,7 +295,7 @@ class Link:
         lane.behind = behind.behind
         return lane.behind is None or self._may_pass(lane, lane.behind)
 
-    def _write(self, connection: Connection, lane: QueueLane, sending: Sending) -> None:
+    def _write(self, connection: Connection, lane: SendQueue, sending: Sending) -> None:
         owner = self.owner
         unanswered = sending.oneway and not lane.numbered
         request_id = connection.next_id() if unanswered else connection.post(sending)
@@ -307,7 +309,7 @@ class Link:
             if unanswered:
                 lane.confirm(sending)
 
-    def _drop_unwanted(self, lane: QueueLane, sending: Sending) -> None:
+    def _drop_unwanted(self, lane: SendQueue, sending: Sending) -> None:
         series = sending.series
         error = None if series is None else series.error
         lane.waiting.popleft()
@@ -321,7 +323,7 @@ class Link:
 
     # Answers.
 
-    def answered(self, lane: QueueLane, sending: Sending, answer: SendAnswer) -> None:
+    def answered(self, lane: SendQueue, sending: Sending, answer: SendAnswer) -> None:
         """Take the broker's answer to a send."""
         # hot: 2 us with the receipt.
         if sending.state != IN_FLIGHT:
@@ -345,7 +347,7 @@ class Link:
         elif lane.waiting:
             self.pump(lane)
 
-    def _refused(self, lane: QueueLane, sending: Sending, answer: SendAnswer) -> None:
+    def _refused(self, lane: SendQueue, sending: Sending, answer: SendAnswer) -> None:
         code, fields = answer.code, answer.extFields or _NO_FIELDS
         error = broker_error(code, answer.remark)
         is_unknown = verdict(code, fields.stored) is Verdict.UNKNOWN
@@ -380,7 +382,7 @@ class Link:
         else:
             self._refused_plainly(lane, sending, error)
 
-    def _left_open(self, lane: QueueLane, sending: Sending, error: BrokerError) -> None:
+    def _left_open(self, lane: SendQueue, sending: Sending, error: BrokerError) -> None:
         """Take an answer that does not tell whether the message is stored."""
         if lane.numbered:  # the broker's numbers will tell where to go on
             lane.doubt(sending)
@@ -396,7 +398,7 @@ class Link:
             ),
         )  # fmt: skip
 
-    def _refused_plainly(self, lane: QueueLane, sending: Sending, error: BrokerError) -> None:
+    def _refused_plainly(self, lane: SendQueue, sending: Sending, error: BrokerError) -> None:
         """Take a definite refusal: final, or to be tried again here or elsewhere."""
         if not error.retriable and sending.stored:
             lane.confirm(sending)  # it was sent again for its receipt only
@@ -417,7 +419,7 @@ class Link:
             self.owner.move(sending, other)
         self.pause(lane)
 
-    def _stale(self, lane: QueueLane, sending: Sending, error: BrokerError) -> None:
+    def _stale(self, lane: SendQueue, sending: Sending, error: BrokerError) -> None:
         """Take the word that another one speaks for us: final for a name, nonsense otherwise."""
         lane.refuse(sending, final=self.owner.named)
         if self.owner.named:
@@ -427,7 +429,7 @@ class Link:
         elif self.connection is not None:
             self.drop("the broker wants to be greeted again")
 
-    def _hold(self, lane: QueueLane) -> None:
+    def _hold(self, lane: SendQueue) -> None:
         """Go on after a refusal, if all is answered."""
         if not lane.settled:
             if lane.needs_state and self.connection is not None:
@@ -441,14 +443,14 @@ class Link:
         self.owner.lane_drained(lane)
         self.pump(lane)
 
-    def pause(self, lane: QueueLane) -> None:
+    def pause(self, lane: SendQueue) -> None:
         """Try again a little later, each time a little more so."""
         if not lane.paused:
             lane.paused = True
             delay_ms = lane.backoff.next_ms()
             self.owner.loop.call_later(delay_ms / 1000, self._resume, lane)
 
-    def _resume(self, lane: QueueLane) -> None:
+    def _resume(self, lane: SendQueue) -> None:
         lane.paused = False
         if not self.owner.closed:
             self.pump(lane)
@@ -543,7 +545,7 @@ class Link:
 
     # Asking how far the broker is.
 
-    def _prepare(self, lane: QueueLane) -> None:
+    def _prepare(self, lane: SendQueue) -> None:
         """Make a lane ready: say hello under its id, ask what is stored, if need be."""
         if not lane.numbered or (
             lane.producer_id in self._greeter.greeted and lane.synced and not lane.unknown
@@ -554,7 +556,7 @@ class Link:
             lane.syncing = True
             self.owner.start(self._sync(lane), f"numbers of {lane.queue}")
 
-    async def _sync(self, lane: QueueLane) -> None:
+    async def _sync(self, lane: SendQueue) -> None:
         connection = self.connection
         failure: InorderError | None = None
         try:
@@ -574,7 +576,7 @@ class Link:
         elif not lane.idle:
             self.pump(lane)
 
-    async def _ask(self, connection: Connection, lane: QueueLane) -> None:
+    async def _ask(self, connection: Connection, lane: SendQueue) -> None:
         if lane.producer_id not in self._greeter.greeted:
             await self._greeter.hello(connection, lane.producer_id)
         if connection is self.connection and lane.needs_state:

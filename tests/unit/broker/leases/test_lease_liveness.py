@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from inorder.broker.groups.rules import Member, Members
-from inorder.broker.leases.rules import SignsOfLife
+from inorder.broker.leases.rules import MemberLiveness
 
 
-def silent(signs: SignsOfLife[str], now_ms: int, *unread: str) -> list[tuple[str, str]]:
+def silent(signs: MemberLiveness[str], now_ms: int, *unread: str) -> list[tuple[str, str]]:
     return signs.silent(now_ms, lambda connection: connection in unread)
 
 
 def test_who_says_nothing_for_its_span_is_silent_once() -> None:
     """Every sign counts from when it came; only who has begun is expected to go on."""
-    signs: SignsOfLife[str] = SignsOfLife()
+    signs: MemberLiveness[str] = MemberLiveness()
     assert not signs.note("g", "a", 0), "a commit of somebody who never leased"
     assert signs.note("g", "a", 0, 5000)
     assert not signs.note("g", "a", 3000)
@@ -29,7 +29,7 @@ def test_who_says_nothing_for_its_span_is_silent_once() -> None:
 
 def test_who_is_not_read_may_have_spoken() -> None:
     """It is looked at again a little later."""
-    signs: SignsOfLife[str] = SignsOfLife()
+    signs: MemberLiveness[str] = MemberLiveness()
     signs.note("g", "a", 0, 800)
     assert silent(signs, 800, "a") == []
     assert signs.next_deadline_ms() == 901
@@ -38,7 +38,7 @@ def test_who_is_not_read_may_have_spoken() -> None:
 
 def test_who_went_is_forgotten() -> None:
     """Of a connection all groups, of a group only that."""
-    signs: SignsOfLife[str] = SignsOfLife()
+    signs: MemberLiveness[str] = MemberLiveness()
     for group, connection in (("g", "a"), ("h", "a"), ("g", "b")):
         signs.note(group, connection, 0, 100)
     signs.forget(lambda _, connection: connection == "a")

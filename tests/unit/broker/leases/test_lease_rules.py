@@ -35,7 +35,7 @@ def take(
 ) -> Decision:  # fmt: skip
     """Ask for a queue and do what was decided."""
     key = LeaseKey("billing", queue)
-    wanted = None if owner.is_stock else terms
+    wanted = None if owner.is_rocketmq else terms
     decision = table.decide(key, owner, now_ms, epoch=epoch, terms=wanted)
     table.apply(decision, now_ms, connection=connection)
     return decision

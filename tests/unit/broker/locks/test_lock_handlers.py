@@ -21,7 +21,7 @@ def test_locks_are_granted_to_one_client(broker: Any) -> None:
     assert LockedQueues.decode(answer.body).queues == QUEUES[2:]
     answer = broker.ask(41, body=LockBatchBody("a", "g", QUEUES).encode())
     assert set(LockedQueues.decode(answer.body).queues) == set(QUEUES[:2])
-    assert broker.keeping.lock_deadlines == 3
+    assert broker.housekeeping.lock_deadlines == 3
 
 
 def test_nothing_granted_is_still_a_body(broker: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.consume.rules.leases import Tenure
+from inorder.client.consume.rules.leases import LeaseState
 from inorder.client.consume.rules.queue import ProcessQueue
 from inorder.model import ReceivedMessage, TopicQueue
 
@@ -33,9 +33,9 @@ def filled(first: int, last: int) -> ProcessQueue:
     return cache
 
 
-def locked(now_ms: int = 0) -> Tenure:
+def locked(now_ms: int = 0) -> LeaseState:
     """Return the tenure of the queue under a fresh lock."""
-    return Tenure(QUEUE, now_ms=now_ms, lock_sent_ms=now_ms)
+    return LeaseState(QUEUE, now_ms=now_ms, lock_sent_ms=now_ms)
 
 
 def offsets(messages: object) -> list[int]:

@@ -7,30 +7,30 @@ from collections.abc import Callable
 
 import pytest
 
-from inorder.client.consume.queue import Holding
-from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.queue import AssignedQueue
+from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.queue import Limits
 from inorder.model import Subscription
 from tests.unit.client.consume.consuming import QUEUE, filled
 
 
-def pause(holding: Holding) -> None:
-    holding.paused = True
+def pause(assigned: AssignedQueue) -> None:
+    assigned.paused = True
 
 
 @pytest.mark.parametrize("needs_lock", [True, False])
 @pytest.mark.parametrize(
     ("change", "now_ms", "ordered", "concurrent"),
     [
-        (lambda holding: None, 30_000, True, True),
-        (lambda holding: None, 30_001, False, True),
-        (lambda holding: holding.tenure.drop(DropReason.MOVED), 0, False, False),
-        (lambda holding: holding.tenure.lock_lost(), 0, False, False),
+        (lambda assigned: None, 30_000, True, True),
+        (lambda assigned: None, 30_001, False, True),
+        (lambda assigned: assigned.lease_state.drop(RevokeReason.MOVED), 0, False, False),
+        (lambda assigned: assigned.lease_state.lock_lost(), 0, False, False),
         (pause, 0, False, False),
     ],
 )
 def test_no_handler_starts_on_a_queue_that_is_not_ours_for_sure(
-    change: Callable[[Holding], None],
+    change: Callable[[AssignedQueue], None],
     now_ms: int,
     ordered: bool,
     concurrent: bool,
@@ -39,17 +39,17 @@ def test_no_handler_starts_on_a_queue_that_is_not_ours_for_sure(
     """Dropped, paused or, with order, without a fresh lock: what was submitted is not handled."""
 
     async def scenario() -> bool:
-        holding = Holding(
+        assigned = AssignedQueue(
             QUEUE,
             subscription=Subscription("orders"),
-            tenure=Tenure(QUEUE, now_ms=0, lock_sent_ms=0 if needs_lock else None),
+            lease_state=LeaseState(QUEUE, now_ms=0, lock_sent_ms=0 if needs_lock else None),
             cache=filled(0, 3),
             limits=Limits(),
             ordered=needs_lock,
             needs_lock=needs_lock,
-            on_drop=lambda holding: None,
+            on_drop=lambda assigned: None,
         )
-        change(holding)
-        return holding.may_start(now_ms)
+        change(assigned)
+        return assigned.may_start(now_ms)
 
     assert asyncio.run(scenario()) is (ordered if needs_lock else concurrent)

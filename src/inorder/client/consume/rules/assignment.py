@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from inorder.client.consume.rules.leases import DropReason, Phase, Tenure
+from inorder.client.consume.rules.leases import LeaseState, Phase, RevokeReason
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
 
@@ -253,7 +253,7 @@ LOCK_REFUSED_RETRY_MS: Final = 500
 class Plan:
     """What one round does: first `drop`, then lock and add."""
 
-    drop: tuple[tuple[TopicQueue, DropReason], ...]
+    drop: tuple[tuple[TopicQueue, RevokeReason], ...]
     lock: tuple[TopicQueue, ...]
     """To be added once their lock is granted."""
     add: tuple[TopicQueue, ...]
@@ -263,7 +263,7 @@ class Plan:
 
 
 def plan(
-    owned: Mapping[TopicQueue, Tenure],
+    owned: Mapping[TopicQueue, LeaseState],
     allocated: Iterable[TopicQueue],
     *,
     needs_lock: bool,
@@ -277,16 +277,16 @@ def plan(
     """
     wanted = sorted(set(allocated))
     drop = []
-    for queue, tenure in sorted(owned.items()):
-        if tenure.dropped is None:
+    for queue, lease_state in sorted(owned.items()):
+        if lease_state.dropped is None:
             if queue not in wanted:
-                if needs_lock and tenure.locked and queue.broker in absent:
+                if needs_lock and lease_state.locked and queue.broker in absent:
                     continue
-                drop.append((queue, DropReason.MOVED))
-            elif tenure.pull_expired(now_ms):
-                drop.append((queue, DropReason.PULL_EXPIRED))
+                drop.append((queue, RevokeReason.MOVED))
+            elif lease_state.pull_expired(now_ms):
+                drop.append((queue, RevokeReason.PULL_EXPIRED))
     leaving = {queue for queue, _ in drop}
-    leaving |= {queue for queue, tenure in owned.items() if tenure.dropped is not None}
+    leaving |= {queue for queue, lease_state in owned.items() if lease_state.dropped is not None}
     missing = tuple(queue for queue in wanted if queue not in owned)
     return Plan(
         drop=tuple(drop),
@@ -297,14 +297,14 @@ def plan(
 
 
 def plan_unsubscribed(
-    owned: Mapping[TopicQueue, Tenure], subscribed: Collection[str]
+    owned: Mapping[TopicQueue, LeaseState], subscribed: Collection[str]
 ) -> tuple[TopicQueue, ...]:
     """Return the queues of topics that are subscribed no more; drop them as UNSUBSCRIBED."""
     return tuple(
         sorted(
             queue
-            for queue, tenure in owned.items()
-            if queue.topic not in subscribed and tenure.dropped is None
+            for queue, lease_state in owned.items()
+            if queue.topic not in subscribed and lease_state.dropped is None
         )
     )
 
@@ -318,38 +318,42 @@ class Release(Enum):
     FORGET = "take it out of the table"
 
 
-def release_steps(tenure: Tenure, *, commit: bool, ordered: bool = True) -> tuple[Release, ...]:
+def release_steps(
+    lease_state: LeaseState, *, commit: bool, ordered: bool = True
+) -> tuple[Release, ...]:
     """Return what is left to do for a dropped queue, in this order.
 
     `commit`: there is an offset that the broker has not confirmed yet. WAIT stands alone: ask again
     when a handler ended.
     """
-    assert tenure.dropped is not None, f"{tenure!r} was not dropped"
-    if tenure.is_waited_for(ordered=ordered):
+    assert lease_state.dropped is not None, f"{lease_state!r} was not dropped"
+    if lease_state.is_waited_for(ordered=ordered):
         return (Release.WAIT,)
     steps = []
-    if commit and tenure.dropped.may_commit:
+    if commit and lease_state.dropped.may_commit:
         steps.append(Release.COMMIT)
-    if tenure.locked:
+    if lease_state.locked:
         steps.append(Release.UNLOCK)
     steps.append(Release.FORGET)
     return tuple(steps)
 
 
-def to_renew(owned: Mapping[TopicQueue, Tenure]) -> dict[str, tuple[TopicQueue, ...]]:
+def to_renew(owned: Mapping[TopicQueue, LeaseState]) -> dict[str, tuple[TopicQueue, ...]]:
     """Return, by broker, the queues whose lock is to be renewed; ask anew before each request.
 
     Leases are renewed in another way: see `client/consume/rules/leases.py`.
     """
     return by_broker(
         queue
-        for queue, tenure in owned.items()
-        if tenure.locked and not tenure.epoch and tenure.phase in (Phase.LIVE, Phase.LEAVING)
+        for queue, lease_state in owned.items()
+        if lease_state.locked
+        and not lease_state.epoch
+        and lease_state.phase in (Phase.LIVE, Phase.LEAVING)
     )
 
 
 def apply_renewal(
-    owned: Mapping[TopicQueue, Tenure],
+    owned: Mapping[TopicQueue, LeaseState],
     asked: Iterable[TopicQueue],
     granted: Collection[TopicQueue],
     *,
@@ -359,14 +363,14 @@ def apply_renewal(
     """Note the answer of a renewal that was sent then; return the queues that were dropped."""
     lost = []
     for queue in asked:
-        tenure = owned.get(queue)
-        if tenure is None or not tenure.locked:
+        lease_state = owned.get(queue)
+        if lease_state is None or not lease_state.locked:
             continue
         if queue in granted:
-            if not tenure.renewed(sent_ms, now_ms):
+            if not lease_state.renewed(sent_ms, now_ms):
                 lost.append(queue)
-        elif tenure.lock_sent_ms <= sent_ms:  # else: locked anew since the question
-            tenure.lock_lost()
+        elif lease_state.lock_sent_ms <= sent_ms:  # else: locked anew since the question
+            lease_state.lock_lost()
             lost.append(queue)
     return tuple(lost)
 

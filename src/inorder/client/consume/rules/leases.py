@@ -3,10 +3,10 @@
     LIVE ──drop──> LEAVING ──last handler ended──> IDLE ──released──> GONE
 
 RocketMQ's three locks are roles here. The lock in the broker is `locked_until_ms`, counted
-from the moment the request was *sent*. The lock of the queue in the process is: one Tenure per
+from the moment the request was *sent*. The lock of the queue in the process is: one LeaseState per
 queue. The lock while handling is `running`: a queue is not released before it is 0.
 
-One lock, one Tenure: who loses the lock drops the queue and begins anew, with a new lock, the
+One lock, one LeaseState: who loses the lock drops the queue and begins anew, with a new lock, the
 offset of the broker and an empty cache. What one may still do who is not sure of it differs:
 
     RocketMQ's lock     nothing: it may have been somebody else's meanwhile, and nobody would know.
@@ -47,7 +47,7 @@ LEASE_MAX_MS: Final = 120_000
 GRACE_MIN_MS: Final = 100
 
 
-class DropReason(Enum):
+class RevokeReason(Enum):
     """Why a queue is given up."""
 
     MOVED = "allocated to another consumer"
@@ -77,16 +77,16 @@ class DropReason(Enum):
 
 _MAY_COMMIT: Final = frozenset(
     (
-        DropReason.MOVED,
-        DropReason.UNSUBSCRIBED,
-        DropReason.STOPPED,
-        DropReason.PULL_EXPIRED,
-        DropReason.RECALLED,
+        RevokeReason.MOVED,
+        RevokeReason.UNSUBSCRIBED,
+        RevokeReason.STOPPED,
+        RevokeReason.PULL_EXPIRED,
+        RevokeReason.RECALLED,
     )
 )
 
 _LEAVES_HANDLERS: Final = frozenset(
-    (DropReason.MOVED, DropReason.UNSUBSCRIBED, DropReason.PULL_EXPIRED)
+    (RevokeReason.MOVED, RevokeReason.UNSUBSCRIBED, RevokeReason.PULL_EXPIRED)
 )
 
 
@@ -119,7 +119,7 @@ class Terms:
         return max(1, self.trusted_ms // 3)
 
 
-class Tenure:
+class LeaseState:
     """One queue while it is ours."""
 
     __slots__ = (
@@ -151,13 +151,13 @@ class Tenure:
         self.pulled_at_ms = now_ms
         self.locked = lock_sent_ms is not None
         self.lock_sent_ms = now_ms if lock_sent_ms is None else lock_sent_ms
-        self.dropped: DropReason | None = None
+        self.dropped: RevokeReason | None = None
         self.running = 0
         self._gone = False
 
     def __repr__(self) -> str:
         why = "" if self.dropped is None else f", {self.dropped.name}"
-        return f"Tenure({self.queue}, {self.phase.name}{why}, running={self.running})"
+        return f"LeaseState({self.queue}, {self.phase.name}{why}, running={self.running})"
 
     @property
     def phase(self) -> Phase:
@@ -184,13 +184,13 @@ class Tenure:
         lapsed = not self.epoch and now_ms - self.lock_sent_ms > LOCK_TRUSTED_MS
         self.lock_sent_ms = max(self.lock_sent_ms, sent_ms)
         if lapsed:
-            self.drop(DropReason.LOCK_EXPIRED)
+            self.drop(RevokeReason.LOCK_EXPIRED)
         return not lapsed
 
     def lock_lost(self) -> None:
         """Note that the broker gave the lock to somebody else, or raised the epoch."""
         self.locked = False
-        self.drop(DropReason.LOCK_LOST)
+        self.drop(RevokeReason.LOCK_LOST)
 
     def kept(self, epoch: int, sent_ms: int) -> None:
         """Note that a queue which has to be begun anew is not another's while its handlers run."""
@@ -207,7 +207,7 @@ class Tenure:
         if self.lock_valid(now_ms):
             return True
         if not self.epoch:
-            self.drop(DropReason.LOCK_EXPIRED)
+            self.drop(RevokeReason.LOCK_EXPIRED)
         return False
 
     def lease_ends_ms(self) -> int:
@@ -223,7 +223,7 @@ class Tenure:
         """Tell whether nobody tried to pull for so long that something is wrong."""
         return now_ms - self.pulled_at_ms > PULL_EXPIRED_MS
 
-    def drop(self, reason: DropReason) -> None:
+    def drop(self, reason: RevokeReason) -> None:
         """Give the queue up: no pull, no handler starts. What forbids a commit wins."""
         if self.dropped is None or (self.dropped.may_commit and not reason.may_commit):
             self.dropped = reason
@@ -313,7 +313,9 @@ def take_wishes(queues: Iterable[TopicQueue], number: int) -> Iterator[list[Queu
     return _parts([QueueWish(queue.topic, queue.index, 0, number) for queue in sorted(queues)])
 
 
-def renewal_wishes(owned: Mapping[TopicQueue, Tenure], broker: str) -> Iterator[list[QueueWish]]:
+def renewal_wishes(
+    owned: Mapping[TopicQueue, LeaseState], broker: str
+) -> Iterator[list[QueueWish]]:
     """Return the requests that renew what is ours at a broker: at least one, a sign of life.
 
     A queue that waits for its release is left out: the release itself carries the epoch. One that
@@ -321,20 +323,24 @@ def renewal_wishes(owned: Mapping[TopicQueue, Tenure], broker: str) -> Iterator[
     """
     return _parts(
         [
-            QueueWish(queue.topic, queue.index, tenure.kept_epoch or tenure.epoch)
-            for queue, tenure in sorted(owned.items())
-            if queue.broker == broker and (is_leased(tenure) or _is_begun_anew(tenure))
+            QueueWish(queue.topic, queue.index, lease_state.kept_epoch or lease_state.epoch)
+            for queue, lease_state in sorted(owned.items())
+            if queue.broker == broker and (is_leased(lease_state) or _is_begun_anew(lease_state))
         ]
     )
 
 
-def _is_begun_anew(tenure: Tenure) -> bool:
-    return bool(tenure.epoch) and not tenure.locked and tenure.phase is Phase.LEAVING
+def _is_begun_anew(lease_state: LeaseState) -> bool:
+    return bool(lease_state.epoch) and not lease_state.locked and lease_state.phase is Phase.LEAVING
 
 
-def is_leased(tenure: Tenure) -> bool:
+def is_leased(lease_state: LeaseState) -> bool:
     """Tell whether a queue has a lease that is to be kept."""
-    return bool(tenure.epoch) and tenure.locked and tenure.phase in (Phase.LIVE, Phase.LEAVING)
+    return (
+        bool(lease_state.epoch)
+        and lease_state.locked
+        and lease_state.phase in (Phase.LIVE, Phase.LEAVING)
+    )
 
 
 def acquired(broker: str, answer: LeaseAnswer, sent_ms: int) -> Acquired:
@@ -360,7 +366,7 @@ def ask_again_ms(waits_ms: int) -> int:
 
 
 def apply_renewal(
-    owned: Mapping[TopicQueue, Tenure],
+    owned: Mapping[TopicQueue, LeaseState],
     broker: str,
     asked: Sequence[QueueWish],
     answer: LeaseAnswer,
@@ -373,49 +379,49 @@ def apply_renewal(
     by_queue = {(one.topic, one.queue): one for one in answer.granted}
     for wish in asked:
         queue = TopicQueue(wish.topic, broker, wish.queue_id)
-        tenure = owned.get(queue)
-        if tenure is None or wish.epoch not in (tenure.epoch, tenure.kept_epoch):
+        lease_state = owned.get(queue)
+        if lease_state is None or wish.epoch not in (lease_state.epoch, lease_state.kept_epoch):
             continue  # it is another tenure by now
         found = by_queue.get((wish.topic, wish.queue_id))
-        if not tenure.locked:
-            if found is not None and tenure.phase is Phase.LEAVING:
-                tenure.kept(found.epoch, sent_ms)
+        if not lease_state.locked:
+            if found is not None and lease_state.phase is Phase.LEAVING:
+                lease_state.kept(found.epoch, sent_ms)
             continue
         if found is not None and found.epoch == wish.epoch:
-            if confirm(tenure, sent_ms, now_ms):
+            if confirm(lease_state, sent_ms, now_ms):
                 revived.append(queue)
             granted.append((queue, found))
-        elif tenure.phase in (Phase.LIVE, Phase.LEAVING):  # else its release will be told
-            tenure.lock_lost()
+        elif lease_state.phase in (Phase.LIVE, Phase.LEAVING):  # else its release will be told
+            lease_state.lock_lost()
             lost.append(queue)
-            if found is not None and tenure.phase is Phase.LEAVING:
-                tenure.kept(found.epoch, sent_ms)
+            if found is not None and lease_state.phase is Phase.LEAVING:
+                lease_state.kept(found.epoch, sent_ms)
     return Renewed(tuple(lost), tuple(revived), tuple(granted))
 
 
-def confirm(tenure: Tenure, sent_ms: int, now_ms: int) -> bool:
+def confirm(lease_state: LeaseState, sent_ms: int, now_ms: int) -> bool:
     """Note that a request under the epoch was answered; tell whether that ended a doubt."""
-    doubted = not tenure.lock_valid(now_ms)
-    tenure.renewed(sent_ms, now_ms)
-    return doubted and tenure.lock_valid(now_ms)
+    doubted = not lease_state.lock_valid(now_ms)
+    lease_state.renewed(sent_ms, now_ms)
+    return doubted and lease_state.lock_valid(now_ms)
 
 
-def next_look_ms(owned: Mapping[TopicQueue, Tenure], *, now_ms: int, renew_ms: int) -> int:
+def next_look_ms(owned: Mapping[TopicQueue, LeaseState], *, now_ms: int, renew_ms: int) -> int:
     """Return how long to wait before leases are looked at: for a renewal, or for one that ends."""
     ends = [
-        tenure.lease_ends_ms() - now_ms
-        for tenure in owned.values()
-        if tenure.epoch and tenure.running
+        lease_state.lease_ends_ms() - now_ms
+        for lease_state in owned.values()
+        if lease_state.epoch and lease_state.running
     ]
     return max(1, min([renew_ms, *(ms for ms in ends if ms > 0)]))
 
 
-def outlived(owned: Mapping[TopicQueue, Tenure], now_ms: int) -> tuple[TopicQueue, ...]:
+def outlived(owned: Mapping[TopicQueue, LeaseState], now_ms: int) -> tuple[TopicQueue, ...]:
     """Return the queues whose handlers run although the lease under which they began has ended."""
     return tuple(
         queue
-        for queue, tenure in owned.items()
-        if tenure.epoch and tenure.running and now_ms >= tenure.lease_ends_ms()
+        for queue, lease_state in owned.items()
+        if lease_state.epoch and lease_state.running and now_ms >= lease_state.lease_ends_ms()
     )
 
 

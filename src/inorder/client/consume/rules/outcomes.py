@@ -61,7 +61,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
-from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.queue import ProcessQueue
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.errors import UsageError
@@ -257,7 +257,7 @@ HOLD: Final = Hold()
 
 
 def before_batch(
-    tenure: Tenure,
+    lease_state: LeaseState,
     *,
     now_ms: int,
     began_ms: int,
@@ -269,10 +269,10 @@ def before_batch(
     An ordered queue whose lock is lost or in doubt is dropped here: it begins anew with a new lock.
     One whose lease is in doubt waits.
     """
-    if tenure.dropped is not None:
-        return Stop(tenure.dropped.value)
-    if needs_lock and not tenure.check_lock(now_ms):
-        return HOLD if tenure.epoch else Stop(DropReason.LOCK_EXPIRED.value)
+    if lease_state.dropped is not None:
+        return Stop(lease_state.dropped.value)
+    if needs_lock and not lease_state.check_lock(now_ms):
+        return HOLD if lease_state.epoch else Stop(RevokeReason.LOCK_EXPIRED.value)
     if now_ms - began_ms > run_max_ms:
         return SuspendFor(YIELD_MS)
     return RUN
@@ -280,7 +280,7 @@ def before_batch(
 
 def after_batch(
     cache: ProcessQueue,
-    tenure: Tenure,
+    lease_state: LeaseState,
     batch: Sequence[ReceivedMessage],
     outcome: Outcome,
     *,
@@ -297,16 +297,16 @@ def after_batch(
     end with Stop if no further handler may start; with none of Stop, SuspendFor and SendBack the
     next batch may follow at once.
     """
-    if not tenure.may_commit(now_ms, needs_lock=needs_lock):
-        if tenure.dropped is None:
-            tenure.check_lock(now_ms)
-        assert tenure.dropped is not None
-        return (Stop(f"a result is not committed: {tenure.dropped.value}"),)
+    if not lease_state.may_commit(now_ms, needs_lock=needs_lock):
+        if lease_state.dropped is None:
+            lease_state.check_lock(now_ms)
+        assert lease_state.dropped is not None
+        return (Stop(f"a result is not committed: {lease_state.dropped.value}"),)
     pause = SuspendFor(suspend_for(suspend_ms, default_suspend_ms))
     steps: list[Step]
     if outcome is Outcome.SUSPEND:
         spent = tuple(message for message in batch if message.redeliveries >= redeliveries_max)
-        if spent and tenure.dropped is None:
+        if spent and lease_state.dropped is None:
             return (SendBack(spent),)
         cache.make_again(map(_again, batch))
         steps = [pause]
@@ -324,15 +324,15 @@ def after_batch(
         steps = [pause]
     else:
         steps = []
-    if tenure.dropped is not None:
+    if lease_state.dropped is not None:
         steps = [step for step in steps if not isinstance(step, SuspendFor)]
-        steps.append(Stop(tenure.dropped.value))
+        steps.append(Stop(lease_state.dropped.value))
     return tuple(steps)
 
 
 def after_ordered_send_back(
     cache: ProcessQueue,
-    tenure: Tenure,
+    lease_state: LeaseState,
     batch: Sequence[ReceivedMessage],
     sent: Collection[int],
     *,
@@ -347,11 +347,11 @@ def after_ordered_send_back(
     Those are done and never handled again (O17); the rest of the batch is put back. All sent: the
     queue goes on at once, and commits.
     """
-    if not tenure.may_commit(now_ms, needs_lock=needs_lock):
-        if tenure.dropped is None:
-            tenure.check_lock(now_ms)
-        assert tenure.dropped is not None
-        return (Stop(f"a result is not committed: {tenure.dropped.value}"),)
+    if not lease_state.may_commit(now_ms, needs_lock=needs_lock):
+        if lease_state.dropped is None:
+            lease_state.check_lock(now_ms)
+        assert lease_state.dropped is not None
+        return (Stop(f"a result is not committed: {lease_state.dropped.value}"),)
     rest = [message for message in batch if message.offset not in sent]
     cache.make_again(map(_again, rest))
     steps: list[Step] = []
@@ -359,8 +359,8 @@ def after_ordered_send_back(
     if auto_commit and gone:
         offset = cache.remove(gone, now_ms)
         steps += [] if offset is None else [Commit(offset)]
-    if tenure.dropped is not None:
-        steps.append(Stop(tenure.dropped.value))
+    if lease_state.dropped is not None:
+        steps.append(Stop(lease_state.dropped.value))
     elif rest:
         steps.append(SuspendFor(suspend_for(suspend_ms, default_suspend_ms)))
     return tuple(steps)
@@ -513,7 +513,7 @@ def done_count(result: object, batch: int) -> int:
 
 def conclude(
     cache: ProcessQueue,
-    tenure: Tenure,
+    lease_state: LeaseState,
     batch: Sequence[ReceivedMessage],
     *,
     done: int,
@@ -521,7 +521,7 @@ def conclude(
     now_ms: int,
 ) -> Concluded:
     """Say what follows when the first `done` messages of a batch succeeded (0: it failed)."""
-    if tenure.dropped is not None:
+    if lease_state.dropped is not None:
         return Concluded(ignored=True)
     succeeded, failed = tuple(batch[:done]), tuple(batch[done:])
     if broadcasting:
@@ -534,7 +534,7 @@ def conclude(
 
 def after_concurrent_send_back(
     cache: ProcessQueue,
-    tenure: Tenure,
+    lease_state: LeaseState,
     concluded: Concluded,
     sent: Collection[int],
     *,
@@ -549,7 +549,7 @@ def after_concurrent_send_back(
     cache.replace_taken(retry)
     gone = [message for message in concluded.send_back if message.offset in sent]
     commit = cache.remove((*concluded.done, *gone), now_ms)
-    if tenure.dropped is not None:
+    if lease_state.dropped is not None:
         return AfterSendBack(None)
     return AfterSendBack(commit, retry)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from inorder.client.consume.rules.leases import DropReason, Tenure
+from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
 from inorder.wire import properties
@@ -88,7 +88,7 @@ FORGET: Final = Forget()
 
 def before_pull(
     cache: ProcessQueue,
-    tenure: Tenure,
+    lease_state: LeaseState,
     *,
     limits: Limits,
     now_ms: int,
@@ -102,9 +102,9 @@ def before_pull(
 
     A pull under a lease carries the epoch: the broker says whether it is good.
     """
-    if tenure.dropped is not None:
+    if lease_state.dropped is not None:
         return FORGET
-    tenure.pulled(now_ms)
+    lease_state.pulled(now_ms)
     if not running:
         return PullLater(EXCEPTION_MS, "the consumer does not run")
     if paused:
@@ -112,14 +112,14 @@ def before_pull(
     full = cache.flow_control(limits, ordered=ordered, reach_max=reach_max)
     if full is not None:
         return PullLater(FLOW_CONTROL_MS, full.value)
-    if needs_lock and not tenure.epoch and not tenure.check_lock(now_ms):
+    if needs_lock and not lease_state.epoch and not lease_state.check_lock(now_ms):
         return FORGET
     return PullNow(cache.pulled_to)
 
 
 def after_pull(
     cache: ProcessQueue,
-    tenure: Tenure,
+    lease_state: LeaseState,
     status: PullStatus,
     messages: Sequence[ReceivedMessage],
     next_offset: int,
@@ -133,17 +133,17 @@ def after_pull(
     If more than `plenty` messages wait here the next pull has time. One after the other without a
     pause, and of all queues at once, they would keep the interpreter from the handlers.
     """
-    if tenure.dropped is not None:
+    if lease_state.dropped is not None:
         return Pulled(FORGET)
     if status is PullStatus.OFFSET_MOVED:
-        tenure.drop(DropReason.OFFSET_ILLEGAL)
+        lease_state.drop(RevokeReason.OFFSET_ILLEGAL)
         return Pulled(FixOffset(next_offset))
     handle = cache.put(messages, next_offset)
     commit = None if cache.count else cache.pulled_to
     if status is PullStatus.FOUND and messages and interval_ms > 0:
         return Pulled(PullLater(interval_ms, "the pull interval"), handle, commit)
     if handle and plenty is not None and cache.waiting > plenty:
-        wait_ms = turn_in_ms(tenure.queue.index, now_ms)
+        wait_ms = turn_in_ms(lease_state.queue.index, now_ms)
         return Pulled(PullLater(wait_ms, "plenty waits here"), handle, commit)
     return Pulled(PullNow(cache.pulled_to), handle, commit)
 

@@ -6,7 +6,7 @@ import pytest
 
 from inorder.client.consume.rules import leases, outcomes
 from inorder.client.consume.rules.assignment import to_renew
-from inorder.client.consume.rules.leases import Acquired, DropReason, Grant, Tenure, Terms
+from inorder.client.consume.rules.leases import Acquired, Grant, LeaseState, RevokeReason, Terms
 from inorder.client.consume.rules.pulls import PullNow, before_pull
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.model import TopicQueue
@@ -22,8 +22,8 @@ Q0, Q1 = (TopicQueue("orders", "broker-a", index) for index in range(2))
 TERMS = Terms(5000, 1000)
 
 
-def leased(queue: TopicQueue = Q0, *, sent_ms: int = 0, epoch: int = 7) -> Tenure:
-    return Tenure(queue, now_ms=sent_ms, lock_sent_ms=sent_ms, epoch=epoch, terms=TERMS)
+def leased(queue: TopicQueue = Q0, *, sent_ms: int = 0, epoch: int = 7) -> LeaseState:
+    return LeaseState(queue, now_ms=sent_ms, lock_sent_ms=sent_ms, epoch=epoch, terms=TERMS)
 
 
 def granted(epoch: int = 7, queue: int = 0) -> LeaseAnswer:
@@ -56,19 +56,19 @@ def test_a10_a_handler_starts_within_the_grace_of_the_last_request(
     age_ms: int, valid: bool
 ) -> None:
     """Counted from its sending; times are cut to milliseconds, so 999 is the last that is sure."""
-    tenure = leased(sent_ms=400)
-    assert tenure.lock_valid(400 + age_ms) is valid
-    before = outcomes.before_batch(tenure, now_ms=400 + age_ms, began_ms=400, needs_lock=True)
+    lease_state = leased(sent_ms=400)
+    assert lease_state.lock_valid(400 + age_ms) is valid
+    before = outcomes.before_batch(lease_state, now_ms=400 + age_ms, began_ms=400, needs_lock=True)
     assert before == (outcomes.RUN if valid else outcomes.HOLD)
 
 
 def test_a_lease_in_doubt_is_not_dropped() -> None:
     """It waits: the epoch tells whether somebody had the queue meanwhile. Pulls go on and ask."""
-    tenure = leased()
-    assert not tenure.check_lock(60_000)
-    assert tenure.dropped is None
+    lease_state = leased()
+    assert not lease_state.check_lock(60_000)
+    assert lease_state.dropped is None
     step = before_pull(
-        ProcessQueue(0), tenure, limits=Limits(), now_ms=60_000, ordered=True, needs_lock=True
+        ProcessQueue(0), lease_state, limits=Limits(), now_ms=60_000, ordered=True, needs_lock=True
     )
     assert step == PullNow(0)
 
@@ -87,10 +87,10 @@ def test_the_same_epoch_ends_the_doubt_however_late() -> None:
 
 def test_an_answer_counts_from_when_its_request_was_sent() -> None:
     """A10: an answer that took 2 s to come says nothing about now."""
-    tenure = leased()
-    assert not leases.confirm(tenure, 1500, 3500)
-    assert not tenure.lock_valid(3500)
-    assert tenure.lock_sent_ms == 1500
+    lease_state = leased()
+    assert not leases.confirm(lease_state, 1500, 3500)
+    assert not lease_state.lock_valid(3500)
+    assert lease_state.lock_sent_ms == 1500
 
 
 @pytest.mark.parametrize("answer", [refused(), granted(epoch=8), LeaseAnswer([], [])])
@@ -101,7 +101,7 @@ def test_o25_another_epoch_or_a_refusal_ends_the_tenure(answer: LeaseAnswer) -> 
         owned, "broker-a", [QueueWish("orders", 0, 7)], answer, sent_ms=100, now_ms=110
     )
     assert renewed.lost == (Q0,)
-    assert owned[Q0].dropped is DropReason.LOCK_LOST
+    assert owned[Q0].dropped is RevokeReason.LOCK_LOST
     assert not owned[Q0].may_commit(110, needs_lock=True)
 
 
@@ -109,11 +109,11 @@ def test_a11_a_queue_whose_offset_was_set_is_kept_while_its_handlers_run() -> No
     """It is begun anew, by nobody else before they ended; then it is given back. One that is
     another's is not kept."""
     owned = {Q0: leased(), Q1: leased(Q1, epoch=8)}
-    for tenure in owned.values():
-        tenure.enter()
+    for lease_state in owned.values():
+        lease_state.enter()
     (wishes,) = leases.renewal_wishes(owned, "broker-a")
     leases.apply_renewal(owned, "broker-a", wishes, granted(epoch=9), sent_ms=100, now_ms=110)
-    assert [owned[queue].dropped for queue in (Q0, Q1)] == [DropReason.LOCK_LOST] * 2
+    assert [owned[queue].dropped for queue in (Q0, Q1)] == [RevokeReason.LOCK_LOST] * 2
     assert [owned[queue].kept_epoch for queue in (Q0, Q1)] == [9, 0]
     (wishes,) = leases.renewal_wishes(owned, "broker-a")
     assert wishes == [QueueWish("orders", 0, 9), QueueWish("orders", 1, 8)]
@@ -139,27 +139,27 @@ def test_an_answer_about_an_earlier_epoch_is_no_news() -> None:
 def test_a_queue_on_its_way_back_to_the_broker_is_not_lost_by_a_refusal() -> None:
     """The release itself is answered; a renewal behind it is refused, of course."""
     owned = {Q0: leased()}
-    owned[Q0].drop(DropReason.MOVED)
+    owned[Q0].drop(RevokeReason.MOVED)
     wish = [QueueWish("orders", 0, 7)]
     leases.apply_renewal(owned, "broker-a", wish, refused(), sent_ms=0, now_ms=1)
-    assert owned[Q0].dropped is DropReason.MOVED
+    assert owned[Q0].dropped is RevokeReason.MOVED
 
 
 def test_o12_under_a_lease_the_broker_decides_what_counts() -> None:
     """A result in doubt, or after a clean drop, is sent with its epoch; a lost one is not."""
-    tenure = leased()
-    assert tenure.may_commit(60_000, needs_lock=True)
-    tenure.drop(DropReason.MOVED)
-    assert tenure.may_commit(60_000, needs_lock=True)
-    tenure.lock_lost()
-    assert not tenure.may_commit(60_000, needs_lock=True)
+    lease_state = leased()
+    assert lease_state.may_commit(60_000, needs_lock=True)
+    lease_state.drop(RevokeReason.MOVED)
+    assert lease_state.may_commit(60_000, needs_lock=True)
+    lease_state.lock_lost()
+    assert not lease_state.may_commit(60_000, needs_lock=True)
 
 
 def test_o8_a_lease_is_renewed_while_a_handler_of_a_dropped_queue_runs() -> None:
     """And left out once it waits for its release; RocketMQ's renewal knows nothing of it."""
     owned = {Q0: leased(), Q1: leased(Q1, epoch=8)}
     owned[Q0].enter()
-    owned[Q0].drop(DropReason.MOVED)
+    owned[Q0].drop(RevokeReason.MOVED)
     assert list(leases.renewal_wishes(owned, "broker-a")) == [
         [QueueWish("orders", 0, 7), QueueWish("orders", 1, 8)]
     ]
@@ -221,4 +221,4 @@ def test_the_end_of_a_lease_is_not_slept_through() -> None:
 def test_a_lease_has_an_epoch_and_terms() -> None:
     """Our own mistake is caught."""
     with pytest.raises(AssertionError):
-        Tenure(Q0, now_ms=0, lock_sent_ms=0, epoch=3)
+        LeaseState(Q0, now_ms=0, lock_sent_ms=0, epoch=3)

@@ -16,15 +16,15 @@ from inorder.client.consume.rules.assignment import (
     release_steps,
     to_renew,
 )
-from inorder.client.consume.rules.leases import DropReason, Phase, Tenure
+from inorder.client.consume.rules.leases import LeaseState, Phase, RevokeReason
 from inorder.model import TopicQueue
 
 Q0, Q1, Q2, Q3 = (TopicQueue("orders", "broker-a", index) for index in range(4))
 B0 = TopicQueue("orders", "broker-b", 0)
 
 
-def owned(*queues: TopicQueue, lock_sent_ms: int | None = 0) -> dict[TopicQueue, Tenure]:
-    return {queue: Tenure(queue, now_ms=0, lock_sent_ms=lock_sent_ms) for queue in queues}
+def owned(*queues: TopicQueue, lock_sent_ms: int | None = 0) -> dict[TopicQueue, LeaseState]:
+    return {queue: LeaseState(queue, now_ms=0, lock_sent_ms=lock_sent_ms) for queue in queues}
 
 
 def test_a_concurrent_queue_is_added_at_once() -> None:
@@ -41,7 +41,7 @@ def test_an_ordered_queue_is_added_with_a_lock_only() -> None:
 def test_a_queue_of_somebody_else_is_dropped(needs_lock: bool) -> None:
     """What is allocated no more is given up, the rest is kept as it is."""
     found = plan(owned(Q0, Q1), [Q1], needs_lock=needs_lock, now_ms=0)
-    assert found == Plan(((Q0, DropReason.MOVED),), (), (), ())
+    assert found == Plan(((Q0, RevokeReason.MOVED),), (), (), ())
 
 
 def test_nothing_new_changes_nothing() -> None:
@@ -53,7 +53,7 @@ def test_nothing_new_changes_nothing() -> None:
 def test_a_queue_that_nobody_pulls_is_taken_anew(now_ms: int, dropped: bool) -> None:
     """Pull expired: dropped, though it is ours; a later round takes it again."""
     found = plan(owned(Q0), [Q0], needs_lock=False, now_ms=now_ms)
-    assert found.drop == (((Q0, DropReason.PULL_EXPIRED),) if dropped else ())
+    assert found.drop == (((Q0, RevokeReason.PULL_EXPIRED),) if dropped else ())
     assert found.waiting == ((Q0,) if dropped else ())
 
 
@@ -61,7 +61,7 @@ def test_a_queue_on_its_way_out_is_not_taken_again_before_it_is_gone() -> None:
     """One tenure per queue: else its handler would run beside the one that still runs."""
     queues = owned(Q0)
     queues[Q0].enter()
-    queues[Q0].drop(DropReason.MOVED)
+    queues[Q0].drop(RevokeReason.MOVED)
     found = plan(queues, [Q0], needs_lock=True, now_ms=0)
     assert found == Plan((), (), (), (Q0,))
     del queues[Q0]
@@ -71,32 +71,32 @@ def test_a_queue_on_its_way_out_is_not_taken_again_before_it_is_gone() -> None:
 @pytest.mark.parametrize(
     ("reason", "ordered", "running", "waits"),
     [
-        (DropReason.MOVED, False, 1, False),
-        (DropReason.UNSUBSCRIBED, False, 1, False),
-        (DropReason.PULL_EXPIRED, False, 1, False),
-        (DropReason.STOPPED, False, 1, True),  # what its handlers finish is committed
-        (DropReason.RESET, False, 1, True),  # seek says that they end before
-        (DropReason.OFFSET_ILLEGAL, False, 1, True),
-        (DropReason.RECALLED, False, 1, True),
-        (DropReason.MOVED, True, 1, True),
-        (DropReason.STOPPED, True, 1, True),
-        (DropReason.STOPPED, True, 0, False),
-        (DropReason.MOVED, False, 0, False),
+        (RevokeReason.MOVED, False, 1, False),
+        (RevokeReason.UNSUBSCRIBED, False, 1, False),
+        (RevokeReason.PULL_EXPIRED, False, 1, False),
+        (RevokeReason.STOPPED, False, 1, True),  # what its handlers finish is committed
+        (RevokeReason.RESET, False, 1, True),  # seek says that they end before
+        (RevokeReason.OFFSET_ILLEGAL, False, 1, True),
+        (RevokeReason.RECALLED, False, 1, True),
+        (RevokeReason.MOVED, True, 1, True),
+        (RevokeReason.STOPPED, True, 1, True),
+        (RevokeReason.STOPPED, True, 0, False),
+        (RevokeReason.MOVED, False, 0, False),
     ],
 )
 def test_a_queue_without_order_that_moves_does_not_wait_for_its_handlers(
-    reason: DropReason, ordered: bool, running: int, waits: bool
+    reason: RevokeReason, ordered: bool, running: int, waits: bool
 ) -> None:
     """It is committed as it stands and let go; their results are thrown away, as in RocketMQ."""
-    tenure = Tenure(Q0, now_ms=0)
-    tenure.enter(running)
-    tenure.drop(reason)
-    steps = release_steps(tenure, commit=True, ordered=ordered)
+    lease_state = LeaseState(Q0, now_ms=0)
+    lease_state.enter(running)
+    lease_state.drop(reason)
+    steps = release_steps(lease_state, commit=True, ordered=ordered)
     assert (steps == (Release.WAIT,)) is waits
     if not waits:
         assert steps == (Release.COMMIT, Release.FORGET)
-        tenure.released(ordered=ordered)
-        assert tenure.phase is Phase.GONE
+        lease_state.released(ordered=ordered)
+        assert lease_state.phase is Phase.GONE
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_locked_queue_of_an_absent_broker_is_kept(
     """It is beside the share, which is computed as by everyone; what is shared out stays so."""
     queues = owned(Q0, B0, lock_sent_ms=lock_sent_ms)
     found = plan(queues, [Q1], needs_lock=needs_lock, now_ms=0, absent=absent)
-    gone = [(Q0, DropReason.MOVED)] + ([(B0, DropReason.MOVED)] if dropped else [])
+    gone = [(Q0, RevokeReason.MOVED)] + ([(B0, RevokeReason.MOVED)] if dropped else [])
     assert found.drop == tuple(gone)
     assert found.lock + found.add == (Q1,)
 
@@ -124,72 +124,80 @@ def test_a_kept_queue_goes_when_its_broker_is_back_and_it_is_not_ours() -> None:
     queues = owned(Q0, B0)
     assert plan(queues, [Q0], needs_lock=True, now_ms=0, absent={"broker-b"}).drop == ()
     assert plan(queues, [Q0, B0], needs_lock=True, now_ms=0).drop == ()
-    assert plan(queues, [Q0], needs_lock=True, now_ms=0).drop == ((B0, DropReason.MOVED),)
+    assert plan(queues, [Q0], needs_lock=True, now_ms=0).drop == ((B0, RevokeReason.MOVED),)
 
 
 def test_an_unsubscribed_topic_leaves_with_its_queues() -> None:
     """They are released like any other, not forgotten with their locks."""
     queues = owned(Q0, TopicQueue("other", "broker-a", 0))
     assert plan_unsubscribed(queues, {"other"}) == (Q0,)
-    queues[Q0].drop(DropReason.UNSUBSCRIBED)
+    queues[Q0].drop(RevokeReason.UNSUBSCRIBED)
     assert plan_unsubscribed(queues, {"other"}) == ()
 
 
 def test_a_release_commits_before_it_unlocks() -> None:
     """O9, O10: the heir cannot read an offset that is not there yet."""
-    tenure = owned(Q0)[Q0]
-    tenure.drop(DropReason.MOVED)
-    assert release_steps(tenure, commit=True) == (Release.COMMIT, Release.UNLOCK, Release.FORGET)
-    assert release_steps(tenure, commit=False) == (Release.UNLOCK, Release.FORGET)
+    lease_state = owned(Q0)[Q0]
+    lease_state.drop(RevokeReason.MOVED)
+    assert release_steps(lease_state, commit=True) == (
+        Release.COMMIT,
+        Release.UNLOCK,
+        Release.FORGET,
+    )
+    assert release_steps(lease_state, commit=False) == (Release.UNLOCK, Release.FORGET)
 
 
 def test_a_release_waits_for_the_handler_however_long_it_runs() -> None:
     """O8: never forced after 20 s, nor ever; the lock is renewed meanwhile."""
     queues = owned(Q0)
-    tenure = queues[Q0]
-    tenure.enter()
-    tenure.drop(DropReason.MOVED)
+    lease_state = queues[Q0]
+    lease_state.enter()
+    lease_state.drop(RevokeReason.MOVED)
     for now_ms in range(0, 3_600_000, 20_000):
         assert to_renew(queues) == {"broker-a": (Q0,)}
         assert apply_renewal(queues, [Q0], {Q0}, sent_ms=now_ms, now_ms=now_ms + 500) == ()
-        assert release_steps(tenure, commit=True) == (Release.WAIT,)
-        assert tenure.may_commit(now_ms + 20_000, needs_lock=True)
-    tenure.leave()
-    assert release_steps(tenure, commit=True) == (Release.COMMIT, Release.UNLOCK, Release.FORGET)
+        assert release_steps(lease_state, commit=True) == (Release.WAIT,)
+        assert lease_state.may_commit(now_ms + 20_000, needs_lock=True)
+    lease_state.leave()
+    assert release_steps(lease_state, commit=True) == (
+        Release.COMMIT,
+        Release.UNLOCK,
+        Release.FORGET,
+    )
 
 
 @pytest.mark.parametrize(
     ("reason", "steps"),
     [
-        (DropReason.MOVED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
-        (DropReason.UNSUBSCRIBED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
-        (DropReason.STOPPED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
-        (DropReason.PULL_EXPIRED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
-        (DropReason.OFFSET_ILLEGAL, (Release.UNLOCK, Release.FORGET)),
-        (DropReason.RESET, (Release.UNLOCK, Release.FORGET)),
-        (DropReason.LOCK_LOST, (Release.FORGET,)),
-        (DropReason.LOCK_EXPIRED, (Release.UNLOCK, Release.FORGET)),
+        (RevokeReason.MOVED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
+        (RevokeReason.UNSUBSCRIBED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
+        (RevokeReason.STOPPED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
+        (RevokeReason.PULL_EXPIRED, (Release.COMMIT, Release.UNLOCK, Release.FORGET)),
+        (RevokeReason.OFFSET_ILLEGAL, (Release.UNLOCK, Release.FORGET)),
+        (RevokeReason.RESET, (Release.UNLOCK, Release.FORGET)),
+        (RevokeReason.LOCK_LOST, (Release.FORGET,)),
+        (RevokeReason.LOCK_EXPIRED, (Release.UNLOCK, Release.FORGET)),
     ],
 )
 def test_what_is_left_to_do_depends_on_why_it_was_dropped(
-    reason: DropReason, steps: tuple[Release, ...]
+    reason: RevokeReason, steps: tuple[Release, ...]
 ) -> None:
     """No commit against a correction or in doubt, no unlock of what is not ours."""
-    tenure = owned(Q0)[Q0]
-    if reason is DropReason.LOCK_LOST:
-        tenure.lock_lost()
-    elif reason is DropReason.LOCK_EXPIRED:
-        assert not tenure.check_lock(30_001)
+    lease_state = owned(Q0)[Q0]
+    if reason is RevokeReason.LOCK_LOST:
+        lease_state.lock_lost()
+    elif reason is RevokeReason.LOCK_EXPIRED:
+        assert not lease_state.check_lock(30_001)
     else:
-        tenure.drop(reason)
-    assert release_steps(tenure, commit=True) == steps
+        lease_state.drop(reason)
+    assert release_steps(lease_state, commit=True) == steps
 
 
 def test_a_concurrent_queue_is_released_without_unlock() -> None:
     """Its offset is committed, and it is forgotten."""
-    tenure = owned(Q0, lock_sent_ms=None)[Q0]
-    tenure.drop(DropReason.MOVED)
-    assert release_steps(tenure, commit=True) == (Release.COMMIT, Release.FORGET)
+    lease_state = owned(Q0, lock_sent_ms=None)[Q0]
+    lease_state.drop(RevokeReason.MOVED)
+    assert release_steps(lease_state, commit=True) == (Release.COMMIT, Release.FORGET)
 
 
 def test_a_live_queue_has_no_release() -> None:
@@ -202,7 +210,7 @@ def test_renewals_are_batched_by_broker() -> None:
     """One request per broker; queues whose lock is lost, or that are gone, are left out."""
     queues = owned(Q2, Q0, B0, Q1, Q3)
     queues[Q1].lock_lost()
-    queues[Q3].drop(DropReason.MOVED)
+    queues[Q3].drop(RevokeReason.MOVED)
     queues[Q3].released()
     assert to_renew(queues) == {"broker-a": (Q0, Q2), "broker-b": (B0,)}
     assert by_broker([]) == {}
@@ -212,7 +220,7 @@ def test_a_queue_that_waits_for_its_unlock_is_not_renewed() -> None:
     """A renewal that the broker reads after the unlock would lock the queue for nobody."""
     queues = owned(Q0)
     queues[Q0].enter()
-    queues[Q0].drop(DropReason.MOVED)
+    queues[Q0].drop(RevokeReason.MOVED)
     assert to_renew(queues) == {"broker-a": (Q0,)}
     queues[Q0].leave()
     assert to_renew(queues) == {}
@@ -223,7 +231,7 @@ def test_an_answer_to_a_renewal_sets_each_queue() -> None:
     queues = owned(Q0, Q1, B0)
     assert apply_renewal(queues, [Q0, Q1, Q3], {Q0}, sent_ms=20_000, now_ms=20_001) == (Q1,)
     assert queues[Q0].lock_sent_ms == 20_000
-    assert queues[Q1].dropped is DropReason.LOCK_LOST
+    assert queues[Q1].dropped is RevokeReason.LOCK_LOST
     assert (queues[B0].lock_sent_ms, queues[B0].dropped) == (0, None)
 
 
@@ -236,7 +244,7 @@ def test_a_lock_that_is_granted_again_too_late_ends_the_tenure(
     found = apply_renewal(queues, [Q0], {Q0}, sent_ms=29_000, now_ms=answered_ms)
     assert found == lost
     if lost:
-        assert queues[Q0].dropped is DropReason.LOCK_EXPIRED
+        assert queues[Q0].dropped is RevokeReason.LOCK_EXPIRED
         assert release_steps(queues[Q0], commit=True) == (Release.UNLOCK, Release.FORGET)
 
 

@@ -89,13 +89,13 @@ class Lists:
         async def api(_queue: TopicQueue) -> Lists:
             return self
 
-        async def handle(_holding: object, message: Any) -> Any:
+        async def handle(_assigned: object, message: Any) -> Any:
             self.handled.append((message.queue_id, message.offset))
             return SimpleNamespace(done=1, result=None, error=None)
 
         parker = SimpleNamespace(view=lambda _: self.view, is_known=self.look)
-        holding: Any = SimpleNamespace(
-            queue=TopicQueue("t", BROKER, OWN), live=True, tenure=SimpleNamespace(epoch=1),
+        assigned: Any = SimpleNamespace(
+            queue=TopicQueue("t", BROKER, OWN), live=True, lease_state=SimpleNamespace(epoch=1),
             enter=lambda: None, leave=lambda: None,
         )  # fmt: skip
         clock = SimpleNamespace(monotonic_ms=lambda: 0)
@@ -105,7 +105,7 @@ class Lists:
         )  # fmt: skip
         runs: Any = SimpleNamespace(run_apart=handle)
         (one,) = self.view.wanted(())
-        return _KeyRedrive(redriver, holding, runs, one, Pace())
+        return _KeyRedrive(redriver, assigned, runs, one, Pace())
 
 
 @pytest.fixture
@@ -221,9 +221,9 @@ def test_a_redrive_that_waits_and_is_not_known_is_asked_for(
     parts: Any = {"leases": None, "tasks": None}
     session: Any = None
     redriver = Redriver(session, "g", parker=parker, suspend_ms=1, **parts)
-    holding: Any = _Queue(waits)
-    redriver._active[holding] = active
-    redriver.check(holding)
+    assigned: Any = _Queue(waits)
+    redriver._active[assigned] = active
+    redriver.check(assigned)
     assert view.version == (UNKNOWN if asks else 5)
 
 
