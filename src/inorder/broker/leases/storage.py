@@ -50,6 +50,7 @@ from inorder.broker.offsets.rules import OffsetTable, QueueKey
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
 from inorder.store.journal import Journal, pack
+from inorder.store.mending import Loss
 from inorder.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -268,6 +269,8 @@ class LeaseJournal:
         known_end = max(lease_records.depends_on(records), recovery.noted_position)
         if known_end > end or recovery.was_short:
             self.start.lost_tail()
+        if known_end > end and self.start.same_boot:  # no power cut: what was written was there
+            broker.losses.report(Loss("", -1, end, known_end, "the end of commitlog is missing"))
         self._look_for_losses(known=bool(records), checksum=checksum)
         ours = not records or lease_records.wrote(records, checksum)
         # After a power cut the file may be right, and the journal's word of it gone.
