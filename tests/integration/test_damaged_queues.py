@@ -319,7 +319,7 @@ def test_a_log_without_its_end_begins_a_generation_before_entries_were_written(
         await kit.until(lambda: committed(kit) == 30)
         await asyncio.sleep(3)
         noted = store.log.end_position
-        kit.cluster.broker.keeping.cancel()
+        kit.cluster.broker.housekeeping.cancel()
         while store.log.end_position < 20 * 1024:
             before.append(b"%d" % len(before) + bytes(2000))
             await kit.producer.send(TOPIC, before[-1], key=f"k{len(before) % 5}")

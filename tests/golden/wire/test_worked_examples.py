@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inorder.wire import record
+from inorder.wire import ids, record
 from inorder.wire.codes import LanguageCode, RequestCode
 from inorder.wire.frame import FrameDecoder, encode_frame
 from inorder.wire.header import Command, decode_command
@@ -26,9 +26,9 @@ HELLO_RECORD = record.Record(
     properties=b"TAGS\x01TagA\x02KEYS\x01k1\x02UNIQ_KEY\x017F0000010001000000000000000A0000\x02"
     b"WAIT\x01true\x02",
     born_at_ms=1700000000000,
-    born_host=record.pack_host("10.0.0.9", 50000),
+    born_host=ids.pack_host("10.0.0.9", 50000),
     stored_at_ms=1700000000123,
-    store_host=record.pack_host("10.0.0.1", 10911),
+    store_host=ids.pack_host("10.0.0.1", 10911),
 )
 SHORT = bytes.fromhex(
     "00000073daa320a777d18982000000030000000000000000000000070000000000000400000000000000"
@@ -43,9 +43,9 @@ SHORT_RECORD = record.Record(
     body=b"Hello",
     properties=b"TAGS\x01TagA\x02KEYS\x01k1\x02",
     born_at_ms=1731600000000,
-    born_host=record.pack_host("127.0.0.1", 5000),
+    born_host=ids.pack_host("127.0.0.1", 5000),
     stored_at_ms=1731600000123,
-    store_host=record.pack_host("127.0.0.1", 10911),
+    store_host=ids.pack_host("127.0.0.1", 10911),
 )
 BATCH = bytes.fromhex(
     "0000002e000000000000000000000000000000026d310016554e49515f4b45590141310257414954017472756502"
