@@ -293,6 +293,73 @@ def test_only_a_queue_whose_end_is_not_certain_gets_a_new_generation() -> None:
     play(story, broker=BROKER, queues=2)
 
 
+def remove_last_log(files: FakeFiles) -> None:
+    files.remove(last_log(files))
+
+
+def zero_last_log(files: FakeFiles) -> None:
+    files.write(last_log(files), bytes(16 * 1024))
+
+
+def last_log(files: FakeFiles) -> Path:
+    return DATA / "commitlog" / files.listdir(DATA / "commitlog")[-1]
+
+
+@pytest.mark.parametrize("damage", [remove_last_log, zero_last_log])
+def test_a_log_without_its_end_begins_a_generation_before_entries_were_written(
+    damage: Damage,
+) -> None:
+    """The last file is lost in a kill, and nothing but its tail was noted: no fence goes back."""
+
+    async def story(kit: Kit) -> None:
+        ledger = Ledger()
+        await begin(kit, await consumer_with(kit, ledger))
+        store = kit.cluster.broker.store
+        before = await send(kit, 0, 30)
+        await kit.until(lambda: committed(kit) == 30)
+        await asyncio.sleep(3)
+        noted = store.log.end_position
+        kit.cluster.broker.keeping.cancel()
+        while store.log.end_position < 20 * 1024:
+            before.append(b"%d" % len(before) + bytes(2000))
+            await kit.producer.send(TOPIC, before[-1], key=f"k{len(before) % 5}")
+        await kit.until(lambda: len(ledger.applied) == len(before))
+        end, done = store.log.end_position, committed(kit)
+        assert store._positions.queues == noted
+        await restart(kit, damage, clean=False)
+        broker = kit.cluster.broker
+        left = broker.store.queue(TOPIC, 0).visible_offset
+        assert done < left < len(before)  # no commit speaks of what is lost
+        assert broker.generations.of(TOPIC, 0) == [(0, 0), (left, 1)]
+        assert f"positions 16384 to {end - 1} of the log: the end of commitlog" in losses(kit)[0]
+        after = await send(kit, 1000, 5)
+        await kit.until(lambda: after[-1] in ledger.applied + ledger.refused)
+        assert ledger.applied == before + after
+        await restart(kit, lambda _files: None, clean=False)
+        assert kit.cluster.broker.owners_file.start.now.generation == 1
+        assert len(losses(kit)) == 1
+
+    play(story, broker=BROKER)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("rest_s", [0, 0.05, 1.2, 12])
+def test_a_start_with_a_whole_log_begins_no_generation(clean: bool, rest_s: float) -> None:
+    """However long ago the last message was stored, and also if none has been since."""
+
+    async def story(kit: Kit) -> None:
+        for first in (0, 30, 60):
+            await send(kit, first, 30)
+            await asyncio.sleep(rest_s)
+            for _ in range(2):
+                await restart(kit, lambda _files: None, clean=clean)
+                assert kit.cluster.broker.owners_file.start.now.generation == 0
+                assert kit.cluster.broker.generations.of(TOPIC, 0) == [(0, 0)]
+        assert losses(kit) == []
+
+    play(story, broker=BROKER)
+
+
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_a_changed_file_of_offsets_skips_nothing(clean: bool) -> None:
     """It is not the one that was saved, and nobody else was here: the journal counts."""

@@ -78,6 +78,13 @@ MUTANTS = [
         f"{_IN_DAMAGE}test_a_queue_whose_files_are_gone_goes_on_where_it_ended",
     ),
     Mutant(
+        "tail-is-not-noted", "P7, A14", "a log that lost its end in a kill goes on as if whole",
+        "inorder.store.store",
+        "        self._note_tail()\n",
+        "",
+        f"{_IN_DAMAGE}test_a_log_without_its_end_begins_a_generation_before_entries_were_written",
+    ),
+    Mutant(
         "entries-are-believed", "P4, A14", "a pull goes where entries lead, and passes over zeros",
         "inorder.store.reader",
         "            right = count_intact(self._log, queue, data, offset, wanted)\n",

@@ -7,7 +7,7 @@ is sent. Then a group that had come to the end and one that begins consume it al
 - each acknowledged message has its effect, once, in both groups; or a loss was reported: kept in
   `losses.json`, said at ERROR, or the broker refuses to start and says why;
 - no message that is sent after the damage is refused by its fence, and epochs do not go back; it
-  waits behind one whose body is damaged, which the client names.
+  waits behind one that is damaged itself, which the client names.
 
     python -m tests.rot.rotting --seed 7          one case
     python -m tests.rot.rotting --cases 5000      many; --seconds 60 ends them early
@@ -43,10 +43,11 @@ HARMLESS = frozenset({"lock", "losses.json", "losses.json.bak"})
 STORE = StoreConfig(
     segment_bytes=16 * 1024, queue_file_bytes=400, index_slots=50, index_entries=400
 )
-LOSS_WORDS = ("lost", "cut", "checksum")
+LOSS_WORDS = ("lost", "cut")
 """What a line at ERROR says when something is gone."""
-CORRUPT = "checksum"
-"""A client says so of a body, and keeps asking: nothing behind it is handed out before."""
+CORRUPT = "is damaged: record at "
+"""A client says so of a message whose body has another checksum or whose lengths do not add up, and
+keeps asking: nothing behind it is handed out before."""
 PATIENCE_S = 120.0
 """Simulated seconds in which all has to be handled."""
 
@@ -95,7 +96,7 @@ class Verdict:
 
 
 class _Ears(logging.Handler):
-    """Hears what is said at ERROR, and of bodies that are not what was sent."""
+    """Hears what is said at ERROR, and of messages that are not what was sent."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -261,7 +262,7 @@ class Case:
         if self._refused:
             return
         reported = bool(self._losses) or any(
-            word in line for line in verdict.said for word in LOSS_WORDS
+            word in line for line in verdict.said for word in (*LOSS_WORDS, CORRUPT)
         )
         verdict.outcome = "reported" if reported else "all there"
         blocked = any(CORRUPT in line for line in verdict.said)

@@ -35,6 +35,21 @@ def test_a_negative_position_does_not_move_the_beginning_of_a_queue() -> None:
     assert not verdict.problems, verdict
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [767, 956, 1408, 1548, 1888, 2406, 3342, 4918])
+def test_a_log_that_lost_its_end_in_a_kill_begins_a_generation(seed: int) -> None:
+    """Its last file is removed, zeroed or an older copy before entries of queues were written."""
+    verdict = play(seed)
+    assert not verdict.problems, verdict
+
+
+@pytest.mark.slow
+def test_what_lies_behind_a_message_with_wrong_lengths_waits_and_the_client_names_it() -> None:
+    """A log file ends within a record; its topic and offset are there, its properties are not."""
+    verdict = play(2005)
+    assert not verdict.problems, verdict
+
+
 def test_the_judge_sees_a_loss_and_a_fence_that_went_back() -> None:
     """Messages without an effect, and without a word, are problems; new ones in any case."""
     case = Case(SEED)

@@ -255,6 +255,7 @@ class Broker:
                 self.offsets_file.save(content)  # in the older copy, too
         self.owners_file.begin()
         self.losses.save()
+        self.store.settle_tail()  # what a lost end of the log asks for is on disk
         self.delays = Delays(self.store.delays_ms, now_ms=self.clock.now_ms())
         self.delays_file.load(self.delays.decode)
         if recover(self.store, self.delays):

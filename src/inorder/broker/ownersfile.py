@@ -38,6 +38,7 @@ from inorder.broker.state.leases import STOCK_RESTART_MS, LeaseKey
 from inorder.broker.state.offsets import OffsetTable
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
+from inorder.store.losses import Loss
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -112,6 +113,8 @@ class OwnersFile:
         known_end = max(ownerrecords.depends_on(records), recovery.noted_position)
         if known_end > end or recovery.was_short:
             self.start.lost_tail()
+        if known_end > end and self.start.same_boot:  # no power cut: what was written was there
+            broker.losses.report(Loss("", -1, end, known_end, "the end of commitlog is missing"))
         self._look_for_losses(known=bool(records), checksum=checksum)
         ours = not records or ownerrecords.wrote(records, checksum)
         # After a power cut the file may be right, and the journal's word of it gone.

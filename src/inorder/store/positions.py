@@ -1,11 +1,14 @@
 """Our own note of how far the derived files go; RocketMQ ignores it.
 
-RocketMQ knows only a time (`checkpoint`) and must read whole segments after a crash. We keep two
+RocketMQ knows only a time (`checkpoint`) and must read whole segments after a crash. We keep three
 slots in `inorder/positions`, each with a checksum:
 
     written  updated often, not synced: below these positions queues and index are written. Good
              while the operating system has not restarted, since the page cache survived.
     synced   updated after a flush, synced: below these positions they are on disk. Good always.
+    tail     updated with every write of the log, not synced: where the log ended. While the
+             operating system has not restarted, a log that ends before it has lost its end; a
+             file that is missing, zeroed or an older copy looks like a torn write otherwise.
 
 A slot counts only if its `token` is the content of the file `abort`, which whoever runs a broker on
 the directory writes anew: so a run of another broker in between makes the slots void. After a clean
@@ -19,7 +22,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from inorder.disk import File, Files
 from inorder.store.layout import Layout
@@ -27,6 +30,9 @@ from inorder.store.layout import Layout
 MAGIC: Final = b"inorder1"
 SLOT: Final = struct.Struct(">8s64s64s?IqqqqqiqqqqI")
 WRITTEN_AT: Final = 0
+TAIL: Final = struct.Struct(">QI")
+TAIL_BYTES: Final = TAIL.size + 4
+TAIL_AT: Final = 2048
 SYNCED_AT: Final = 4096
 FILE_BYTES: Final = 8192
 FILE_NAME: Final = "positions"
@@ -92,8 +98,28 @@ class Positions:
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
+class Tail(NamedTuple):
+    """Where the log ended, and in which run."""
+
+    position: int
+    run: int
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Tail | None:
+        """Return the slot in `data`, None if it is void."""
+        body, crc = data[: TAIL.size], data[TAIL.size :]
+        if len(data) != TAIL_BYTES or zlib.crc32(body) != int.from_bytes(crc, "big"):
+            return None
+        return cls(*TAIL.unpack(body))
+
+
+def run_of(token: str) -> int:
+    """Return what stands for a run's token in the slot of the log's end."""
+    return zlib.crc32(token.encode())
+
+
 class PositionsFile:
-    """The file with its two slots."""
+    """The file with its slots."""
 
     __slots__ = ("_file", "_files", "_layout")
 
@@ -114,7 +140,7 @@ class PositionsFile:
         return self._files.exists(self._layout.own / FILE_NAME)
 
     def remove(self) -> None:
-        """Forget both slots, for good."""
+        """Forget all slots, for good."""
         self.close()
         self._files.remove(self._layout.own / FILE_NAME)
         self._files.fsync_dir(self._layout.own)
@@ -128,6 +154,16 @@ class PositionsFile:
             Positions.unpack(file.pread(SLOT.size, WRITTEN_AT)),
             Positions.unpack(file.pread(SLOT.size, SYNCED_AT)),
         )
+
+    def load_tail(self) -> Tail | None:
+        """Return the slot of the log's end."""
+        return Tail.unpack(self._open().pread(TAIL_BYTES, TAIL_AT)) if self.exists() else None
+
+    # hot: 0.5 µs and the pwrite
+    def write_tail(self, position: int, run: int) -> None:
+        """Replace the slot of the log's end."""
+        body = TAIL.pack(position, run)
+        self._open().pwrite(body + zlib.crc32(body).to_bytes(4, "big"), TAIL_AT)
 
     def write(self, positions: Positions) -> None:
         """Replace the written slot."""

@@ -45,7 +45,7 @@ from inorder.store.layout import Layout
 from inorder.store.logscan import Behind, LogScan, is_boundary
 from inorder.store.losses import Loss
 from inorder.store.mending import Wanted, mend
-from inorder.store.positions import IndexState, Positions, PositionsFile
+from inorder.store.positions import IndexState, Positions, PositionsFile, Tail, run_of
 from inorder.store.queueindex import QueueIndex
 from inorder.store.queuetable import NOTHING_CUT, QueueTable
 from inorder.wire.record import ScannedRecord
@@ -72,7 +72,7 @@ class RecoveryReport:
     uncertain: list[tuple[str, int, int]] = field(default_factory=list)
     """Topic, queue and end of queues of which more may have been given out than is known."""
     noted_position: int = 0
-    """The highest end of the log that was noted: beyond the end, a tail is lost."""
+    """How far the log is known to have been written: if that is beyond its end, a tail is lost."""
     was_short: bool = False
     """A file of the log was short: a tail may be lost."""
 
@@ -138,7 +138,7 @@ class Recovery:
         if self.notes is not None:
             self._queues.noted = self.notes.ends
             self._queues.firsts = self.notes.firsts
-            self.report.noted_position = self.notes.position
+            self.report.noted_position = known_end(self.notes, self._positions_file.load_tail())
         written, synced = self._positions_file.load()
         unfinished = any(
             slot is not None
@@ -522,6 +522,17 @@ class Recovery:
             report.end_position, report.scanned_records, report.truncated_bytes,
             report.duration_ms,
         )  # fmt: skip
+
+
+def known_end(notes: Notes, tail: Tail | None) -> int:
+    """Return how far the log is known to have been written when its last run ended.
+
+    The notes follow the log within a batch of queue entries, the tail with every write. It counts
+    if it is of the same run as the notes: another's log may have ended elsewhere.
+    """
+    if tail is None or tail.run != run_of(notes.token):
+        return notes.position
+    return max(notes.position, tail.position)
 
 
 def read_abort(files: Files, layout: Layout) -> str | None:

@@ -37,7 +37,7 @@ from inorder.store.keyindex import WRITE_ALL, KeyIndex
 from inorder.store.keyquery import KeyHits, query
 from inorder.store.layout import LOCK_CONTENT, Layout
 from inorder.store.mending import Mended, Wanted, mend
-from inorder.store.positions import Positions, PositionsFile
+from inorder.store.positions import Positions, PositionsFile, run_of
 from inorder.store.queuefiles import QueueFiles
 from inorder.store.queueindex import QueueIndex
 from inorder.store.queuetable import QueueTable
@@ -135,6 +135,8 @@ class Store:
         self.was_ours = False
         """The directory holds messages, and a broker of ours has had it open before."""
         self._kept = 0  # where the log begins, as noted
+        self._run = 0  # stands for the token
+        self._tail_noted = True  # where the log ends; not, if that failed
         self._closed = False
 
     @classmethod
@@ -213,6 +215,9 @@ class Store:
         token = self._positions.token
         if not token:
             token = f"inorder {os.getpid()} {self._clock.now_ms()}"
+        self._run = run_of(token)
+        known_end = max(self.recovery.noted_position, self.log.end_position)
+        self._positions_file.write_tail(known_end, self._run)  # until it is dealt with
         self.undisturbed = notes is not None
         self._begin_notes(notes, token)
         if not self._positions.token:
@@ -304,7 +309,7 @@ class Store:
 
     # ---- the tick
 
-    # hot: 19 µs for 112 records of 376 bytes in 8 queues, of which 16 the pwrite
+    # hot: 21 µs for 112 records of 376 bytes in 8 queues, of which 16 the pwrite, 2 the tail
     def write_tick(self) -> WrittenTick | None:
         """Write everything appended since the last tick; None if there was nothing.
 
@@ -323,10 +328,33 @@ class Store:
                 companion.roll_back()
             raise
         end = commit_log.end_position
+        self._note_tail()
         self.keys.settle(end)
         for companion in self.companions:
             companion.settle()
         return WrittenTick(end, commit_log.stored_at_ms, self.queues.settle())
+
+    def _note_tail(self) -> None:
+        """Note where the log ends, before anybody sees it: after a kill its end may be missing."""
+        try:
+            self.settle_tail()
+        except OSError as error:  # the log has it all; `housekeep` tries again
+            self._tail_noted = False
+            if self._index_trouble is None:
+                log.error("cannot note the end of the log error=%s", error)
+            self._index_trouble = f"the end of the log cannot be noted: {error}"
+
+    def settle_tail(self) -> None:
+        """Note where the log ends now, also if it ended further on before this start.
+
+        Call it when a lost end is dealt with: a start that is broken off before leaves the next
+        one to find the same. The first write does it, too.
+
+        Raises:
+            OSError: it is not noted.
+        """
+        self._positions_file.write_tail(self.log.end_position, self._run)
+        self._tail_noted = True
 
     def publish(self, tick: WrittenTick) -> None:
         """Let readers see what a tick wrote."""
@@ -400,6 +428,8 @@ class Store:
 
     def _write_positions(self) -> None:
         self._note_ends()
+        if not self._tail_noted:
+            self.settle_tail()
         moved = self._positions.moved(
             queues=self.queues.written_position,
             index=self.keys.written_position,
