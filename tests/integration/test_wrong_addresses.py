@@ -17,8 +17,9 @@ import inorder
 import inorder.aio
 from inorder.config import BrokerConfig
 from inorder.errors import ConfigError, InorderError
-from inorder.testing import Cluster, RunningBroker
+from inorder.testing import RunningBroker
 from inorder.testing import broker as testing_broker
+from tests.kit.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -32,13 +32,11 @@ if TYPE_CHECKING:
     from inorder.testing.brokers import broker as broker
     from inorder.testing.clock import FakeClock as FakeClock
     from inorder.testing.clock import MovableClock as MovableClock
-    from tests.kit.cluster import Cluster as Cluster
 
 # Public name -> the module that defines it.
 _PUBLIC = {
     "Applied": "inorder.checker",
     "AsyncRunningBroker": "inorder.testing.brokers",
-    "Cluster": "tests.kit.cluster",
     "Committed": "inorder.checker",
     "FakeClock": "inorder.testing.clock",
     "Finding": "inorder.checker",
