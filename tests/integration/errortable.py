@@ -114,7 +114,9 @@ def nothing_to_read() -> None:
 def no_route() -> None:
     with running() as broker, broker.consumer() as consumer:
         broker.create_topic("orders")
-        broker._call(broker._async._stop_broker)  # it tells the name server that it leaves
+        broker._running().call(
+            broker._async._stop_broker
+        )  # it tells the name server that it leaves
         consumer.subscribe("orders")
 
 

@@ -32,7 +32,7 @@ from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NotStarted
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.sync.portal import Ending, Portal
+from inorder.sync.portal import Ending, Portal, blocking, on_loop
 from inorder.sync.portal import lease as lease_portal
 from inorder.sync.workers import ThreadWorkers
 
@@ -216,21 +216,10 @@ class Consumer:
         if portal is not None:
             self._ending.close(portal, partial(self._async.close, timeout))
 
-    def pause(self, *queues: TopicQueue) -> None:
-        """Pull nothing and start no handler of these queues (default: of all) until `resume`."""
-        self._running().call(self._async.pause, *queues)
-
-    def resume(self, *queues: TopicQueue) -> None:
-        """Resume these queues (default: all)."""
-        self._running().call(self._async.resume, *queues)
-
-    def paused(self) -> tuple[TopicQueue, ...]:
-        """Return the queues that are paused."""
-        return self._running().call(self._async.paused)
-
-    def assignment(self) -> tuple[TopicQueue, ...]:
-        """Return the queues that this consumer owns now."""
-        return self._running().call(self._async.assignment)
+    pause = on_loop(twin.Consumer.pause)
+    resume = on_loop(twin.Consumer.resume)
+    paused = on_loop(twin.Consumer.paused)
+    assignment = on_loop(twin.Consumer.assignment)
 
     def seek(self, queue: TopicQueue, to: Target) -> int:
         """Continue a queue at another offset: an offset, a time, "beginning" or "end".
@@ -241,9 +230,7 @@ class Consumer:
         wait = not in_handler(self._async)
         return self._running().call(partial(self._async._seek, queue, to, wait=wait))
 
-    def commit(self) -> None:
-        """Commit the finished messages now instead of at the next interval."""
-        self._running().call(self._async.commit)
+    commit = blocking(twin.Consumer.commit)
 
     def statistics(self) -> twin.ConsumerStatistics:
         """Return a snapshot."""

@@ -34,8 +34,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextvars import Context
-from functools import partial
-from typing import Any, Protocol, TypeVar, overload
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from inorder.errors import AlreadyClosed, InorderError, RequestTimeout, UsageError
 from inorder.logs import get_logger
@@ -276,6 +276,7 @@ class Submitted:
 
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _EXIT_SECONDS = 1.0
 """How long the end of a program waits for handlers, and for the loop to end."""
@@ -628,3 +629,44 @@ class Ending:
                 last = self._over = self._waiting == 0
             if last:
                 portal.release()
+
+
+class Served(Protocol):
+    """An object of the blocking client: its async counterpart lives on the loop of a portal."""
+
+    _async: Any
+
+    def _running(self) -> Portal: ...
+
+
+class Facade:
+    """Blocking methods over one object of the async client; `blocking` makes each of them."""
+
+    def __init__(self, portal: Portal, counterpart: Any) -> None:
+        self._portal = portal
+        self._async = counterpart
+
+    def _running(self) -> Portal:
+        return self._portal
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return the blocking counterpart of an async method: same name, signature and docstring."""
+
+    @wraps(method)
+    def call(self: Served, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._running().call(partial(method, self._async, *args, **kwargs))
+
+    return call
+
+
+def on_loop(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return the counterpart of a plain method, which only the loop's thread may run."""
+
+    @wraps(method)
+    def call(self: Served, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._running().call(partial(method, self._async, *args, **kwargs))
+
+    return call

@@ -28,11 +28,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import deque
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from inorder.broker.broker import Broker
 from inorder.checker import Stored, queue_name
@@ -48,7 +46,7 @@ from inorder.errors import NotStarted
 from inorder.model import ReceivedMessage, TopicConfig
 from inorder.nameserver.server import NameServer
 from inorder.net.accepted import FrameHandler, ServerConnection
-from inorder.sync.portal import Portal
+from inorder.sync.portal import Portal, blocking
 from inorder.sync.producer import Producer
 from inorder.sync.pullconsumer import PullConsumer
 from inorder.wire.frame import RawFrame
@@ -306,9 +304,6 @@ class AsyncRunningBroker:
         self._faults.pump()
 
 
-T = TypeVar("T")
-
-
 class broker:
     """Run a name server and a broker while a block runs, with `with` or `async with`.
 
@@ -412,57 +407,23 @@ class RunningBroker:
             self.namesrv, group=group, config=self._client, consume_from=consume_from
         )
 
-    def create_topic(self, name: str, *, queues: int = 4, perm: int = 6) -> None:
-        """Create or change a topic."""
-        self._call(partial(self._async.create_topic, name, queues=queues, perm=perm))
-
-    def messages(self, topic: str) -> list[ReceivedMessage]:
-        """Return everything that is stored of a topic, queue by queue."""
-        return self._call(self._async.messages, topic)
-
-    def stored(self, topic: str) -> list[Stored]:
-        """Return the same as events for the order checker."""
-        return self._call(self._async.stored, topic)
+    create_topic = blocking(AsyncRunningBroker.create_topic)
+    messages = blocking(AsyncRunningBroker.messages)
+    stored = blocking(AsyncRunningBroker.stored)
 
     # Faults.
 
-    def drop(self, count: int = 1, *, code: int | None = None) -> None:
-        """Let the next requests (of a code) vanish: not carried out, not answered."""
-        self._call(partial(self._async.drop, count, code=code))
-
-    def lose_answers(self, count: int = 1) -> None:
-        """Carry out the next requests, but cut their connection before the answer."""
-        self._call(self._async.lose_answers, count)
-
-    def delay(self, seconds: float) -> None:
-        """Let the broker get every request later; 0 ends it."""
-        self._call(self._async.delay, seconds)
-
-    def freeze(self) -> None:
-        """Let the broker do nothing, with all connections open, until `thaw`."""
-        self._call(self._async.freeze)
-
-    def thaw(self) -> None:
-        """Go on with what came meanwhile."""
-        self._call(self._async.thaw)
-
-    def close_connections(self) -> None:
-        """Cut all connections to the broker."""
-        self._call(self._async.close_connections)
-
-    def restart(self) -> None:
-        """Stop the broker cleanly, if it runs, and start it again; faults are over then."""
-        self._call(self._async.restart)
-
-    def kill(self) -> None:
-        """End the broker as a kill would: nothing is finished, nothing is saved. Then `restart`."""
-        self._call(self._async.kill)
+    drop = blocking(AsyncRunningBroker.drop)
+    lose_answers = blocking(AsyncRunningBroker.lose_answers)
+    delay = blocking(AsyncRunningBroker.delay)
+    freeze = blocking(AsyncRunningBroker.freeze)
+    thaw = blocking(AsyncRunningBroker.thaw)
+    close_connections = blocking(AsyncRunningBroker.close_connections)
+    restart = blocking(AsyncRunningBroker.restart)
+    kill = blocking(AsyncRunningBroker.kill)
 
     def __repr__(self) -> str:
         return repr(self._async).removeprefix("Async")
-
-    def _call(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        return self._running().call(fn, *args)
 
     def _running(self) -> Portal:
         if self._portal is None:

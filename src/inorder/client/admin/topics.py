@@ -243,7 +243,8 @@ class Topics:
         Without `queues` a resize that was begun is finished. When this returns producers use the
         new queues; each group gets them once it is done with what was sent before (see
         `resize_status`). If a broker does not answer for `wait` the resize is left as it is, and
-        can be finished by the same call, here or elsewhere.
+        can be finished by the same call, here or elsewhere. `on_progress` is called on the
+        client's event loop; the blocking client runs that loop in a thread of its own.
 
         Raises UsageError if the topic has no key map, ResizeUnderWay if another resize of it has to
         be finished first, InterruptedResize after `wait`.
