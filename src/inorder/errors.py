@@ -214,6 +214,11 @@ class CodeNotSupported(BrokerError):
     code = 3
 
 
+def not_supported(code: int) -> str:
+    """Return RocketMQ's remark for a request code that nothing handles."""
+    return f" request type {code} not supported"
+
+
 class FlushTimeout(BrokerError):
     """FLUSH_DISK_TIMEOUT: stored, but not yet known to be on disk."""
 

@@ -38,6 +38,7 @@ from inorder.errors import (
     StoreBusy,
     StoredInPart,
     StoreError,
+    not_supported,
 )
 from inorder.logs import get_logger
 from inorder.net.fairness import SHARE_MS
@@ -127,7 +128,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
 }
 
 
-PULL_CODES: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+PULL_REQUESTS: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
 
 _SEND_V2: Final = b'{"code":310,'
 _SEND_BATCH: Final = b'{"code":320,'
@@ -204,7 +205,7 @@ class Router:
         try:
             if command.code in SEND_CODES:
                 self._broker.hot.send_command(connection, command, answers)
-            elif command.code in PULL_CODES:
+            elif command.code in PULL_REQUESTS:
                 self._broker.pulls.pull_command(connection, command)
             else:
                 self._control(connection, command)
@@ -223,7 +224,7 @@ class Router:
                 command,
                 command.reply(
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f" request type {command.code} not supported",
+                    not_supported(command.code),
                 ),
             )
             return

@@ -21,6 +21,7 @@ from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.extensions import ONLY_UP_SINCE
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
+from inorder.wire.names import AUTO_CREATE_TOPIC
 from inorder.wire.record import Record, decode, decode_all
 from inorder.wire.requests import groups, leases, nameserver, offsets, pulls, routes
 from inorder.wire.requests import leases as lease_requests
@@ -65,7 +66,7 @@ from inorder.wire.requests.producers import (
     ProducerStateReply,
     decode_named_producers,
 )
-from inorder.wire.requests.pulls import PullMessage, PullReply
+from inorder.wire.requests.pulls import PULL_REPLY_CODES, PullMessage, PullReply
 from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 from inorder.wire.requests.sends import SendMessage, SendReply
 from inorder.wire.requests.topics import TopicTable, decode_topic_config
@@ -73,14 +74,6 @@ from inorder.wire.requests.topics import TopicTable, decode_topic_config
 T = TypeVar("T")
 
 TIMEOUT_MS: Final = 3000
-PULL_CODES: Final = frozenset(
-    (
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    )
-)
 
 
 class Caller(Protocol):
@@ -97,7 +90,7 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The answer to a pull: `code` is one of PULL_CODES; the body holds records if it is 0."""
+    """The reply to a pull: `code` is in PULL_REPLY_CODES; with code 0 the body holds records."""
 
     code: int
     reply: PullReply
@@ -199,7 +192,7 @@ class BrokerApi(_Api):
         """Ask for messages; nothing found and a moved offset are answers, not errors."""
         command = Command.request(request.CODE, encode_fields(request))
         answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
-        if answer.code not in PULL_CODES:
+        if answer.code not in PULL_REPLY_CODES:
             raise broker_error(answer.code, answer.remark, answer.fields)
         return Pulled(answer.code, decode_fields(PullReply, answer.fields), answer.body)
 
@@ -349,7 +342,9 @@ class BrokerApi(_Api):
 
     # Topics.
 
-    async def create_topic(self, config: TopicConfig, *, default_topic: str = "TBW102") -> None:
+    async def create_topic(
+        self, config: TopicConfig, *, default_topic: str = AUTO_CREATE_TOPIC
+    ) -> None:
         """Create or change a topic."""
         attributes = ",".join(f"+{name}={value}" for name, value in config.attributes.items())
         await self._ask(

@@ -23,6 +23,7 @@ from inorder.errors import CodeNotSupported, ConfigError, InorderError, Transpor
 from inorder.logs import get_logger
 from inorder.net.pool import Pool
 from inorder.tasks import Tasks
+from inorder.wire.names import AUTO_CREATE_TOPIC
 
 log = get_logger(__name__)
 
@@ -137,7 +138,7 @@ class NameServers:
 async def _is_name_server(api: NameServerApi) -> bool:
     """Tell by a question that every name server can answer, and no broker."""
     try:
-        await api.route("TBW102")
+        await api.route(AUTO_CREATE_TOPIC)
     except CodeNotSupported:
         return False
     except InorderError:

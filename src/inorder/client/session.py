@@ -64,6 +64,7 @@ from inorder.wire.extensions import ROUTE_TOPIC
 from inorder.wire.fastjson import loads
 from inorder.wire.header import Command
 from inorder.wire.ids import UniqueIds
+from inorder.wire.names import AUTO_CREATE_TOPIC, RESERVED_PREFIXES
 from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 
@@ -344,8 +345,6 @@ def _by_group(text: str | None) -> dict[str, str]:
 T = TypeVar("T")
 OnRequest = Callable[[Connection, Command], None]
 
-TEMPLATE_TOPIC = "TBW102"
-SYSTEM_PREFIXES: Final = ("%", "rmq_sys_", "RMQ_SYS_")
 ANSWER_KEPT_MS: Final = 120_000
 """So long the last answer of a name server counts that is silent, as it would keep a broker."""
 
@@ -590,11 +589,12 @@ class Session:
             return await self.route(topic)
         except TopicNotRouted as error:
             try:
-                template = await self.route(TEMPLATE_TOPIC)
+                template = await self.route(AUTO_CREATE_TOPIC)
             except TopicNotRouted:
                 raise TopicNotRouted(
                     f"no name server of {self._names} knows topic {topic}, nor "
-                    f"{TEMPLATE_TOPIC} of which brokers make topics; create it, or start its broker"
+                    f"{AUTO_CREATE_TOPIC} of which brokers make topics; create it, or start its "
+                    "broker"
                 ) from error
             return routes.template_route(template, self.config.default_topic_queues)
 
@@ -631,10 +631,10 @@ class Session:
             log.info("topic=%s is not made everywhere yet: %s", topic, error)
 
     async def _make_topic(self, topic: str) -> bool:
-        if topic.startswith(SYSTEM_PREFIXES):
+        if topic.startswith(RESERVED_PREFIXES):
             return False
         try:
-            template = await self.refresh_route(TEMPLATE_TOPIC)
+            template = await self.refresh_route(AUTO_CREATE_TOPIC)
         except TopicNotRouted:
             return False
         masters = routes.broker_masters(template)
@@ -682,7 +682,7 @@ class Session:
             )
         before = self._routes.get(topic)
         route = self._routes[topic] = routes.merged(heard, self._unreachable)
-        if topic != TEMPLATE_TOPIC:
+        if topic != AUTO_CREATE_TOPIC:
             await self.key_maps.heard(topic, texts)
         if before != route:
             if not self._closed:
@@ -846,7 +846,7 @@ async def _look(api: NameServerApi, topic: str) -> tuple[TopicRoute | None, str]
     with contextlib.suppress(TopicNotFound):
         route = await api.route(topic)
     text = ""
-    if topic != TEMPLATE_TOPIC:
+    if topic != AUTO_CREATE_TOPIC:
         with contextlib.suppress(BrokerError):  # it knows none
             text = await api.get_kv(NAMESPACE, topic) or ""
     return route, text

@@ -11,7 +11,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from inorder.errors import BrokerError, CodeNotSupported, NoPermission, NotFound, SystemError_
+from inorder.errors import (
+    BrokerError,
+    CodeNotSupported,
+    NoPermission,
+    NotFound,
+    SystemError_,
+    not_supported,
+)
 from inorder.model import DataVersion
 from inorder.nameserver.rules import (
     ORDER_TOPIC_CONFIG,
@@ -75,7 +82,7 @@ def answer_steps(desk: Desk, call: Call) -> Steps[Command]:
     handler = HANDLERS.get(call.request.code)
     try:
         if handler is None:
-            raise CodeNotSupported(f" request type {call.request.code} not supported")
+            raise CodeNotSupported(not_supported(call.request.code))
         result = handler(desk, call)
         return (yield from result) if isinstance(result, Generator) else result
     except BrokerError as error:

@@ -51,7 +51,7 @@ from inorder.wire.requests.routes import (
 BROKERS_MAX: Final = 10_000
 TOPIC_ENTRIES_MAX: Final = 1_000_000
 TOPIC_CHARS_MAX: Final = 255
-NAME_CHARS_MAX: Final = 255
+REGISTERED_CHARS_MAX: Final = 255
 """Of clusters, brokers, addresses and zones."""
 
 TOPICS_PER_STEP: Final = 500
@@ -367,8 +367,10 @@ class RouteTable:
 
     def _check_room(self, new: Registration) -> None:
         texts = (new.cluster, new.broker_name, new.address, new.ha_address, new.zone_name or "")
-        if any(len(text) > NAME_CHARS_MAX for text in (*texts, *new.filter_servers)):
-            raise SystemError_(f"a name or an address has more than {NAME_CHARS_MAX} characters")
+        if any(len(text) > REGISTERED_CHARS_MAX for text in (*texts, *new.filter_servers)):
+            raise SystemError_(
+                f"a name or an address has more than {REGISTERED_CHARS_MAX} characters"
+            )
         if any(len(name) > TOPIC_CHARS_MAX for name in new.topics):
             raise SystemError_(f"a topic name has more than {TOPIC_CHARS_MAX} characters")
         known = (new.cluster, new.address) in self._lives

@@ -21,7 +21,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
-from inorder.errors import ConnectFailed, ConnectionLost, ProtocolError, TooManyOutstanding
+from inorder.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    ProtocolError,
+    TooManyOutstanding,
+    not_supported,
+)
 from inorder.escaping import escaped
 from inorder.logs import get_logger
 from inorder.net.tls import TlsSession
@@ -444,9 +450,7 @@ def refuse_request(connection: Connection, command: Command) -> None:
 
 def unsupported(command: Command) -> Command:
     """Return the answer that RocketMQ gives to a code without a handler."""
-    return command.reply(
-        ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
-    )
+    return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -53,6 +53,7 @@ from inorder.spark.source.rules import Places
 from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
+from inorder.wire.names import FIXED_SYSTEM_TOPICS, RESERVED_PREFIXES
 from inorder.wire.requests.nameserver import GetAllTopics, GetKv, GetKvReply, decode_topic_list
 from inorder.wire.requests.offsets import (
     GetMaxOffset,
@@ -62,7 +63,7 @@ from inorder.wire.requests.offsets import (
     SearchOffset,
     UpdateConsumerOffset,
 )
-from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PullMessage, PullReply
+from inorder.wire.requests.pulls import PULL_REPLY_CODES, PULL_SUBSCRIPTION, PullMessage, PullReply
 from inorder.wire.requests.resizing import ResizeStatus, ResizeView, decode_resize_view
 from inorder.wire.requests.routes import ClusterInfo, GetClusterInfo, GetRoute, TopicRoute
 
@@ -178,11 +179,6 @@ AHEAD: Final = 8
 ATTEMPTS: Final = 5
 PAUSE_S: Final = 0.2
 
-_SYSTEM_PREFIXES: Final = ("%", "rmq_sys_", "RMQ_SYS_")
-_SYSTEM_TOPICS: Final = frozenset(
-    {"TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SELF_TEST_TOPIC",
-     "CHECKPOINT_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"}
-)  # fmt: skip
 _connections: dict[tuple[int, str, Tls | None], BlockingConnection] = {}
 
 
@@ -482,7 +478,7 @@ class Cluster:
 
 def is_system_topic(name: str) -> bool:
     """Tell whether a topic is the broker's own, or of failed messages."""
-    return name.startswith(_SYSTEM_PREFIXES) or name in _SYSTEM_TOPICS
+    return name.startswith(RESERVED_PREFIXES) or name in FIXED_SYSTEM_TOPICS
 
 
 def close_all() -> None:
@@ -498,18 +494,8 @@ def _checked(answer: Command) -> Command:
 
 
 def _pulled(answer: Command) -> Pulled:
-    if answer.code not in _PULL_CODES:
+    if answer.code not in PULL_REPLY_CODES:
         raise broker_error(answer.code, answer.remark)
     reply = decode_fields(PullReply, answer.fields)
     data = bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
     return Pulled(answer.code, data, reply.next_begin_offset, reply.min_offset)
-
-
-_PULL_CODES: Final = frozenset(
-    (
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    )
-)

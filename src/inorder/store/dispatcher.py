@@ -14,9 +14,8 @@ from typing import Final
 
 from inorder.store.consumequeue import QueueIndex
 from inorder.store.keyindex import KeyIndex
-from inorder.store.layout import SCHEDULE_TOPIC
 from inorder.store.queues import QueueTable
-from inorder.wire.names import delay_ms
+from inorder.wire.names import SCHEDULE_TOPIC, delay_ms
 from inorder.wire.properties import get
 from inorder.wire.record import (
     TRANSACTION_COMMIT,

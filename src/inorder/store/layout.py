@@ -42,7 +42,6 @@ CHECKPOINT: Final = struct.Struct(">qqqqq")
 CHECKPOINT_FILE_BYTES: Final = 4096
 
 LOCK_CONTENT: Final = b"lock"
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 
 class Layout:

@@ -37,13 +37,13 @@ from inorder.store.layout import (
     FILLER,
     FILLER_SIZE,
     RECORD_BYTES_MIN,
-    SCHEDULE_TOPIC,
     Layout,
     file_name,
     parse_name,
 )
 from inorder.store.scan import MAGIC_AT, MAGICS, LogScan
 from inorder.store.segments import Segment, Segments
+from inorder.wire.names import SCHEDULE_TOPIC
 from inorder.wire.record import TRANSACTION_COMMIT, TRANSACTION_MASK, ScannedRecord, scan
 
 CHUNK_BYTES: Final = 1024 * 1024

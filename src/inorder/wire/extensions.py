@@ -28,6 +28,8 @@ PREDECESSOR: Final = "INORDER_PREV"
 SCHEDULED: Final = "INORDER_SCHED"
 """Property of a delayed message on delivery: `level:offset` of the queue in which it waited."""
 
+# These describe one send; a copy of the message that the broker stores elsewhere drops them.
+SEND_PROPERTIES: Final = (PRODUCER_ID, SEQUENCE, PREDECESSOR, SCHEDULED)
 DEAD_ORIGIN: Final = "INORDER_DEAD_ORIGIN"
 """Property of a dead letter of Spark: `topic/broker/queue/offset` of the message."""
 

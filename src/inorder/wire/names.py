@@ -26,6 +26,9 @@ PARK_PREFIX: Final = "%PARK%"
 GROUP_PREFIXES: Final = (RETRY_PREFIX, DEAD_LETTER_PREFIX, PARK_PREFIX)
 """Topics that belong to a group begin with one of these."""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_TOPIC_PREFIXES: Final = (SYSTEM_TOPIC_PREFIX, "RMQ_SYS_")
+RESERVED_PREFIXES: Final = ("%", *SYSTEM_TOPIC_PREFIXES)
+"""A topic with such a name belongs to the system or to a group. No client creates it unasked."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 AUTO_CREATE_TOPIC: Final = "TBW102"

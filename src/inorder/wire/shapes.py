@@ -125,13 +125,13 @@ def text_map(fields: dict[Any, Any], key: str) -> dict[str, str]:
     }
 
 
-NAME_CHARS_MAX: Final = 1024
+BODY_NAME_CHARS_MAX: Final = 1024
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 REQUEST_BRACKETS_MAX: Final = 65_536
 """Lists and objects of a request, counted before it is read: a list that is too long is found out
 only when all of it is in memory. Brackets in texts count, too."""
 
-Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)]
+Name = Annotated[str, msgspec.Meta(max_length=BODY_NAME_CHARS_MAX)]
 QueueId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

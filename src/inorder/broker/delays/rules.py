@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from inorder.model import DataVersion
 from inorder.wire import fastjson, shapes
-from inorder.wire.extensions import FORWARDED, PREDECESSOR, PRODUCER_ID, SCHEDULED, SEQUENCE
+from inorder.wire.extensions import FORWARDED, SCHEDULED, SEND_PROPERTIES
 from inorder.wire.names import delay_ms
 from inorder.wire.properties import append, get
 from inorder.wire.record import Record
@@ -34,9 +34,7 @@ POSITION: Final = "inorderPosition"
 
 _ENTRY: Final = struct.Struct(">qiq")
 _FILLER_BYTES: Final = 0x7FFFFFFF
-_OF_THE_SEND: Final = frozenset(
-    name.encode() for name in (PRODUCER_ID, SEQUENCE, PREDECESSOR, SCHEDULED)
-)
+_SEND_PROPERTIES: Final = frozenset(name.encode() for name in SEND_PROPERTIES)
 _REAL_QUEUE_MAX: Final = 65_536
 
 
@@ -202,7 +200,7 @@ def delivered_properties(properties: bytes, level: int, offset: int) -> bytes:
     was for the send alone.
     """
     if b"INORDER_" in properties:
-        properties = without(properties, _OF_THE_SEND)
+        properties = without(properties, _SEND_PROPERTIES)
     return append(properties, b"%s\x01%d:%d\x02" % (SCHEDULED.encode(), level, offset))
 
 

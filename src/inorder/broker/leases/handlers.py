@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from inorder.broker.context import BrokerLike
-from inorder.broker.leases.rules import LEASE_MS_MAX, LEASE_MS_MIN, NOBODY, LeaseKey, Owner, Terms
+from inorder.broker.leases.rules import NOBODY, LeaseKey, Owner, Terms
 from inorder.errors import GroupNotFound, InvalidParameter
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.requests.leases import (
     FINISHED_CHARS_MAX,
+    LEASE_MS_MAX,
+    LEASE_MS_MIN,
     PAGE_MAX,
     Commit,
     CommitBody,
@@ -28,7 +30,7 @@ from inorder.wire.requests.leases import (
     QueueCommit,
     Release,
 )
-from inorder.wire.shapes import NAME_CHARS_MAX
+from inorder.wire.shapes import BODY_NAME_CHARS_MAX
 
 if TYPE_CHECKING:
     from inorder.net.accepted import ServerConnection
@@ -111,8 +113,8 @@ def commit(
 
 
 def _owner(client_id: str, instance: str) -> Owner:
-    if not 0 < len(client_id) <= NAME_CHARS_MAX:
-        raise InvalidParameter(f"an owner has a client id of 1 to {NAME_CHARS_MAX} characters")
+    if not 0 < len(client_id) <= BODY_NAME_CHARS_MAX:
+        raise InvalidParameter(f"an owner has a client id of 1 to {BODY_NAME_CHARS_MAX} characters")
     if not 0 < len(instance) <= INSTANCE_CHARS_MAX or not instance.isalnum():
         raise InvalidParameter(
             f"an owner has an instance of 1 to {INSTANCE_CHARS_MAX} letters and digits"

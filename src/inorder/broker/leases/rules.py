@@ -179,9 +179,6 @@ class Decision(NamedTuple):
         return lease is not None and lease.recalled and self.verdict is not Verdict.GRANT
 
 
-LEASE_MS_MIN: Final = 500
-LEASE_MS_MAX: Final = 120_000
-"""Longer ones are refused."""
 COUNTER_BITS: Final = 32
 SPARED_MS: Final = 10
 """When a lease is looked at again whose owner may have spoken and was not read."""

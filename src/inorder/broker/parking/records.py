@@ -22,12 +22,6 @@ from inorder.wire.requests.parking import QueuePlace
 MESSAGES: Final = 0
 NOTES: Final = 1
 QUEUES: Final = 2
-_OF_THE_SEND: Final = (
-    extensions.PRODUCER_ID,
-    extensions.SEQUENCE,
-    extensions.PREDECESSOR,
-    extensions.SCHEDULED,
-)
 _OURS: Final = (
     extensions.PARK_TOPIC, extensions.PARK_QUEUE, extensions.PARK_OFFSET,
     extensions.PARK_KEY, extensions.PARK_TRIES,
@@ -155,7 +149,7 @@ def parked_record(
         MessageIllegal: its properties leave no room for ours.
     """
     found = parse(record.properties)
-    for name in (*_OF_THE_SEND, *_OURS):
+    for name in (*extensions.SEND_PROPERTIES, *_OURS):
         found.pop(name, None)
     found[extensions.PARK_TOPIC] = event.topic
     found[extensions.PARK_QUEUE] = str(event.queue)

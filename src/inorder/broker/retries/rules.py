@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SCHEDULED, SEQUENCE
+from inorder.wire.extensions import SEND_PROPERTIES
 from inorder.wire.ids import offset_message_id
 from inorder.wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from inorder.wire.properties import join, parse, put_error
@@ -22,7 +22,6 @@ from inorder.wire.record import Record
 
 FIRST_LEVEL: Final = 3
 DEAD_LETTER_QUEUES: Final = 1
-_OF_THE_SEND: Final = (PRODUCER_ID, SEQUENCE, PREDECESSOR, SCHEDULED)
 
 
 class SentBack(NamedTuple):
@@ -47,7 +46,7 @@ def send_back(
     `error` says how the try failed; a dead letter keeps it.
     """
     found = parse(record.properties)
-    for name in _OF_THE_SEND:
+    for name in SEND_PROPERTIES:
         found.pop(name, None)
     found.setdefault("RETRY_TOPIC", record.topic)
     found["WAIT"] = "false"

@@ -23,12 +23,12 @@ from inorder.errors import (
 from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
 from inorder.ordering import keymap
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.names import GROUP_PREFIXES, SYSTEM_TOPIC_PREFIX
+from inorder.wire.names import GROUP_PREFIXES, SYSTEM_TOPIC_PREFIXES
 from inorder.wire.requests.resizing import ResizeStatus, decode_resize_view
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 MAKE_WAIT_MS: Final = 30_000
-SYSTEM_PREFIXES: Final = (*GROUP_PREFIXES, SYSTEM_TOPIC_PREFIX, "RMQ_SYS_")
+HIDDEN_PREFIXES: Final = (*GROUP_PREFIXES, *SYSTEM_TOPIC_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Topics:
         if not system:
             for reserved in (await self._cluster.each(lambda api: api.system_topics())).values():
                 names.difference_update(reserved)
-            names = {name for name in names if not name.startswith(SYSTEM_PREFIXES)}
+            names = {name for name in names if not name.startswith(HIDDEN_PREFIXES)}
         return sorted(names)
 
     async def table(self, *, system: bool = False) -> dict[str, dict[str, TopicConfig]]:

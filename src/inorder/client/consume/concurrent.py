@@ -38,13 +38,13 @@ from inorder.client.consume.rules.outcomes import (
 )
 from inorder.client.consume.rules.queue import EXPIRED_PER_ROUND_MAX
 from inorder.client.consume.workers import Batch, Counts, Run, Workers
-from inorder.client.session import TEMPLATE_TOPIC, Session
+from inorder.client.session import Session
 from inorder.clock import Clock
 from inorder.errors import BrokerError, InorderError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.tasks import Tasks
-from inorder.wire.names import RETRY_PREFIX
+from inorder.wire.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from inorder.wire.properties import format_properties
 from inorder.wire.requests.connections import SendBack as SendBackRequest
 from inorder.wire.requests.sends import SendMessage
@@ -428,7 +428,7 @@ class Returner:
         return SendMessage(
             PRODUCER_GROUP,
             copy.topic,
-            TEMPLATE_TOPIC,
+            AUTO_CREATE_TOPIC,
             self._session.config.default_topic_queues,
             0,
             0,

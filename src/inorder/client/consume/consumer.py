@@ -24,7 +24,7 @@ from inorder.client.consume.registrations import Handler, Order, Registration, r
 from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import Allocation, Average
 from inorder.client.consume.rules.keyed import Keyless, KeyOf
-from inorder.client.consume.rules.leases import GRACE_MIN_MS, LEASE_MAX_MS, LEASE_MIN_MS, Terms
+from inorder.client.consume.rules.leases import GRACE_MIN_MS, Terms
 from inorder.client.consume.rules.outcomes import Policy
 from inorder.client.consume.service import Consuming
 from inorder.client.consume.workers import WorkersFactory, in_handler
@@ -36,6 +36,7 @@ from inorder.errors import AlreadyClosed, NotStarted, UsageError
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.tasks import Patience
+from inorder.wire.requests.leases import LEASE_MS_MAX, LEASE_MS_MIN
 
 log = get_logger(__name__)
 
@@ -371,7 +372,7 @@ def _terms(config: ConsumerConfig, lease: Duration | None, grace: Duration | Non
     """Return what to ask of brokers, in the bounds that they know. Raises UsageError."""
     lease_ms = config.lease_ms if lease is None else to_ms(lease)
     grace_ms = min(config.grace_ms, lease_ms) if grace is None else to_ms(grace)
-    if not LEASE_MIN_MS <= lease_ms <= LEASE_MAX_MS:
+    if not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:
         raise UsageError(f"lease={lease_ms / 1000} s: give 0.5 to 120 seconds")
     if not GRACE_MIN_MS <= grace_ms <= lease_ms:
         raise UsageError(f"grace={grace_ms / 1000} s: give 0.1 seconds to the lease")

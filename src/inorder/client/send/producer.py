@@ -40,7 +40,7 @@ from inorder.wire.requests.sends import BatchItem
 
 log = get_logger(__name__)
 
-NAME_CHARS_MAX: Final = 128
+PRODUCER_ID_CHARS_MAX: Final = 128
 SEQUENCE_MAX: Final = (1 << 63) - 1
 
 
@@ -66,10 +66,10 @@ def checked_numbers(
 def checked_name(name: str | None) -> str | None:
     """Return the name of a producer if it may have it."""
     if name is not None and not (
-        0 < len(name) <= NAME_CHARS_MAX and name.isascii() and name.isprintable()
+        0 < len(name) <= PRODUCER_ID_CHARS_MAX and name.isascii() and name.isprintable()
     ):
         raise UsageError(
-            f"{name!r} is no id of a producer; give 1 to {NAME_CHARS_MAX} printable ASCII "
+            f"{name!r} is no id of a producer; give 1 to {PRODUCER_ID_CHARS_MAX} printable ASCII "
             "characters"
         )
     return name

@@ -33,7 +33,7 @@ from inorder.client.rules.routes import publish_queues
 from inorder.client.send.queues import Choice, Sending, SendQueue, Series
 from inorder.client.send.rules import DONE, IN_FLIGHT, UNSENT, FailedBrokers, RoundRobin
 from inorder.client.send.sender import BrokerSender, expire, predecessor_failed
-from inorder.client.session import TEMPLATE_TOPIC, Session, new_producer_id
+from inorder.client.session import Session, new_producer_id
 from inorder.errors import (
     InorderError,
     KeyMapConflict,
@@ -48,6 +48,7 @@ from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, SendStatus, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.tasks import Backoff, Tasks
+from inorder.wire.names import AUTO_CREATE_TOPIC
 from inorder.wire.requests.routes import TopicRoute
 from inorder.wire.requests.sendframes import CHOSEN, SendFields, SendTemplate, by_map
 
@@ -549,7 +550,7 @@ class Delivery:
         return SendTemplate(
             group=self._group,
             topic=queue.topic,
-            template_topic=TEMPLATE_TOPIC,
+            template_topic=AUTO_CREATE_TOPIC,
             template_queues=self.session.config.default_topic_queues,
             queue_id=queue.index,
             broker=queue.broker,

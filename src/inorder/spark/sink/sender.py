@@ -65,6 +65,7 @@ from inorder.wire.codes import ResponseCode
 from inorder.wire.extensions import PROTOCOL, STORED
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
+from inorder.wire.names import AUTO_CREATE_TOPIC
 from inorder.wire.requests.producers import ProducerHello, ProducerState, ProducerStateReply
 from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
 
@@ -74,7 +75,6 @@ AHEAD_MAX: Final = 8
 """Requests that wait for their answers, of a megabyte each at most."""
 PAUSE_S: Final = 0.1
 _INCARNATION_BITS: Final = 20
-_TEMPLATE_TOPIC: Final = "TBW102"
 _TEMPLATE_QUEUES: Final = 8
 _PROPERTIES: Final = json_text("WAIT\x01true\x02")
 
@@ -270,7 +270,7 @@ class Sender:
     def _ask(self, lane: _Lane, placed: bytes) -> tuple[BlockingConnection, int]:
         queue, body = lane.queue, lane.chunks[0].body
         template = SendTemplate(
-            group=GROUP, topic=queue.topic, template_topic=_TEMPLATE_TOPIC,
+            group=GROUP, topic=queue.topic, template_topic=AUTO_CREATE_TOPIC,
             template_queues=_TEMPLATE_QUEUES, queue_id=queue.index, broker=queue.broker,
         )  # fmt: skip
         now_ms = int(time.time() * 1000)
@@ -355,7 +355,7 @@ def _passes(error: InorderError) -> bool:
     return isinstance(error, BrokerError) and error.retriable
 
 
-NAME_CHARS_MAX: Final = 120
+SINK_NAME_CHARS_MAX: Final = 120
 """Of the 128 that a producer's name may have; the version of the target's key map is added."""
 _KEYS_KNOWN_MAX: Final = 100_000
 
@@ -574,9 +574,9 @@ def _sub_index(same: Array, last: int) -> Array:
 
 
 def _checked_name(name: str) -> str:
-    if len(name) > NAME_CHARS_MAX or not (name.isascii() and name.isprintable()):
+    if len(name) > SINK_NAME_CHARS_MAX or not (name.isascii() and name.isprintable()):
         raise ConfigError(
-            f"{name!r} is no name of a producer: at most {NAME_CHARS_MAX} printable ASCII "
+            f"{name!r} is no name of a producer: at most {SINK_NAME_CHARS_MAX} printable ASCII "
             "characters; choose a shorter sinkId"
         )
     return name

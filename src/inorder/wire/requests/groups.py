@@ -265,7 +265,7 @@ HEARTBEAT_BYTES_MAX: Final = 1024 * 1024
 SUBSCRIPTIONS_MAX: Final = 4096
 TAGS_MAX: Final = 16_384
 """Tags of one heartbeat, all its subscriptions together: each is kept with its hash."""
-NAME_CHARS_MAX: Final = 255
+CLIENT_NAME_CHARS_MAX: Final = 255
 """Of a client id and of a group of producers, which nothing else checks."""
 
 _ITEMS_MAX: Final = 50_000
@@ -409,8 +409,8 @@ def subscription_from_json(value: dict[Any, Any]) -> Subscription:
 
 def _name(value: dict[Any, Any], key: str) -> str:
     found = shapes.text(value, key)
-    if len(found) > NAME_CHARS_MAX:
-        raise RemoteProtocolError(f"{key} has more than {NAME_CHARS_MAX} characters")
+    if len(found) > CLIENT_NAME_CHARS_MAX:
+        raise RemoteProtocolError(f"{key} has more than {CLIENT_NAME_CHARS_MAX} characters")
     return found
 
 

@@ -28,8 +28,8 @@ from inorder.wire.extensions import ExtensionCode
 from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
 from inorder.wire.shapes import (
+    BODY_NAME_CHARS_MAX,
     I64,
-    NAME_CHARS_MAX,
     Body,
     Name,
     Natural,
@@ -37,6 +37,10 @@ from inorder.wire.shapes import (
     answer_body,
     bounded_body,
 )
+
+LEASE_MS_MIN: Final = 500
+LEASE_MS_MAX: Final = 120_000
+"""A client asks for a lease of this length at least and at most; the broker refuses others."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -268,7 +272,7 @@ class LeasePage(Body, frozen=True):
     """Some leases, in order; `next` says where the next page begins, empty: there is none."""
 
     leases: Annotated[list[HeldLease], msgspec.Meta(max_length=PAGE_MAX)]
-    next: Annotated[str, msgspec.Meta(max_length=4 * NAME_CHARS_MAX)] = ""
+    next: Annotated[str, msgspec.Meta(max_length=4 * BODY_NAME_CHARS_MAX)] = ""
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> LeasePage:
@@ -290,8 +294,6 @@ class UnlockBatch(msgspec.Struct, frozen=True):
 
 LOCK_QUEUES_MAX: Final = 2048
 """Queues of one request."""
-LOCK_NAME_CHARS_MAX: Final = 1024
-"""Characters of a client id, a group, a topic or a broker: a lock is kept, and told to others."""
 
 _INT32_BITS: Final = 32
 
@@ -337,8 +339,8 @@ class LockBatchBody:
         names = [found.client_id, found.group]
         for queue in found.queues:
             names += (queue.topic, queue.broker)
-        if max(map(len, names)) > LOCK_NAME_CHARS_MAX:
-            raise RemoteProtocolError(f"a name has more than {LOCK_NAME_CHARS_MAX} characters")
+        if max(map(len, names)) > BODY_NAME_CHARS_MAX:
+            raise RemoteProtocolError(f"a name has more than {BODY_NAME_CHARS_MAX} characters")
         return found
 
 

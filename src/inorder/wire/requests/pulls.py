@@ -13,7 +13,7 @@ import msgspec
 
 from inorder.errors import SubscriptionParseFailed
 from inorder.model import Subscription
-from inorder.wire.codes import RequestCode
+from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.fields import Int32
 from inorder.wire.ids import java_hash
 
@@ -28,6 +28,16 @@ FORBIDDEN_GROUP: Final = 2
 FORBIDDEN_TOPIC: Final = 3
 FORBIDDEN_BROADCAST: Final = 4
 FORBIDDEN_SUBSCRIPTION: Final = 5
+
+PULL_REPLY_CODES: Final = frozenset(
+    (
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    )
+)
+"""Codes of replies that say where to pull next. A reply with any other code is a failure."""
 
 
 class PullMessage(msgspec.Struct, frozen=True):
