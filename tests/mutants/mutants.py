@@ -576,7 +576,7 @@ MUTANTS = [
     Mutant(
         "park-without-epoch", "P8", "a former owner parks",
         "inorder.broker.parking.handlers",
-        "        _check_owner(broker, connection, place, request)\n"
+        "        _check_owner(broker, call.connection, place, request)\n"
         "        before = parking.table.version(*place)\n        outcomes",
         "        before = parking.table.version(*place)\n        outcomes",
         "tests/integration/test_broker_parking.py",
@@ -584,7 +584,7 @@ MUTANTS = [
     Mutant(
         "unpark-without-epoch", "P8, A8", "a former owner lets a key go live",
         "inorder.broker.parking.handlers",
-        "            _check_owner(broker, connection, place, request)\n"
+        "            _check_owner(call.broker, call.connection, place, request)\n"
         "        before = parking.table.version(*place)\n        why",
         "            pass\n        before = parking.table.version(*place)\n        why",
         "tests/integration/test_broker_parking.py",

@@ -1,23 +1,25 @@
-"""From a frame to the code that answers it, and from an exception to an answer.
+"""From a frame to the handler of its request, and from an exception to a reply.
 
-Sends and pulls in their usual JSON form go straight to `broker/sends/service.py` and
-`broker/pulls/service.py` from the first bytes of the header. Everything else becomes a Command and
-finds its handler in the table of `handlers/`. Unknown codes are answered 3 at once. This is the one
-place that turns an exception into a response code.
+    frame -- SEND, PULL in their usual JSON form --> sends/service, pulls/service (no decoding)
+          -- any other form of SEND and PULL ------> the same services, as a Command
+          -- everything else ----------------------> HANDLERS: (request type, handler)
 
-The control plane: what the broker answers to everything but sends and pulls.
+`HANDLERS` is the table of contents of the control plane. The router decodes the header into the
+request type and calls the handler with a `Call`. The handler returns the reply, a coroutine that
+returns it later, or None if the reply is sent elsewhere. A code that is not in the table is
+answered with REQUEST_CODE_NOT_SUPPORTED (decision 3).
 
-HANDLERS is the table of contents. A code that is not in it is answered with 3.
+`Router._failed` is the one place that turns an exception into a response code.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from inorder.broker.admin import handlers as admin_handlers
-from inorder.broker.context import Handler
 from inorder.broker.groups import handlers as group_handlers
 from inorder.broker.groups import relay
 from inorder.broker.leases import handlers as lease_handlers
@@ -26,7 +28,7 @@ from inorder.broker.offsets import handlers as offset_handlers
 from inorder.broker.parking import handlers as parking_handlers
 from inorder.broker.producers import handlers as producer_handlers
 from inorder.broker.resizing import handlers as resizing_handlers
-from inorder.broker.retries import handlers as retrie_handlers
+from inorder.broker.retries import handlers as retry_handlers
 from inorder.broker.sends.service import SEND_CODES
 from inorder.broker.ticks import Answers
 from inorder.broker.topics import handlers as topic_handlers
@@ -44,8 +46,20 @@ from inorder.logs import get_logger
 from inorder.net.fairness import SHARE_MS
 from inorder.net.peerlog import Refusals
 from inorder.wire.codes import RequestCode, ResponseCode
-from inorder.wire.extensions import NOTHING_STORED, STORED, ExtensionCode
+from inorder.wire.extensions import NOTHING_STORED, STORED
+from inorder.wire.fields import decode_fields
 from inorder.wire.header import Command, decode_command
+from inorder.wire.requests import (
+    connections,
+    groups,
+    leases,
+    offsets,
+    parking,
+    producers,
+    pulls,
+    resizing,
+    topics,
+)
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -54,78 +68,131 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-HANDLERS: Final[Mapping[int, Handler]] = {
-    RequestCode.QUERY_CONSUMER_OFFSET: offset_handlers.query_consumer_offset,
-    RequestCode.UPDATE_CONSUMER_OFFSET: offset_handlers.update_consumer_offset,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offset_handlers.search_offset,
-    RequestCode.GET_MAX_OFFSET: offset_handlers.get_max_offset,
-    RequestCode.GET_MIN_OFFSET: offset_handlers.get_min_offset,
-    RequestCode.GET_EARLIEST_MSG_STORETIME: offset_handlers.get_earliest,
-    RequestCode.HEART_BEAT: group_handlers.heart_beat,
-    RequestCode.UNREGISTER_CLIENT: group_handlers.unregister_client,
-    RequestCode.GET_CONSUMER_LIST_BY_GROUP: group_handlers.get_consumer_list,
-    RequestCode.CHECK_CLIENT_CONFIG: group_handlers.check_client_config,
-    RequestCode.CONSUMER_SEND_MSG_BACK: retrie_handlers.consumer_send_back,
-    RequestCode.LOCK_BATCH_MQ: lock_handlers.lock_batch,
-    RequestCode.UNLOCK_BATCH_MQ: lock_handlers.unlock_batch,
-    RequestCode.VIEW_MESSAGE_BY_ID: admin_handlers.view_message,
-    RequestCode.QUERY_MESSAGE: admin_handlers.query_message,
-    RequestCode.UPDATE_AND_CREATE_TOPIC: topic_handlers.create_topic,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topic_handlers.create_topic_list,
-    RequestCode.GET_ALL_TOPIC_CONFIG: topic_handlers.get_all_topics,
-    RequestCode.GET_TOPIC_CONFIG: topic_handlers.get_topic,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topic_handlers.get_system_topics,
-    RequestCode.DELETE_TOPIC_IN_BROKER: topic_handlers.delete_topic,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: group_handlers.update_group,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: group_handlers.update_group_list,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: group_handlers.get_all_groups,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: group_handlers.get_group,
-    RequestCode.DELETE_SUBSCRIPTIONGROUP: group_handlers.delete_group,
-    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: group_handlers.forbid_group,
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: group_handlers.get_consumer_connections,
-    RequestCode.GET_PRODUCER_CONNECTION_LIST: group_handlers.get_producer_connections,
-    RequestCode.GET_ALL_PRODUCER_INFO: group_handlers.get_all_producers,
-    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: group_handlers.get_subscription,
-    RequestCode.GET_TOPIC_STATS_INFO: offset_handlers.get_topic_stats,
-    RequestCode.GET_CONSUME_STATS: offset_handlers.get_consume_stats,
-    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: offset_handlers.get_groups_of_topic,
-    RequestCode.QUERY_TOPICS_BY_CONSUMER: offset_handlers.get_topics_of_group,
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: offset_handlers.reset_offset,
-    RequestCode.CLONE_GROUP_OFFSET: offset_handlers.clone_offsets,
-    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: relay.get_consumer_status,
-    RequestCode.GET_CONSUMER_RUNNING_INFO: relay.get_running_info,
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: relay.consume_directly,
-    RequestCode.GET_ALL_DELAY_OFFSET: relay.get_delay_offsets,
-    RequestCode.GET_BROKER_RUNTIME_INFO: admin_handlers.get_runtime_info,
-    RequestCode.GET_BROKER_CONFIG: admin_handlers.get_broker_config,
-    RequestCode.UPDATE_BROKER_CONFIG: admin_handlers.update_broker_config,
-    ExtensionCode.PARK: parking_handlers.park,
-    ExtensionCode.PARKED_KEYS: parking_handlers.keys,
-    ExtensionCode.PARKED_LIST: parking_handlers.list_,
-    ExtensionCode.PARKED_READ: parking_handlers.read,
-    ExtensionCode.REDRIVE: parking_handlers.redrive,
-    ExtensionCode.REDRIVEN: parking_handlers.redriven,
-    ExtensionCode.UNPARK: parking_handlers.unpark,
-    ExtensionCode.PARKED_DROP: parking_handlers.drop,
-    ExtensionCode.PARK_MOVE: parking_handlers.move,
-    ExtensionCode.PRODUCER_HELLO: producer_handlers.hello,
-    ExtensionCode.PRODUCER_STATE: producer_handlers.state,
-    ExtensionCode.PRODUCER_DROP: producer_handlers.drop,
-    ExtensionCode.PRODUCER_LIST: producer_handlers.list_names,
-    ExtensionCode.LEASE: lease_handlers.lease,
-    ExtensionCode.RELEASE: lease_handlers.release,
-    ExtensionCode.COMMIT: lease_handlers.commit,
-    ExtensionCode.LEASES: lease_handlers.list_leases,
-    ExtensionCode.LEASE_FREE: lease_handlers.free,
-    ExtensionCode.RESIZE_DECIDE: resizing_handlers.decide,
-    ExtensionCode.RESIZE_STOP: resizing_handlers.stop,
-    ExtensionCode.RESIZE_OPEN: resizing_handlers.open_next,
-    ExtensionCode.RESIZE_STATUS: resizing_handlers.status,
-    ExtensionCode.RESIZE_RELEASE: resizing_handlers.release,
-    ExtensionCode.RESIZE_GO: resizing_handlers.go,
-    ExtensionCode.RESIZE_WITHDRAW: resizing_handlers.withdraw,
-    ExtensionCode.RESIZE_REWIND: resizing_handlers.rewind,
-}
+_Request = TypeVar("_Request")
+
+Reply = Command | Coroutine[Any, Any, Command | None] | None
+"""An answer, one that takes time, or none: the handler sends it itself, or there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[_Request]):
+    """One request on its way to its handler. `request` is None if its code has no typed header."""
+
+    broker: Broker
+    connection: ServerConnection
+    command: Command
+    request: _Request
+
+    def reply(
+        self,
+        code: int = 0,
+        remark: str | None = None,
+        *,
+        fields: dict[str, str] | None = None,
+        body: bytes | memoryview = b"",
+    ) -> Command:
+        """Return the answer to this request."""
+        return self.command.reply(code, remark, fields=fields, body=body)
+
+
+_Entry = tuple[type[Any] | None, Callable[[Call[Any]], Reply]]
+
+
+def _serve(
+    request: type[_Request], handler: Callable[[Call[_Request]], Reply], code: int | None = None
+) -> tuple[int, _Entry]:
+    return request.CODE if code is None else code, (request, handler)  # type: ignore[attr-defined]
+
+
+def _raw(code: int, handler: Callable[[Call[None]], Reply]) -> tuple[int, _Entry]:
+    return code, (None, handler)
+
+
+_ENTRIES: Final = (
+    _serve(offsets.QueryConsumerOffset, offset_handlers.query_consumer_offset),
+    _serve(offsets.UpdateConsumerOffset, offset_handlers.update_consumer_offset),
+    _serve(offsets.SearchOffset, offset_handlers.search_offset),
+    _serve(offsets.GetMaxOffset, offset_handlers.get_max_offset),
+    _serve(offsets.GetMinOffset, offset_handlers.get_min_offset),
+    _serve(offsets.GetEarliest, offset_handlers.get_earliest),
+    _raw(RequestCode.HEART_BEAT, group_handlers.heart_beat),
+    _serve(groups.UnregisterClient, group_handlers.unregister_client),
+    _serve(groups.GetConsumerList, group_handlers.get_consumer_list),
+    _raw(RequestCode.CHECK_CLIENT_CONFIG, group_handlers.check_client_config),
+    _serve(connections.SendBack, retry_handlers.consumer_send_back),
+    _raw(RequestCode.LOCK_BATCH_MQ, lock_handlers.lock_batch),
+    _raw(RequestCode.UNLOCK_BATCH_MQ, lock_handlers.unlock_batch),
+    _serve(pulls.ViewMessage, admin_handlers.view_message),
+    _serve(pulls.QueryMessage, admin_handlers.query_message),
+    _serve(topics.CreateTopic, topic_handlers.create_topic),
+    _raw(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, topic_handlers.create_topic_list),
+    _raw(RequestCode.GET_ALL_TOPIC_CONFIG, topic_handlers.get_all_topics),
+    _serve(topics.GetTopicConfig, topic_handlers.get_topic),
+    _raw(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, topic_handlers.get_system_topics),
+    _serve(topics.DeleteTopic, topic_handlers.delete_topic),
+    _raw(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group_handlers.update_group),
+    _raw(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, group_handlers.update_group_list),
+    _raw(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, group_handlers.get_all_groups),
+    _serve(groups.GetGroupConfig, group_handlers.get_group),
+    _serve(groups.DeleteGroup, group_handlers.delete_group),
+    _serve(offsets.ForbidGroup, group_handlers.forbid_group),
+    _serve(offsets.GetConsumerConnections, group_handlers.get_consumer_connections),
+    _serve(offsets.GetProducerConnections, group_handlers.get_producer_connections),
+    _raw(RequestCode.GET_ALL_PRODUCER_INFO, group_handlers.get_all_producers),
+    _serve(offsets.GetSubscription, group_handlers.get_subscription),
+    _serve(offsets.GetTopicStats, offset_handlers.get_topic_stats),
+    _serve(offsets.GetConsumeStats, offset_handlers.get_consume_stats),
+    _serve(offsets.GetGroupsOfTopic, offset_handlers.get_groups_of_topic),
+    _serve(offsets.GetTopicsOfGroup, offset_handlers.get_topics_of_group),
+    _serve(offsets.ResetOffset, offset_handlers.reset_offset),
+    _serve(offsets.CloneOffsets, offset_handlers.clone_offsets),
+    _serve(
+        connections.GetConsumerStatus,
+        relay.get_consumer_status,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,  # CODE is the broker's own request
+    ),
+    _serve(connections.GetRunningInfo, relay.get_running_info),
+    _serve(connections.ConsumeDirectly, relay.consume_directly),
+    _raw(RequestCode.GET_ALL_DELAY_OFFSET, relay.get_delay_offsets),
+    _raw(RequestCode.GET_BROKER_RUNTIME_INFO, admin_handlers.get_runtime_info),
+    _raw(RequestCode.GET_BROKER_CONFIG, admin_handlers.get_broker_config),
+    _raw(RequestCode.UPDATE_BROKER_CONFIG, admin_handlers.update_broker_config),
+    _serve(parking.Park, parking_handlers.park),
+    _serve(parking.ParkedKeys, parking_handlers.keys),
+    _serve(parking.ParkedList, parking_handlers.list_),
+    _serve(parking.ParkedRead, parking_handlers.read),
+    _serve(parking.Redrive, parking_handlers.redrive),
+    _serve(parking.Redriven, parking_handlers.redriven),
+    _serve(parking.Unpark, parking_handlers.unpark),
+    _serve(parking.ParkedDrop, parking_handlers.drop),
+    _serve(parking.ParkMove, parking_handlers.move),
+    _serve(producers.ProducerHello, producer_handlers.hello),
+    _serve(producers.ProducerState, producer_handlers.state),
+    _serve(producers.ProducerDrop, producer_handlers.drop),
+    _serve(producers.ProducerList, producer_handlers.list_names),
+    _serve(leases.Lease, lease_handlers.lease),
+    _serve(leases.Release, lease_handlers.release),
+    _serve(leases.Commit, lease_handlers.commit),
+    _serve(leases.Leases, lease_handlers.list_leases),
+    _serve(leases.LeaseFree, lease_handlers.free),
+    _serve(resizing.ResizeDecide, resizing_handlers.decide),
+    _serve(resizing.ResizeStop, resizing_handlers.stop),
+    _serve(resizing.ResizeOpen, resizing_handlers.open_next),
+    _serve(resizing.ResizeStatus, resizing_handlers.status),
+    _serve(resizing.ResizeRelease, resizing_handlers.release),
+    _serve(resizing.ResizeGo, resizing_handlers.go),
+    _serve(resizing.ResizeWithdraw, resizing_handlers.withdraw),
+    _serve(resizing.ResizeRewind, resizing_handlers.rewind),
+)
+HANDLERS: Final[Mapping[int, _Entry]] = dict(_ENTRIES)
+"""The request type and the handler of each code, apart from sends and pulls."""
+
+
+def invoke(broker: Broker, connection: ServerConnection, command: Command) -> Reply:
+    """Decode a request and call its handler; KeyError if its code is not served."""
+    request, handler = HANDLERS[command.code]
+    decoded = None if request is None else decode_fields(request, command.fields)
+    return handler(Call(broker, connection, command, decoded))
 
 
 PULL_REQUESTS: Final = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
@@ -215,8 +282,7 @@ class Router:
             self._failed(connection, command, error)
 
     def _control(self, connection: ServerConnection, command: Command) -> None:
-        handler = HANDLERS.get(command.code)
-        if handler is None:
+        if command.code not in HANDLERS:
             if len(self.unknown_codes) < 1024 or command.code in self.unknown_codes:
                 self.unknown_codes[command.code] = self.unknown_codes.get(command.code, 0) + 1
             self._reply(
@@ -230,7 +296,7 @@ class Router:
             return
         saving = self._broker.saving
         asked = saving.asked
-        result = handler(self._broker, connection, command)
+        result = invoke(self._broker, connection, command)
         if saving.asked != asked and result is not None:  # it changed a table of names
             result = self._when_saved(command.code, result)
         if isinstance(result, Command):

@@ -24,7 +24,7 @@ from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import LockService
 from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.router import HANDLERS
+from inorder.broker.router import invoke
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
@@ -274,7 +274,7 @@ class FakeBroker:
     ) -> Command:
         """Hand a request to its handler and return the answer."""
         command = Command.request(code, fields or {}, body, request_id=7)
-        result = HANDLERS[code](self, connection or FakeConnection(), command)  # type: ignore[arg-type]
+        result = invoke(self, connection or FakeConnection(), command)  # type: ignore[arg-type]
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
         if result is None:  # it comes with the tick

@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.broker.context import BrokerLike
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import InvalidParameter, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import DataVersion
 from inorder.wire.codes import VERSION, ResponseCode
-from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.fields import encode_fields
 from inorder.wire.names import SCHEDULE_TOPIC
 from inorder.wire.record import decode
 from inorder.wire.requests.nameserver import decode_settings, encode_kv_table, encode_settings
@@ -23,7 +22,8 @@ from inorder.wire.requests.pulls import QueryMessage, QueryMessageReply, ViewMes
 from inorder.wire.requests.topics import encode_data_version
 
 if TYPE_CHECKING:
-    from inorder.net.accepted import ServerConnection
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call
     from inorder.wire.header import Command
 
 logger = get_logger(__name__)
@@ -39,17 +39,18 @@ LOSSES_SHOWN_MAX: Final = 100
 NO_BUFFER_LIMIT: Final = 2**31 - 1
 
 
-def get_runtime_info(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_runtime_info(call: Call[None]) -> Command:
     """Answer counters and rates under RocketMQ's names."""
+    broker = call.broker
     broker.count()
     table = {
         **_totals(broker), **_rates(broker), **_disk(broker), **_queues(), **_delays(broker),
         **_losses(broker),
     }  # fmt: skip
-    return command.reply(body=encode_kv_table(table))
+    return call.reply(body=encode_kv_table(table))
 
 
-def _totals(broker: BrokerLike) -> dict[str, str]:
+def _totals(broker: Broker) -> dict[str, str]:
     stats, now_ms = broker.stats, broker.clock.now_ms()
     minutes, seconds = divmod(max(0, now_ms - broker.started_ms) // 1000, 60)
     hours, minutes = divmod(minutes, 60)
@@ -70,7 +71,7 @@ def _totals(broker: BrokerLike) -> dict[str, str]:
     }
 
 
-def _rates(broker: BrokerLike) -> dict[str, str]:
+def _rates(broker: Broker) -> dict[str, str]:
     stats, now_ms = broker.stats, broker.clock.monotonic_ms()
     found, missed = stats.found_rates(now_ms), stats.missed_rates(now_ms)
     return {
@@ -87,7 +88,7 @@ def _rates(broker: BrokerLike) -> dict[str, str]:
     }
 
 
-def _disk(broker: BrokerLike) -> dict[str, str]:
+def _disk(broker: Broker) -> dict[str, str]:
     log = broker.store.log
     usage = broker.files.usage(broker.config.data_path)
     ratio = f"{usage.used_ratio:.2f}"
@@ -120,7 +121,7 @@ def _queues() -> dict[str, str]:
     return table
 
 
-def _delays(broker: BrokerLike) -> dict[str, str]:
+def _delays(broker: Broker) -> dict[str, str]:
     """Return how far each delay level is: delivered, stored."""
     table = {}
     for level, offset in broker.delays.settled().items():
@@ -130,7 +131,7 @@ def _delays(broker: BrokerLike) -> dict[str, str]:
     return table
 
 
-def _losses(broker: BrokerLike) -> dict[str, str]:
+def _losses(broker: Broker) -> dict[str, str]:
     """Return what was found to be gone; nothing if nothing was."""
     found = broker.losses.reported
     if not found:
@@ -151,13 +152,11 @@ def _size(count: int) -> str:
     raise AssertionError("the last unit always fits")
 
 
-def get_broker_config(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_broker_config(call: Call[None]) -> Command:
     """Answer the settings that RocketMQ has too, under its names."""
-    version = encode_data_version(DataVersion(timestamp_ms=broker.started_ms))
-    return command.reply(
-        fields={"version": version.decode()}, body=encode_settings(settings(broker.config))
+    version = encode_data_version(DataVersion(timestamp_ms=call.broker.started_ms))
+    return call.reply(
+        fields={"version": version.decode()}, body=encode_settings(settings(call.broker.config))
     )
 
 
@@ -184,18 +183,16 @@ def _text(name: str, value: Any) -> str:
     return str(value)
 
 
-def update_broker_config(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def update_broker_config(call: Call[None]) -> Command:
     """Change settings that may change at run time, if the broker allows it at all.
 
     All or nothing: one name that cannot be set, known or not, refuses the whole request. RocketMQ
     ignores names that it does not know and answers 0, so that a typing error looks like success.
     """
-    wanted = decode_settings(command.body)
+    wanted = decode_settings(call.command.body)
     if not wanted:
-        return command.reply()
-    if not broker.config.remote_config:
+        return call.reply()
+    if not call.broker.config.remote_config:
         raise NoPermission(
             "Can not update config: this broker takes settings from its own command line and file "
             "only; start it with remote_config=true to allow it"
@@ -213,12 +210,12 @@ def update_broker_config(
                 f"{', '.join(sorted(CHANGEABLE))}"
             )
     if changes:
-        _apply(broker, changes)
-        logger.warning("settings changed peer=%s %s", connection.peer, changes)
-    return command.reply()
+        _apply(call.broker, changes)
+        logger.warning("settings changed peer=%s %s", call.connection.peer, changes)
+    return call.reply()
 
 
-def _apply(broker: BrokerLike, changes: Mapping[str, Any]) -> None:
+def _apply(broker: Broker, changes: Mapping[str, Any]) -> None:
     config = replace(broker.config, **changes)
     perm_changed = config.perm != broker.config.perm
     broker.config = config
@@ -270,28 +267,28 @@ UNIQUE_KEY_COUNT = 32
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
-def view_message(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def view_message(call: Call[ViewMessage]) -> Command:
     """Answer the record at a position of the log; code 1 if none begins there."""
-    position = decode_fields(ViewMessage, command.fields).position
-    record = broker.store.visible_record(position)
+    position = call.request.position
+    record = call.broker.store.visible_record(position)
     if record is None:
-        return command.reply(
+        return call.reply(
             ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}"
         )
-    return command.reply(body=bytes(record))
+    return call.reply(body=bytes(record))
 
 
-def query_message(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def query_message(call: Call[QueryMessage]) -> Command:
     """Answer the records of a key that were stored between two times; 22 if there is none."""
-    request = decode_fields(QueryMessage, command.fields)
+    request = call.request
     count = UNIQUE_KEY_COUNT if request.unique_key else request.max_messages
-    hits = broker.store.query_keys(
+    hits = call.broker.store.query_keys(
         request.topic, request.key, max(0, count), request.begin_ms, request.end_ms
     )
     records: list[memoryview] = []
     size = 0
     for position in sorted(hits.positions):  # oldest first, as RocketMQ answers
-        record = broker.store.visible_record(position)
+        record = call.broker.store.visible_record(position)
         if record is None:
             continue
         size += len(record)
@@ -299,10 +296,10 @@ def query_message(broker: BrokerLike, connection: ServerConnection, command: Com
             break
         records.append(record)
     if not records:
-        return command.reply(
+        return call.reply(
             ResponseCode.QUERY_NOT_FOUND,
             "can not find message, maybe time range not correct",
             fields=encode_fields(QueryMessageReply(0, 0)),
         )
     reply = QueryMessageReply(hits.last_update_ms, hits.last_update_position)
-    return command.reply(fields=encode_fields(reply), body=b"".join(records))
+    return call.reply(fields=encode_fields(reply), body=b"".join(records))

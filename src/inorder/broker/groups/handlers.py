@@ -7,10 +7,8 @@ Who is connected: consumers (203), producers (204, 328), what a group subscribes
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from inorder.broker.context import BrokerLike
 from inorder.broker.groups import rules as group_rules
 from inorder.broker.groups.rules import (
     BROADCASTING,
@@ -25,7 +23,6 @@ from inorder.model import GroupConfig, TopicConfig
 from inorder.wire import fastjson
 from inorder.wire.codes import LanguageCode, ResponseCode
 from inorder.wire.extensions import CAPABILITY, DIFFERING, PROTOCOL, ExtensionAnswer
-from inorder.wire.fields import decode_fields
 from inorder.wire.names import validate_group
 from inorder.wire.requests.connections import (
     ClientConnection,
@@ -56,27 +53,27 @@ from inorder.wire.requests.offsets import (
 from inorder.wire.requests.pulls import TAG
 
 if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call, Reply
     from inorder.net.accepted import ServerConnection
     from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 
 
-def update_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def update_group(call: Call[None]) -> Command:
     """Create or change a group."""
-    _apply(broker, [decode_group_config_request(command.body)], connection.peer)
-    return command.reply()
+    _apply(call.broker, [decode_group_config_request(call.command.body)], call.connection.peer)
+    return call.reply()
 
 
-def update_group_list(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def update_group_list(call: Call[None]) -> Command:
     """Create or change several groups; none if one has an illegal name."""
-    _apply(broker, decode_group_configs(command.body), connection.peer)
-    return command.reply()
+    _apply(call.broker, decode_group_configs(call.command.body), call.connection.peer)
+    return call.reply()
 
 
-def _apply(broker: BrokerLike, configs: list[GroupConfig], peer: str) -> None:
+def _apply(broker: Broker, configs: list[GroupConfig], peer: str) -> None:
     for config in configs:
         invalid = validate_group(config.name)
         if invalid is not None:
@@ -87,43 +84,41 @@ def _apply(broker: BrokerLike, configs: list[GroupConfig], peer: str) -> None:
     broker.save_groups()
 
 
-def get_all_groups(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_all_groups(call: Call[None]) -> Command:
     """Answer all groups; the paging that newer clients ask for is optional and not used."""
-    return command.reply(body=broker.groups.encode(pretty=False))
+    return call.reply(body=call.broker.groups.encode(pretty=False))
 
 
-def get_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_group(call: Call[GetGroupConfig]) -> Command:
     """Answer one group, which is made by this if the settings allow it."""
-    name = decode_fields(GetGroupConfig, command.fields).group
-    config = broker.find_group(name)
+    name = call.request.group
+    config = call.broker.find_group(name)
     if config is None:
-        return command.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-    return command.reply(body=encode_group_config(config))
+        return call.reply(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+    return call.reply(body=encode_group_config(config))
 
 
-def delete_group(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def delete_group(call: Call[DeleteGroup]) -> Reply:
     """Forget a group, with its offsets if asked to; an unknown one is no error."""
-    request = decode_fields(DeleteGroup, command.fields)
+    broker, request = call.broker, call.request
     if broker.groups.delete(request.group, broker.clock.now_ms()) is not None:
         broker.save_groups()
-        logger.info("group=%s deleted peer=%s", request.group, connection.peer)
+        logger.info("group=%s deleted peer=%s", request.group, call.connection.peer)
     if not request.clean_offset:
-        return command.reply()
+        return call.reply()
     broker.lock_service.forget(group=request.group)
-    return _answer_forgotten(broker, request.group, command.reply())
+    return _answer_forgotten(broker, request.group, call.reply())
 
 
-async def _answer_forgotten(broker: BrokerLike, group: str, answer: Command) -> Command:
+async def _answer_forgotten(broker: Broker, group: str, answer: Command) -> Command:
     """Answer when it is on disk that a group which comes again begins anew."""
     await broker.resizing.rewinding.group_deleted(group)
     return answer
 
 
-def forbid_group(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def forbid_group(call: Call[ForbidGroup]) -> Command:
     """Say whether a group may read a topic, after changing it if the request says so."""
-    request = decode_fields(ForbidGroup, command.fields)
+    broker, request = call.broker, call.request
     group, topic = request.group, request.topic
     if request.readable is not None:
         if group not in broker.groups:
@@ -138,15 +133,13 @@ def forbid_group(broker: BrokerLike, connection: ServerConnection, command: Comm
             broker.save_groups()
     readable = not broker.groups.is_forbidden(group, topic)
     body = fastjson.dumps({"group": group, "readable": readable, "topic": topic})
-    return command.reply(remark="", body=body)
+    return call.reply(remark="", body=body)
 
 
 SAY_DIFFERING_MS = 60_000
 
 
-def heart_beat(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def heart_beat(call: Call[None]) -> Reply:
     """Apply a heartbeat: groups and retry topics are made, members and subscriptions noted.
 
     Everything is applied before the answer. A retry topic that is new is registered with the name
@@ -154,9 +147,14 @@ def heart_beat(
     client itself is not told that the members changed: Java would count its queues, have a newer
     subscription to tell, find its own heartbeat under way and keep it for 20 s.
     """
-    beat = ClientHeartbeat.decode(command.body)
+    broker = call.broker
+    beat = ClientHeartbeat.decode(call.command.body)
     member = Member(
-        connection, beat.client_id, command.language, command.version, broker.clock.monotonic_ms()
+        call.connection,
+        beat.client_id,
+        call.command.language,
+        call.command.version,
+        broker.clock.monotonic_ms(),
     )
     resend = beat.fingerprint == 0
     groups_before, retry_topics = broker.groups.data_version.counter, []
@@ -173,7 +171,7 @@ def heart_beat(
         why = _refusal(broker, member, data, beat)
         if why:
             refused[data.group] = why
-            broker.members.seen(data.group, connection, member.seen_ms)  # what it was stays
+            broker.members.seen(data.group, call.connection, member.seen_ms)  # what it was stays
             continue
         retry_topics.append(_make_retry_topic(broker, data, group.retry_queues))
         notice, again = _register(broker, member, data, beat, notify=group.notify_ids_changed)
@@ -189,21 +187,23 @@ def heart_beat(
         broker.registration.topic_changed(config)
     left_out = sum(not broker.members.register_producer(name, member) for name in beat.producers)
     if left_out:
-        logger.warning("too many producer groups peer=%s left_out=%d", connection.peer, left_out)
-    answer = _answer(broker, beat, command, refused, resend=resend)
+        logger.warning(
+            "too many producer groups peer=%s left_out=%d", call.connection.peer, left_out
+        )
+    answer = _answer(broker, beat, call.command, refused, resend=resend)
     waits |= bool(made)
     for notice in notices:
-        told = [one for one in notice.connections if not (waits and one is connection)]
+        told = [one for one in notice.connections if not (waits and one is call.connection)]
         if told:
             broker.notify_ids_changed(notice.group, told)
     if not waits:
         return answer
-    own = [notice.group for notice in notices if connection in notice.connections]
-    return _when_settled(broker, connection, answer, own, register=bool(made))
+    own = [notice.group for notice in notices if call.connection in notice.connections]
+    return _when_settled(broker, call.connection, answer, own, register=bool(made))
 
 
 def _answer(
-    broker: BrokerLike,
+    broker: Broker,
     beat: ClientHeartbeat,
     command: Command,
     refused: dict[str, str],
@@ -229,7 +229,7 @@ def _answer(
     return command.reply(fields=fields)
 
 
-def _differing(broker: BrokerLike, group_name: str) -> str:
+def _differing(broker: Broker, group_name: str) -> str:
     """Return where the members of a group want different things, and say so once a minute."""
     group = broker.members.group(group_name)
     found = () if group is None else group.differences()
@@ -247,7 +247,7 @@ def _differing(broker: BrokerLike, group_name: str) -> str:
 
 
 def _refusal(
-    broker: BrokerLike,
+    broker: Broker,
     member: Member[ServerConnection],
     data: ConsumerData,
     beat: ClientHeartbeat,
@@ -277,7 +277,7 @@ def _refusal(
 
 
 async def _when_settled(
-    broker: BrokerLike,
+    broker: Broker,
     connection: ServerConnection,
     answer: Command,
     groups: list[str],
@@ -292,7 +292,7 @@ async def _when_settled(
     return answer
 
 
-def _make_retry_topic(broker: BrokerLike, data: ConsumerData, queues: int) -> TopicConfig | None:
+def _make_retry_topic(broker: Broker, data: ConsumerData, queues: int) -> TopicConfig | None:
     """Make the retry topic of a group; return it if it is new or changed."""
     order = any(
         (config := broker.topics.get(subscription.topic)) is not None and config.order
@@ -312,7 +312,7 @@ def _make_retry_topic(broker: BrokerLike, data: ConsumerData, queues: int) -> To
 
 
 def _register(
-    broker: BrokerLike,
+    broker: Broker,
     member: Member[ServerConnection],
     data: ConsumerData,
     beat: ClientHeartbeat,
@@ -336,115 +336,105 @@ def _register(
     return notice, members.note_fingerprint(data.group, beat.fingerprint, full=not beat.without_sub)
 
 
-def unregister_client(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def unregister_client(call: Call[UnregisterClient]) -> Command:
     """Take a client out of its groups, free what locks it left behind, and tell the others."""
-    request = decode_fields(UnregisterClient, command.fields)
+    broker, request = call.broker, call.request
     if request.producer_group:
-        broker.members.unregister_producer(request.producer_group, connection)
+        broker.members.unregister_producer(request.producer_group, call.connection)
     group = request.consumer_group
     if group:
-        departure = broker.members.unregister_consumer(group, connection)
+        departure = broker.members.unregister_consumer(group, call.connection)
         gone = request.client_id not in broker.members.client_ids(group)
-        released = broker.lock_service.client_left(group, request.client_id, connection, gone=gone)
+        released = broker.lock_service.client_left(
+            group, request.client_id, call.connection, gone=gone
+        )
         if released and not departure.notices:
             broker.notify_ids_changed(group)
         broker.apply_departure(departure)
-    return command.reply(fields={})
+    return call.reply(fields={})
 
 
-def get_consumer_list(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_consumer_list(call: Call[GetConsumerList]) -> Command:
     """Answer the client ids of a group, each once; code 1 if there is none, never an empty list.
 
     Only a member is told. A client that comes back on a new connection, after a restart of the
     broker say, asks before its next heartbeat: it would not find itself and give all its queues up.
     With code 1 it keeps them.
     """
-    group = decode_fields(GetConsumerList, command.fields).consumer_group
-    if broker.members.client_id(group, connection) is None:
+    group = call.request.consumer_group
+    if call.broker.members.client_id(group, call.connection) is None:
         client_ids = []
     else:
-        client_ids = broker.members.client_ids(group)
+        client_ids = call.broker.members.client_ids(group)
     if not client_ids:
-        return command.reply(
+        return call.reply(
             ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}", fields={}
         )
-    return command.reply(fields={}, body=encode_consumer_ids(client_ids))
+    return call.reply(fields={}, body=encode_consumer_ids(client_ids))
 
 
-def check_client_config(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def check_client_config(call: Call[None]) -> Command:
     """Say whether a subscription can be served: tags can, other filters cannot."""
-    check = ClientConfigCheck.decode(command.body)
+    check = ClientConfigCheck.decode(call.command.body)
     if check is not None and check.subscription.expression_type != TAG:
         kind = check.subscription.expression_type
-        return command.reply(
+        return call.reply(
             ResponseCode.SYSTEM_ERROR,
             f"The broker does not support consumer to filter message by {kind}",
         )
-    return command.reply()
+    return call.reply()
 
 
-def get_consumer_connections(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_consumer_connections(call: Call[GetConsumerConnections]) -> Command:
     """Answer the clients of a group and what it subscribes to; 206 if nobody is there.
 
     A client that came back on a new connection is shown once.
     """
-    name = decode_fields(GetConsumerConnections, command.fields).consumer_group
-    group = broker.members.group(name)
+    name = call.request.consumer_group
+    group = call.broker.members.group(name)
     if group is None:
-        return command.reply(
+        return call.reply(
             ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
         )
     answer = ConsumerConnections(
-        tuple(_show(broker, one) for one in group.members.values() if not one.superseded),
+        tuple(_show(call.broker, one) for one in group.members.values() if not one.superseded),
         group.consume_from,
         group.consume_type,
         group.message_model,
         group.subscriptions,
         group.differences(),
     )
-    return command.reply(body=answer.encode())
+    return call.reply(body=answer.encode())
 
 
-def get_producer_connections(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_producer_connections(call: Call[GetProducerConnections]) -> Command:
     """Answer the clients of a producer group; code 1 if there is none."""
-    name = decode_fields(GetProducerConnections, command.fields).producer_group
-    found = broker.members.producers(name)
+    name = call.request.producer_group
+    found = call.broker.members.producers(name)
     if not found:
-        return command.reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
-    shown = [_show(broker, member) for member in found]
-    return command.reply(body=encode_producer_connections(shown))
+        return call.reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+    shown = [_show(call.broker, member) for member in found]
+    return call.reply(body=encode_producer_connections(shown))
 
 
-def get_all_producers(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_all_producers(call: Call[None]) -> Command:
     """Answer the clients of all producer groups."""
-    members = broker.members
+    members = call.broker.members
     groups = {
-        name: [_show(broker, member) for member in members.producers(name)]
+        name: [_show(call.broker, member) for member in members.producers(name)]
         for name in members.producer_groups()
     }
-    return command.reply(body=encode_producers(groups))
+    return call.reply(body=encode_producers(groups))
 
 
-def get_subscription(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_subscription(call: Call[GetSubscription]) -> Command:
     """Answer what an online group wants of a topic; nothing if it wants nothing."""
-    request = decode_fields(GetSubscription, command.fields)
-    found = broker.members.subscription(request.group, request.topic)
-    return command.reply(body=encode_subscription(request.group, request.topic, found))
+    request = call.request
+    found = call.broker.members.subscription(request.group, request.topic)
+    return call.reply(body=encode_subscription(request.group, request.topic, found))
 
 
-def _show(broker: BrokerLike, member: Member[ServerConnection]) -> ClientConnection:
+def _show(broker: Broker, member: Member[ServerConnection]) -> ClientConnection:
     languages = LanguageCode.__members__.values()
     language = member.language if member.language in languages else LanguageCode.OTHER
     silent_ms = broker.clock.monotonic_ms() - member.seen_ms

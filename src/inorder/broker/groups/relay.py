@@ -6,10 +6,9 @@ The broker finds the client's newest connection, asks there, and hands the answe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
-from inorder.broker.context import BrokerLike
 from inorder.errors import (
     InorderError,
     RemoteProtocolError,
@@ -19,7 +18,7 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.wire.codes import LanguageCode, ResponseCode
-from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
 from inorder.wire.ids import parse_message_id
 from inorder.wire.requests.connections import (
@@ -33,6 +32,8 @@ from inorder.wire.requests.connections import (
 from inorder.wire.requests.offsets import encode_queue_offset_list, encode_queue_offsets
 
 if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call, Reply
     from inorder.model import TopicQueue
     from inorder.net.accepted import ServerConnection
 
@@ -44,21 +45,17 @@ STATUS_CALLS_MAX: Final = 1000
 NOTHING_SET: Final = "not set any response code"
 
 
-def get_running_info(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Coroutine[Any, Any, Command]:
+def get_running_info(call: Call[GetRunningInfo]) -> Reply:
     """Ask a consumer what it does (307)."""
-    request = decode_fields(GetRunningInfo, command.fields)
-    client = _find(broker, request.consumer_group, request.client_id)
-    asked = Command.request(command.code, dict(command.fields), bytes(command.body))
-    return _relay(client, command, asked, request.consumer_group, request.client_id)
+    request = call.request
+    client = _find(call.broker, request.consumer_group, request.client_id)
+    asked = Command.request(call.command.code, dict(call.command.fields), bytes(call.command.body))
+    return _relay(client, call.command, asked, request.consumer_group, request.client_id)
 
 
-def consume_directly(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Coroutine[Any, Any, Command]:
+def consume_directly(call: Call[ConsumeDirectly]) -> Reply:
     """Have a consumer handle a stored message now (309); its outcome is the answer."""
-    request = decode_fields(ConsumeDirectly, command.fields)
+    broker, request = call.broker, call.request
     group, client_id = request.consumer_group, request.client_id or ""
     client = _find(broker, group, client_id)
     try:
@@ -68,18 +65,18 @@ def consume_directly(
     record = broker.store.visible_record(position)
     if record is None:
         raise SystemError_(f"can not find message by the offset, {position}")
-    fields = dict(command.fields)
+    fields = dict(call.command.fields)
     fields["brokerName"] = broker.config.name
     topic, config = broker.topics.get(request.topic or ""), broker.groups.get(group)
     if topic is not None:
         fields["topicSysFlag"] = str(topic.sys_flag)
     if config is not None:
         fields["groupSysFlag"] = str(config.sys_flag)
-    asked = Command.request(command.code, fields, bytes(record))
-    return _relay(client, command, asked, group, client_id)
+    asked = Command.request(call.command.code, fields, bytes(record))
+    return _relay(client, call.command, asked, group, client_id)
 
 
-def _find(broker: BrokerLike, group: str, client_id: str) -> ServerConnection:
+def _find(broker: Broker, group: str, client_id: str) -> ServerConnection:
     online = broker.members.group(group)
     found = None if online is None else online.connection_of(client_id)
     if found is None:
@@ -102,26 +99,24 @@ async def _relay(
     return command.reply(answer.code, answer.remark, fields=fields, body=bytes(answer.body))
 
 
-def get_consumer_status(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def get_consumer_status(call: Call[GetConsumerStatus]) -> Reply:
     """Ask the consumers of a group, or one of them, how far they are on a topic (223).
 
     Those that do not answer in time are left out.
     """
-    request = decode_fields(GetConsumerStatus, command.fields)
-    online = broker.members.group(request.group)
+    request = call.request
+    online = call.broker.members.group(request.group)
     if online is None:
-        return command.reply(
+        return call.reply(
             ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{request.group}] not online"
         )
-    wanted = command.fields.get("clientAddr", "").strip()
+    wanted = call.command.fields.get("clientAddr", "").strip()
     clients = {}
     for client_id in online.client_ids()[:STATUS_CALLS_MAX]:
         found = online.connection_of(client_id)
         if found is not None and wanted in ("", client_id):
             clients[client_id] = found
-    return _statuses(clients, request, command)
+    return _statuses(clients, request, call.command)
 
 
 async def _statuses(
@@ -146,7 +141,7 @@ async def _statuses(
 
 
 def tell_reset(
-    broker: BrokerLike, group: str, topic: str, offsets: Mapping[TopicQueue, int], at_ms: int
+    broker: Broker, group: str, topic: str, offsets: Mapping[TopicQueue, int], at_ms: int
 ) -> int:
     """Tell the consumers of a group to go on elsewhere (220); return how many were told."""
     online = broker.members.group(group)
@@ -169,8 +164,6 @@ def tell_reset(
     return told
 
 
-def get_delay_offsets(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_delay_offsets(call: Call[None]) -> Command:
     """Answer how far each delay level has been delivered (45)."""
-    return command.reply(body=broker.delays.encode(pretty=False))
+    return call.reply(body=call.broker.delays.encode(pretty=False))

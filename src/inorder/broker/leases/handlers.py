@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from inorder.broker.context import BrokerLike
 from inorder.broker.leases.rules import NOBODY, LeaseKey, Owner, Terms
 from inorder.errors import GroupNotFound, InvalidParameter
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.fields import encode_fields
 from inorder.wire.requests.leases import (
     FINISHED_CHARS_MAX,
     LEASE_MS_MAX,
@@ -33,7 +32,8 @@ from inorder.wire.requests.leases import (
 from inorder.wire.shapes import BODY_NAME_CHARS_MAX
 
 if TYPE_CHECKING:
-    from inorder.net.accepted import ServerConnection
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call, Reply
     from inorder.wire.header import Command
 
 logger = get_logger(__name__)
@@ -41,15 +41,13 @@ logger = get_logger(__name__)
 INSTANCE_CHARS_MAX: Final = 64
 
 
-def lease(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def lease(call: Call[Lease]) -> Reply:
     """Grant, renew or refuse queues to a consumer of ours.
 
     If one of them is held beyond its time by another, what has arrived is read first.
     """
-    request = decode_fields(Lease, command.fields)
-    wishes = LeaseBody.decode(command.body).queues
+    broker, request = call.broker, call.request
+    wishes = LeaseBody.decode(call.command.body).queues
     owner = _owner(request.client_id, request.instance)
     if not LEASE_MS_MIN <= request.lease_ms <= LEASE_MS_MAX:
         raise InvalidParameter(
@@ -62,8 +60,8 @@ def lease(
     terms = Terms(request.lease_ms, min(request.grace_ms, request.lease_ms))
 
     def answer() -> Command:
-        found = broker.lease_service.lease(request.group, owner, terms, wishes, connection)
-        return command.reply(fields={}, body=found.encode())
+        found = broker.lease_service.lease(request.group, owner, terms, wishes, call.connection)
+        return call.reply(fields={}, body=found.encode())
 
     async def answer_later() -> Command:
         await broker.lease_expiry.look()
@@ -75,11 +73,9 @@ def lease(
     return answer()
 
 
-def release(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def release(call: Call[Release]) -> Reply:
     """Commit and give a queue back; the next owner is told in the turn in which that is safe."""
-    request = decode_fields(Release, command.fields)
+    request = call.request
     owner = _owner(request.client_id, request.instance)
     if len(request.finished) > FINISHED_CHARS_MAX:
         raise InvalidParameter(f"a map of {len(request.finished)} characters is too long")
@@ -87,10 +83,10 @@ def release(
         request.topic, request.queue_id, request.epoch, request.number, request.offset,
         request.finished,
     )  # fmt: skip
-    finish = broker.lease_service.release(request.group, owner, one)
+    finish = call.broker.lease_service.release(request.group, owner, one)
     if finish is None:
-        return command.reply(fields={})
-    return _answer_after(finish, command.reply(fields={}))
+        return call.reply(fields={})
+    return _answer_after(finish, call.reply(fields={}))
 
 
 async def _answer_after(work: Coroutine[Any, Any, None], answer: Command) -> Command:
@@ -98,15 +94,13 @@ async def _answer_after(work: Coroutine[Any, Any, None], answer: Command) -> Com
     return answer
 
 
-def commit(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def commit(call: Call[Commit]) -> Reply:
     """Take the commits of a consumer of ours; answered when they are safe by the flush mode."""
-    request = decode_fields(Commit, command.fields)
+    broker, request = call.broker, call.request
     owner = _owner(request.client_id, request.instance)
-    commits = CommitBody.decode(command.body).commits
-    found = broker.lease_service.commit(request.group, owner, commits, connection)
-    answer = command.reply(fields={}, body=found.encode())
+    commits = CommitBody.decode(call.command.body).commits
+    found = broker.lease_service.commit(request.group, owner, commits, call.connection)
+    answer = call.reply(fields={}, body=found.encode())
     if broker.config.store.sync_flush:
         return _answer_after(broker.lease_journal.settled(), answer)
     return answer
@@ -122,9 +116,9 @@ def _owner(client_id: str, instance: str) -> Owner:
     return Owner(client_id, instance)
 
 
-def list_leases(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def list_leases(call: Call[Leases]) -> Command:
     """Answer who holds which queues, some at a time, in order."""
-    request = decode_fields(Leases, command.fields)
+    broker, request = call.broker, call.request
     after = _after(request.after)
     open_ids = {member.id for member in broker.server.connections}
     found: list[HeldLease] = []
@@ -138,10 +132,10 @@ def list_leases(broker: BrokerLike, connection: ServerConnection, command: Comma
             if place <= after:
                 continue
             if len(found) == PAGE_MAX:
-                return _page(command, found, last)
+                return _page(call.command, found, last)
             found.append(_shown(broker, LeaseKey(group, queue), open_ids))
             last = place
-    return _page(command, found, None)
+    return _page(call.command, found, None)
 
 
 def _after(text: str) -> tuple[str, str, str, int]:
@@ -160,7 +154,7 @@ def _page(
     return command.reply(fields={}, body=LeasePage(found, following).encode())
 
 
-def _shown(broker: BrokerLike, key: LeaseKey, open_ids: set[int]) -> HeldLease:
+def _shown(broker: Broker, key: LeaseKey, open_ids: set[int]) -> HeldLease:
     lease = broker.leases.get(*key)
     assert lease is not None, "it was listed a moment ago"
     now_ms = broker.clock.monotonic_ms()
@@ -183,13 +177,15 @@ def _shown(broker: BrokerLike, key: LeaseKey, open_ids: set[int]) -> HeldLease:
     )
 
 
-def free(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def free(call: Call[LeaseFree]) -> Command:
     """Force the release of a queue; for operators."""
-    request = decode_fields(LeaseFree, command.fields)
-    holder, epoch = broker.lock_service.take_away(request.group, request.topic, request.queue_id)
+    request = call.request
+    holder, epoch = call.broker.lock_service.take_away(
+        request.group, request.topic, request.queue_id
+    )
     if holder:
         logger.warning(
             "a queue was taken from its owner group=%s topic=%s queue=%d holder=%s peer=%s",
-            request.group, request.topic, request.queue_id, holder, connection.peer,
+            request.group, request.topic, request.queue_id, holder, call.connection.peer,
         )  # fmt: skip
-    return command.reply(fields=encode_fields(LeaseFreeReply(holder, epoch)))
+    return call.reply(fields=encode_fields(LeaseFreeReply(holder, epoch)))

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from inorder.broker.context import BrokerLike
 from inorder.broker.leases.rules import Owner
 from inorder.wire.codes import LanguageCode
 from inorder.wire.requests.leases import LockBatchBody, LockedQueues
 
 if TYPE_CHECKING:
-    from inorder.net.accepted import ServerConnection
+    from inorder.broker.router import Call, Reply
     from inorder.wire.header import Command
 
 
-def lock_batch(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def lock_batch(call: Call[None]) -> Reply:
     """Lock or renew queues; answer those that the client owns now, which may be none.
 
     What it holds and leaves out of a renewal it has given up (`broker/locks/rules.py`). If another
     one holds one of them beyond its time, what has arrived is read first.
     """
-    request = LockBatchBody.decode(command.body)
+    broker = call.broker
+    request = LockBatchBody.decode(call.command.body)
 
     def answer() -> Command:
         granted = broker.lock_service.lock_batch(
-            request.group, request.queues, request.client_id, connection,
-            frees_omitted=command.language == LanguageCode.GO,
+            request.group, request.queues, request.client_id, call.connection,
+            frees_omitted=call.command.language == LanguageCode.GO,
         )  # fmt: skip
-        return command.reply(body=LockedQueues(tuple(granted)).encode())
+        return call.reply(body=LockedQueues(tuple(granted)).encode())
 
     async def answer_later() -> Command:
         await broker.lease_expiry.look()
@@ -41,8 +38,8 @@ def lock_batch(
     return answer()
 
 
-def unlock_batch(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def unlock_batch(call: Call[None]) -> Command:
     """Release queues that the client owns, and tell the group: the next owner need not wait."""
-    request = LockBatchBody.decode(command.body)
-    broker.lock_service.unlock_batch(request.group, request.queues, request.client_id)
-    return command.reply()
+    request = LockBatchBody.decode(call.command.body)
+    call.broker.lock_service.unlock_batch(request.group, request.queues, request.client_id)
+    return call.reply()

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from inorder.broker.context import BrokerLike
 from inorder.broker.groups.relay import tell_reset
 from inorder.broker.offsets.rules import Ruling, manner_of
 from inorder.broker.offsets.service import first_offset
@@ -21,7 +20,7 @@ from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicN
 from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
 from inorder.wire.codes import ResponseCode
-from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
 from inorder.wire.requests.nameserver import encode_group_list, encode_topic_list
 from inorder.wire.requests.offsets import (
@@ -47,14 +46,13 @@ from inorder.wire.requests.offsets import (
 )
 
 if TYPE_CHECKING:
-    from inorder.net.accepted import ServerConnection
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call, Reply
 
 logger = get_logger(__name__)
 
 
-def query_consumer_offset(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def query_consumer_offset(call: Call[QueryConsumerOffset]) -> Command:
     """Answer the stored offset of a group, or where a group without one starts.
 
     - A queue that holds nothing: its end. RocketMQ answers "not found" and the client then asks for
@@ -62,79 +60,79 @@ def query_consumer_offset(
     - A young queue, whose first message is still there and in memory: 0, as RocketMQ.
     - Otherwise not found; the client decides by its own setting.
     """
-    request = decode_fields(QueryConsumerOffset, command.fields)
+    request = call.request
     topic, queue_id = request.topic, request.queue_id
-    offset = broker.offsets.query(request.consumer_group, topic, queue_id)
+    offset = call.broker.offsets.query(request.consumer_group, topic, queue_id)
     if offset < 0:
         if request.set_zero_if_not_found is False:
-            return command.reply(
+            return call.reply(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, do not set to zero, maybe this group boot first",
                 fields={},
             )
-        start = first_offset(broker, topic, queue_id)
+        start = first_offset(call.broker, topic, queue_id)
         if start is None:
-            return command.reply(
+            return call.reply(
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
                 fields={},
             )
         offset = start
-    return command.reply(fields=encode_fields(OffsetReply(offset)))
+    return call.reply(fields=encode_fields(OffsetReply(offset)))
 
 
-def update_consumer_offset(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
     """Store what a group says of its progress; below zero says nothing.
 
     `broker/offsets/rules.py` says whose word counts: what is further already, or another one's, is
     answered as taken, with a remark; what lies beyond the end of the queue is refused.
     """
-    request = decode_fields(UpdateConsumerOffset, command.fields)
+    broker, request = call.broker, call.request
     group, topic = request.consumer_group, request.topic
     if group not in broker.groups:
-        return command.reply(
+        return call.reply(
             ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!", fields={}
         )
     if topic not in broker.topics:
-        return command.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", fields={})
+        return call.reply(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", fields={})
     missing = "QueueId" if request.queue_id is None else "Offset"
     if request.queue_id is None or request.commit_offset is None:
-        return command.reply(
+        return call.reply(
             ResponseCode.INVALID_PARAMETER, f"{missing} is null, topic is {topic}", fields={}
         )
     if broker.offsets.has_reset(group, topic, request.queue_id):
-        return command.reply(remark="Offset has been previously reset", fields={})
+        return call.reply(remark="Offset has been previously reset", fields={})
     queue_id, offset = request.queue_id, request.commit_offset
     manner = manner_of(
-        oneway=command.is_oneway,
-        member=broker.members.client_id(group, connection) is not None,
-        language=command.language,
+        oneway=call.command.is_oneway,
+        member=broker.members.client_id(group, call.connection) is not None,
+        language=call.command.language,
         only_up=bool(request.only_up),
     )
 
     def store() -> Command:
         before = broker.offsets.query(group, topic, queue_id)
-        ruling = broker.commit_offset(group, topic, queue_id, offset, connection, manner=manner)
+        ruling = broker.commit_offset(
+            group, topic, queue_id, offset, call.connection, manner=manner
+        )
         if ruling is not Ruling.TAKEN:
-            return _not_taken(command, ruling, before)
+            return _not_taken(call.command, ruling, before)
         if offset < before:
             broker.parking.went_back(group, topic, queue_id)
-        if not command.is_oneway:  # else nobody hears when it is safe; within a second it is
+        if not call.command.is_oneway:  # else nobody hears when it is safe; within a second it is
             broker.lease_journal.flush()
-        return command.reply(fields={})
+        return call.reply(fields={})
 
     ruling = broker.commit_offset(
-        group, topic, queue_id, offset, connection, manner=manner, look=True
+        group, topic, queue_id, offset, call.connection, manner=manner, look=True
     )
     if ruling is not Ruling.TAKEN:
-        return _not_taken(command, ruling, broker.offsets.query(group, topic, queue_id))
+        return _not_taken(call.command, ruling, broker.offsets.query(group, topic, queue_id))
     version = _goes_back_to(broker, group, topic, queue_id, offset)
     if version is not None:
         return answer_rested(broker, topic, group, version, store)
     answer = store()
-    if command.is_oneway or answer.remark or not broker.config.store.sync_flush:
+    if call.command.is_oneway or answer.remark or not broker.config.store.sync_flush:
         return answer
     return answer_settled(broker, answer)
 
@@ -153,9 +151,7 @@ def _not_taken(command: Command, ruling: Ruling, known: int) -> Command:
     return command.reply(remark=why.get(ruling), fields={})
 
 
-def _goes_back_to(
-    broker: BrokerLike, group: str, topic: str, queue_id: int, offset: int
-) -> int | None:
+def _goes_back_to(broker: Broker, group: str, topic: str, queue_id: int, offset: int) -> int | None:
     """Return the version that is past into which an offset leads back; None: it is progress."""
     if not 0 <= offset < broker.offsets.query(group, topic, queue_id):
         return None
@@ -163,7 +159,7 @@ def _goes_back_to(
 
 
 async def answer_rested(
-    broker: BrokerLike, topic: str, group: str, version: int, then: Callable[[], Command]
+    broker: Broker, topic: str, group: str, version: int, then: Callable[[], Command]
 ) -> Command:
     """Set offsets that lead into a version which is past, once the group gets nothing."""
     await broker.resizing.rewinding.rest(topic, group, version)
@@ -176,54 +172,52 @@ async def answer_rested(
     return answer
 
 
-async def answer_settled(broker: BrokerLike, answer: Command) -> Command:
+async def answer_settled(broker: Broker, answer: Command) -> Command:
     """Answer when what was written of offsets and owners is on disk."""
     await broker.lease_journal.settled()
     return answer
 
 
-def get_max_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_max_offset(call: Call[GetMaxOffset]) -> Command:
     """Answer the offset that the next message will get; 0 for an unknown queue."""
-    request = decode_fields(GetMaxOffset, command.fields)
-    queue = broker.store.find_queue(request.topic, request.queue_id)
+    queue = call.broker.store.find_queue(call.request.topic, call.request.queue_id)
     offset = 0 if queue is None else queue.visible_offset
-    return command.reply(fields=encode_fields(OffsetReply(offset)))
+    return call.reply(fields=encode_fields(OffsetReply(offset)))
 
 
-def get_min_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_min_offset(call: Call[GetMinOffset]) -> Command:
     """Answer the offset of the oldest message; 0 for an unknown queue."""
-    request = decode_fields(GetMinOffset, command.fields)
-    queue = broker.store.find_queue(request.topic, request.queue_id)
+    queue = call.broker.store.find_queue(call.request.topic, call.request.queue_id)
     offset = 0 if queue is None else queue.min_offset
-    return command.reply(fields=encode_fields(OffsetReply(offset)))
+    return call.reply(fields=encode_fields(OffsetReply(offset)))
 
 
-def search_offset(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def search_offset(call: Call[SearchOffset]) -> Command:
     """Answer the first offset stored at or after a time; with UPPER the last at or before it."""
-    request = decode_fields(SearchOffset, command.fields)
-    offset = broker.store.offset_by_time(
+    request = call.request
+    offset = call.broker.store.offset_by_time(
         request.topic,
         request.queue_id,
         request.timestamp_ms,
         "UPPER" if (request.boundary_type or "").upper() == "UPPER" else "LOWER",
     )
-    return command.reply(fields=encode_fields(OffsetReply(offset)))
+    return call.reply(fields=encode_fields(OffsetReply(offset)))
 
 
-def get_earliest(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_earliest(call: Call[GetEarliest]) -> Command:
     """Answer when the oldest message of a queue was stored; -1 if there is none."""
-    request = decode_fields(GetEarliest, command.fields)
-    stored_at_ms = broker.store.earliest_time(request.topic, request.queue_id)
-    return command.reply(fields=encode_fields(TimestampReply(stored_at_ms)))
+    stored_at_ms = call.broker.store.earliest_time(call.request.topic, call.request.queue_id)
+    return call.reply(fields=encode_fields(TimestampReply(stored_at_ms)))
 
 
 RATE_WINDOW_MS: Final = 60_000
 NOT_GIVEN: Final = -1
 
 
-def get_topic_stats(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_topic_stats(call: Call[GetTopicStats]) -> Command:
     """Answer what the queues of a topic hold, and how many messages a second came of late."""
-    topic = decode_fields(GetTopicStats, command.fields).topic
+    broker = call.broker
+    topic = call.request.topic
     config = broker.topics.get(topic)
     if config is None:
         raise TopicNotFound(f"topic[{topic}] not exist")
@@ -235,17 +229,15 @@ def get_topic_stats(broker: BrokerLike, connection: ServerConnection, command: C
         stats[_queue(broker, topic, queue_id)] = QueueStats(start, end, updated_at_ms)
         if updated_at_ms >= since_ms:
             recent += end - broker.store.offset_by_time(topic, queue_id, since_ms)
-    return command.reply(body=TopicStats(stats, recent * 1000 / RATE_WINDOW_MS).encode())
+    return call.reply(body=TopicStats(stats, recent * 1000 / RATE_WINDOW_MS).encode())
 
 
-def get_consume_stats(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_consume_stats(call: Call[GetConsumeStats]) -> Command:
     """Answer how far a group is on each queue. Its rate is not counted here and always 0."""
-    request = decode_fields(GetConsumeStats, command.fields)
-    group, offsets = request.consumer_group, broker.offsets
+    broker = call.broker
+    group, offsets = call.request.consumer_group, broker.offsets
     found = {}
-    for topic in _topics(broker, request):
+    for topic in _topics(broker, call.request):
         config = broker.topics.get(topic)
         for queue_id in range(0 if config is None else config.read_queues):
             committed = max(0, offsets.query(group, topic, queue_id))
@@ -256,10 +248,10 @@ def get_consume_stats(
                 max(committed, offsets.query_pull(group, topic, queue_id)),
                 max(0, done_at_ms),
             )
-    return command.reply(body=ConsumeStats(found).encode())
+    return call.reply(body=ConsumeStats(found).encode())
 
 
-def _topics(broker: BrokerLike, request: GetConsumeStats) -> list[str]:
+def _topics(broker: Broker, request: GetConsumeStats) -> list[str]:
     """Return the topics of a list as they are; others only if the group still wants them."""
     listed = [name for name in (request.topic_list or "").split(";") if name]
     if listed:
@@ -272,34 +264,28 @@ def _topics(broker: BrokerLike, request: GetConsumeStats) -> list[str]:
     return [name for name in found if name in online.subscriptions]
 
 
-def get_groups_of_topic(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_groups_of_topic(call: Call[GetGroupsOfTopic]) -> Command:
     """Answer the groups that subscribe to a topic or have offsets on it."""
-    topic = decode_fields(GetGroupsOfTopic, command.fields).topic
-    names = {*broker.members.subscribers(topic), *broker.offsets.groups_of(topic)}
-    return command.reply(body=encode_group_list(sorted(names)))
+    topic = call.request.topic
+    names = {*call.broker.members.subscribers(topic), *call.broker.offsets.groups_of(topic)}
+    return call.reply(body=encode_group_list(sorted(names)))
 
 
-def get_topics_of_group(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_topics_of_group(call: Call[GetTopicsOfGroup]) -> Command:
     """Answer the topics on which a group has offsets."""
-    group = decode_fields(GetTopicsOfGroup, command.fields).group
-    names = sorted(broker.offsets.topics_of(group))
-    return command.reply(body=encode_topic_list(names, broker.address))
+    group = call.request.group
+    names = sorted(call.broker.offsets.topics_of(group))
+    return call.reply(body=encode_topic_list(names, call.broker.address))
 
 
-def reset_offset(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def reset_offset(call: Call[ResetOffset]) -> Reply:
     """Set a group's offsets, online or not; answer what they are now.
 
     Under sync flush the answer waits for the disk: a power cut does not take back what was ordered.
     If the topic was resized behind the old or the new offset the group first rests
     (`broker/resizing/rules.py`).
     """
-    request = decode_fields(ResetOffset, command.fields)
+    broker, request = call.broker, call.request
     topic, group = request.topic, request.group
     config = broker.topics.get(topic)
     if config is None:
@@ -316,10 +302,10 @@ def reset_offset(
         notes.extend(_reset(broker, request, targets))
         logger.info(
             "offsets reset topic=%s group=%s queues=%s peer=%s",
-            topic, group, targets, connection.peer,
+            topic, group, targets, call.connection.peer,
         )  # fmt: skip
         decided = {_queue(broker, topic, queue_id): offset for queue_id, offset in targets.items()}
-        return command.reply(body=encode_queue_offsets(decided))
+        return call.reply(body=encode_queue_offsets(decided))
 
     version = broker.resizing.rewinding.version_touched(topic, group, targets)
     if version is not None:
@@ -339,7 +325,7 @@ async def _answer_noted(
 
 
 def _reset(
-    broker: BrokerLike, request: ResetOffset, targets: dict[int, int]
+    broker: Broker, request: ResetOffset, targets: dict[int, int]
 ) -> list[asyncio.Task[None]]:
     topic, group = request.topic, request.group
     broker.lock_service.reset(group, topic, targets)
@@ -356,7 +342,7 @@ def _reset(
     return notes
 
 
-def _targets(broker: BrokerLike, request: ResetOffset, config: TopicConfig) -> dict[int, int]:
+def _targets(broker: Broker, request: ResetOffset, config: TopicConfig) -> dict[int, int]:
     topic, queue_id = request.topic, request.queue_id
     count = broker.resizing.read_queues(config)
     if queue_id < 0:
@@ -376,11 +362,9 @@ def _targets(broker: BrokerLike, request: ResetOffset, config: TopicConfig) -> d
     return {queue_id: request.offset}
 
 
-def clone_offsets(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def clone_offsets(call: Call[CloneOffsets]) -> Reply:
     """Give a group the offsets of another, on one topic or all; unknown topics are left out."""
-    request = decode_fields(CloneOffsets, command.fields)
+    broker, request = call.broker, call.request
     source, target = request.source_group, request.target_group
     if broker.find_group(request.target_group) is None:
         raise GroupNotFound(f"Group {request.target_group} does not exist")
@@ -405,17 +389,17 @@ def clone_offsets(
             clone(topic)
     resting = {topic: version for topic, version in touched.items() if version is not None}
     if resting:
-        return _answer_noted(_clone_rested(broker, target, resting, clone, command), notes)
-    return _answer_noted(command.reply(), notes) if notes else command.reply()
+        return _answer_noted(_clone_rested(broker, target, resting, clone, call.command), notes)
+    return _answer_noted(call.reply(), notes) if notes else call.reply()
 
 
-def _touched(broker: BrokerLike, source: str, target: str, topic: str) -> int | None:
+def _touched(broker: Broker, source: str, target: str, topic: str) -> int | None:
     offsets = broker.offsets.queues(source, topic)
     return broker.resizing.rewinding.version_touched(topic, target, offsets)
 
 
 async def _clone_rested(
-    broker: BrokerLike,
+    broker: Broker,
     target: str,
     versions: dict[str, int],
     clone: Callable[[str], None],
@@ -432,17 +416,17 @@ async def _clone_rested(
     return command.reply()
 
 
-def _at_time(broker: BrokerLike, topic: str, queue_id: int, timestamp_ms: int) -> int:
+def _at_time(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> int:
     if timestamp_ms < 0:
         return _bounds(broker, topic, queue_id)[1]
     return broker.store.offset_by_time(topic, queue_id, timestamp_ms)
 
 
-def _bounds(broker: BrokerLike, topic: str, queue_id: int) -> tuple[int, int]:
+def _bounds(broker: Broker, topic: str, queue_id: int) -> tuple[int, int]:
     """Return the first offset of a queue and the one after its last."""
     queue = broker.store.find_queue(topic, queue_id)
     return (0, 0) if queue is None else (max(0, queue.min_offset), queue.visible_offset)
 
 
-def _queue(broker: BrokerLike, topic: str, queue_id: int) -> TopicQueue:
+def _queue(broker: Broker, topic: str, queue_id: int) -> TopicQueue:
     return TopicQueue(topic, broker.config.name, queue_id)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from inorder.broker.context import BrokerLike
+    from inorder.broker.broker import Broker
 
 
-def first_offset(broker: BrokerLike, topic: str, queue_id: int) -> int | None:
+def first_offset(broker: Broker, topic: str, queue_id: int) -> int | None:
     """Return where a group without an offset starts; None: where its own setting says."""
     config = broker.topics.get(topic)
     if config is None or not 0 <= queue_id < config.read_queues:

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.context import BrokerLike
 from inorder.broker.leases.rules import Owner
 from inorder.broker.parking.records import Cancelled, Redriven, Redriving
 from inorder.broker.parking.rules import ParkedKey, Place
 from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound
-from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.fields import encode_fields
 from inorder.wire.requests import parking as requests
 from inorder.wire.requests.parking import (
     KEY_CHARS_MAX,
@@ -38,30 +37,31 @@ from inorder.wire.requests.parking import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call
     from inorder.net.accepted import ServerConnection
     from inorder.wire.header import Command
 
 READ_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-async def park(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def park(call: Call[requests.Park]) -> Command:
     """Set messages of a queue aside; answered when that is safe."""
-    request = decode_fields(requests.Park, command.fields)
-    body = ParkBody.decode(command.body)
+    broker, request = call.broker, call.request
+    body = ParkBody.decode(call.command.body)
     place, parking = _place(request), broker.parking
     _check_group(broker, request.group)
     async with parking.alone(place):
-        _check_owner(broker, connection, place, request)
+        _check_owner(broker, call.connection, place, request)
         before = parking.table.version(*place)
         outcomes, remark = await parking.park(place, body.items)
         answer = ParkAnswer(outcomes, before, parking.table.version(*place), remark)
-    return command.reply(fields={}, body=answer.encode())
+    return call.reply(fields={}, body=answer.encode())
 
 
-async def keys(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def keys(call: Call[requests.ParkedKeys]) -> Command:
     """Say what the owner of a queue has to know of its parked keys."""
-    request = decode_fields(requests.ParkedKeys, command.fields)
-    place, parking = _place(request), broker.parking
+    place, parking = _place(call.request), call.broker.parking
     async with parking.alone(place):
         floor = parking.floor(place)
         queue = parking.table.places.get(place)
@@ -75,12 +75,12 @@ async def keys(broker: BrokerLike, connection: ServerConnection, command: Comman
         ]  # fmt: skip
         done = parking.table.done(place, floor)
         answer = QueueParking(parking.table.version(*place), owned, done)
-    return command.reply(fields={}, body=answer.encode())
+    return call.reply(fields={}, body=answer.encode())
 
 
-def list_(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def list_(call: Call[requests.ParkedList]) -> Command:
     """List parked keys for people."""
-    request = decode_fields(requests.ParkedList, command.fields)
+    broker, request = call.broker, call.request
     after = _cursor(request.after)
     entries = (
         (place, one)
@@ -98,7 +98,7 @@ def list_(broker: BrokerLike, connection: ServerConnection, command: Command) ->
         if request.group in ("", group)
     }
     page = ParkedPage([_entry(broker, *one) for one in found[:PAGE_MAX]], full, more)
-    return command.reply(fields={}, body=page.encode())
+    return call.reply(fields={}, body=page.encode())
 
 
 def _cursor(text: str) -> tuple[str, str, int, str]:
@@ -110,7 +110,7 @@ def _cursor(text: str) -> tuple[str, str, int, str]:
         raise InvalidParameter(f"after={text[:80]} is not the `next` of a page") from None
 
 
-def _entry(broker: BrokerLike, place: Place, one: ParkedKey) -> ParkedEntry:
+def _entry(broker: Broker, place: Place, one: ParkedKey) -> ParkedEntry:
     moved_to = None if broker.parking.reach.is_home(place, one) else one.moved_to
     return ParkedEntry(
         *place, one.key, len(one.messages), one.size_bytes, one.since_ms,
@@ -119,24 +119,24 @@ def _entry(broker: BrokerLike, place: Place, one: ParkedKey) -> ParkedEntry:
     )  # fmt: skip
 
 
-def read(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def read(call: Call[requests.ParkedRead]) -> Command:
     """Answer the records of a key's messages in order, as many as fit."""
-    request = decode_fields(requests.ParkedRead, command.fields)
+    request = call.request
     place = _place(request)
-    one = broker.parking.table.find(place, request.key)
-    records = broker.parking.records(
+    one = call.broker.parking.table.find(place, request.key)
+    records = call.broker.parking.records(
         place, request.key, request.after, max(1, request.max_messages), READ_BYTES_MAX,
         in_order=request.in_order,
     )  # fmt: skip
     reply = requests.ParkedReadReply(0 if one is None else len(one.messages))
-    return command.reply(fields=encode_fields(reply), body=b"".join(records))
+    return call.reply(fields=encode_fields(reply), body=b"".join(records))
 
 
-async def redrive(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def redrive(call: Call[requests.Redrive]) -> Command:
     """Note that keys are to be handled again, or not any more; their owners see it soon."""
-    request = decode_fields(requests.Redrive, command.fields)
+    broker, request = call.broker, call.request
     count = 0
-    for place, named in _by_queue(request.group, KeyList.decode(command.body).keys):
+    for place, named in _by_queue(request.group, KeyList.decode(call.command.body).keys):
         async with broker.parking.alone(place):
             notes: list[Redriving | Cancelled] = []
             for name in named:
@@ -150,17 +150,17 @@ async def redrive(broker: BrokerLike, connection: ServerConnection, command: Com
             if notes:
                 await broker.parking.note(request.group, *notes)
             count += len(notes)
-    return command.reply(fields=encode_fields(requests.RedriveReply(count)))
+    return call.reply(fields=encode_fields(requests.RedriveReply(count)))
 
 
-async def redriven(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def redriven(call: Call[requests.Redriven]) -> Command:
     """Note what became of messages in a redrive."""
-    request = decode_fields(requests.Redriven, command.fields)
-    body = RedrivenBody.decode(command.body)
-    place, parking = _place(request), broker.parking
+    request = call.request
+    body = RedrivenBody.decode(call.command.body)
+    place, parking = _place(request), call.broker.parking
     async with parking.alone(place):
         if not request.heir:
-            _check_owner(broker, connection, place, request)
+            _check_owner(call.broker, call.connection, place, request)
         before = parking.table.version(*place)
         await parking.redriven(
             place,
@@ -170,48 +170,52 @@ async def redriven(broker: BrokerLike, connection: ServerConnection, command: Co
             heir=request.heir and bool(request.instance),  # a job has none, and no epochs
         )
         reply = requests.RedrivenReply(before, parking.table.version(*place))
-    return command.reply(fields=encode_fields(reply))
+    return call.reply(fields=encode_fields(reply))
 
 
-async def unpark(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def unpark(call: Call[requests.Unpark]) -> Command:
     """Let a key go live if its list did not grow."""
-    request = decode_fields(requests.Unpark, command.fields)
-    place, parking = _place(request), broker.parking
+    request = call.request
+    place, parking = _place(request), call.broker.parking
     async with parking.alone(place):
         if not request.heir:
-            _check_owner(broker, connection, place, request)
+            _check_owner(call.broker, call.connection, place, request)
         before = parking.table.version(*place)
         why = await parking.unpark(place, _key(request.key), request.end, heir=request.heir)
         reply = requests.UnparkReply(not why, before, parking.table.version(*place), why)
-    return command.reply(fields=encode_fields(reply))
+    return call.reply(fields=encode_fields(reply))
 
 
-async def drop(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def drop(call: Call[requests.ParkedDrop]) -> Command:
     """Throw messages away by an operator's order."""
-    request = decode_fields(requests.ParkedDrop, command.fields)
+    request = call.request
     if not 0 < len(request.reason.strip()) <= REASON_CHARS_MAX:
         raise InvalidParameter(f"a drop needs a reason of 1 to {REASON_CHARS_MAX} characters")
     count = 0
-    for place, named in _by_queue(request.group, KeyList.decode(command.body).keys):
-        async with broker.parking.alone(place):
+    for place, named in _by_queue(request.group, KeyList.decode(call.command.body).keys):
+        async with call.broker.parking.alone(place):
             for name in named:
-                count += await broker.parking.drop(
-                    place, name.key, reason=request.reason, by=connection.peer, first=request.first
+                count += await call.broker.parking.drop(
+                    place,
+                    name.key,
+                    reason=request.reason,
+                    by=call.connection.peer,
+                    first=request.first,
                 )
-    return command.reply(fields=encode_fields(requests.ParkedDropReply(count)))
+    return call.reply(fields=encode_fields(requests.ParkedDropReply(count)))
 
 
-async def move(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def move(call: Call[requests.ParkMove]) -> Command:
     """Install parked keys that come with a resize of their topic; answered when it is on disk."""
-    request = decode_fields(requests.ParkMove, command.fields)
-    body = MoveBody.decode(command.body)
+    broker, request = call.broker, call.request
+    body = MoveBody.decode(call.command.body)
     if request.topic not in broker.topics:
         raise TopicNotFound(f"topic[{request.topic}] not exist")
     _check_group(broker, request.group)
     busy = await broker.parking.moves.come(request.group, request.topic, body.coming)
     await broker.housekeeping.flush_now()
     reply = requests.ParkMoveReply(len(body.coming) - busy, busy)
-    return command.reply(fields=encode_fields(reply))
+    return call.reply(fields=encode_fields(reply))
 
 
 def _place(
@@ -226,14 +230,14 @@ def _place(
     return Place(request.group, request.topic, request.queue_id)
 
 
-def _check_group(broker: BrokerLike, group: str) -> None:
+def _check_group(broker: Broker, group: str) -> None:
     """Refuse a group that is none: what it parks lies in a topic of its name."""
     if broker.find_group(group) is None:
         raise GroupNotFound(f"Group {group} does not exist")
 
 
 def _check_owner(
-    broker: BrokerLike,
+    broker: Broker,
     connection: ServerConnection,
     place: Place,
     request: requests.Park | requests.Redriven | requests.Unpark,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from inorder.broker.context import BrokerLike
 from inorder.errors import InvalidParameter, ProducerUnknown
 from inorder.logs import get_logger
 from inorder.ordering.sequence import expected
 from inorder.wire.extensions import PROTOCOL
-from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.fields import encode_fields
 from inorder.wire.requests.producers import (
     PRODUCER_ID_CHARS_MAX,
     NamedProducer,
@@ -26,7 +24,8 @@ from inorder.wire.requests.producers import (
 )
 
 if TYPE_CHECKING:
-    from inorder.net.accepted import ServerConnection
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call, Reply
     from inorder.wire.header import Command
 
 logger = get_logger(__name__)
@@ -34,22 +33,22 @@ logger = get_logger(__name__)
 NAMES_LISTED_MAX = 10_000
 
 
-def hello(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def hello(call: Call[ProducerHello]) -> Command:
     """Bind a producer to this connection; sends of it over older ones are refused from now on."""
-    request = decode_fields(ProducerHello, command.fields)
+    request = call.request
     _check_id(request.producer_id)
     if request.incarnation < 0:
         raise InvalidParameter(f"incarnation {request.incarnation} is below 0")
-    producer = broker.producers.hello(
+    producer = call.broker.producers.hello(
         request.producer_id,
         request.incarnation,
-        connection,
+        call.connection,
         named=request.named,
         memory=request.memory,
         protocol=request.protocol,
     )
-    reply = ProducerHelloReply(PROTOCOL, producer.highest, broker.producers.memory)
-    return command.reply(fields=encode_fields(reply))
+    reply = ProducerHelloReply(PROTOCOL, producer.highest, call.broker.producers.memory)
+    return call.reply(fields=encode_fields(reply))
 
 
 def _check_id(producer_id: str) -> None:
@@ -64,50 +63,48 @@ def _check_id(producer_id: str) -> None:
         )
 
 
-async def state(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def state(call: Call[ProducerState]) -> Command:
     """Say what is stored of a producer on a queue.
 
     What the present tick holds is waited for: it may be taken back.
     """
-    request = decode_fields(ProducerState, command.fields)
+    request = call.request
     place = (request.producer_id, request.topic, request.queue_id)
-    numbers = broker.producers.numbers(*place)
+    numbers = call.broker.producers.numbers(*place)
     while numbers is not None and numbers.last != numbers.settled_last:
         await asyncio.sleep(0)
-        numbers = broker.producers.numbers(*place)
+        numbers = call.broker.producers.numbers(*place)
     if numbers is None:
         reply = ProducerStateReply(False, 0, -1)
     else:
         named = numbers.producer.named
         reply = ProducerStateReply(True, expected(numbers.last, named=named), numbers.last)
-    return command.reply(fields=encode_fields(reply))
+    return call.reply(fields=encode_fields(reply))
 
 
-def drop(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Coroutine[Any, Any, Command]:
+def drop(call: Call[ProducerDrop]) -> Reply:
     """Forget a named producer; answered when no crash can bring it back."""
-    producer_id = decode_fields(ProducerDrop, command.fields).producer_id
-    queues = broker.producers.drop_name(producer_id)
+    producer_id = call.request.producer_id
+    queues = call.broker.producers.drop_name(producer_id)
     if queues is None:
         raise ProducerUnknown(f"there is no producer named {producer_id}")
-    logger.info("producer=%s dropped peer=%s", producer_id, connection.peer)
-    return _answer_saved(broker, command.reply(fields=encode_fields(ProducerDropReply(queues))))
+    logger.info("producer=%s dropped peer=%s", producer_id, call.connection.peer)
+    return _answer_saved(call.broker, call.reply(fields=encode_fields(ProducerDropReply(queues))))
 
 
-async def _answer_saved(broker: BrokerLike, answer: Command) -> Command:
+async def _answer_saved(broker: Broker, answer: Command) -> Command:
     await broker.producer_snapshot.save_now()
     return answer
 
 
-def list_names(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def list_names(call: Call[ProducerList]) -> Command:
     """Answer the named producers and what is stored of each, as JSON."""
-    prefix = decode_fields(ProducerList, command.fields).prefix
-    names = [name for name in broker.producers.names if name.startswith(prefix)]
+    prefix = call.request.prefix
+    names = [name for name in call.broker.producers.names if name.startswith(prefix)]
     listed = []
     for name in names[:NAMES_LISTED_MAX]:
-        producer = broker.producers.find(name)
+        producer = call.broker.producers.find(name)
         assert producer is not None, "it was listed a moment ago"
         last = {place: numbers.settled_last for place, numbers in sorted(producer.queues.items())}
         listed.append(NamedProducer(name, producer.connection is not None, last))
-    return command.reply(fields={}, body=encode_named_producers(listed, len(names)))
+    return call.reply(fields={}, body=encode_named_producers(listed, len(names)))

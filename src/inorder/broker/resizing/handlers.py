@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inorder.broker.context import BrokerLike
 from inorder.broker.resizing.rules import TERM_MAX, Plan, counts_of
 from inorder.broker.topics.handlers import check_topic
 from inorder.errors import InvalidParameter, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
-from inorder.wire.fields import decode_fields
 from inorder.wire.names import validate_group
 from inorder.wire.requests.resizing import (
     ResizeDecide,
@@ -26,35 +24,36 @@ from inorder.wire.requests.resizing import (
 )
 
 if TYPE_CHECKING:
-    from inorder.net.accepted import ServerConnection
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call
     from inorder.wire.header import Command
 
 logger = get_logger(__name__)
 
 
-async def decide(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def decide(call: Call[ResizeDecide]) -> Command:
     """Decide the next version of a topic, unless somebody else did."""
-    request = decode_fields(ResizeDecide, command.fields)
+    request = call.request
     plan = Plan(request.plan_id, request.version, request.map, without=_names(request.without))
-    view = await broker.resizing.decide(request.topic, plan)
+    view = await call.broker.resizing.decide(request.topic, plan)
     logger.info(
         "resize decided topic=%s plan=%s version=%d peer=%s map: %s",
-        request.topic, plan.id, plan.version, connection.peer, plan.map,
+        request.topic, plan.id, plan.version, call.connection.peer, plan.map,
     )  # fmt: skip
-    return _answer(command, view)
+    return _answer(call.command, view)
 
 
-async def stop(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def stop(call: Call[ResizeStop]) -> Command:
     """Close the present version of a topic and answer where it ended."""
-    request = decode_fields(ResizeStop, command.fields)
+    request = call.request
     plan = Plan(
         request.plan_id, request.version, request.map, request.base, _names(request.without)
     )
-    making = _topic_to_make(broker, request)
-    return _answer(command, await broker.resizing.stop(request.topic, plan, making))
+    making = _topic_to_make(call.broker, request)
+    return _answer(call.command, await call.broker.resizing.stop(request.topic, plan, making))
 
 
-def _topic_to_make(broker: BrokerLike, request: ResizeStop) -> TopicConfig | None:
+def _topic_to_make(broker: Broker, request: ResizeStop) -> TopicConfig | None:
     """Return the topic that a first map is for; None if it had queues here before."""
     if request.base and broker.config.name in counts_of(request.base):
         return None
@@ -74,68 +73,69 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-async def open_next(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def open_next(call: Call[ResizeOpen]) -> Command:
     """Begin the next version of a topic."""
-    request = decode_fields(ResizeOpen, command.fields)
-    view = await broker.resizing.open(
+    request = call.request
+    view = await call.broker.resizing.open(
         request.topic, request.plan_id, request.version, empty=request.empty
     )
-    return _answer(command, view)
+    return _answer(call.command, view)
 
 
-async def go(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def go(call: Call[ResizeGo]) -> Command:
     """Let the next version of a topic be begun by all its brokers."""
-    request = decode_fields(ResizeGo, command.fields)
-    view = await broker.resizing.go(request.topic, request.plan_id, request.version)
-    return _answer(command, view)
+    request = call.request
+    view = await call.broker.resizing.go(request.topic, request.plan_id, request.version)
+    return _answer(call.command, view)
 
 
-async def withdraw(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def withdraw(call: Call[ResizeWithdraw]) -> Command:
     """Take the plan of a resize back."""
-    request = decode_fields(ResizeWithdraw, command.fields)
-    return _answer(command, await broker.resizing.withdraw(request.topic, request.plan_id))
+    return _answer(
+        call.command, await call.broker.resizing.withdraw(call.request.topic, call.request.plan_id)
+    )
 
 
-async def status(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def status(call: Call[ResizeStatus]) -> Command:
     """Answer what is known of a topic's versions, also of one that is not there.
 
     How far a group is, is on disk before it is answered: others let the group go on by it.
     """
-    request = decode_fields(ResizeStatus, command.fields)
+    broker, request = call.broker, call.request
     if request.group:
         _check_name(request.group)
         broker.resizing.heed(request.topic, request.group)
     view = broker.resizing.view(request.topic, request.group)
     if request.group:
         await broker.housekeeping.save_offsets_now()
-    return _answer(command, view)
+    return _answer(call.command, view)
 
 
-async def release(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def release(call: Call[ResizeRelease]) -> Command:
     """Let a group read a version of a topic."""
-    request = decode_fields(ResizeRelease, command.fields)
+    request = call.request
     _check_name(request.group)
-    await broker.resizing.release(
+    await call.broker.resizing.release(
         request.topic, request.group, request.version, force=request.force, term=request.term
     )
-    return command.reply()
+    return call.reply()
 
 
-async def rewind(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+async def rewind(call: Call[ResizeRewind]) -> Command:
     """Let a group rest that was set back, or read on: another broker asks."""
-    request = decode_fields(ResizeRewind, command.fields)
+    request = call.request
     _check_name(request.group)
-    unmapped = any(not one.version for one in broker.resizing.view(request.topic).past)
+    unmapped = any(not one.version for one in call.broker.resizing.view(request.topic).past)
     if not 0 < request.term <= TERM_MAX or request.version < (0 if unmapped else 1):
         raise InvalidParameter(
             f"a group is not set back to version {request.version} for the {request.term}th time"
         )
-    rewinding = broker.resizing.rewinding
+    rewinding = call.broker.resizing.rewinding
     if request.over:
         await rewinding.go_on(request.topic, request.group, request.term)
     else:
         await rewinding.rest(request.topic, request.group, request.version, request.term)
-    return command.reply()
+    return call.reply()
 
 
 def _check_name(group: str) -> None:

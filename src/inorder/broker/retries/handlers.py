@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.context import BrokerLike
 from inorder.broker.groups.rules import RETRY_QUEUES_MAX, UNIT_SUBSCRIBED
 from inorder.broker.retries.rules import DEAD_LETTER_QUEUES, send_back
 from inorder.broker.sends.rules import FAQ
 from inorder.errors import GroupNotFound, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import PERM_WRITE
-from inorder.wire.fields import decode_fields
 from inorder.wire.names import DEAD_LETTER_PREFIX, retry_topic
 from inorder.wire.record import decode
 from inorder.wire.requests.connections import SendBack
 
 if TYPE_CHECKING:
-    from inorder.net.accepted import ServerConnection
-    from inorder.wire.header import Command
+    from inorder.broker.router import Call, Reply
 
 logger = get_logger(__name__)
 
@@ -29,18 +26,16 @@ VERSION_WITH_MAX: Final = 121
 """Clients from here on (3.4.9) say themselves how often they try."""
 
 
-def consumer_send_back(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | None:
+def consumer_send_back(call: Call[SendBack]) -> Reply:
     """Store a message once more for its group; answered when that is safe."""
-    request = decode_fields(SendBack, command.fields)
+    broker, request = call.broker, call.request
     group = broker.find_group(request.group)
     if group is None:
         raise GroupNotFound(f"subscription group not exist, {request.group} {FAQ}")
     if not broker.config.perm & PERM_WRITE:
         raise NoPermission(f"the broker[{broker.address}] sending message is forbidden")
     if group.retry_queues <= 0:
-        return command.reply()  # the group wants no second try
+        return call.reply()  # the group wants no second try
     queues = min(group.retry_queues, RETRY_QUEUES_MAX)
     flag = UNIT_SUBSCRIBED if request.unit_mode else 0
     topic = broker.ensure_topic(retry_topic(group.name), queues=queues, sys_flag=flag)
@@ -50,7 +45,7 @@ def consumer_send_back(
     if found is None:
         raise SystemError_(f"look message by offset failed, {request.position}")
     attempts_max = group.retry_max_times
-    if command.version >= VERSION_WITH_MAX and request.redeliveries_max is not None:
+    if call.command.version >= VERSION_WITH_MAX and request.redeliveries_max is not None:
         attempts_max = request.redeliveries_max
     back = send_back(
         decode(found),
@@ -68,7 +63,7 @@ def consumer_send_back(
             group.name, request.origin_topic, request.position, back.record.redeliveries,
         )  # fmt: skip
     broker.append(
-        back.record, queue_id, level=back.level, connection=connection,
-        answer=command.reply(), oneway=command.is_oneway,
+        back.record, queue_id, level=back.level, connection=call.connection,
+        answer=call.reply(), oneway=call.command.is_oneway,
     )  # fmt: skip
     return None

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from inorder.broker.context import BrokerLike
 from inorder.broker.topics.rules import parse_changes
 from inorder.errors import InvalidParameter, SystemError_
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
 from inorder.ordering import keymap
 from inorder.wire.codes import ResponseCode
-from inorder.wire.fields import decode_fields
 from inorder.wire.names import RETRY_PREFIX, validate_topic
 from inorder.wire.requests.nameserver import encode_topic_list
 from inorder.wire.requests.topics import (
@@ -25,7 +23,8 @@ from inorder.wire.requests.topics import (
 )
 
 if TYPE_CHECKING:
-    from inorder.net.accepted import ServerConnection
+    from inorder.broker.broker import Broker
+    from inorder.broker.router import Call, Reply
     from inorder.wire.header import Command
 
 logger = get_logger(__name__)
@@ -37,11 +36,9 @@ NOTHING_SET = "not set any response code"
 """The remark with which RocketMQ's broker says that it made a topic."""
 
 
-def create_topic(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Coroutine[Any, Any, Command]:
+def create_topic(call: Call[CreateTopic]) -> Reply:
     """Create or change a topic; registered with the name servers when answered."""
-    request = decode_fields(CreateTopic, command.fields)
+    broker, request = call.broker, call.request
     config = TopicConfig(
         request.topic,
         read_queues=request.read_queues,
@@ -55,24 +52,23 @@ def create_topic(
     check_topic(broker, config)
     _check_map(broker, config, changes)
     _apply(broker, [broker.topics.altered(config, changes)])
-    logger.info("topic=%s created or changed peer=%s", request.topic, connection.peer)
-    return _answer_registered(broker, command.reply(remark=NOTHING_SET))
+    logger.info("topic=%s created or changed peer=%s", request.topic, call.connection.peer)
+    return _answer_registered(broker, call.reply(remark=NOTHING_SET))
 
 
-def create_topic_list(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Coroutine[Any, Any, Command]:
+def create_topic_list(call: Call[None]) -> Reply:
     """Create or change several topics, all or none."""
-    configs = decode_topic_configs(command.body)
+    broker = call.broker
+    configs = decode_topic_configs(call.command.body)
     for config in configs:
         check_topic(broker, config)
         _check_map(broker, config, config.attributes)
     _apply(broker, [broker.topics.altered(config, config.attributes) for config in configs])
-    logger.info("topics=%d created or changed peer=%s", len(configs), connection.peer)
-    return _answer_registered(broker, command.reply(remark=NOTHING_SET))
+    logger.info("topics=%d created or changed peer=%s", len(configs), call.connection.peer)
+    return _answer_registered(broker, call.reply(remark=NOTHING_SET))
 
 
-def check_topic(broker: BrokerLike, config: TopicConfig) -> None:
+def check_topic(broker: Broker, config: TopicConfig) -> None:
     """Refuse a topic that cannot be."""
     invalid = validate_topic(config.name)
     if invalid is not None:
@@ -91,7 +87,7 @@ def check_topic(broker: BrokerLike, config: TopicConfig) -> None:
         raise InvalidParameter("MIXED message type is not supported.")
 
 
-def _check_map(broker: BrokerLike, config: TopicConfig, changes: Mapping[str, str]) -> None:
+def _check_map(broker: Broker, config: TopicConfig, changes: Mapping[str, str]) -> None:
     """Keep map and queues of a mapped topic: with others keys would go elsewhere.
 
     A topic gets its first map by this request, of a version that its name never had.
@@ -122,12 +118,12 @@ def _check_map(broker: BrokerLike, config: TopicConfig, changes: Mapping[str, st
             )
 
 
-def _check_not_system(broker: BrokerLike, name: str) -> None:
+def _check_not_system(broker: Broker, name: str) -> None:
     if broker.topics.is_system(name):
         raise InvalidParameter(f"The topic[{name}] is conflict with system topic.")
 
 
-def _apply(broker: BrokerLike, configs: list[TopicConfig]) -> None:
+def _apply(broker: Broker, configs: list[TopicConfig]) -> None:
     changed = [config for config in configs if broker.topics.get(config.name) != config]
     for config in changed:
         broker.topics.put(config, broker.clock.now_ms())
@@ -137,16 +133,15 @@ def _apply(broker: BrokerLike, configs: list[TopicConfig]) -> None:
         broker.registration.topic_changed(config)
 
 
-async def _answer_registered(broker: BrokerLike, answer: Command) -> Command:
+async def _answer_registered(broker: Broker, answer: Command) -> Command:
     await broker.registration.register_now()
     return answer
 
 
-def delete_topic(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command | Coroutine[Any, Any, Command]:
+def delete_topic(call: Call[DeleteTopic]) -> Reply:
     """Delete a topic with its queues and offsets; name servers forget it by their own request."""
-    name = decode_fields(DeleteTopic, command.fields).topic
+    broker = call.broker
+    name = call.request.topic
     if not name.strip():
         raise InvalidParameter("The specified topic is blank.")
     _check_not_system(broker, name)
@@ -167,14 +162,14 @@ def delete_topic(
             dropped = True
         if known:
             broker.topic_gone(topic)
-    logger.info("topic=%s deleted peer=%s", name, connection.peer)
+    logger.info("topic=%s deleted peer=%s", name, call.connection.peer)
     if dropped or numbered or version:
-        return _reply_when_durable(broker, name, version, command, numbered=numbered > 0)
-    return command.reply()
+        return _reply_when_durable(broker, name, version, call.command, numbered=numbered > 0)
+    return call.reply()
 
 
 async def _reply_when_durable(
-    broker: BrokerLike, topic: str, version: int, command: Command, *, numbered: bool
+    broker: Broker, topic: str, version: int, command: Command, *, numbered: bool
 ) -> Command:
     """Answer when no power cut can bring back what was deleted, or have its versions used again."""
     await broker.resizing.delete(topic, version)
@@ -184,27 +179,23 @@ async def _reply_when_durable(
     return command.reply()
 
 
-def get_all_topics(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_all_topics(call: Call[None]) -> Command:
     """Answer all topics; the paging that newer clients ask for is optional and not used."""
     table = TopicTable(
-        broker.topics.data_version, {config.name: config for config in broker.topics}
+        call.broker.topics.data_version, {config.name: config for config in call.broker.topics}
     )
-    return command.reply(fields={}, body=table.encode())
+    return call.reply(fields={}, body=table.encode())
 
 
-def get_topic(broker: BrokerLike, connection: ServerConnection, command: Command) -> Command:
+def get_topic(call: Call[GetTopicConfig]) -> Command:
     """Answer one topic."""
-    name = decode_fields(GetTopicConfig, command.fields).topic
-    config = broker.topics.get(name)
+    name = call.request.topic
+    config = call.broker.topics.get(name)
     if config is None:
-        return command.reply(
-            ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
-        )
-    return command.reply(body=encode_topic_config(config))
+        return call.reply(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+    return call.reply(body=encode_topic_config(config))
 
 
-def get_system_topics(
-    broker: BrokerLike, connection: ServerConnection, command: Command
-) -> Command:
+def get_system_topics(call: Call[None]) -> Command:
     """Answer the names that belong to the system."""
-    return command.reply(body=encode_topic_list(broker.topics.system_names()))
+    return call.reply(body=encode_topic_list(call.broker.topics.system_names()))

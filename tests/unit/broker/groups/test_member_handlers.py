@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.router import HANDLERS
+from inorder.broker.router import invoke
 from inorder.errors import SystemError_
 from inorder.model import Subscription, TopicConfig, TopicQueue
 from inorder.wire.header import Command
@@ -50,7 +50,7 @@ def test_a_client_is_told_of_itself_after_its_answer(broker: Any, connect: Any) 
     broker.notified.clear()
     both = tuple(ConsumerData(group) for group in ("g", "new"))
     command = Command.request(34, {}, ClientHeartbeat("c2", both).encode(), request_id=7)
-    waiting = HANDLERS[34](broker, connection, command)
+    waiting = invoke(broker, connection, command)
     assert broker.notified == [("g", [other])]
     assert inspect.iscoroutine(waiting)
     assert asyncio.run(waiting).code == 0
