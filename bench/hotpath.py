@@ -94,7 +94,9 @@ def rig(folder: Path) -> tuple[Any, FastSends, ProducerTable[Any]]:
     broker: Any = SimpleNamespace(
         store=store, clock=clock, config=config, store_host=pack_host("127.0.0.1", 10911),
         unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
-        resizing=SimpleNamespace(places=SimpleNamespace(send_version=lambda _: "")),
+        resizing=SimpleNamespace(
+            places=SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
+        ),
     )  # fmt: skip
     store.companions.append(broker.producers)
     hot = FastSends(broker)

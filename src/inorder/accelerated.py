@@ -13,7 +13,7 @@ from typing import Final
 
 from inorder.errors import ConfigError
 
-INTERFACE: Final = 2
+INTERFACE: Final = 3
 """What this source expects of the module: `native.INTERFACE`."""
 SWITCH: Final = "INORDER_PURE"
 

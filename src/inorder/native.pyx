@@ -13,7 +13,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
-INTERFACE = 2
+INTERFACE = 3
 """Goes up with every change of what this module offers; `inorder/accelerated.py` compares it."""
 
 cdef enum:
@@ -203,7 +203,7 @@ cdef class Held:
             PyBuffer_Release(&self.view)
 
 
-# -- large batches: broker/sends/bulk.py -----------------------------------------------------------------
+# -- batches: broker/sends/service.py ------------------------------------------------------------------
 
 cdef struct Item:
     int32_t flag
@@ -237,6 +237,38 @@ cdef Py_ssize_t count_sized(const uint8_t* data, Py_ssize_t end, uint32_t least)
             return -1
         at += size
         count += 1
+    return count
+
+
+cdef struct Keys:
+    const uint8_t* unique
+    Py_ssize_t unique_size
+    const uint8_t* words
+    Py_ssize_t words_size
+
+
+cdef inline Py_ssize_t keys_max(Py_ssize_t words_size) noexcept nogil:
+    """Return how many keys a record with this many bytes of KEYS can have."""
+    return 1 + (words_size + 1) // 2
+
+
+cdef Py_ssize_t hash_keys(uint32_t prefix, const Keys* keys, uint32_t* out) noexcept nogil:
+    """Hash the message id and the words of KEYS, all ASCII; return how many there are."""
+    cdef const uint8_t* word = keys.words
+    cdef const uint8_t* end = word + keys.words_size
+    cdef const uint8_t* stop
+    cdef Py_ssize_t count = 0
+    if keys.unique_size:
+        out[count] = absolute(hash_on(prefix, keys.unique, keys.unique_size))
+        count += 1
+    while word < end:
+        stop = <const uint8_t*>memchr(word, c" ", end - word)
+        if stop == NULL:
+            stop = end
+        if stop > word:
+            out[count] = absolute(hash_on(prefix, word, stop - word))
+            count += 1
+        word = stop + 1
     return count
 
 
@@ -386,32 +418,26 @@ cdef class Batch:
     def key_rows(self, uint32_t prefix):
         """Return hashes and positions of the index keys of the packed records: i32, i64."""
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self.body)
-        cdef Py_ssize_t index, at, end, stop
+        cdef Py_ssize_t index
         cdef Py_ssize_t most = 0
+        cdef Py_ssize_t count = 0
         cdef Item* item
         for index in range(self.count):
-            most += 1 + (self.items[index].words_size + 1) // 2
+            most += keys_max(self.items[index].words_size)
         cdef bytearray hashes = bytearray(most * sizeof(int32_t))
         cdef bytearray places = bytearray(most * sizeof(int64_t))
         cdef uint32_t* hash_out = <uint32_t*>PyByteArray_AS_STRING(hashes)
         cdef int64_t* place_out = <int64_t*>PyByteArray_AS_STRING(places)
-        cdef Py_ssize_t count = 0
+        cdef Keys keys
+        cdef Py_ssize_t until
         for index in range(self.count):
             item = &self.items[index]
-            if item.unique_size:
-                hash_out[count] = absolute(hash_on(prefix, data + item.unique_at, item.unique_size))
+            keys.unique, keys.unique_size = data + item.unique_at, item.unique_size
+            keys.words, keys.words_size = data + item.words_at, item.words_size
+            until = count + hash_keys(prefix, &keys, hash_out + count)
+            while count < until:
                 place_out[count] = item.position
                 count += 1
-            at, end = item.words_at, item.words_at + item.words_size
-            while at < end:
-                stop = at
-                while stop < end and data[stop] != c" ":
-                    stop += 1
-                if stop > at:
-                    hash_out[count] = absolute(hash_on(prefix, data + at, stop - at))
-                    place_out[count] = item.position
-                    count += 1
-                at = stop + 1
         return bytes(hashes[: count * sizeof(int32_t)]), bytes(places[: count * sizeof(int64_t)])
 
 
@@ -430,7 +456,8 @@ cdef bint read_item(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Item* it
         return False
     if properties and data[end - 1] == 0:
         return False
-    item.unique_size = item.words_size = item.words_at = item.producer_size = 0
+    item.unique_at = item.words_at = 0
+    item.unique_size = item.words_size = item.producer_size = 0
     item.has_number = item.has_before = False
     item.tag_hash = 0
     return read_properties(data, item.body_end + 2, end, item)
@@ -508,21 +535,99 @@ cdef bint read_properties(
 
 
 def split(bytes body not None, Py_ssize_t size_max):
-    """Return the messages of a batch, None if it is not plain: `bulk.split` and `numbers_of`."""
+    """Return the messages of a batch, None if it is not plain: `split_batch` and `items_in_turn`."""
     if PyBytes_GET_SIZE(body) > min(size_max, 0x7FFFFFFF):
         return None
     cdef Batch batch = Batch.__new__(Batch)
     return batch if batch.read(body) else None
 
 
-# -- the key index: store/slotarray.py -------------------------------------------------------------
+# -- the key index: store/keyindex.py, store/slotarray.py --------------------------------------------
+
+cdef void find_keys(const uint8_t* at, Py_ssize_t size, Keys* keys) noexcept nogil:
+    """Find UNIQ_KEY and KEYS in properties as `properties.get` does: the last filled one counts."""
+    cdef const uint8_t* end = at + size
+    cdef const uint8_t* stop
+    keys.unique = keys.words = at
+    keys.unique_size = keys.words_size = 0
+    while at < end:
+        stop = <const uint8_t*>memchr(at, 2, end - at)
+        if stop == NULL:
+            stop = end
+        if stop - at > 9 and memcmp(at, b"UNIQ_KEY\x01", 9) == 0:
+            keys.unique, keys.unique_size = at + 9, stop - at - 9
+        elif stop - at > 5 and memcmp(at, b"KEYS\x01", 5) == 0:
+            keys.words, keys.words_size = at + 5, stop - at - 5
+        at = stop + 1
+
+
+def key_rows(list noted not None, prefix_of, hash_slowly):
+    """Return hashes (i32), positions (i64) and store times (i64) of the index keys of records.
+
+    `noted` holds (topic, properties, position, store time) of each record. `prefix_of(topic)` is
+    the unsigned hash of the topic's part. `hash_slowly(topic, properties)` returns the hashes of a
+    record whose keys are not ASCII.
+    """
+    cdef tuple records = tuple(noted)  # `found` points into their properties
+    cdef Py_ssize_t amount = len(records)
+    cdef Py_ssize_t index
+    cdef Py_ssize_t most = 0
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t until
+    cdef bytes room = PyBytes_FromStringAndSize(NULL, amount * sizeof(Keys))
+    cdef Keys* found = <Keys*>PyBytes_AS_STRING(room)
+    cdef Keys* keys
+    cdef dict slow = {}
+    cdef bytes properties
+    for index in range(amount):
+        properties = records[index][1]
+        keys = &found[index]
+        find_keys(
+            <const uint8_t*>PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties), keys
+        )
+        if is_ascii(keys.unique, keys.unique_size) and is_ascii(keys.words, keys.words_size):
+            most += keys_max(keys.words_size)
+        else:
+            slow[index] = hash_slowly(records[index][0], properties)
+            most += len(slow[index])
+    cdef bytearray hashes = bytearray(most * sizeof(int32_t))
+    cdef bytearray places = bytearray(most * sizeof(int64_t))
+    cdef bytearray times = bytearray(most * sizeof(int64_t))
+    cdef uint32_t* hash_out = <uint32_t*>PyByteArray_AS_STRING(hashes)
+    cdef int64_t* place_out = <int64_t*>PyByteArray_AS_STRING(places)
+    cdef int64_t* time_out = <int64_t*>PyByteArray_AS_STRING(times)
+    cdef object topic = None
+    cdef uint32_t prefix = 0
+    cdef int64_t position, time_ms
+    for index in range(amount):
+        record = records[index]
+        position, time_ms = record[2], record[3]
+        if slow and index in slow:
+            until = count
+            for one in slow[index]:
+                hash_out[until] = one
+                until += 1
+        else:
+            if record[0] is not topic:
+                topic = record[0]
+                prefix = prefix_of(topic)
+            until = count + hash_keys(prefix, &found[index], hash_out + count)
+        while count < until:
+            place_out[count], time_out[count] = position, time_ms
+            count += 1
+    return (
+        bytes(hashes[: count * sizeof(int32_t)]), bytes(places[: count * sizeof(int64_t)]),
+        bytes(times[: count * sizeof(int64_t)]),
+    )
+
 
 def chain(
-    values, bytes hashes not None, bytes places not None, bytes seconds not None, int32_t first
+    values, bytes hashes not None, bytes places not None, bytes times not None, int64_t begin_ms,
+    int32_t first,
 ):
     """Make index entries `first`, `first + 1`, ... of keys; `values` is left as it was.
 
-    Returns the entries, how many slots had none before, and the slot of each.
+    `times` are store times. Returns the entries, how many slots were empty, and the slot of each.
     """
     cdef Held held = Held(values, True)
     cdef int32_t* slots = <int32_t*>held.view.buf
@@ -530,25 +635,27 @@ def chain(
     cdef Py_ssize_t count = PyBytes_GET_SIZE(hashes) // sizeof(int32_t)
     if (
         slot_count == 0 or PyBytes_GET_SIZE(places) // <Py_ssize_t>sizeof(int64_t) != count
-        or PyBytes_GET_SIZE(seconds) // <Py_ssize_t>sizeof(int32_t) != count
+        or PyBytes_GET_SIZE(times) // <Py_ssize_t>sizeof(int64_t) != count
     ):
         raise ValueError("there are slots, and a place and a time for each hash")
     cdef const uint32_t* hash_in = <const uint32_t*>PyBytes_AS_STRING(hashes)
     cdef const int64_t* place_in = <const int64_t*>PyBytes_AS_STRING(places)
-    cdef const uint32_t* second_in = <const uint32_t*>PyBytes_AS_STRING(seconds)
+    cdef const int64_t* time_in = <const int64_t*>PyBytes_AS_STRING(times)
     cdef bytes made = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES)
     cdef bytes chosen = PyBytes_FromStringAndSize(NULL, count * sizeof(int32_t))
     cdef uint8_t* entry = <uint8_t*>PyBytes_AS_STRING(made)
     cdef int32_t* slot_out = <int32_t*>PyBytes_AS_STRING(chosen)
     cdef Py_ssize_t index
     cdef int32_t slot
+    cdef int64_t seconds
     cdef Py_ssize_t used = 0
     for index in range(count):
         slot = <int32_t>(hash_in[index] % slot_count)
         slot_out[index] = slot
+        seconds = (time_in[index] - begin_ms) // 1000 if time_in[index] > begin_ms else 0
         put32(entry, hash_in[index])
         put64(entry + 4, <uint64_t>place_in[index])
-        put32(entry + 12, second_in[index])
+        put32(entry + 12, <uint32_t>min(seconds, <int64_t>0x7FFFFFFF))
         put32(entry + 16, <uint32_t>slots[slot])
         used += slots[slot] == 0
         slots[slot] = first + <int32_t>index
@@ -560,17 +667,35 @@ def chain(
     return made, used, chosen
 
 
-def enter(values, bytes chosen not None, int32_t first):
-    """Let slots point at the entries that `chain` made."""
+def enter(values, bytes chosen not None, int32_t first, int32_t region_slots):
+    """Let slots point at the entries that `chain` made; return the regions that changed."""
     cdef Held held = Held(values, True)
     cdef int32_t* slots = <int32_t*>held.view.buf
     cdef Py_ssize_t slot_count = held.view.len // sizeof(int32_t)
     cdef const int32_t* slot_in = <const int32_t*>PyBytes_AS_STRING(chosen)
     cdef Py_ssize_t index
+    if region_slots < 1:
+        raise ValueError("a region has a slot at least")
+    cdef bytearray changed = bytearray(slot_count // region_slots + 1)
+    cdef uint8_t* is_changed = <uint8_t*>PyByteArray_AS_STRING(changed)
     for index in range(PyBytes_GET_SIZE(chosen) // sizeof(int32_t)):
         if slot_in[index] < 0 or slot_in[index] >= slot_count:
             raise ValueError("there is no such slot")
         slots[slot_in[index]] = first + <int32_t>index
+        is_changed[slot_in[index] // region_slots] = 1
+    return [index for index in range(len(changed)) if is_changed[index]]
+
+
+def slots_outside(values, int32_t count):
+    """Return the slots that point at no entry below `count`."""
+    cdef Held held = Held(values)
+    cdef const int32_t* slots = <const int32_t*>held.view.buf
+    cdef Py_ssize_t index
+    cdef list found = []
+    for index in range(held.view.len // <Py_ssize_t>sizeof(int32_t)):
+        if slots[index] < 0 or slots[index] >= count:
+            found.append(index)
+    return found
 
 
 # -- pull answers: spark/source/columns.py ----------------------------------------------------------------

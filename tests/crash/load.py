@@ -37,7 +37,7 @@ KEYS = 12
 BATCH_RATIO = 0.15
 LARGE_BATCH_RATIO = 0.05
 LARGE_BATCH_MORE = (130, 300)
-"""So many are taken column by column (`broker/sends/bulk.py`)."""
+"""Messages of a large batch, as the Spark sink sends them."""
 TIMEOUT_MS = 30_000
 SLOW_S = 0.005
 LOSS = frozenset((Kind.LOST, Kind.OFFSET_CONFLICT))

@@ -98,8 +98,7 @@ def all_seeds() -> dict[str, list[bytes]]:
         if text := command.fields.get("subscription"):
             seeds["subscription"].append(text.encode())
     _by_hand(seeds)
-    for name in ("large_batch", "compiled_batch"):
-        seeds[name] += [targets.numbered(number) for number in (0, 63, 64, 65)]
+    seeds["compiled_batch"] += [targets.numbered(number) for number in (0, 63, 64, 65)]
     return {name: _distinct(found) for name, found in seeds.items()}
 
 
@@ -113,7 +112,6 @@ def _request(
     if code == RequestCode.SEND_BATCH_MESSAGE and body:
         seeds["batch"].append(body)
         seeds["batch_short_cut"].append(body)
-        seeds["large_batch"].append(body)
         seeds["compiled_batch"].append(body)
     if code in BODY_OF_REQUEST and body:
         seeds["json_bodies"].append(bytes((BODY_OF_REQUEST[RequestCode(code)],)) + body)

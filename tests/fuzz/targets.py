@@ -27,7 +27,6 @@ from inorder.broker.producers.records import decode as decode_producers
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.pulls import service as pull_service
 from inorder.broker.resizing.rules import Resizes
-from inorder.broker.sends import bulk
 from inorder.broker.sends import service as send_service
 from inorder.broker.sends.rules import is_special, split_batch
 from inorder.broker.topics import rules as topic_rules
@@ -308,23 +307,6 @@ def numbered(index: int) -> bytes:
 
 _BEFORE = b"".join(map(numbered, range(64)))
 _AFTER = b"".join(map(numbered, range(65, 129)))
-
-
-@target()
-def large_batch(data: bytes) -> None:
-    """A message among many others: taken column by column it is what it is taken by itself."""
-    whole = _BEFORE + data + _AFTER
-    found = bulk.split(whole, 1 << 22)
-    if found is None:
-        return
-    items = decode_batch(whole)
-    places = zip(found.body_at.tolist(), found.body_end.tolist(), strict=True)
-    same([whole[start:end] for start, end in places], [item.body for item in items])
-    same(found.flags.tolist(), [item.flag for item in items])
-    same(found.properties, [item.properties for item in items])
-    numbers = bulk.aligned_numbers(whole, found)
-    if numbers is not None:
-        same(numbers, bulk.numbers_of(found.properties))
 
 
 @target()

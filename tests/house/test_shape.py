@@ -31,7 +31,6 @@ NOUNS = {
     "broker/parking/moves.py": "parked keys over a resize",
     "broker/resizing/release.py": "groups that wait for a version, and groups that are rewound",
     "broker/sends/packing.py": "the bytes of a stored record",
-    "broker/sends/bulk.py": "large batches by numpy, where nothing is compiled",
     "client/send/producer.py": "the public Producer",
     "client/send/batches.py": "the parts of a batch, and what a failed part stops",
     "client/send/failures.py": "failures that no caller asked for",
@@ -70,7 +69,6 @@ SMALL = {
     "cli/main.py": "what every command imports first; start-up time",
     "cli/producer.py": "a command of its own",
     "demo/driver.py": "a program of its own, started by another",
-    "store/pieces.py": "numpy, loaded when needed",
     "testing/clock.py": "a noun of its own, for users",
 }
 """Small files that one neighbour needs, each with the reason why it stands apart."""

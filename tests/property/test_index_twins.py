@@ -1,4 +1,4 @@
-"""The key index built by arrays and built row by row: the same bytes."""
+"""The key index built by the compiled module and built row by row: the same bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
 from inorder.store import keyindex
-from inorder.store.keybatch import key_rows
-from inorder.store.keyindex import KeyIndex, NotedRows, keys_of
+from inorder.store.keyindex import KeyIndex, NotedRows, hashes_of, prefix_hash
 from inorder.store.layout import Layout
 from tests.kit.disk import FakeFiles
 
+needs_compiled = pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")
 SLOTS = 37
 ENTRIES = 400
 
@@ -35,10 +35,12 @@ def properties(number: int, words: list[str], unique: bool) -> bytes:
 
 
 def built(
-    batches: list[list[tuple[str, list[str], bool]]], monkeypatch: pytest.MonkeyPatch, arrays: bool
+    batches: list[list[tuple[str, list[str], bool]]],
+    monkeypatch: pytest.MonkeyPatch,
+    compiled: bool,
 ) -> dict[str, bytes]:
     """Index all batches; return the content of every file by its place in the chain."""
-    monkeypatch.setattr(keyindex, "NUMPY_BATCH_MIN", 1 if arrays else 1 << 30)
+    monkeypatch.setattr(keyindex, "COMPILED_ROWS_MIN", 1 if compiled else 1 << 30)
     files = FakeFiles()
     layout = Layout(Path("/store"))
     index = KeyIndex(files, layout, slots=SLOTS, entries=ENTRIES, enabled=True)
@@ -56,14 +58,16 @@ def built(
     return contents
 
 
+@needs_compiled
 @settings(max_examples=60, deadline=None)
 @given(batches=st.lists(RECORDS, min_size=1, max_size=4))
-def test_arrays_and_rows_write_the_same_files(
+def test_compiled_and_row_by_row_write_the_same_files(
     batches: list[list[tuple[str, list[str], bool]]],
 ) -> None:
     """Header, slots and entries are equal byte for byte, over batches and full files."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        assert built(batches, monkeypatch, arrays=True) == built(batches, monkeypatch, arrays=False)
+        compiled = built(batches, monkeypatch, compiled=True)
+        assert compiled == built(batches, monkeypatch, compiled=False)
 
 
 PIECES = st.sampled_from(
@@ -83,45 +87,46 @@ PIECES = st.sampled_from(
 )
 
 
+def rows_of(records: list[tuple[str, bytes, int, int]]) -> list[tuple[int, int, int]]:
+    """Return (hash, position, store time) of the keys that the compiled module finds."""
+    assert native is not None
+    hashes, positions, times = native.key_rows(records, prefix_hash, hashes_of)
+    columns = (memoryview(hashes).cast("i"), *(memoryview(c).cast("q") for c in (positions, times)))
+    return list(zip(*columns, strict=True))
+
+
+@needs_compiled
 @settings(max_examples=300, deadline=None)
-@given(records=st.lists(st.lists(PIECES, max_size=12).map("".join), min_size=1, max_size=20))
-def test_keys_found_by_arrays_are_those_found_one_by_one(records: list[str]) -> None:
+@given(records=st.lists(st.lists(PIECES, max_size=12).map("".join), max_size=20))
+def test_keys_found_compiled_are_those_found_one_by_one(records: list[str]) -> None:
     """Any text that may stand in properties: the same rows in the same order."""
-    raw = [text.encode() for text in records]
-    topics = [f"T{number % 3}" for number in range(len(raw))]
-    rows = key_rows(topics, raw)
-    expected = [
-        (number, key_hash)
-        for number, text in enumerate(raw)
-        for key_hash in keyindex.hash_pure(
-            [keyindex.prefix_hash(topics[number])] * len(keys_of(text)), keys_of(text)
-        )
+    noted = [
+        (f"T{number % 3}", text.encode(), number * 100, number * 7)
+        for number, text in enumerate(records)
     ]
-    assert list(zip(rows.owners.tolist(), rows.hashes.tolist(), strict=True)) == expected
+    assert rows_of(noted) == [
+        (key_hash, position, time_ms)
+        for topic, properties, position, time_ms in noted
+        for key_hash in hashes_of(topic, properties)
+    ]
 
 
-IN_LINE = st.tuples(
-    st.text(st.sampled_from("ab0 \x01\x02é"), min_size=3, max_size=3),
+IDS = st.tuples(
+    st.text(st.sampled_from("ab0 \x01\x02é"), max_size=3),
     st.sampled_from(
         ["", "\x02", "\x02KEYS\x01k", "\x02UNIQ_KEY\x01zzz\x02", "\x02WAIT\x01true\x02"]
     ),
 ).map(lambda parts: f"UNIQ_KEY\x01{parts[0]}{parts[1]}")
 
 
+@needs_compiled
 @settings(max_examples=200, deadline=None)
-@given(records=st.lists(IN_LINE, min_size=1, max_size=4), topic=st.sampled_from(["T", "U"]))
-def test_ids_that_stand_in_line_are_those_found_one_by_one(records: list[str], topic: str) -> None:
-    """Every record begins with its id, all of one length, or nearly so."""
-    raw = [text.encode() for text in records]
-    rows = key_rows([topic] * len(raw), raw)
-    expected = [
-        (number, key_hash)
-        for number, text in enumerate(raw)
-        for key_hash in keyindex.hash_pure(
-            [keyindex.prefix_hash(topic)] * len(keys_of(text)), keys_of(text)
-        )
-    ]
-    assert list(zip(rows.owners.tolist(), rows.hashes.tolist(), strict=True)) == expected
+@given(records=st.lists(IDS, min_size=1, max_size=4), topic=st.sampled_from(["T", "Ünicode"]))
+def test_ids_found_compiled_are_those_found_one_by_one(records: list[str], topic: str) -> None:
+    """Every record begins with its id, or nearly so."""
+    noted = [(topic, text.encode(), 100, 7) for text in records]
+    expected = [one for _, properties, _, _ in noted for one in hashes_of(topic, properties)]
+    assert [row[0] for row in rows_of(noted)] == expected
 
 
 def noted_rows(
@@ -130,9 +135,9 @@ def noted_rows(
     """Return a batch of records, 100 bytes each, as the compiled module notes it."""
     hashes, places = array("i"), array("q")
     for number, (words, unique) in enumerate(records):
-        keys = keys_of(properties(position + number, words, unique))
-        hashes.extend(keyindex.hash_pure([keyindex.prefix_hash(topic)] * len(keys), keys))
-        places.extend([position + 100 * number] * len(keys))
+        found = hashes_of(topic, properties(position + number, words, unique))
+        hashes.extend(found)
+        places.extend([position + 100 * number] * len(found))
     return NotedRows(topic, hashes.tobytes(), position, time_ms, places.tobytes(), len(records))
 
 
@@ -140,11 +145,11 @@ def built_of_batches(
     batches: list[tuple[list[tuple[list[str], bool]], int, bool]],
     *,
     hashed: bool,
-    arrays_from: int,
+    compiled_from: int,
 ) -> tuple[dict[str, bytes], int]:
     """Index batches, hashed before or not; return every file, and up to where keys are in."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(keyindex, "NUMPY_BATCH_MIN", arrays_from)
+        monkeypatch.setattr(keyindex, "COMPILED_ROWS_MIN", compiled_from)
         files = FakeFiles()
         index = KeyIndex(files, Layout(Path("/store")), slots=SLOTS, entries=ENTRIES, enabled=True)
         position, time_ms = 0, 1_000_000
@@ -182,16 +187,16 @@ BATCHES = st.lists(
 )
 
 
-@pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")
+@needs_compiled
 @settings(max_examples=60, deadline=None)
 @given(batches=BATCHES)
 def test_keys_hashed_before_make_the_same_files(
     batches: list[tuple[list[tuple[list[str], bool]], int, bool]],
 ) -> None:
-    """Compiled, row by row, and by arrays: over full files, beside single records, taken back."""
-    expected = built_of_batches(batches, hashed=False, arrays_from=1 << 30)
-    assert built_of_batches(batches, hashed=True, arrays_from=1) == expected
-    assert built_of_batches(batches, hashed=True, arrays_from=1 << 30) == expected
+    """Compiled and row by row: over full files, beside single records, taken back."""
+    expected = built_of_batches(batches, hashed=False, compiled_from=1 << 30)
+    assert built_of_batches(batches, hashed=True, compiled_from=1) == expected
+    assert built_of_batches(batches, hashed=True, compiled_from=1 << 30) == expected
 
 
 def test_batches_that_wait_are_counted_by_their_records() -> None:

@@ -17,7 +17,7 @@ from inorder.cli.output import Output, as_json, put_line, put_page, table
 _EXTRAS = {
     "uvloop": "event loop",
     "isal": "checksums",
-    "numpy": "index building",
+    "numpy": "columns of Spark",
     "lz4": "lz4 bodies",
     "zstandard": "zstd bodies",
 }

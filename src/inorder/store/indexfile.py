@@ -14,7 +14,8 @@ import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from types import ModuleType
+from typing import Final, NamedTuple
 
 from inorder.disk import File, Files
 from inorder.store.layout import (
@@ -24,15 +25,12 @@ from inorder.store.layout import (
     INDEX_HEADER_BYTES,
     SLOT_BYTES,
 )
-
-if TYPE_CHECKING:
-    from inorder.store.slotarray import SlotArray
+from inorder.store.slotarray import SlotArray
 
 REGION_SLOTS: Final = 16 * 1024
 SECONDS_MAX: Final = 0x7FFFFFFF
 REBUILD_ENTRIES: Final = 50_000
 _SLOT: Final = struct.Struct(">i")
-_SECONDS: Final = struct.Struct("=i").pack
 
 
 IndexRow = tuple[int, int, int]
@@ -164,55 +162,31 @@ class IndexFile:
                     self._array.set(slot, number)
             self.header = Header(begin_ms, end_ms, begin, end, used, count)
 
-    def add_arrays(self, hashes: Any, positions: Any, stored_at_ms: Any) -> None:
-        """Append entries given as numpy arrays, in one go; otherwise as `add`."""
-        if not len(hashes):
-            return
-        array = self._array
-        if array is None:
-            array = self._make_array()
-        begin_ms, _, begin, _, used, count = self.header
-        if count <= 1:
-            begin_ms, begin = int(stored_at_ms[0]), int(positions[0])
-        end_ms, end = int(stored_at_ms[-1]), int(positions[-1])
-        seconds = (stored_at_ms - begin_ms) // 1000
-        chained = array.chain(hashes, positions, seconds, count)
-        self._file.pwrite(chained.entries, self._entry_at(count))
-        array.enter(chained)
-        used += chained.slots_used
-        self.header = Header(begin_ms, end_ms, begin, end, used, count + len(hashes))
+    def add_packed(self, native: ModuleType, hashes: bytes, positions: bytes, times: bytes) -> None:
+        """Append entries by the compiled module; otherwise as `add`.
 
-    def add_packed(self, hashes: bytes, positions: bytes, times: list[tuple[int, int]]) -> None:
-        """Append entries given as i32 and i64, by the compiled module; otherwise as `add`.
-
-        `times` are store times, and how many entries have each.
+        Each entry has a hash (i32), a position (i64) and a store time (i64).
         """
         array = self._array
         if array is None:
-            array = self._make_array()
+            array = self._make_array(native)
         begin_ms, _, begin, _, used, count = self.header
-        places = memoryview(positions).cast("q")
+        places, stored = memoryview(positions).cast("q"), memoryview(times).cast("q")
         if count <= 1:
-            begin_ms, begin = times[0][0], places[0]
-        seconds = b"".join(
-            [
-                _SECONDS(min(max(0, time_ms - begin_ms) // 1000, SECONDS_MAX)) * amount
-                for time_ms, amount in times
-            ]
-        )
-        chained = array.chain_packed(hashes, positions, seconds, count)
+            begin_ms, begin = stored[0], places[0]
+        chained = array.chain(hashes, positions, times, begin_ms, count)
         self._file.pwrite(chained.entries, self._entry_at(count))
-        array.enter_packed(chained, count)
+        array.enter(chained, count)
         used += chained.slots_used
-        self.header = Header(begin_ms, times[-1][0], begin, places[-1], used, count + len(places))
+        self.header = Header(begin_ms, stored[-1], begin, places[-1], used, count + len(places))
 
-    def _make_array(self) -> SlotArray:
-        from inorder.store.slotarray import SlotArray
-
+    def _make_array(self, native: ModuleType) -> SlotArray:
         while self._freezing is not None or self._dirty:
             self.write_slots(REBUILD_ENTRIES)
         data = self._file.pread(self._slots * SLOT_BYTES, INDEX_HEADER_BYTES)
-        self._array = SlotArray(data, self.header.next_entry, self._slot, region_slots=REGION_SLOTS)
+        self._array = SlotArray(
+            native, data, self.header.next_entry, self._slot, region_slots=REGION_SLOTS
+        )
         return self._array
 
     def drop_array(self) -> None:

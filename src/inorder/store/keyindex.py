@@ -1,25 +1,24 @@
 """Finding messages by key: RocketMQ's chain of index files, fed in batches.
 
-`note` costs a list append per record; `build` turns what the log has taken into entries, a batch at
-a time, off the hot path. Keys are the message id (UNIQ_KEY) and each word of KEYS.
+    note, note_rows    a send remembers its record, or the rows of a batch: a list append
+    settle, roll_back  the log has taken what was noted, or nothing of it
+    build              some milliseconds later: hash and chain a portion of what the log has taken
+    write              every few seconds: bring slots and header of the file up to its entries
+    find, query        positions by hash; `query` checks each hit by its record
 
-Which keys a record has: its id and the words of KEYS.
+Keys are the message id (UNIQ_KEY) and each word of KEYS. The index stores a hash of each,
+`abs(hashCode(topic + "#" + key))`. The hash of the topic's part is computed once per topic and
+combined with the hash of the key: `h(a + b) = h(a) * 31**len(b) + h(b)`.
 
-What waits for the key index: records one by one, or batches whose keys are hashed already.
-
-Hashes of index keys: `abs(hashCode(topic + "#" + key))` as RocketMQ's index has it.
-
-The hash of the topic's part is computed once per topic and combined with that of the key:
-`h(a + b) = h(a) * 31**len(b) + h(b)`. This is the way without numpy; `keybatch.py` is its twin for
-batches. numpy is imported by the first large batch only: it costs 0.1 s and 20 MB.
-
-Answering a key query: the index knows hashes only, so hits are checked by their records.
+Every step exists in Python. Where the compiled module is, it hashes and chains large portions
+(`_add_compiled`, `_add_rows`) and gives the same entries. Why in portions, and what is compiled:
+decision 37.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterable, Sequence
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -27,6 +26,7 @@ from operator import mul
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from inorder.accelerated import native
 from inorder.disk import Files
 from inorder.errors import StoreError
 from inorder.logs import get_logger
@@ -121,12 +121,11 @@ def last_owner_end(owners: Sequence[int], done: int, room: int) -> int:
 
 MASK: Final = 0xFFFFFFFF
 SIGN: Final = 0x80000000
-NUMPY_BATCH_MIN: Final = 256
+COMPILED_ROWS_MIN: Final = 256
+"""Fewer keys are not worth the array of slots that the compiled module needs."""
 TAIL_CHARS: Final = 12
 HEADS_MAX: Final = 4096
 BLOCK_CHARS: Final = 64
-
-_numpy_wanted = True
 
 
 @lru_cache(maxsize=65_536)  # topics in turn, one more than fits: none would ever be found
@@ -188,14 +187,10 @@ def hash_pure(prefixes: list[int], keys: list[bytes]) -> list[int]:
     return hashes
 
 
-def numpy_for(count: int) -> bool:
-    """Tell whether a batch of `count` is worth numpy, and numpy is there."""
-    global _numpy_wanted  # noqa: PLW0603 - whether the package is there does not change
-    if _numpy_wanted and count >= NUMPY_BATCH_MIN:
-        if importlib.util.find_spec("numpy") is not None:
-            return True
-        _numpy_wanted = False
-    return False
+def hashes_of(topic: str, properties: bytes) -> list[int]:
+    """Return the hashes of a record's keys."""
+    keys = keys_of(properties)
+    return hash_pure([prefix_hash(topic)] * len(keys), keys)
 
 
 BATCH_RECORDS: Final = 1024
@@ -203,6 +198,7 @@ SLOTS_WAITING_MAX: Final = 32_768
 SLOT_INTERVAL_MS: Final = 3000
 QUERY_COUNT_MAX: Final = 64
 WRITE_ALL: Final = 1 << 30
+_TIME: Final = struct.Struct("=q").pack
 
 
 class KeyIndex:
@@ -292,10 +288,6 @@ class KeyIndex:
         """Remember a record whose keys are to be added."""
         self.waiting.append((topic, properties, position, stored_at_ms))
 
-    def note_many(self, records: Iterable[Noted]) -> None:
-        """Remember several."""
-        self.waiting.extend(records)
-
     def note_rows(self, rows: NotedRows) -> None:
         """Remember the records of a batch."""
         self.waiting.append(rows)
@@ -355,11 +347,11 @@ class KeyIndex:
                 for rows in parts:
                     self._add_rows([rows], now_ms)
                 return
-            times = [(rows.stored_at_ms, len(rows.hashes) // 4) for rows in run]
-            if numpy_for(len(owners)):
-                file.add_packed(hashes, positions, times)
+            times = b"".join([_TIME(rows.stored_at_ms) * (len(rows.hashes) // 4) for rows in run])
+            if native is not None and len(owners) >= COMPILED_ROWS_MIN:
+                file.add_packed(native, hashes, positions, times)
             else:
-                stored = [time_ms for time_ms, count in times for _ in range(count)]
+                stored = memoryview(times).cast("q")
                 file.add(zip(memoryview(hashes).cast("i"), owners, stored, strict=True))
             self.unsynced[file.path] = None
         more = sum([rows.records for rows in run]) - len(run)
@@ -368,7 +360,7 @@ class KeyIndex:
         self._forget(len(run))
 
     def _add_batch(self, batch: list[Noted], now_ms: int) -> None:
-        if numpy_for(len(batch)) and self._add_arrays(batch, now_ms):
+        if len(batch) >= COMPILED_ROWS_MIN and self._add_compiled(batch, now_ms):
             return
         prefixes: list[int] = []
         keys: list[bytes] = []
@@ -400,23 +392,18 @@ class KeyIndex:
                 removed = owners[done]
         self._forget(len(batch) - removed)
 
-    # hot: 1.35 µs a record with two keys, writing included (bench/hotpath.py)
-    def _add_arrays(self, batch: list[Noted], now_ms: int) -> bool:
-        """Add a batch by arrays; False if it does not fit the file: then it goes row by row."""
-        import numpy as np
-
-        from inorder.store.keybatch import key_rows
-
-        topics, properties, positions, times = zip(*batch, strict=True)
-        rows = key_rows(topics, properties)
-        count = len(rows.owners)
+    # hot: 0.3 µs a record with two keys, writing included (bench/hotpath.py)
+    def _add_compiled(self, batch: list[Noted], now_ms: int) -> bool:
+        """Add a batch by the compiled module; False if it does not fit: then it goes row by row."""
+        if native is None:
+            return False
+        hashes, positions, times = native.key_rows(batch, prefix_hash, hashes_of)
+        count = len(hashes) // 4
         if count:
             if (self.files[-1].room if self.files else self._entries - 1) < count:
                 return False
             file = self.files[-1] if self.files else self._new_file(now_ms)
-            file.add_arrays(
-                rows.hashes, np.array(positions)[rows.owners], np.array(times)[rows.owners]
-            )
+            file.add_packed(native, hashes, positions, times)
             self.unsynced[file.path] = None
         self._forget(len(batch))
         return True

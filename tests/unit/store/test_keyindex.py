@@ -1,13 +1,14 @@
-"""The key index: RocketMQ's bytes, the numpy twin, what a kill leaves behind."""
+"""The key index: RocketMQ's bytes, the compiled twin, what a kill leaves behind."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from random import Random
+from types import ModuleType
 
 import pytest
 
+from inorder.accelerated import native, reason
 from inorder.store import keyindex
 from inorder.store.indexfile import IndexFile
 from inorder.store.keyindex import WRITE_ALL, KeyIndex, hash_pure, keys_of, prefix_hash
@@ -17,9 +18,7 @@ from tests.kit.disk import FakeFile, FakeFiles, Fault
 
 ROOT = Path("/store")
 NOW_MS = 1_700_000_000_000
-needs_numpy = pytest.mark.skipif(
-    importlib.util.find_spec("numpy") is None, reason="the pure twin is tested without numpy"
-)
+needs_compiled = pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")
 
 
 def make_index(files: FakeFiles, *, slots: int = 7, entries: int = 50) -> KeyIndex:
@@ -88,11 +87,10 @@ def test_the_hash_without_an_absolute_value_is_zero() -> None:
     assert hash_pure([prefix], [text[4:].encode()]) == [0]
 
 
-@needs_numpy
-def test_the_numpy_hashes_equal_the_pure_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+@needs_compiled
+def test_the_compiled_hashes_equal_the_pure_ones() -> None:
     """Differential: random keys of all lengths and alphabets, and the hash without an absolute."""
-    from inorder.store import keybatch
-
+    assert native is not None
     random = Random(1)
     keys = [
         "".join(random.choice("aZ09-_#é中😀" if random.random() < 0.1 else "abcXYZ019")
@@ -102,26 +100,31 @@ def test_the_numpy_hashes_equal_the_pure_ones(monkeypatch: pytest.MonkeyPatch) -
     ] + [b"ygenelubricants"] * 10  # fmt: skip
     prefixes = [random.getrandbits(32) for _ in keys]
     prefixes[-10:] = [java_hash("pol") & keyindex.MASK] * 10
-    monkeypatch.setattr(keybatch, "prefix_hash", int)
-    rows = keybatch.key_rows(
-        [str(prefix) for prefix in prefixes], [b"UNIQ_KEY\x01" + key + b"\x02" for key in keys]
-    )
-    assert rows.hashes.tolist() == hash_pure(prefixes, keys)
-    assert rows.hashes.tolist()[-1] == 0
+    noted = [
+        (str(prefix), b"UNIQ_KEY\x01" + key + b"\x02", 0, 0)
+        for prefix, key in zip(prefixes, keys, strict=True)
+    ]
+
+    def hash_slowly(topic: str, properties: bytes) -> list[int]:
+        return hash_pure([int(topic)], keys_of(properties))
+
+    hashes = memoryview(native.key_rows(noted, int, hash_slowly)[0]).cast("i").tolist()
+    assert hashes == hash_pure(prefixes, keys)
+    assert hashes[-1] == 0
 
 
-@needs_numpy
+@needs_compiled
 @pytest.mark.parametrize("seed", range(5))
-def test_the_numpy_index_file_equals_the_pure_one(
+def test_the_compiled_index_file_equals_the_pure_one(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Differential: the same batches through both twins give the same bytes."""
     images = []
-    for wanted in (True, False):
+    for module in (native, None):
         random = Random(seed)
         files = FakeFiles()
         index = make_index(files, slots=97, entries=4000)
-        monkeypatch.setattr(keyindex, "_numpy_wanted", wanted)
+        monkeypatch.setattr(keyindex, "native", module)
         position = 0
         for _ in range(6):
             for _ in range(random.choice((1, 20, 300, 700))):
@@ -220,12 +223,12 @@ def test_restore_makes_the_slots_again_from_synced_entries() -> None:
     assert not again.restore(type(state)(12345, 0, 1)), "a file that is not there"
 
 
-@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("module", [native, None], ids=["as installed", "pure"])
 def test_a_failed_write_keeps_the_keys_waiting(
-    wanted: bool, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After ENOSPC nothing is added twice and nothing is lost."""
-    monkeypatch.setattr(keyindex, "_numpy_wanted", wanted)
+    monkeypatch.setattr(keyindex, "native", module)
     files = FakeFiles()
     index = make_index(files, slots=50, entries=5000)
     add(index, 0, 300)
@@ -287,7 +290,7 @@ def test_the_index_is_never_read_through_a_map(monkeypatch: pytest.MonkeyPatch) 
         raise AssertionError(f"mapped {file.path}")
 
     monkeypatch.setattr(FakeFile, "view", refuse)
-    monkeypatch.setattr(keyindex, "_numpy_wanted", False)
+    monkeypatch.setattr(keyindex, "native", None)
     index = make_index(FakeFiles(), slots=97, entries=4000)
     for number in range(20):
         index.note("T", b"UNIQ_KEY\x01id%d\x02" % number, number * 100, 1_000_000)

@@ -43,7 +43,6 @@ from inorder.wire.requests.producers import (
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.producers.rules import Producer, ProducerTable, QueueNumbers
-    from inorder.broker.sends.bulk import Items
     from inorder.broker.sends.packing import Target
     from inorder.net.accepted import ServerConnection
     from inorder.wire.header import Command
@@ -364,25 +363,3 @@ def items_in_turn(
         last = number
         found.append((numbers, number))
     return found
-
-
-def bulk_in_turn(
-    connection: ServerConnection,
-    known: dict[str, QueueNumbers[ServerConnection]],
-    body: bytes,
-    items: Items,
-) -> tuple[QueueNumbers[ServerConnection], list[int]] | None:
-    """Return the producer's numbers and those of a large batch if they are plainly the next."""
-    from inorder.broker.sends import bulk
-
-    found = bulk.aligned_numbers(body, items) or bulk.numbers_of(items.properties)
-    numbers = None if found is None else known.get(found.producer_id)
-    if (
-        found is None
-        or numbers is None
-        or numbers.producer.connection is not connection
-        or numbers.producer.named is (found.before is None)
-        or not bulk.follow(found, numbers.last)
-    ):
-        return None
-    return numbers, found.numbers

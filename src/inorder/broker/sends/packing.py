@@ -17,7 +17,6 @@ from inorder.wire.record import MAGIC_V1, MAGIC_V2, Record, body_crc, crc32, enc
 
 if TYPE_CHECKING:
     from inorder.broker.producers.rules import QueueNumbers
-    from inorder.broker.sends.bulk import Items
     from inorder.native import Batch
     from inorder.net.accepted import ServerConnection
     from inorder.store.consumequeue import QueueIndex
@@ -72,7 +71,6 @@ class Packer:
         """`suffix` is what the broker adds to the properties of every single message."""
         self._log = store.log
         self._note_keys = store.note_keys
-        self._note_many = store.keys.note_many
         self._note_rows = store.keys.note_rows
         self._store_host = store_host
         self._store_v6 = 0 if len(store_host) == _IPV4_HOST_BYTES else _STORE_V6
@@ -225,45 +223,6 @@ class Packer:
         self.messages += len(items)
         self.bytes += total
         return entries[::3]
-
-    # hot: 1.0 µs a message
-    def put_bulk(
-        self,
-        target: Target,
-        born_host: bytes,
-        body: bytes,
-        items: Items,
-        sys_flag: int,
-        born_at_ms: int,
-        redeliveries: int,
-        now_ms: int,
-    ) -> list[int]:
-        """Pack a large batch as `put_batch` does, column by column."""
-        from inorder.broker.sends import bulk
-
-        sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
-        if len(born_host) != _IPV4_HOST_BYTES:
-            sys_flag |= _BORN_V6
-        head = bulk.Head(
-            target.magic, target.queue_id, sys_flag, born_at_ms, born_host, now_ms,
-            self._store_host, redeliveries, target.topic_part,
-        )  # fmt: skip
-        crcs = bulk.sums(body, items, body_crc)
-        tag_hashes = None
-        if b"TAGS\x01" in items.joined:
-            tag_hashes = [self._tag_hash(properties) for properties in items.properties]
-        packer = self._heads.get(len(born_host)) or self._head(len(born_host))
-        total = bulk.size_of(items, packer.size + len(target.topic_part))
-        at = self._log.reserve(total)
-        position = self._log.pending_base + at
-        offset = target.queue.next_offset
-        with memoryview(self._log.pending) as pending, pending[at : at + total] as room:
-            packed = bulk.pack(body, items, head, position, offset, crcs, tag_hashes, room)
-        target.queue.append_packed(packed.entries)
-        self._note_many(bulk.noted(target.topic, items, packed.positions, now_ms))
-        self.messages += len(packed.positions)
-        self.bytes += total
-        return packed.positions
 
     # hot: 0.12 µs a message
     def put_plain(

@@ -14,8 +14,7 @@ Whatever is not plain (a delay, a transaction, an unknown topic, a strange prope
 path by an exception or through `broker/sends/rules.py`, which decides and says why. Batches are
 tried by the compiled module first (`broker/sends/service.py`), where there is one: same effects.
 
-Plain batches by the compiled module: the twin of `broker/sends/bulk.py`, and of the way message by
-message.
+Plain batches by the compiled module: the twin of the way message by message.
 
 It takes a batch of any size, whole or not at all; what it leaves goes the other ways.
 """
@@ -31,7 +30,6 @@ import msgspec
 from inorder.accelerated import native
 from inorder.broker.producers.service import (
     Placing,
-    bulk_in_turn,
     in_turn,
     is_numbered_topic,
     items_in_turn,
@@ -42,7 +40,6 @@ from inorder.broker.sends.packing import Packer, Target
 from inorder.broker.sends.rules import split_batch, unique_key
 from inorder.broker.ticks import Answers
 from inorder.errors import InorderError
-from inorder.store.keyindex import numpy_for
 from inorder.wire.codes import VERSION, RequestCode
 from inorder.wire.header import Command
 from inorder.wire.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
@@ -136,8 +133,6 @@ _RESPONSE: Final = 1
 _ONEWAY: Final = 2
 _SEPARATOR: Final = "\x02"
 _FRAME: Final = struct.Struct(">II").pack
-_BULK_BYTES_MIN: Final = 16_384
-"""From here on a batch may hold enough messages to be worth arrays."""
 _NO_BATCH: Final = ("false", "0")
 _encode: Final = msgspec.json.encode
 
@@ -344,8 +339,6 @@ class FastSends:
                 ids = plain.ids(self._id_prefix)
                 self._answer_batch(request, target, ids, plain.count, first, answers)
                 return True
-        if len(body) >= _BULK_BYTES_MIN and self._bulk(connection, request, target, body, answers):
-            return True
         fields = request.extFields
         items = split_batch(body, self._body_max)
         if items is None:
@@ -369,43 +362,6 @@ class FastSends:
         )
         for index, (numbers, number) in enumerate(numbered):
             self._note_number(numbers, number, offset + index)
-        self._answer_batch(request, target, self._ids(positions), len(positions), offset, answers)
-        return True
-
-    def _bulk(
-        self,
-        connection: ServerConnection,
-        request: _SendHeader | _LongSendHeader,
-        target: Target,
-        body: bytes,
-        answers: Answers,
-    ) -> bool:
-        """Take a large batch column by column; False if it is not plain enough for that."""
-        if not numpy_for(_BULK_BYTES_MIN):
-            return False
-        from inorder.broker.sends import bulk
-
-        items = bulk.split(body, self._body_max)
-        if items is None:
-            return False
-        turn = None
-        if target.numbers is not None and MARK_BYTES in body:
-            turn = bulk_in_turn(connection, target.numbers, body, items)
-            if turn is None or lacks_map(request.extFields, target, turn[0].producer, body):
-                return False
-        fields, offset = request.extFields, target.queue.next_offset
-        positions = self.packer.put_bulk(
-            target,
-            connection.peer_host,
-            body,
-            items,
-            fields.f,
-            fields.g,
-            fields.j,
-            answers.now_ms,
-        )
-        if turn is not None:
-            self._broker.producers.stored_many(*turn, offset)
         self._answer_batch(request, target, self._ids(positions), len(positions), offset, answers)
         return True
 

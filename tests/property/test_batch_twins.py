@@ -1,11 +1,10 @@
-"""A batch taken message by message, column by column, and compiled: the same bytes and answers."""
+"""A batch taken message by message, and by the compiled module: the same bytes and replies."""
 
 from __future__ import annotations
 
 import json
 import random
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -16,8 +15,6 @@ from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.sends import bulk
-from inorder.broker.sends import service as send_service
 from inorder.broker.sends.service import FastSends
 from inorder.broker.ticks import Answers
 from inorder.config import BrokerConfig, StoreConfig
@@ -31,7 +28,6 @@ NOW_MS = 1_794_715_657_300
 NAMED, ANONYMOUS = "spark:sink:orders:b:0", "0123456789abcdef"
 KINDS = ("plain", "named", "aligned", "anonymous")
 needs_compiled = pytest.mark.skipif(native is None, reason=f"compiled module: {reason}")
-WAYS = ["columns", pytest.param("compiled", marks=needs_compiled)]
 ALIGNED = 1 << 40
 """Numbers from here on have all as many digits, as a sink's have."""
 
@@ -114,8 +110,11 @@ def key_rows(waiting: list[Noted | NotedRows]) -> list[tuple[int, int, int]]:
     return found
 
 
-def sent(body: bytes, numbers: list[int], *, way: str = "messages", kind: str = "named") -> Seen:
-    """Send a batch to a broker of its own in a way; return what it left behind."""
+def sent(body: bytes, numbers: list[int], *, compiled: bool = False, kind: str = "named") -> Seen:
+    """Send a batch to a broker of its own; return what it left behind.
+
+    `taken` is whether the compiled module took the batch, or the way message by message did.
+    """
     clock = FakeClock()
     store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), clock)
     places = SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
@@ -133,17 +132,15 @@ def sent(body: bytes, numbers: list[int], *, way: str = "messages", kind: str = 
     path = FastSends(broker)
     target = path.target("Bulk", 3)
     answers = Answers(connection, NOW_MS)
-    tried: list[bool] = []
-    path._bulk = _watched(path._bulk if way == "columns" else _never, tried)  # type: ignore[method-assign]
-    if way != "compiled":
-        path._plain = None
+    plain = Watched(path._plain) if compiled else None
+    path._plain = plain
     taken = path.send_v2(connection, header(3), body, answers)
     log = bytes(store.log.pending[: store.log._used])
     known = {name: table.numbers(name, "Bulk", 3) for name in (NAMED, ANONYMOUS)}
     chosen = known[ANONYMOUS if kind == "anonymous" else NAMED]
     assert chosen is not None
     seen = Seen(
-        taken if way == "messages" else tried == ([True] if way == "columns" else []),
+        taken if plain is None else plain.has_taken,
         log,
         bytes(target.queue.tail),
         key_rows(store.keys.waiting),
@@ -156,39 +153,38 @@ def sent(body: bytes, numbers: list[int], *, way: str = "messages", kind: str = 
     return seen
 
 
-def _never(*_: Any) -> bool:
-    return False
+class Watched:
+    """The compiled way, and whether it took a batch."""
+
+    def __init__(self, plain: Any) -> None:
+        self.plain = plain
+        self.has_taken = False
+
+    def take(self, *words: Any) -> Any:
+        batch = self.plain.take(*words)
+        self.has_taken = batch is not None
+        return batch
 
 
-def _watched(call: Callable[..., bool], said: list[bool]) -> Callable[..., bool]:
-    def watched(*words: Any) -> bool:
-        said.append(call(*words))
-        return said[-1]
-
-    return watched
-
-
-@pytest.mark.parametrize("way", WAYS)
+@needs_compiled
 @settings(max_examples=25, deadline=None)
-@given(kind=st.sampled_from(KINDS), count=st.integers(bulk.BULK_MIN, 300), seed=st.integers(0, 999))
+@given(kind=st.sampled_from(KINDS), count=st.integers(128, 300), seed=st.integers(0, 999))
 @example(kind="named", count=1024, seed=1)
-def test_all_ways_leave_the_same(way: str, kind: str, count: int, seed: int):
-    """Records, queue entries, keys, numbers and the answer, whatever the batch holds."""
+def test_both_ways_leave_the_same(kind: str, count: int, seed: int):
+    """Records, queue entries, keys, numbers and the reply, whatever the batch holds."""
     body, numbers = batch(kind, count, random.Random(seed))
-    assert len(body) >= send_service._BULK_BYTES_MIN
-    by_way = sent(body, numbers, way=way, kind=kind)
-    by_messages = sent(body, numbers, kind=kind)
-    assert by_way.taken
-    assert by_way == by_messages
+    compiled = sent(body, numbers, compiled=True, kind=kind)
+    assert compiled.taken
+    assert compiled == sent(body, numbers, kind=kind)
 
 
 @needs_compiled
 @settings(max_examples=40, deadline=None)
 @given(kind=st.sampled_from(KINDS), count=st.integers(1, 40), seed=st.integers(0, 999))
 def test_small_batches_compiled_leave_the_same(kind: str, count: int, seed: int):
-    """As many messages as a stock client sends at a time, or one."""
+    """As many messages as a RocketMQ client sends at a time, or one."""
     body, numbers = batch(kind, count, random.Random(seed))
-    compiled = sent(body, numbers, way="compiled", kind=kind)
+    compiled = sent(body, numbers, compiled=True, kind=kind)
     assert compiled.taken
     assert compiled == sent(body, numbers, kind=kind)
 
@@ -210,7 +206,7 @@ def test_damaged_batches_compiled_leave_the_same(data: st.DataObject):
             case _:
                 body[place] = data.draw(st.sampled_from(b"\x01\x02\x00\x7f\xff09UKT") | BYTES)
     whole = bytes(body)
-    compiled, messages = sent(whole, [1], way="compiled"), sent(whole, [1])
+    compiled, messages = sent(whole, [1], compiled=True), sent(whole, [1])
     assert compiled[1:] == messages[1:]
 
 
@@ -220,20 +216,6 @@ WORDS = (
     b"\x00\x00\x00\x17", b"\xc3\xa9",
 )  # fmt: skip
 BYTES = st.integers(0, 255)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_records_laid_out_and_put_together_are_the_same(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether parts of one size are copied at once or every record by itself."""
-    body, numbers = batch(kind, 200, random.Random(3))
-    seen = []
-    for most in (0, 10_000):
-        monkeypatch.setattr(bulk, "SIZES_MAX", most)
-        seen.append(sent(body, numbers, way="columns", kind=kind))
-    assert seen[0] == seen[1]
-    assert seen[0].taken
 
 
 def members(count: int = 128, **changed: bytes) -> bytes:
@@ -270,17 +252,17 @@ GROUP = f"INORDER_PID\x01{NAMED}\x02INORDER_SEQ\x01".encode()
         ("nothing", b""),
     ],
 )
-@pytest.mark.parametrize("way", WAYS)
-def test_batch_that_is_not_plain_is_left_to_the_other_way(way: str, name: str, properties: bytes):
+@needs_compiled
+def test_batch_that_is_not_plain_is_left_to_the_other_way(name: str, properties: bytes):
     """It changes nothing before it gives up."""
-    seen = sent(members(at50=properties), [1], way=way)
-    assert not seen.taken or (way, name) == ("compiled", "numbers first"), name
+    seen = sent(members(at50=properties), [1], compiled=True)
+    assert not seen.taken or name == "numbers first", name
     other = sent(members(at50=properties), [1])
     assert (seen.log, seen.last, seen.keys) == (other.log, other.last, other.keys)
     assert (seen.entries, seen.frames) == (other.entries, other.frames)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_compiled)])
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
@@ -290,7 +272,7 @@ def test_batch_that_is_not_plain_is_left_to_the_other_way(way: str, name: str, p
         ("another kind", NAMED.encode(), ANONYMOUS.encode()),
     ],
 )  # fmt: skip
-def test_batch_that_is_not_next_is_not_taken(way: str, name: str, old: bytes, new: bytes):
+def test_batch_that_is_not_next_is_not_taken(compiled: bool, name: str, old: bytes, new: bytes):
     """Numbers that go up by themselves say nothing: they begin behind the last one stored."""
     items = []
     for index in range(128):
@@ -299,18 +281,19 @@ def test_batch_that_is_not_next_is_not_taken(way: str, name: str, old: bytes, ne
             f"\x02INORDER_PREV\x01{index - 1}\x02"
         ).encode()
         items.append(item(b"x" * 200, group.replace(old, new)))
-    seen = sent(b"".join(items), [1], way=way)
+    seen = sent(b"".join(items), [1], compiled=compiled)
     assert not seen.taken, name
     assert (seen.log, seen.keys, seen.frames) == (b"", [], []), name
 
 
+@needs_compiled
 def test_a_predecessor_is_not_taken_from_the_next_message():
     """The numbers of one message end with it."""
     body = members(at50=b"UNIQ_KEY\x01C\x02" + GROUP + b"50", at51=b"INORDER_PREV\x0149\x02")
-    assert bulk.numbers_of([b"a", b"b"]) is None
-    assert not sent(body, [1], way="columns").taken
+    assert not sent(body, [1], compiled=True).taken
 
 
+@needs_compiled
 def test_numbers_inside_of_a_body_are_no_numbers():
     """Only properties are looked at."""
     items = []
@@ -320,71 +303,7 @@ def test_numbers_inside_of_a_body_are_no_numbers():
             f"\x02INORDER_PREV\x01{index - 1}\x02"
         ).encode()
         items.append(item(b"\x02" + GROUP + b"7\x02" + b"x" * 100, group))
-    seen = sent(b"".join(items), list(range(128)), way="columns")
+    seen = sent(b"".join(items), list(range(128)), compiled=True)
     assert seen.taken
     assert seen.last[NAMED] == 127
     assert seen == sent(b"".join(items), list(range(128)))
-
-
-def aligned_members(count: int = 128) -> bytearray:
-    """Return a batch as a sink packs it: numbers of one length, a separator at the end."""
-    found = bytearray()
-    for index in range(count):
-        text = (
-            f"UNIQ_KEY\x01C{index:08X}\x02KEYS\x01k{index}\x02INORDER_PID\x01{NAMED}"
-            f"\x02INORDER_SEQ\x01{500 + index}\x02INORDER_PREV\x01{499 + index}\x02"
-        )
-        found += item(b"x" * 30, text.encode())
-    return found
-
-
-def test_numbers_of_one_length_are_read_at_once():
-    """Whose they are, the numbers, and what the first comes behind."""
-    body = bytes(aligned_members())
-    items = bulk.split(body, 1 << 22)
-    assert items is not None
-    assert bulk.aligned_numbers(body, items) == (NAMED, list(range(500, 628)), 499)
-
-
-@settings(max_examples=400, deadline=None)
-@given(data=st.data())
-def test_numbers_read_at_once_are_those_read_one_by_one(data: st.DataObject):
-    """A batch with a few bytes of one message changed: the same numbers, or none at all."""
-    body = aligned_members()
-    size = len(body) // 128
-    message = data.draw(st.sampled_from((0, 1, 64, 127)))
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = message * size + data.draw(st.integers(20, size - 1))
-        body[place] = data.draw(
-            st.sampled_from(b"\x01\x020159UNIQ_KEYS\xff:/") | st.integers(0, 255)
-        )
-    whole = bytes(body)
-    items = bulk.split(whole, 1 << 22)
-    if items is not None:
-        at_once = bulk.aligned_numbers(whole, items)
-        assert at_once is None or at_once == bulk.numbers_of(items.properties)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b"SEQ\x01564\x02", b"SEQ\x0156:\x02"),
-        (b"SEQ\x01564\x02", b"SEQ\x01574\x02"),
-        (b"PREV\x01563\x02", b"PREV\x01562\x02"),
-        (b"PREV\x01563\x02", b"PREV\x01563\x01"),
-        (b"INORDER_PREV\x01563", b"INORDER_PREW\x01563"),
-        (b"UNIQ_KEY\x01C00000040", b"UNIQ_KEY\x01C0000004\xff"),
-        (b"UNIQ_KEY\x01C00000040", b"UNIQ_KEI\x01C00000040"),
-        (b"KEYS\x01k64\x02INORDER_PID", b"KEYS\x01k64xINORDER_PID"),
-        (b"b:0\x02INORDER_SEQ\x01564", b"b:1\x02INORDER_SEQ\x01564"),
-    ],
-)
-def test_what_is_not_in_line_is_not_read_at_once(old: bytes, new: bytes):
-    """A figure, a predecessor, a name, an id or another producer's: each is looked at."""
-    body = bytes(aligned_members())
-    assert len(old) == len(new)
-    assert body.count(old) == 1
-    body = body.replace(old, new)
-    items = bulk.split(body, 1 << 22)
-    assert items is not None
-    assert bulk.aligned_numbers(body, items) is None
