@@ -82,23 +82,23 @@ def half_a_replay() -> None:
 
 def renumber_at_once() -> None:
     """The client gives numbers anew without asking what became of those that it had given."""
-    from inorder.client.send.rules import DONE, IN_FLIGHT, UNSENT, Lane
+    from inorder.client.send.queues import DONE, IN_FLIGHT, UNSENT, SendQueue
 
-    def lose(lane: Any) -> None:
-        for entry in lane.sent:
-            if entry.state == IN_FLIGHT:
-                entry.state = DONE if entry.abandoned else UNSENT
-        lane.in_flight = lane.messages = 0
-        lane.rewind()
+    def lose(queue: Any) -> None:
+        for send in queue.sent:
+            if send.state == IN_FLIGHT:
+                send.state = DONE if send.abandoned else UNSENT
+        queue.in_flight = queue.messages = 0
+        queue.rewind()
 
-    Lane.lose = lose  # type: ignore[method-assign]
+    SendQueue.lose = lose  # type: ignore[method-assign]
 
 
 def go_on_behind_a_failure() -> None:
     """The client of a name sends on though a message was given up that may come again."""
-    from inorder.client.send.rules import Lane
+    from inorder.client.send.queues import SendQueue
 
-    Lane.doom = lambda *_: []  # type: ignore[method-assign, assignment]
+    SendQueue.doom = lambda *_: []  # type: ignore[method-assign, assignment]
 
 
 PLANTS: dict[str, Callable[[], None]] = {

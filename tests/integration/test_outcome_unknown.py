@@ -136,8 +136,8 @@ def test_a_refusal_by_a_rule_is_known_not_to_be_stored(broker: RunningBroker) ->
     async def main() -> None:
         async with inorder.aio.Producer(broker.namesrv, config=QUICK) as producer:
             await producer.send("orders", b"first", key="k")
-            link = next(iter(producer._delivery.links.values()))  # type: ignore[union-attr]
-            connection = link.connection
+            sender = next(iter(producer._router.senders.values()))  # type: ignore[union-attr]
+            connection = sender.connection
             assert connection is not None
             fields = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0",
                       "g": "0", "h": "0", "i": "", "j": "0", "k": "false", "m": "true"}  # fmt: skip

@@ -903,7 +903,7 @@ MUTANTS = [
     Mutant(
         "unknown-is-sent-elsewhere", "P1, A4", "a send whose outcome is unknown follows a new map",
         "inorder.client.send.router",
-        "        if not lane.drained or lane.held:\n            return\n",
+        "        if not queue.drained or queue.held:\n            return\n",
         "",
         "tests/unit/client/send/test_key_map_client.py::"
         "test_a_message_stored_under_the_old_map_is_not_stored_again",

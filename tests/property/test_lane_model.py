@@ -1,4 +1,4 @@
-"""Lanes against a model of a broker: delay, loss, late copies, refusals, restarts, power cuts.
+"""Send queues against a model broker: delay, loss, late copies, refusals, restarts, power cuts.
 
 Whatever happens, each message is stored at most once, in the order of the calls; what was
 acknowledged is stored, or the loss is reported.
@@ -7,24 +7,43 @@ acknowledged is stored, or the loss is reported.
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from inorder.client.send.rules import DONE, Entry, Lane, Resolution
+from inorder.client.send.messages import Outgoing
+from inorder.client.send.queues import DONE, Resolution, Send, SendQueue
+from inorder.model import TopicQueue
 from inorder.ordering.sequence import Verdict, expected, judge_batch
+from inorder.tasks import Backoff
+from inorder.wire.requests.sendframes import SendTemplate
 
 
-class Call(Entry):
+class Call(Send):
     """A send: the messages it brings, and what its caller was told."""
 
     def __init__(self, first: int, count: int, number: int, *, bad: bool) -> None:
-        super().__init__(count, number, number + count - 1 if number >= 0 else -1)
+        sequences = tuple(range(number, number + count)) if number >= 0 else ()
+        part = Outgoing(("",) * count, b"", b"", 0, sequences=sequences)
+        super().__init__("t", None, part, None, 0, Future())
         self.ids = list(range(first, first + count))
         self.bad = bad
         self.told = ""
+
+
+def send_queue(window: int, *, named: bool) -> SendQueue:
+    """Return a send queue that nobody pumps: the model asks and answers."""
+    template = SendTemplate(
+        group="g", topic="t", template_topic="TBW102", template_queues=4, queue_id=0, broker="b"
+    )
+    return SendQueue(
+        cast("Any", None), TopicQueue("t", "b", 0), template, "p", window=window, named=named,
+        backoff=Backoff(1, 1),
+    )  # fmt: skip
 
 
 @dataclass
@@ -90,14 +109,14 @@ class Broker:
 
 
 class LaneModel(RuleBasedStateMachine):
-    """A shell of a few lines around the lane, and everything that can go wrong."""
+    """A shell of a few lines around the send queue, and everything that can go wrong."""
 
     named = False
 
     @initialize(window=st.integers(1, 6))
     def start(self, window: int) -> None:
         self.broker = Broker(named=self.named)
-        self.lane: Lane[Call] = Lane(window, named=self.named)
+        self.queue = send_queue(window, named=self.named)
         self.calls: list[Call] = []
         self.next_id = 0
         self.sequence = 0
@@ -118,14 +137,14 @@ class LaneModel(RuleBasedStateMachine):
         call = Call(self.next_id, count, number, bad=bad == 0)
         self.next_id += count
         self.calls.append(call)
-        self.lane.add(call)
+        self.queue.add(call)
 
     @precondition(lambda self: self.calls)
     @rule(index=st.integers(0, 1000))
     def give_up(self, index: int) -> None:
         call = self.calls[index % len(self.calls)]
         if not call.told:
-            self.lane.abandon(call)
+            self.queue.abandon(call)
             call.told = "unknown"
 
     # The shell.
@@ -134,8 +153,8 @@ class LaneModel(RuleBasedStateMachine):
     def write(self) -> None:
         if self.wire is None:
             return
-        while (call := self.lane.next()) is not None:
-            self.wire.requests.append(Request(self.pid, call, call.number, call.previous))
+        while (call := self.queue.next()) is not None:
+            self.wire.requests.append(Request(self.pid, call, call.sequence, call.previous))
 
     @rule()
     def connect(self) -> None:
@@ -144,18 +163,18 @@ class LaneModel(RuleBasedStateMachine):
         self.incarnation += 1
         self.broker.highest = self.incarnation
         self.wire = Wire(self.incarnation)
-        self.lane.meet(numbered=True)
+        self.queue.connected(idempotent=True)
 
     @rule()
     def ask(self) -> None:
         """Learn from the broker how far it is, if that must be known."""
-        if self.wire is not None and self.lane.needs_state:
+        if self.wire is not None and self.queue.needs_state:
             last = self.broker.last(self.pid)
             have = -1 if last is None else last
-            self.resolved(self.lane.resolve(have, known=last is not None))
+            self.resolved(self.queue.resolve(have, known=last is not None))
 
-    def resolved(self, found: Resolution[Call]) -> None:
-        for call in found.unvouched:
+    def resolved(self, found: Resolution) -> None:
+        for call in found.outcome_unknown:
             call.told = "unknown"
         if found.lost or found.forgotten:
             self.begin_again()
@@ -163,14 +182,14 @@ class LaneModel(RuleBasedStateMachine):
     def begin_again(self) -> None:
         self.reported = True
         if self.named:
-            self.lane.lost = None
-            for call in self.lane.waiting:
+            self.queue.lost = None
+            for call in self.queue.waiting:
                 if not call.told:
                     call.told = "failed"
                 call.state = DONE
             return
         self.pid += 1
-        for call in self.lane.restart():
+        for call in self.queue.restart():
             call.told = call.told or "ok"
 
     @precondition(lambda self: self.wire is not None and self.wire.answers)
@@ -178,29 +197,29 @@ class LaneModel(RuleBasedStateMachine):
     def hear(self) -> None:
         assert self.wire is not None
         call, answer, last = self.wire.answers.popleft()
-        lane, forgotten = self.lane, False
+        queue, forgotten = self.queue, False
         if answer == "stored":
-            lane.confirm(call)
+            queue.confirm(call)
             call.told = call.told or "ok"
         elif answer == "bad":
-            lane.refuse(call, final=True)
+            queue.refuse(call, final=True)
             call.told = call.told or "failed"
         elif answer == "busy":
-            lane.refuse(call, final=False)
+            queue.refuse(call, final=False)
         elif answer == "gap":
-            lane.gap(call, last)
+            queue.gap(call, last)
         elif answer == "vague":
-            lane.doubt(call)
-            lane.abandon(call)
+            queue.outcome_unknown(call)
+            queue.abandon(call)
             call.told = call.told or "unknown"
         else:
             assert answer == "unknown", answer
-            lane.refuse(call, final=False)
+            queue.refuse(call, final=False)
             forgotten = True
         self.forgotten = getattr(self, "forgotten", False) or forgotten
-        if lane.settled:
-            lane.rewind()
-            if lane.lost or self.forgotten:
+        if queue.settled:
+            queue.rewind()
+            if queue.lost or self.forgotten:
                 self.begin_again()
             self.forgotten = False
 
@@ -224,7 +243,7 @@ class LaneModel(RuleBasedStateMachine):
             self.old.append(self.wire)
             self.wire = None
             self.forgotten = False
-            self.lane.lose()
+            self.queue.lose()
 
     @rule(busy=st.booleans())
     def be_busy(self, busy: bool) -> None:
@@ -252,7 +271,7 @@ class LaneModel(RuleBasedStateMachine):
     def forget(self) -> None:
         """An eviction, while nothing of this producer is unknown or under way."""
         idle = self.wire is None or not (self.wire.requests or self.wire.answers)
-        if idle and not self.lane.unknown and not self.lane.in_flight:
+        if idle and not self.queue.unknown and not self.queue.in_flight:
             self.broker.evicted_at[self.pid] = len(self.broker.log)
             self.old.clear()
 

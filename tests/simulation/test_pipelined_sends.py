@@ -17,7 +17,7 @@ import pytest
 
 from inorder.checker import Kind, Report, Sent, SentResult, queue_name
 from inorder.client.send.producer import Producer
-from inorder.client.send.sender import Greeter
+from inorder.client.send.sender import BrokerSender
 from inorder.client.session import Session
 from inorder.errors import FlushTimeout, InorderError, TransportError
 from inorder.model import Message, SendReceipt
@@ -118,11 +118,11 @@ def test_pipelined_sends_are_stored_once_and_in_order(seed: int):
 def test_without_numbers_the_same_runs_leave_second_copies(monkeypatch: pytest.MonkeyPatch):
     """The judge sees what numbers prevent."""
 
-    async def no_hello(_: Greeter, connection: Connection) -> bool:
+    async def no_hello(_: BrokerSender, connection: Connection) -> bool:
         connection.numbers_sends = False
         return False
 
-    monkeypatch.setattr(Greeter, "greet", no_hello)
+    monkeypatch.setattr(BrokerSender, "hello", no_hello)
     found = [play(seed).by_kind for seed in (1, 2, 3)]
     assert any(Kind.DOUBLED in kinds for kinds in found)
     assert all(kinds.keys() <= {Kind.DOUBLED} for kinds in found)

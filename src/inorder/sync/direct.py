@@ -2,7 +2,7 @@
 
 A call through the portal costs two switches of threads, several times what a broker takes to
 answer. So a thread whose sends come one by one, with nothing else on its way, gets a blocking
-connection of its own to the broker, with a producer id of its own (`client/send/queues.py`).
+connection of its own to the broker, with a producer id of its own (`client/send/router.py`).
 Whatever is not a plain success goes back to the portal: a refusal is definite, so the message is
 sent again there; of anything else the outcome is not known, and the portal finds out.
 """
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.client.rules.receipts import STATUSES, Verdict, verdict
 from inorder.client.send.messages import Outgoing, compose
-from inorder.client.send.queues import Sending, Target, Waiter, take_over, target
+from inorder.client.send.queues import Send, Waiter
+from inorder.client.send.router import Target
 from inorder.client.session import Identity, MessageIds, new_producer_id
 from inorder.errors import ConnectionLost, InorderError, RemoteProtocolError, broker_error
 from inorder.model import SendReceipt
@@ -211,9 +212,9 @@ class DirectSends:
         return receipt
 
     def _target(self, topic: str, key: str | None) -> Target | None:
-        delivery = self._producer._delivery
+        router = self._producer._router
         self._turn += 1
-        return None if delivery is None else target(delivery, topic, key, self._turn)
+        return None if router is None else router.direct_target(topic, key, self._turn)
 
     def _take_over(  # noqa: PLR0917 - as it comes through the portal
         self, waiter: Waiter, part: Outgoing, key: str | None, where: Target, producer_id: str,
@@ -221,14 +222,14 @@ class DirectSends:
     ) -> None:  # fmt: skip
         """On the loop: let the producer find out what became of a message."""
         producer = self._producer
-        assert producer._delivery is not None
-        sending = Sending(where.queue.topic, key, part, None, deadline_ms, waiter)
-        sending.number = sending.last = number
-        sending.tries = 1
-        sending.size = len(part.body)
+        assert producer._router is not None
+        send = Send(where.queue.topic, key, part, None, deadline_ms, waiter)
+        send.sequence = send.last = number
+        send.tries = 1
+        send.size = len(part.body)
         producer._waiting += 1
-        producer._room.add(1, sending.size)
-        take_over(producer._delivery, sending, where, producer_id)
+        producer._room.add(1, send.size)
+        producer._router.take_over(send, where, producer_id)
 
     def _wire(self, address: str) -> _Wire | None:
         now_ms = self._clock.monotonic_ms()
@@ -256,9 +257,9 @@ class DirectSends:
         place = (where.queue.topic, where.queue.index)
         template = self._templates.get(place)
         if template is None:
-            delivery = self._producer._delivery
-            assert delivery is not None
-            template = self._templates[place] = delivery.template(where.queue)
+            router = self._producer._router
+            assert router is not None
+            template = self._templates[place] = router.template(where.queue)
         if place not in wire.numbers:
             template.set_producer(wire.producer_id, named=False)
         return template

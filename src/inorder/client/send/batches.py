@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from inorder.client.send.messages import check_topic, check_topic_type, compose_batch
-from inorder.client.send.queues import Choice, Sending, Series
-from inorder.client.send.rules import DONE
+from inorder.client.send.queues import DONE, Choice, Send, Series
 from inorder.config import ClientConfig
 from inorder.errors import BatchIncomplete, InorderError, RequestTimeout, UsageError
 from inorder.model import Message, SendReceipt, TopicQueue
@@ -58,7 +57,7 @@ class Batch:
         self.stalled = False  # until some of those have their outcome
         self._version = 0
         self._series: dict[TopicQueue, Series] = {}
-        self._behind: list[Series] = []
+        self._earlier: list[Series] = []
         self._all_placed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # Places.
@@ -80,7 +79,7 @@ class Batch:
         self._end = min(self._next + min(TURN_MESSAGES, ahead), len(self._messages))
         return self._messages[self._next : self._end]
 
-    def place(self, targets: list[tuple[TopicQueue, int]]) -> list[tuple[TopicQueue, int, Sending]]:
+    def place(self, targets: list[tuple[TopicQueue, int]]) -> list[tuple[TopicQueue, int, Send]]:
         """Return the requests of a turn, given each message's queue and the version of its map."""
         groups: dict[TopicQueue, list[int]] = {}
         versions: dict[TopicQueue, int] = {}
@@ -102,13 +101,13 @@ class Batch:
         """Note that a newer map counts: keys may come behind a failure in another queue now."""
         if version != self._version:
             self._version = version
-            self._behind += self._series.values()
+            self._earlier += self._series.values()
             self._series = {}
 
-    def _requests(self, queue: TopicQueue, indexes: list[int]) -> list[Sending]:
+    def _requests(self, queue: TopicQueue, indexes: list[int]) -> list[Send]:
         series = self._series.get(queue)
         if series is None:
-            series = self._series[queue] = Series(self.divide, tuple(self._behind))
+            series = self._series[queue] = Series(self.divide, tuple(self._earlier))
         items = [self._items[index] for index in indexes]
         ids = [self._message_ids[index] for index in indexes]
         numbers = [self._numbers[index] for index in indexes] if self._numbers else ()
@@ -117,12 +116,12 @@ class Batch:
         for part in parts:
             end = first + part.count
             future = self._future(part.count)
-            sending = Sending(
+            send = Send(
                 self.topic, None, part, None, self.deadline_ms, future,
                 messages=[self._messages[index] for index in indexes[first:end]], series=series,
             )  # fmt: skip
-            sending.size = _size(part.items or ())
-            made.append(sending)
+            send.size = _size(part.items or ())
+            made.append(send)
             self._parts.append((indexes[first:end], future))
             first = end
         return made
@@ -140,27 +139,27 @@ class Batch:
             self.stalled = False
             self.resume()
 
-    def divide(self, sending: Sending, groups: Sequence[Sequence[int]]) -> list[Sending]:
+    def divide(self, send: Send, groups: Sequence[Sequence[int]]) -> list[Send]:
         """Return a request for each group of messages of one that is not stored; it is over then.
 
         A group names places in the request, in their order.
         """
-        at = next(at for at, part in enumerate(self._parts) if part[1] is sending.waiter)
+        at = next(at for at, part in enumerate(self._parts) if part[1] is send.waiter)
         indexes, old = self._parts[at]
         parts: list[tuple[list[int], asyncio.Future[Any]]] = []
         made = []
         for group in groups:
             future = self._future(len(group))
-            one = Sending(
-                sending.topic, None, sending.part.pick(group), None, self.deadline_ms, future,
-                messages=[(sending.messages or ())[place] for place in group],
-                series=sending.series,
+            one = Send(
+                send.topic, None, send.part.pick(group), None, self.deadline_ms, future,
+                messages=[(send.messages or ())[place] for place in group],
+                series=send.series,
             )  # fmt: skip
             one.size = _size(one.part.items or ())
             made.append(one)
             parts.append(([indexes[place] for place in group], future))
         self._parts[at : at + 1] = parts
-        sending.over, sending.state = True, DONE
+        send.over, send.state = True, DONE
         if not old.done():
             old.set_result([])  # whoever waits looks at the new ones
         return made

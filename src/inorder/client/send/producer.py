@@ -1,8 +1,8 @@
-"""Sending: one queue per key, in the order of the calls, many unconfirmed sends at a time.
+"""Send: one queue per key, in the order of the calls, many unconfirmed sends at a time.
 
 A send takes its place when `send` is first awaited, or when `send_nowait` is called, and is stored
 in that order, exactly once, whatever happens to connections and brokers: its messages are numbered
-(`client/send/rules.py`). A broker of Apache RocketMQ knows no numbers; there one send per queue is
+(`client/send/queues.py`). A broker of Apache RocketMQ knows no numbers; there one send per queue is
 unconfirmed at a time, and a lost answer may leave a second copy behind the first. A send without a
 key goes to the queues in turn, past brokers that just failed.
 
@@ -26,8 +26,8 @@ from inorder.client.rules.routes import Duration, to_ms
 from inorder.client.send.batches import Batch, one_topic
 from inorder.client.send.failures import SendFuture, Unheard
 from inorder.client.send.messages import compose, compose_items, words
-from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector, Sending, Waiter
-from inorder.client.send.router import Delivery
+from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector, Send, Waiter
+from inorder.client.send.router import SendRouter
 from inorder.client.send.rules import WINDOW_MAX, Room
 from inorder.client.session import Session
 from inorder.config import ClientConfig
@@ -206,8 +206,8 @@ class Producer:
         self._before_send = before_send
         self._after_send = after_send
         self._hooked = before_send is not None or after_send is not None
-        self._delivery: Delivery | None = None
-        self._early: deque[tuple[Sending, int]] = deque()  # before there is a session
+        self._router: SendRouter | None = None
+        self._early: deque[tuple[Send, int]] = deque()  # before there is a session
         self._tasks = Tasks(f"producer {group}")
         self._closed = False
         self._idle: asyncio.Event = asyncio.Event()
@@ -224,19 +224,19 @@ class Producer:
 
     async def _open(self) -> None:
         session = await self._access.open()
-        if self._delivery is None:
+        if self._router is None:
             self._attach(session)
 
     def _attach(self, session: Session) -> None:
-        self._delivery = Delivery(session, self._group, self._outcome, name=self._name)
+        self._router = SendRouter(session, self._group, self._outcome, name=self._name)
         session.add_producer(self._group)
         while self._early:
-            sending, now_ms = self._early.popleft()
+            send, now_ms = self._early.popleft()
             try:
-                self._delivery.take(sending, now_ms)
+                self._router.take(send, now_ms)
             except Exception as error:
                 # A choice that cannot be: whoever waits for the send gets it.
-                self._outcome(sending, None, error)
+                self._outcome(send, None, error)
 
     async def send(
         self,
@@ -383,7 +383,7 @@ class Producer:
         if self._room.full:
             self._turn_away(len(messages))
         await self.start()
-        assert self._delivery is not None
+        assert self._router is not None
         now_ms = self._clock.monotonic_ms()
         limit_ms = self._config.send_timeout_ms if timeout is None else to_ms(timeout)
         batch = Batch(
@@ -393,7 +393,7 @@ class Producer:
         self._waiting += len(messages)
         self._room.add(len(messages), batch.size)
         try:
-            self._delivery.take_batch(batch, now_ms)
+            self._router.take_batch(batch, now_ms)
         except BaseException:
             self._waiting -= len(messages)
             self._room.leave(len(messages), batch.size)
@@ -427,9 +427,9 @@ class Producer:
             await self._settle()
         finally:
             await self._tasks.stop()
-            if self._delivery is not None:
-                await self._delivery.close()
-                self._delivery.session.remove_producer(self._group)
+            if self._router is not None:
+                await self._router.close()
+                self._router.session.remove_producer(self._group)
             await self._access.close()
         failed = self._unheard.take()
         if failed is not None:
@@ -449,8 +449,8 @@ class Producer:
 
     def statistics(self) -> ProducerStatistics:
         """Return a snapshot."""
-        delivery = self._delivery
-        retries, lost = (0, 0) if delivery is None else (delivery.retries, delivery.lost)
+        router = self._router
+        retries, lost = (0, 0) if router is None else (router.retries, router.lost)
         return ProducerStatistics(
             self._sent, self._failed, retries, self._waiting, lost, self._unheard.count,
             self._room.refused,
@@ -466,10 +466,10 @@ class Producer:
         self._check_open()
         born_at_ms = self._clock.now_ms()
         id_ = self._access.message_ids.at(born_at_ms)
-        sending = self._make(waiter, id_, born_at_ms, *message)
-        if not self._room.enter(1, sending.size):
+        send = self._make(waiter, id_, born_at_ms, *message)
+        if not self._room.enter(1, send.size):
             self._turn_away(1)
-        self._hand_over(waiter, sending)
+        self._hand_over(waiter, send)
 
     def _begin_inside(self, waiter: Waiter, size: int, *message: Any) -> None:
         """The same for one that has its room already."""
@@ -477,13 +477,13 @@ class Producer:
             self._check_open()
             born_at_ms = self._clock.now_ms()
             id_ = self._access.message_ids.at(born_at_ms)
-            sending = self._make(waiter, id_, born_at_ms, *message)
+            send = self._make(waiter, id_, born_at_ms, *message)
         except BaseException:
             self._failed += 1
             self._room.leave(1, size)
             raise
-        sending.size = size
-        self._hand_over(waiter, sending)
+        send.size = size
+        self._hand_over(waiter, send)
 
     def _make(  # noqa: PLR0917 - by place, for it is called for every message
         self,
@@ -503,7 +503,7 @@ class Producer:
         timeout: Duration | None,
         oneway: bool = False,
         delay_level: int = 0,
-    ) -> Sending:
+    ) -> Send:
         """Check a message and return the request; without hooks any thread may do it."""
         # hot: 5 us with the properties.
         if key is not None:
@@ -531,31 +531,29 @@ class Producer:
         )  # fmt: skip
         limit_ms = self._config.send_timeout_ms if timeout is None else to_ms(timeout)
         deadline_ms = self._clock.monotonic_ms() + limit_ms
-        sending = Sending(
-            topic, key, part, choice, deadline_ms, waiter, messages=messages, oneway=oneway
-        )
-        sending.size = len(body)
-        return sending
+        send = Send(topic, key, part, choice, deadline_ms, waiter, messages=messages, oneway=oneway)
+        send.size = len(body)
+        return send
 
-    def _hand_over(self, _: Waiter, sending: Sending) -> None:
+    def _hand_over(self, _: Waiter, send: Send) -> None:
         """Give a message its place; it has its room."""
         now_ms = self._clock.monotonic_ms()
         try:
             self._check_open()
-            if self._delivery is not None:
-                self._delivery.take(sending, now_ms)
+            if self._router is not None:
+                self._router.take(send, now_ms)
             else:
-                self._take_early(sending, now_ms)
+                self._take_early(send, now_ms)
         except BaseException:
             self._failed += 1
-            self._room.leave(1, sending.size)
+            self._room.leave(1, send.size)
             raise
         self._waiting += 1
 
-    def _take_early(self, sending: Sending, now_ms: int) -> None:
+    def _take_early(self, send: Send, now_ms: int) -> None:
         if not self._early:
             self._tasks.start(self._open_for_early(), name="open")
-        self._early.append((sending, now_ms))
+        self._early.append((send, now_ms))
 
     async def _open_for_early(self) -> None:
         try:
@@ -577,19 +575,19 @@ class Producer:
             return message
         return self._before_send(message) or message
 
-    def _outcome(self, sending: Sending, result: Any, error: BaseException | None) -> None:
+    def _outcome(self, send: Send, result: Any, error: BaseException | None) -> None:
         """Tell a caller what became of its message; once for each hand-over."""
         # hot: 0.5 us.
-        count = sending.count
+        count = send.count
         self._waiting -= count
-        self._room.leave(count, sending.size)
+        self._room.leave(count, send.size)
         if error is None:
             self._sent += count
         else:
             self._failed += count
         if self._after_send is not None:
-            self._after(sending, result, error)
-        waiter = sending.waiter
+            self._after(send, result, error)
+        waiter = send.waiter
         if not waiter.done():
             if error is None:
                 waiter.set_result(result)
@@ -598,9 +596,9 @@ class Producer:
         if not self._waiting:
             self._idle.set()
 
-    def _after(self, sending: Sending, result: Any, error: BaseException | None) -> None:
+    def _after(self, send: Send, result: Any, error: BaseException | None) -> None:
         assert self._after_send is not None
-        for index, message in enumerate(sending.messages or ()):
+        for index, message in enumerate(send.messages or ()):
             receipt = result[index] if isinstance(result, list) else result
             try:
                 self._after_send(message, receipt, error)

@@ -1,36 +1,50 @@
-"""The lane of a queue with what the shell keeps beside it: a producer's id, frames, pauses.
+"""The pending sends of a producer to one queue: their order, their sequence numbers, their frames.
 
-One request of a producer on its way: what, where to, until when, and who waits for it.
+    waiting ──next──> sent (in flight) ──confirm──> done
+       ^                 │      │
+       └────── rewind ───┘      └─ lose ─> unknown ── resolve ──> done, or waiting again
 
-Beside the lanes: a thread may send a message by itself, over a connection of its own.
+A message gets its sequence number when it is first written. The broker stores the numbers of a
+queue without a gap. Behind a refused send it therefore refuses every later one. The queue then
+holds: it writes nothing until all sends in flight are answered, and goes on behind the last stored
+message. Sequence numbers are given anew only at that moment, when no send of the queue is in flight
+in the current incarnation.
 
-That is for a lone blocking send, for which two switches of threads cost more than everything
-else. It is allowed only while the lane of the queue is empty, and it is numbered under an id of its
-own. If its outcome is not known, the message comes into a lane of that id here, and the queue's own
-lane waits behind it: the hello on the link's connection shuts the other connection out, the broker
-tells what it has, and the message is brought to its end like any other.
+A lost connection leaves sends whose outcome is unknown. They keep their sequence numbers and hold
+the queue. A new connection fences off the old one, and the broker tells which messages are stored.
+
+A broker without sequence numbers gets one send at a time. A send whose answer is lost is sent
+again: at least once.
+
+A named producer brings its own sequence numbers, which only grow. Each of its sends names the
+number before it.
+
+`SendQueue` does no I/O: `BrokerSender` asks `next` for the send to write and reports each outcome.
+How a producer keeps order and speed: decision 11.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from inorder.client.send.messages import Outgoing
-from inorder.client.send.rules import DONE, UNKNOWN, Entry, Lane
-from inorder.errors import InorderError, UsageError
+from inorder.client.send.rules import WINDOW_MAX
+from inorder.errors import InorderError, PredecessorFailed, UsageError
 from inorder.model import Message, SendReceipt, TopicQueue
-from inorder.ordering.keymap import queue_for_key
-from inorder.tasks import Backoff
 from inorder.wire.requests.sendframes import SendAnswer, SendTemplate
 from inorder.wire.requests.sends import BatchItem, encode_batch
 
 if TYPE_CHECKING:
-    from inorder.client.send.router import Delivery
     from inorder.client.send.sender import BrokerSender
+    from inorder.tasks import Backoff
 
+UNSENT: Final = 0
+IN_FLIGHT: Final = 1
+UNKNOWN: Final = 2
+DONE: Final = 3
 
 Selector = Callable[[Sequence[TopicQueue], Message, Any], TopicQueue]
 BeforeSend = Callable[[Message], Message | None]
@@ -39,7 +53,7 @@ AfterSend = Callable[[Message, SendReceipt | None, BaseException | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How the caller wants the queue chosen: this one, by a function, by key, or in turn."""
+    """How the caller chooses the queue: by name, by a function, by key, or in turn."""
 
     queue: TopicQueue | None = None
     selector: Selector | None = None
@@ -66,10 +80,10 @@ class Choice:
 
 
 class Waiter(Protocol):
-    """Who waits for an outcome: an asyncio future, or something like it of another thread."""
+    """The future that gets an outcome: of asyncio, or a similar one of another thread."""
 
     def done(self) -> bool:
-        """Tell whether nobody waits any more."""
+        """Return whether nobody waits any more."""
         ...
 
     def set_result(self, result: Any, /) -> None:
@@ -82,61 +96,47 @@ class Waiter(Protocol):
 
 
 class Series:
-    """Requests of one call that follow one another: behind one that failed nothing is sent.
+    """Requests of one batch call to one queue. After a failed request no later one is sent.
 
-    `behind` are series of the same call that its keys may have been in before, by an older key
-    map. `divide` makes several requests of one, when a newer key map puts its messages into
-    different queues: given the places of the messages of each.
+    `earlier` holds series of the same call that had the same keys under an older key map. `divide`
+    replaces one request by several when a newer key map puts its messages into different queues;
+    its second argument lists the positions of the messages of each new request.
     """
 
-    __slots__ = ("_error", "behind", "divide")
+    __slots__ = ("_error", "divide", "earlier")
 
     def __init__(
         self,
-        divide: Callable[[Sending, Sequence[Sequence[int]]], list[Sending]],
-        behind: Sequence[Series] = (),
+        divide: Callable[[Send, Sequence[Sequence[int]]], list[Send]],
+        earlier: Sequence[Series] = (),
     ) -> None:
         self.divide = divide
-        self.behind = behind
+        self.earlier = earlier
         self._error: BaseException | None = None
 
     @property
     def error(self) -> BaseException | None:
-        """Return why nothing more of it is sent, None while all is well."""
-        if self._error is None and self.behind:
-            errors = (one.error for one in self.behind)
+        """The error that stops this series, None while no request has failed."""
+        if self._error is None and self.earlier:
+            errors = (one.error for one in self.earlier)
             self._error = next((error for error in errors if error is not None), None)
         return self._error
 
     def fail(self, error: BaseException) -> None:
-        """Send nothing more of it."""
+        """Stop the series; the first error counts."""
         if self._error is None:
             self._error = error
 
 
-class Sending(Entry):
-    """A request of a lane: its content, and who waits for it."""
+class Send:
+    """One request of a producer: a message, or messages of a batch with consecutive numbers."""
 
     __slots__ = (
-        "answered_early",
-        "by_key",
-        "choice",
-        "deadline_ms",
-        "failure",
-        "key",
-        "lane",
-        "messages",
-        "oneway",
-        "over",
-        "part",
-        "placed",
-        "series",
-        "size",
-        "topic",
-        "tries",
-        "waiter",
-        "written_ms",
-    )
+        "abandoned", "answered_early", "by_key", "choice", "count", "deadline_ms", "doomed",
+        "failure", "key", "last", "maybe_stored", "messages", "oneway", "over", "part", "placed",
+        "previous", "queue", "sender", "sequence", "series", "size", "state", "stored", "topic",
+        "tries", "waiter", "written_ms",
+    )  # fmt: skip
 
     def __init__(  # noqa: PLR0917 - by place, for it is made for every message
         self,
@@ -151,11 +151,8 @@ class Sending(Entry):
         series: Series | None = None,
         oneway: bool = False,
     ) -> None:
+        # hot: made for every message.
         sequences = part.sequences
-        if sequences:
-            super().__init__(part.count, sequences[0], sequences[-1])
-        else:
-            super().__init__(part.count)
         self.topic = topic
         self.key = key
         self.part = part
@@ -165,83 +162,128 @@ class Sending(Entry):
         self.messages = messages  # for hooks and selectors; None if there are none
         self.series = series
         self.oneway = oneway
-        self.size = 0  # bytes of its bodies, as its producer counts them
-        self.lane: SendQueue | None = None
-        self.by_key = False  # its key chose the queue
-        self.placed = b""  # what it says of that: see SendTemplate.frame
+        self.size = 0  # bytes of the bodies, as the producer counts them
+        # The place.
+        self.queue: SendQueue | None = None
+        self.sender: BrokerSender | None = None  # wrote the request, and takes the answer
+        self.by_key = False  # the key chose the queue
+        self.placed = b""  # header fields that say how the queue was chosen: SendTemplate.frame
+        # The state.
+        self.state = UNSENT
+        self.count = len(part.ids)
+        self.sequence = sequences[0] if sequences else -1  # of the first message
+        self.last = sequences[-1] if sequences else -1  # of the last message
+        self.previous = -1  # named: the sequence number that is stored or written before this one
+        self.stored = False  # the broker has the message; it is sent again for its receipt
+        self.abandoned = False  # nobody waits for the outcome any more
+        self.doomed = False  # named: a predecessor was given up; this send is not written again
+        self.maybe_stored = False  # an earlier try without sequence numbers was not answered
         self.tries = 0
         self.written_ms = 0
         self.failure: InorderError | None = None  # of the last try
-        self.over = False  # its caller knows the outcome
-        self.answered_early = False  # one-way, and written: its caller waits no more
+        self.over = False  # the caller knows the outcome
+        self.answered_early = False  # one-way and written: the caller waits no more
 
     @property
     def may_move(self) -> bool:
-        """Tell whether another queue will do as well.
+        """Return whether another queue will do as well; asked of waiting sends.
 
-        Asked of what waits: it is not stored, or it is in doubt at a broker without numbers, where
-        a second copy is allowed for.
+        Such a send is not stored. Or its outcome is unknown at a broker without sequence numbers,
+        where a second copy is allowed.
         """
         free = self.key is None and self.choice is None and self.series is None
         return free and not self.stored
 
     @property
     def wanted(self) -> bool:
-        """Tell whether it still should be sent: nobody cancelled it, nothing before it failed."""
+        """Return whether to send it: no caller cancelled it, and no request before it failed."""
         if self.series is not None and self.series.error is not None:
             return False
         return self.answered_early or not self.waiter.done()
 
+    @property
+    def surely_not_stored(self) -> bool:
+        """Return whether no try of this send can be stored."""
+        return self.state == UNSENT and not self.maybe_stored
+
+    def predecessor_failed(self) -> PredecessorFailed:
+        """Return the error for a named producer's send behind one that failed."""
+        assert self.queue is not None
+        return PredecessorFailed(
+            f"sequence {self.sequence} of {self.queue.topic_queue} was not stored, for one before "
+            "it failed; send again from the first one that failed"
+        )
+
     def answered(self, answer: SendAnswer) -> None:
-        """Take the broker's answer."""
-        lane = self.lane
-        assert lane is not None
-        lane.link.answered(lane, self, answer)
+        """Take the broker's answer. The connection calls this."""
+        assert self.sender is not None
+        self.sender.answered(self, answer)
+
+    def __repr__(self) -> str:
+        state = ("unsent", "in flight", "unknown", "done")[self.state]
+        return f"Send({self.sequence}..{self.last}, {state})"
 
 
-class SendQueue(Lane[Sending]):
-    """The lane of a queue, with what the shell keeps beside it."""
+@dataclass(slots=True)
+class Resolution:
+    """What the broker's word about its last sequence number means for the sends of a queue."""
+
+    lost: tuple[int, int] | None = None
+    """Sequence numbers that were acknowledged and are not stored."""
+    forgotten: bool = False
+    """The broker knows nothing of a producer that it once acknowledged."""
+    outcome_unknown: list[Send] = field(default_factory=list)
+    """A caller waits, and nobody can tell whether the message is stored."""
+    doomed: list[Send] = field(default_factory=list)
+    """A caller waits, and the message is not stored, because a predecessor is not."""
+
+
+class SendQueue:
+    """The pending sends to one queue, in the order of the calls, many of them in flight."""
 
     __slots__ = (
-        "backoff",
-        "before",
-        "behind",
-        "draining",
-        "forgotten",
-        "highest",
-        "highest_failed",
-        "link",
-        "moved",
-        "paused",
-        "producer_id",
-        "queue",
-        "ready",
-        "syncing",
-        "template",
-    )
+        "backoff", "confirmed", "draining", "forgotten", "held", "highest", "highest_failed",
+        "idempotent", "in_flight", "lost", "messages", "moved", "named", "paused", "producer_id",
+        "ready", "sender", "sent", "synced", "syncing", "tail", "template", "topic_queue",
+        "unknown", "waited_for_by", "waiting", "waits_for", "window",
+    )  # fmt: skip
 
     def __init__(
-        self, link: BrokerSender, queue: TopicQueue, template: SendTemplate, producer_id: str, *,
-        window: int, named: bool, backoff: Backoff,
+        self, sender: BrokerSender, topic_queue: TopicQueue, template: SendTemplate,
+        producer_id: str, *, window: int, named: bool, backoff: Backoff,
     ) -> None:  # fmt: skip
-        super().__init__(window, named=named)
-        self.link = link
-        self.queue = queue
+        if not 1 <= window <= WINDOW_MAX:
+            raise ValueError(f"a window has 1 to {WINDOW_MAX} sends, not {window}")
+        self.sender = sender
+        self.topic_queue = topic_queue
         self.template = template
         self.backoff = backoff
-        self.ready = False  # the broker was told who we are, and how far it is is known
-        self.syncing = False
-        self.behind: SendQueue | None = (
-            None  # what must be settled first: see client/send/queues.py
-        )
-        self.before: SendQueue | None = None  # the one that waits for this
-        self.draining = False  # keys have left this queue: see Delivery.lane_drained
-        self.paused = False  # after a refusal that may pass
-        self.forgotten = False  # the broker said so; a new id when all is answered
+        self.window = window
+        self.named = named
+        # The sends.
+        self.waiting: deque[Send] = deque()  # unsent, in the order of the calls
+        self.sent: deque[Send] = deque()  # written and not settled, in the order of their numbers
+        self.moved: deque[Send] = deque()  # of keys that left this queue, until it is drained
+        self.in_flight = 0
+        self.messages = 0  # of the requests in flight
+        self.unknown = 0
+        # Sequence numbers.
+        self.idempotent = True  # False: the broker knows no sequence numbers
+        self.tail = -1  # the last number written
+        self.confirmed = -1  # the last number known to be stored
         self.highest = -1  # named: the highest number that a caller gave
-        self.highest_failed = False  # and its caller was told of a failure: it may come again
-        self.moved: deque[Sending] = deque()  # of keys that left this queue, until it is drained
-        self.producer_id = ""
+        self.highest_failed = False  # the caller was told that it failed: it may come again
+        self.lost: tuple[int, int] | None = None
+        self.forgotten = False  # the broker forgot the id; a new one when all is answered
+        self.synced = not named  # False: the broker must tell its last number before a write
+        # Reasons to write nothing.
+        self.held = False  # a send was refused: nothing is written until all are answered
+        self.ready = False  # hello is said under this id, and the broker's last number is known
+        self.syncing = False
+        self.paused = False  # after a refusal that may pass
+        self.draining = False  # keys have left this queue: see SendRouter.queue_drained
+        self.waits_for: SendQueue | None = None  # to be settled first: SendRouter.take_over
+        self.waited_for_by: SendQueue | None = None
         self.use_id(producer_id)
 
     def use_id(self, producer_id: str) -> None:
@@ -249,40 +291,51 @@ class SendQueue(Lane[Sending]):
         self.producer_id = producer_id
         self.template.set_producer(producer_id, named=self.named)
 
-    @property
-    def settled_all(self) -> bool:
-        """Tell whether nothing is left in it."""
-        return all(one.state == DONE for one in (*self.sent, *self.waiting, *self.moved))
+    # Writing.
 
-    @property
-    def idle(self) -> bool:
-        """Tell whether nobody waits for anything here, nor behind it."""
-        return super().idle and all(one.state == DONE for one in self.moved)
+    def add(self, send: Send) -> None:
+        """Append a send to the waiting ones."""
+        self.waiting.append(send)
 
-    @property
-    def drained(self) -> bool:
-        """Tell whether nothing is in flight and nothing unknown."""
-        return not self.in_flight and not self.unknown
+    def next(self) -> Send | None:
+        """Take the send to write now, with its number; None if there is none or it must wait."""
+        # hot: 0.5 us.
+        waiting = self.waiting
+        while waiting and waiting[0].state == DONE:
+            waiting.popleft()
+        if not waiting or self.held or self.unknown or not self.synced:
+            return None
+        if self.in_flight:
+            if not self.idempotent or self.in_flight >= self.window:
+                return None
+            if self.messages + waiting[0].count > WINDOW_MAX:
+                return None
+        send = waiting.popleft()
+        if self.idempotent:
+            self._number(send)
+        send.state = IN_FLIGHT
+        self.in_flight += 1
+        self.messages += send.count
+        self.sent.append(send)
+        return send
 
-    def withdraw(self, which: Callable[[Sending], bool]) -> list[Sending]:
-        """Take those out that wait and are such."""
-        taken = [one for one in self.waiting if one.state != DONE and which(one)]
-        if taken:
-            gone = set(map(id, taken))
-            left = [one for one in self.waiting if id(one) not in gone]
-            self.waiting.clear()
-            self.waiting.extend(left)
-        return taken
+    def _number(self, send: Send) -> None:
+        if not send.stored and not self.named:
+            send.sequence = self.tail + 1
+            send.last = self.tail + send.count
+        elif self.named:
+            send.previous = self.tail if send.sequence > self.tail else -1
+        self.tail = max(self.tail, send.last)
 
-    def frame(self, request_id: int, sending: Sending, *, oneway: bool) -> bytes:
-        """Return the frame of an entry that `next` gave out."""
-        part = sending.part
+    def frame(self, request_id: int, send: Send, *, oneway: bool) -> bytes:
+        """Return the frame of a send that `next` returned."""
+        part = send.part
         body, items = part.body, part.items
         numbers: tuple[int, ...] = ()
         if items is not None:
-            body = encode_batch(self._numbered(sending, items) if self.numbered else items)
-        elif self.numbered:
-            numbers = (sending.number, sending.previous) if self.named else (sending.number,)
+            body = encode_batch(self._numbered(send, items) if self.idempotent else items)
+        elif self.idempotent:
+            numbers = (send.sequence, send.previous) if self.named else (send.sequence,)
         return self.template.frame(
             request_id,
             part.properties,
@@ -293,93 +346,241 @@ class SendQueue(Lane[Sending]):
             born_at_ms=part.born_at_ms,
             batch=items is not None,
             oneway=oneway,
-            placed=sending.placed,
+            placed=send.placed,
         )
 
-    def _numbered(self, sending: Sending, items: Sequence[BatchItem]) -> list[BatchItem]:
+    def _numbered(self, send: Send, items: Sequence[BatchItem]) -> list[BatchItem]:
         """Return the items of a batch with the properties that number them."""
         mark = self.template.item_mark
         if not self.named:
             return [
                 BatchItem(item.flag, item.body, item.properties + mark % number)
-                for number, item in enumerate(items, sending.number)
+                for number, item in enumerate(items, send.sequence)
             ]
-        sequences = sending.part.sequences
-        before = (sending.previous, *sequences[:-1])
+        sequences = send.part.sequences
+        before = (send.previous, *sequences[:-1])
         return [
             BatchItem(item.flag, item.body, item.properties + mark % (number, previous))
             for number, previous, item in zip(sequences, before, items, strict=True)
         ]
 
-    def check_sequence(self, sending: Sending) -> None:
-        """Refuse a caller's number that a later one of this queue has passed."""
-        number = sending.number
+    # Answers in the current incarnation.
+
+    def confirm(self, send: Send) -> None:
+        """Note that a send is stored."""
+        # hot: 0.3 us.
+        assert send.state == IN_FLIGHT
+        send.state = DONE
+        self.in_flight -= 1
+        self.messages -= send.count
+        self.confirmed = max(self.confirmed, send.last)
+        self._trim()
+
+    def refuse(self, send: Send, *, final: bool) -> None:
+        """Note that a send is not stored: it goes (`final`), or stays to be sent again."""
+        assert send.state == IN_FLIGHT
+        send.state = DONE if final or send.abandoned else UNSENT
+        self.in_flight -= 1
+        self.messages -= send.count
+        self.held = True
+        self._trim()
+
+    def gap(self, send: Send, last: int) -> None:
+        """Note a refusal because the broker has stored up to `last` only."""
+        if last < self.confirmed:
+            self.lost = (last + 1, self.confirmed)
+        self.refuse(send, final=False)
+
+    def outcome_unknown(self, send: Send) -> None:
+        """Note an answer that does not tell whether the send is stored."""
+        assert send.state == IN_FLIGHT
+        send.state = UNKNOWN
+        self.in_flight -= 1
+        self.messages -= send.count
+        self.unknown += 1
+
+    def _trim(self) -> None:
+        sent = self.sent
+        while sent and sent[0].state == DONE:
+            sent.popleft()
+
+    # Callers that give up.
+
+    def abandon(self, send: Send) -> bool:
+        """Note that nobody waits for a send any more; True if the send leaves the queue.
+
+        A send in flight, or with an unknown outcome, keeps its number until its outcome is known.
+        """
+        if send.state in (IN_FLIGHT, UNKNOWN):
+            send.abandoned = True
+            return False
+        send.state = DONE
+        self._trim()
+        return True
+
+    def doom(self, send: Send) -> list[Send]:
+        """Let nothing be stored behind a send that failed. The producer is named.
+
+        The caller may send the failed number again, in another run. If a later number were stored
+        by then, the broker would take the repeated send for a duplicate. Returns the later sends
+        that are not written: they leave the queue. Later sends in flight name the failed one as
+        their predecessor, so the broker refuses them; they are not written again.
+        """
+        out = []
+        for other in (*self.sent, *self.waiting):
+            if other.state == DONE or other.stored or other.sequence <= send.sequence:
+                continue
+            if other.state == UNSENT:
+                other.state = DONE
+                out.append(other)
+            else:
+                other.doomed = True
+        self._trim()
+        return out
+
+    def withdraw(self, which: Callable[[Send], bool]) -> list[Send]:
+        """Remove and return the waiting sends for which `which` is true."""
+        taken = [one for one in self.waiting if one.state != DONE and which(one)]
+        if taken:
+            gone = set(map(id, taken))
+            left = [one for one in self.waiting if id(one) not in gone]
+            self.waiting.clear()
+            self.waiting.extend(left)
+        return taken
+
+    # Numbers that a caller gives.
+
+    def check_sequence(self, send: Send) -> None:
+        """Refuse a number that is below a later one of this queue."""
+        number = send.sequence
         if number < self.highest or (number == self.highest and not self.highest_failed):
             raise UsageError(
-                f"sequence {number} of {self.queue} comes after {self.highest}; sequences of a "
-                "queue only grow"
+                f"sequence {number} of {self.topic_queue} comes after {self.highest}; sequences of "
+                "a queue only grow"
             )
-        self.highest, self.highest_failed = sending.last, False
+        self.highest, self.highest_failed = send.last, False
 
-    def may_come_again(self, sending: Sending) -> None:
+    def may_come_again(self, send: Send) -> None:
         """Let a caller that was told of a failure go on from there."""
-        if sending.number <= self.highest:
-            self.highest, self.highest_failed = sending.number, True
+        if send.sequence <= self.highest:
+            self.highest, self.highest_failed = send.sequence, True
 
+    # Holding and going on.
 
-class Target(NamedTuple):
-    """Where a message may go past the lanes."""
+    @property
+    def settled(self) -> bool:
+        """Return whether a queue that held may go on: all is answered, nothing is unknown."""
+        return self.held and not self.in_flight and not self.unknown
 
-    queue: TopicQueue
-    placed: bytes
-    """What the send says of how its queue was chosen."""
-    address: str
+    @property
+    def needs_state(self) -> bool:
+        """Return whether the broker must tell its last number first."""
+        return self.idempotent and not self.in_flight and (self.unknown > 0 or not self.synced)
 
+    @property
+    def empty(self) -> bool:
+        """Return whether every send has its outcome."""
+        return all(one.state == DONE for one in (*self.sent, *self.waiting, *self.moved))
 
-def target(delivery: Delivery, name: str, key: str | None, turn: int) -> Target | None:
-    """Return where a message may be sent to now; None: by its lane. Called from other threads.
+    @property
+    def idle(self) -> bool:
+        """Return whether no caller waits for an outcome."""
+        return all(one.state == DONE for one in (*self.waiting, *self.moved)) and all(
+            one.abandoned or one.state == DONE for one in self.sent
+        )
 
-    `turn` counts those without a key. It only reads; whatever a caller's own thread has handed over
-    before is in the lane, or in the portal's inbox, where the caller has looked.
-    """
-    topic, session = delivery.topics.get(name), delivery.session
-    if (
-        topic is None
-        or topic.route is None
-        or topic.early
-        or topic.previous
-        or session.known_route(name) is not topic.route
-        or session.key_map(name) is not topic.key_map
-    ):
-        return None
-    lanes = topic.lanes if key is None else topic.keyed_lanes
-    if not lanes:
-        return None
-    lane = lanes[turn % len(lanes) if key is None else queue_for_key(key, len(lanes))]
-    if lane is None or lane.sent or lane.waiting or lane.moved or lane.behind or not lane.ready:
-        return None
-    connection = lane.link.connection
-    if connection is None or not lane.numbered:
-        return None
-    return Target(lane.queue, b"" if key is None else topic.placed, connection.address)
+    @property
+    def drained(self) -> bool:
+        """Return whether no send is in flight and no outcome unknown."""
+        return not self.in_flight and not self.unknown
 
+    def rewind(self) -> None:
+        """Put refused sends before the waiting ones, in order; go on behind the last stored."""
+        assert not self.in_flight
+        assert not self.unknown
+        back = [one for one in self.sent if one.state == UNSENT]
+        self.sent.clear()
+        self.waiting.extendleft(reversed(back))
+        self.tail = self.confirmed
+        self.held = False
 
-def take_over(delivery: Delivery, sending: Sending, where: Target, producer_id: str) -> None:
-    """Bring a message to its end that was sent under `sending.number`, with an unknown outcome."""
-    lane = delivery.lane(where.queue)
-    link = lane.link
-    doubt = SendQueue(
-        link, where.queue, delivery.template(where.queue), producer_id, window=1, named=False,
-        backoff=delivery.backoff(),
-    )  # fmt: skip
-    sending.lane, sending.state = doubt, UNKNOWN
-    sending.by_key, sending.placed = sending.key is not None, where.placed
-    doubt.sent.append(sending)
-    doubt.unknown = 1
-    doubt.tail, doubt.confirmed = sending.number, sending.number - 1
-    while lane.behind is not None:
-        lane = lane.behind
-    lane.behind, doubt.before = doubt, lane
-    number = delivery.next_doubt(sending.deadline_ms)
-    link.lanes[TopicQueue(where.queue.topic, where.queue.broker, -number)] = doubt
-    link.pump(doubt)
+    def restart(self) -> list[Send]:
+        """Begin again with the first number, under a new producer id; after `rewind`.
+
+        Returns sends that are stored, and whose receipts went with the old id.
+        """
+        assert not self.sent
+        self.tail = self.confirmed = -1
+        self.lost = None
+        stored = [one for one in self.waiting if one.stored]
+        for one in stored:
+            one.state = DONE
+        return stored
+
+    # Connections.
+
+    def lose(self) -> None:
+        """Note that the connection is gone: the outcome of every send in flight is unknown."""
+        for one in self.sent:
+            if one.state == IN_FLIGHT:
+                one.state = UNKNOWN
+                self.unknown += 1
+        self.in_flight = self.messages = 0
+        if not self.idempotent:
+            self._send_again()
+        elif self.settled:
+            self.rewind()
+
+    def connected(self, *, idempotent: bool) -> None:
+        """Note a new connection, and whether its broker knows sequence numbers."""
+        assert not self.in_flight
+        self.idempotent = idempotent
+        if not idempotent:
+            self._send_again()
+
+    def _send_again(self) -> None:
+        for one in self.sent:
+            if one.state == UNKNOWN:
+                one.state = DONE if one.abandoned else UNSENT
+                one.maybe_stored = True
+        self.unknown = 0
+        self.rewind()
+
+    def resolve(self, last: int, *, known: bool, evicted: bool = False) -> Resolution:
+        """Take the broker's word: it has stored up to `last` (-1: nothing), or knows nothing.
+
+        No send of this queue is in flight then, and older connections are fenced off. A broker
+        that knows nothing has stored nothing, unless it has forgotten producers (`evicted`).
+        """
+        assert not self.in_flight
+        found = Resolution()
+        found.forgotten = evicted or (not known and self.confirmed >= 0)
+        if last < self.confirmed and not found.forgotten:
+            found.lost = (last + 1, self.confirmed)
+        for one in self.sent:
+            if one.state == DONE:
+                continue
+            was_unknown, one.state = one.state == UNKNOWN, UNSENT
+            stored = was_unknown and one.sequence <= last
+            if one.abandoned:
+                one.state = DONE
+            elif was_unknown and (found.forgotten or (stored and found.lost)):
+                one.state = DONE
+                found.outcome_unknown.append(one)
+            elif one.doomed and not stored:
+                one.state = DONE
+                found.doomed.append(one)
+            else:
+                one.stored = stored
+        self.unknown = 0
+        self.synced = True
+        self.confirmed = last
+        self.rewind()
+        return found
+
+    def __repr__(self) -> str:
+        return (
+            f"SendQueue({self.topic_queue}, waiting={len(self.waiting)}, "
+            f"in_flight={self.in_flight}, unknown={self.unknown}, tail={self.tail}, "
+            f"confirmed={self.confirmed})"
+        )

@@ -1,24 +1,22 @@
-"""Bringing messages to their queues: which one, in whose lane, until when, and where to instead.
+"""The sends of one producer: which queue each one goes to, until when, and where to instead.
 
-A send takes its place without an await: in the lane of its queue, or, while the route is not known,
-in the line of its topic. Everything happens inside the time that the caller gave; one timer looks
-after all deadlines.
+A send gets its place without an await: in the `SendQueue` of its queue, or, while the topic's route
+is unknown, among the `unrouted` sends of the topic. Every outcome comes within the time that the
+caller gave. One timer serves all deadlines.
 
-Keys follow the topic's key map, if it has one. When a map gives way to a newer one, a queue that
-keys leave is first drained: nothing in flight, nothing unknown. Then what waits in its lane goes to
-the new queues, and behind it what was called meanwhile.
+Keys follow the topic's key map, if it has one. When a newer map replaces an older one, every queue
+that may lose keys is drained first: no send in flight, no outcome unknown. Then its waiting sends
+go to their new queues, and behind them the sends that were called meanwhile.
 
-One timer for all deadlines of a producer.
+    Producer ─> SendRouter ─> BrokerSender (one per broker) ─> SendQueue (one per queue) ─> Send
 
-It looks when the earliest is due, and at least once in the time that a request may take while
-something is under way: callers whose time is up are told, connections that do not answer are given
-up. Setting it costs a comparison per send.
+A thread may also send a lone message directly, over a blocking connection and under a producer id
+of its own (`sync/direct.py`): `direct_target` allows it while the message's queue is empty. If the
+outcome of a direct send is unknown, `take_over` puts it into a `SendQueue` of that id, and the
+queue's own sends wait for it. The hello on the sender's connection fences off the direct
+connection, the broker tells what it has stored, and the message comes to its end like any other.
 
-What a producer knows of a topic, and who waits in line until its route is known.
-
-Finding the route of a topic for those who stand in its line.
-
-Giving messages other places, by a newer key map: they are known not to be stored.
+How a producer keeps order and speed: decision 11. Who follows the key map: decision 12.
 """
 
 from __future__ import annotations
@@ -27,12 +25,13 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 from inorder.client.rules.routes import publish_queues
-from inorder.client.send.queues import Choice, Sending, SendQueue, Series
-from inorder.client.send.rules import DONE, IN_FLIGHT, UNSENT, FailedBrokers, RoundRobin
-from inorder.client.send.sender import BrokerSender, expire, predecessor_failed
+from inorder.client.send.batches import Batch
+from inorder.client.send.queues import DONE, UNKNOWN, UNSENT, Send, SendQueue, Series
+from inorder.client.send.rules import FailedBrokers, RoundRobin
+from inorder.client.send.sender import BrokerSender
 from inorder.client.session import Session, new_producer_id
 from inorder.errors import (
     InorderError,
@@ -45,7 +44,7 @@ from inorder.errors import (
     UsageError,
 )
 from inorder.logs import get_logger
-from inorder.model import Message, SendReceipt, SendStatus, TopicQueue
+from inorder.model import SendReceipt, SendStatus, TopicQueue
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.tasks import Backoff, Tasks
 from inorder.wire.names import AUTO_CREATE_TOPIC
@@ -54,146 +53,39 @@ from inorder.wire.requests.sendframes import CHOSEN, SendFields, SendTemplate, b
 
 log = get_logger(__name__)
 
+OnOutcome = Callable[[Send, Any, BaseException | None], None]
 
-class Deadlines:
-    """The timer of a delivery."""
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_ms = 0
-
-    def arm(self, due_ms: int) -> None:
-        """Look at this time at the latest."""
-        if self._timer is not None:
-            if due_ms >= self._due_ms:
-                return
-            self._timer.cancel()
-        self._due_ms = due_ms
-        delay_ms = due_ms + 1 - self._delivery.clock.monotonic_ms()
-        self._timer = self._delivery.loop.call_later(max(delay_ms, 0) / 1000, self._check)
-
-    def stop(self) -> None:
-        """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _check(self) -> None:
-        self._timer = None
-        delivery = self._delivery
-        now_ms = delivery.clock.monotonic_ms()
-        limit_ms = delivery.session.config.request_timeout_ms
-        dues = [self._check_early(topic, now_ms) for topic in delivery.topics.values()]
-        for link in list(delivery.links.values()):
-            dues += self._check_link(link, now_ms, limit_ms)
-        pending = [due_ms for due_ms in dues if due_ms is not None]
-        if pending:
-            self.arm(min(*pending, now_ms + limit_ms))
-
-    def _check_early(self, topic: TopicLine, now_ms: int) -> int | None:
-        for early in [one for one in topic.early if one.deadline_ms <= now_ms]:
-            topic.early.remove(early)
-            self._delivery.fail_early(
-                early,
-                topic.error
-                or RequestTimeout(
-                    f"no name server said in time where topic {topic.name} is; nothing was sent"
-                ),
-            )
-        return min((early.deadline_ms for early in topic.early), default=None)
-
-    def _check_link(self, link: BrokerSender, now_ms: int, limit_ms: int) -> list[int | None]:
-        dues: list[int | None] = []
-        stuck = False
-        for lane in list(link.lanes.values()):
-            dues.append(self._check_lane(link, lane, now_ms))
-            oldest = next((one for one in lane.sent if one.state == IN_FLIGHT), None)
-            if oldest is not None:
-                due_ms = oldest.written_ms + limit_ms
-                stuck = stuck or due_ms <= now_ms
-                dues.append(max(due_ms, now_ms + 1))
-        if stuck:
-            link.drop(f"a send was not answered in {limit_ms} ms")
-        return dues
-
-    def _check_lane(self, link: BrokerSender, lane: SendQueue, now_ms: int) -> int | None:
-        due_ms: int | None = None
-        for sending in [*lane.sent, *lane.waiting, *lane.moved]:
-            if sending.state == DONE or sending.abandoned:
-                continue
-            if sending.deadline_ms <= now_ms:
-                expire(link, lane, sending)
-            elif due_ms is None or sending.deadline_ms < due_ms:
-                due_ms = sending.deadline_ms
-        return due_ms
+_INCARNATION_BITS: Final = 12
 
 
-class BatchCall(Protocol):
-    """Messages that wait to be grouped by queue, some at each turn."""
-
-    topic: str
-    choice: Choice
-    deadline_ms: int
-    resume: Callable[[], None]
-    """Is called when there may be a further turn."""
-    stalled: bool
-    """No further turn before that."""
-    together: TopicQueue | None
-    """Where its messages without a key go."""
-
-    @property
-    def wanted(self) -> bool:
-        """Tell whether somebody still waits for it."""
-        ...
-
-    @property
-    def placed(self) -> bool:
-        """Tell whether all messages have their places."""
-        ...
-
-    def turn(self) -> Sequence[Message]:
-        """Return the messages of this turn; none if those before must be settled first."""
-        ...
-
-    def place(self, targets: list[tuple[TopicQueue, int]]) -> list[tuple[TopicQueue, int, Sending]]:
-        """Return their requests, given the queue of each and the version of its map."""
-        ...
-
-    def fail(self, error: BaseException) -> None:
-        """End the call: nothing of the messages without a place is sent."""
-        ...
-
-
-class TopicLine:
-    """What is known of a topic, and who waits until something is."""
+class TopicSends:
+    """The route and key map that a producer uses for a topic, and sends that wait for a route."""
 
     __slots__ = (
-        "draining", "early", "error", "finding", "key_map", "keyed", "keyed_lanes", "lanes", "name",
-        "placed", "previous", "queues", "route", "settling",
+        "draining", "error", "finding", "key_map", "keyed", "keyed_send_queues", "name", "placed",
+        "previous", "queues", "route", "send_queues", "settling", "unrouted",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.route: TopicRoute | None = None
         self.key_map: KeyMap | None = None
-        self.queues: list[TopicQueue] = []  # that may be written
-        self.lanes: list[SendQueue | None] = []  # theirs
+        self.queues: list[TopicQueue] = []  # with write permission
+        self.send_queues: list[SendQueue | None] = []  # of `queues`
         self.keyed: list[TopicQueue] = []  # where keys go
-        self.keyed_lanes: list[SendQueue | None] = []
-        self.placed = b""  # what a send says whose key chose its queue
-        self.previous: list[
-            list[TopicQueue]
-        ] = []  # keyed lists that gave way, until all is drained
+        self.keyed_send_queues: list[SendQueue | None] = []  # of `keyed`
+        self.placed = b""  # header fields of a send whose key chose its queue
+        self.previous: list[list[TopicQueue]] = []  # older `keyed` lists, until all is drained
         self.draining: list[SendQueue] = []
-        self.early: deque[Sending | BatchCall] = deque()
-        self.finding = False
+        self.unrouted: deque[Send | Batch] = deque()
+        self.finding = False  # name servers are asked for the route
         self.settling = False  # brokers are asked which key map counts
         self.error: InorderError | None = None
 
     def adopt(self, route: TopicRoute, key_map: KeyMap | None) -> bool:
         """Use a route and a key map; True if keys may have left queues by that.
 
-        Also the first map of a topic that had none takes keys along, and one that was void.
+        Keys may also leave when a topic gets its first map, and when a map turns out to be void.
         """
         old, before, self.route, self.key_map = self.key_map, self.keyed, route, key_map
         self.placed = b"" if key_map is None else by_map(key_map.version, key_map.digest)
@@ -202,180 +94,39 @@ class TopicLine:
             mapped = set(key_map.queues)
             queues = [one for one in queues if (one.broker, one.index) in mapped] or queues
         if queues != self.queues:
-            self.queues, self.lanes = queues, [None] * len(queues)
+            self.queues, self.send_queues = queues, [None] * len(queues)
         keyed = self.queues
         if key_map is not None:
             keyed = [TopicQueue(self.name, broker, index) for broker, index in key_map.queues]
         if keyed != self.keyed:
-            self.keyed, self.keyed_lanes = keyed, [None] * len(keyed)
+            self.keyed, self.keyed_send_queues = keyed, [None] * len(keyed)
         if old == key_map or not before:
             return False
         self.previous.append(before)
         return True
 
-    def holder(self, sending: Sending) -> SendQueue | None:
-        """Return the lane that a key has left, if it is not drained yet."""
-        assert sending.key is not None
+    def previous_queue(self, send: Send) -> SendQueue | None:
+        """Return the queue that the send's key has left, if that queue is not drained yet."""
+        assert send.key is not None
         for old in self.previous:
-            place = old[queue_for_key(sending.key, len(old))]
-            for lane in self.draining:
-                if lane.queue == place:
-                    return None if lane is sending.lane else lane
+            left = old[queue_for_key(send.key, len(old))]
+            for queue in self.draining:
+                if queue.topic_queue == left:
+                    return None if queue is send.queue else queue
         return None
 
 
-async def find_route(delivery: Delivery, topic: TopicLine) -> None:
-    """Ask for a route, again and again; then give all in the line their places, in order."""
-    backoff = delivery.backoff()
-    try:
-        while topic.early:
-            try:
-                await _look(delivery, topic)
-                place_early(delivery, topic)
-                return
-            except InorderError as error:
-                topic.error = error
-                if not error.retriable:
-                    while topic.early:
-                        delivery.fail_early(topic.early.popleft(), error)
-                    return
-            delivery.retries += 1
-            await asyncio.sleep(backoff.next_ms() / 1000)
-            if isinstance(topic.error, NoWritableQueue):
-                await delivery.session.try_refresh_route(topic.name)
-    finally:
-        topic.finding = False
+class Target(NamedTuple):
+    """The queue and the broker of a direct send."""
+
+    queue: TopicQueue
+    placed: bytes
+    """Header fields that say how the queue was chosen."""
+    address: str
 
 
-async def _look(delivery: Delivery, topic: TopicLine) -> None:
-    route = await _route(delivery, topic.name)
-    if not delivery.is_known(topic):
-        delivery.adopt(topic, route)  # that of the template: a send makes the topic
-    if not topic.keyed:
-        raise NoWritableQueue(
-            f"topic {topic.name} has no queue that may be written to; give it write permission, "
-            "or start its broker"
-        )
-
-
-async def _route(delivery: Delivery, name: str) -> TopicRoute:
-    """Return the route of a topic, which is made if nobody knows it or it is half made."""
-    session = delivery.session
-    try:
-        route = await session.route(name)
-        if publish_queues(route, name) or session.key_map(name) is not None:
-            return route
-    except TopicNotRouted:
-        pass
-    if await session.make_topic(name):
-        return await session.route(name)
-    return await session.route_for_send(name)  # perhaps that of the template: a send makes it
-
-
-def place_early(delivery: Delivery, topic: TopicLine) -> None:
-    """Give all in the line their places, in order; a batch waits until queues are drained."""
-    topic.error = None
-    while topic.early:
-        if topic.draining and not isinstance(topic.early[0], Sending):
-            return  # its keys may have left several queues: it goes on when all are drained
-        early = topic.early.popleft()
-        try:
-            if not isinstance(early, Sending):
-                if not place_turn(delivery, topic, early):
-                    return
-            elif early.wanted:
-                delivery.place(topic, early)
-            else:
-                delivery.failed(early, asyncio.CancelledError())
-        except Exception as error:
-            # Also what the caller's selector raises: whoever waits for the send gets it.
-            delivery.fail_early(early, error)
-
-
-def place_turn(delivery: Delivery, topic: TopicLine, call: BatchCall) -> bool:
-    """Give some messages of a batch their places; True if those were the last.
-
-    A large batch takes several turns of the loop. Meanwhile it stands first in the line of its
-    topic, so that nothing that was called later comes between.
-    """
-    if not call.wanted:
-        call.fail(asyncio.CancelledError())
-        return True
-    delivery.place_batch(topic, call)
-    if call.placed:
-        return True
-    topic.early.appendleft(call)
-    topic.error = RequestTimeout(
-        f"a batch before it to topic {topic.name} took all the time; nothing was sent"
-    )
-    call.resume = lambda: _go_on(delivery, topic)
-    if not call.stalled:
-        delivery.loop.call_soon(call.resume)
-    return False
-
-
-def _go_on(delivery: Delivery, topic: TopicLine) -> None:
-    if delivery.closed or topic.finding or topic.draining or not topic.early:
-        return  # whoever finds the route or drains the queue goes on by itself
-    if delivery.is_known(topic):
-        place_early(delivery, topic)
-    else:
-        delivery.find(topic)
-
-
-def place_again(delivery: Delivery, topic: TopicLine, sending: Sending) -> None:
-    """Bring a message, or the messages of a batch, to where the newer map puts them."""
-    if sending.series is not None:
-        for queue, one in _divide(delivery, topic, sending, sending.series):
-            _place(delivery, topic, queue, one)
-        return
-    if not delivery.named:
-        sending.number = sending.last = -1
-    try:
-        delivery.place(topic, sending)
-    except (UsageError, KeyMapConflict) as error:
-        delivery.failed(sending, error)
-
-
-def _divide(
-    delivery: Delivery, topic: TopicLine, sending: Sending, series: Series
-) -> list[tuple[TopicQueue, Sending]]:
-    """Make a request for each queue of a batch's messages; those without a key stay together."""
-    groups: dict[TopicQueue, list[int]] = {}
-    keyless: list[int] = []
-    for place, message in enumerate(sending.messages or ()):
-        if message.key is None:
-            keyless.append(place)
-        else:
-            queue = topic.keyed[queue_for_key(message.key, len(topic.keyed))]
-            groups.setdefault(queue, []).append(place)
-    if keyless:
-        queue = next(iter(groups), None) or delivery.round_robin.select(topic.keyed)
-        groups[queue] = sorted((*groups.get(queue, ()), *keyless))
-    return list(zip(groups, series.divide(sending, list(groups.values())), strict=True))
-
-
-def _place(delivery: Delivery, topic: TopicLine, queue: TopicQueue, one: Sending) -> None:
-    lane = one.lane = delivery.lane(queue)
-    one.by_key = any(message.key is not None for message in one.messages or ())
-    one.placed = topic.placed if one.by_key else b""
-    try:
-        if lane.named:
-            lane.check_sequence(one)
-    except UsageError as error:
-        delivery.failed(one, error)
-        return
-    lane.waiting.append(one)
-    lane.link.pump(lane)
-
-
-OnOutcome = Callable[[Sending, Any, BaseException | None], None]
-
-_INCARNATION_BITS: Final = 12
-
-
-class Delivery:
-    """What a producer does over its session."""
+class SendRouter:
+    """Takes the sends of a producer and brings them to the senders of their brokers."""
 
     def __init__(
         self, session: Session, group: str, on_outcome: OnOutcome, *, name: str | None = None
@@ -393,23 +144,34 @@ class Delivery:
         self._incarnation = session.clock.now_ms() << _INCARNATION_BITS
         self.producer_id = name if name is not None else self.new_id()
         self._tasks = Tasks(f"producer {group}")
-        self.round_robin = RoundRobin(session.identity.random32)
+        self._round_robin = RoundRobin(session.identity.random32)
         self._failed = FailedBrokers(session.config.avoid_failed_ms)
-        self.topics: dict[str, TopicLine] = {}
-        self.links: dict[str, BrokerSender] = {}
-        self._deadlines = Deadlines(self)
-        self._doubts = 0
+        self.topics: dict[str, TopicSends] = {}
+        self.senders: dict[str, BrokerSender] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0
+        self._taken_over = 0
 
     async def close(self) -> None:
-        """End everything; whoever still waits is told."""
+        """Stop all tasks and timers."""
         self.closed = True
-        self._deadlines.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         await self._tasks.stop()
-        for link in self.links.values():
-            if link.connection is not None:
-                link.connection.unwatch(link)
+        for sender in self.senders.values():
+            if sender.connection is not None:
+                sender.connection.unwatch(sender)
 
-    # Who we are.
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a task of this producer."""
+        self._tasks.start(work, name=name)
+
+    def backoff(self) -> Backoff:
+        """Return the pauses between tries."""
+        config = self.session.config
+        return Backoff(config.retry_first_ms, config.retry_max_ms)
+
+    # Identity.
 
     def new_id(self) -> str:
         """Return an id that no other producer has."""
@@ -424,214 +186,332 @@ class Delivery:
         """Use only numbers above this one."""
         self._incarnation = max(self._incarnation, highest)
 
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a task of this producer."""
-        self._tasks.start(work, name=name)
+    # Deadlines.
+
+    def _check_at(self, due_ms: int) -> None:
+        """Check the deadlines at this time at the latest."""
+        if self._timer is not None:
+            if due_ms >= self._due_ms:
+                return
+            self._timer.cancel()
+        self._due_ms = due_ms
+        delay_ms = due_ms + 1 - self.clock.monotonic_ms()
+        self._timer = self.loop.call_later(max(delay_ms, 0) / 1000, self._check_deadlines)
+
+    def _check_deadlines(self) -> None:
+        """Fail sends whose time is up; again when the next is due, or after a request's time."""
+        self._timer = None
+        now_ms = self.clock.monotonic_ms()
+        limit_ms = self.session.config.request_timeout_ms
+        dues = [self._check_unrouted(topic, now_ms) for topic in self.topics.values()]
+        dues += [one.check_deadlines(now_ms, limit_ms) for one in list(self.senders.values())]
+        pending = [due_ms for due_ms in dues if due_ms is not None]
+        if pending:
+            self._check_at(min(*pending, now_ms + limit_ms))
+
+    def _check_unrouted(self, topic: TopicSends, now_ms: int) -> int | None:
+        for one in [one for one in topic.unrouted if one.deadline_ms <= now_ms]:
+            topic.unrouted.remove(one)
+            self._fail_unrouted(
+                one,
+                topic.error
+                or RequestTimeout(
+                    f"no name server said in time where topic {topic.name} is; nothing was sent"
+                ),
+            )
+        return min((one.deadline_ms for one in topic.unrouted), default=None)
 
     # Places.
 
-    def take(self, sending: Sending, now_ms: int) -> None:
-        """Give a message its place, now. Raises UsageError for a choice that cannot be."""
+    def take(self, send: Send, now_ms: int) -> None:
+        """Give a message its place, now. Raises UsageError for an impossible choice of queue."""
         if self.fenced is not None:
             raise self.fenced
-        topic = self._topic(sending.topic)
-        if topic.early or not self.is_known(topic):
-            topic.early.append(sending)
-            self.find(topic)
+        topic = self._topic(send.topic)
+        if topic.unrouted or not self._is_routed(topic):
+            topic.unrouted.append(send)
+            self._find(topic)
         else:
-            self.place(topic, sending)
-        self._deadlines.arm(
-            min(sending.deadline_ms, now_ms + self.session.config.request_timeout_ms)
-        )
+            self._place(topic, send)
+        self._check_at(min(send.deadline_ms, now_ms + self.session.config.request_timeout_ms))
 
-    def take_batch(self, call: BatchCall, now_ms: int) -> None:
+    def take_batch(self, batch: Batch, now_ms: int) -> None:
         """Group messages by queue and give each group its place."""
         if self.fenced is not None:
             raise self.fenced
-        topic = self._topic(call.topic)
-        if topic.early or not self.is_known(topic):
-            topic.early.append(call)
-            self.find(topic)
-        elif topic.draining:  # see place_early
+        topic = self._topic(batch.topic)
+        if topic.unrouted or not self._is_routed(topic):
+            topic.unrouted.append(batch)
+            self._find(topic)
+        elif topic.draining:  # see _place_unrouted
             topic.error = RequestTimeout(
                 f"topic {topic.name} was resized, and what was sent before is not settled yet; "
                 "nothing of the batch was sent"
             )
-            topic.early.append(call)
+            topic.unrouted.append(batch)
         else:
-            place_turn(self, topic, call)
-        self._deadlines.arm(min(call.deadline_ms, now_ms + self.session.config.request_timeout_ms))
+            self._place_turn(topic, batch)
+        self._check_at(min(batch.deadline_ms, now_ms + self.session.config.request_timeout_ms))
 
-    def _topic(self, name: str) -> TopicLine:
+    def _topic(self, name: str) -> TopicSends:
         topic = self.topics.get(name)
         if topic is None:
-            topic = self.topics[name] = TopicLine(name)
+            topic = self.topics[name] = TopicSends(name)
         return topic
 
-    def is_known(self, topic: TopicLine) -> bool:
-        """Tell whether there is a route to go by; take over what is new of it."""
+    def _is_routed(self, topic: TopicSends) -> bool:
+        """Return whether the topic has a route; adopt a newer route or key map."""
         route = self.session.known_route(topic.name)
         if route is None:
             topic.route = None
             return False
         if route is not topic.route or self.session.key_map(topic.name) is not topic.key_map:
-            self.adopt(topic, route)
+            self._adopt(topic, route)
         return bool(topic.queues or topic.key_map)
 
-    def adopt(self, topic: TopicLine, route: TopicRoute) -> None:
-        """Use a route, and the key map that belongs to it."""
+    def _adopt(self, topic: TopicSends, route: TopicRoute) -> None:
+        """Use a route, and the topic's key map; drain the queues that keys may have left."""
         if topic.adopt(route, self.session.key_map(topic.name)):
-            lanes = [lane for link in self.links.values() for lane in link.lanes.values()]
-            topic.draining = [lane for lane in lanes if lane.queue.topic == topic.name]
-            for lane in list(topic.draining):
-                lane.draining = True
-                self.lane_drained(lane)
+            queues = [one for sender in self.senders.values() for one in sender.queues.values()]
+            topic.draining = [one for one in queues if one.topic_queue.topic == topic.name]
+            for queue in list(topic.draining):
+                queue.draining = True
+                self.queue_drained(queue)
 
-    def place(self, topic: TopicLine, sending: Sending) -> None:
-        """Put a message into the lane of its queue."""
-        lane = self._choose(topic, sending)
-        if lane.named:
-            lane.check_sequence(sending)
-        sending.lane = lane
-        if topic.previous and sending.by_key:
-            holder = topic.holder(sending)
-            if holder is not None:
-                sending.lane = holder
-                holder.moved.append(sending)
+    def _place(self, topic: TopicSends, send: Send) -> None:
+        """Put a message into the send queue of its queue."""
+        queue = self._choose(topic, send)
+        if queue.named:
+            queue.check_sequence(send)
+        send.queue = queue
+        if topic.previous and send.by_key:
+            previous = topic.previous_queue(send)
+            if previous is not None:
+                send.queue = previous
+                previous.moved.append(send)
                 return
-        lane.waiting.append(sending)
-        lane.link.pump(lane)
+        queue.waiting.append(send)
+        queue.sender.pump(queue)
 
-    def _choose(self, topic: TopicLine, sending: Sending) -> SendQueue:
+    def _choose(self, topic: TopicSends, send: Send) -> SendQueue:
         # hot: 0.6 us.
-        choice, key = sending.choice, sending.key
+        choice, key = send.choice, send.key
         if choice is not None:
-            message = sending.messages[0] if sending.messages else None
-            queue = choice.fixed(topic.keyed, message)
-            assert queue is not None, "a choice chooses"
-            sending.by_key, sending.placed = False, CHOSEN
-            return self.lane(queue)
+            message = send.messages[0] if send.messages else None
+            chosen = choice.fixed(topic.keyed, message)
+            assert chosen is not None, "a choice chooses"
+            send.by_key, send.placed = False, CHOSEN
+            return self.send_queue(chosen)
         if key is None and topic.queues:
             avoid = self._failed.to_avoid(self.clock.monotonic_ms()) if self._failed else ()
-            index = self.round_robin.index(topic.queues, avoid)
-            lane = topic.lanes[index]
-            if lane is None:
-                lane = topic.lanes[index] = self.lane(topic.queues[index])
-            return lane
+            index = self._round_robin.index(topic.queues, avoid)
+            queue = topic.send_queues[index]
+            if queue is None:
+                queue = topic.send_queues[index] = self.send_queue(topic.queues[index])
+            return queue
         if key is None:
-            return self.lane(self.round_robin.select(topic.keyed))
+            return self.send_queue(self._round_robin.select(topic.keyed))
         if self.session.key_maps.conflicts:
             self._refuse_contradicted(topic)
         index = queue_for_key(key, len(topic.keyed))
-        lane = topic.keyed_lanes[index]
-        if lane is None:
-            lane = topic.keyed_lanes[index] = self.lane(topic.keyed[index])
-        sending.by_key, sending.placed = True, topic.placed
-        return lane
+        queue = topic.keyed_send_queues[index]
+        if queue is None:
+            queue = topic.keyed_send_queues[index] = self.send_queue(topic.keyed[index])
+        send.by_key, send.placed = True, topic.placed
+        return queue
 
-    def lane(self, queue: TopicQueue) -> SendQueue:
-        """Return the lane of a queue."""
-        link = self.links.get(queue.broker)
-        if link is None:
-            link = self.links[queue.broker] = BrokerSender(self, queue.broker)
-        lane = link.lanes.get(queue)
-        if lane is None:
-            lane = link.lanes[queue] = SendQueue(
-                link, queue, self.template(queue), self.producer_id,
+    def send_queue(self, topic_queue: TopicQueue) -> SendQueue:
+        """Return the send queue of a queue."""
+        sender = self.senders.get(topic_queue.broker)
+        if sender is None:
+            sender = self.senders[topic_queue.broker] = BrokerSender(self, topic_queue.broker)
+        queue = sender.queues.get(topic_queue)
+        if queue is None:
+            queue = sender.queues[topic_queue] = SendQueue(
+                sender, topic_queue, self.template(topic_queue), self.producer_id,
                 window=self.session.config.sends_in_flight_max, named=self.named,
                 backoff=self.backoff(),
             )  # fmt: skip
-            if link.connection is not None:
-                lane.meet(numbered=bool(link.connection.numbers_sends))
-        return lane
+            if sender.connection is not None:
+                queue.connected(idempotent=bool(sender.connection.numbers_sends))
+        return queue
 
-    def template(self, queue: TopicQueue) -> SendTemplate:
+    def template(self, topic_queue: TopicQueue) -> SendTemplate:
         """Return the header of sends to a queue."""
         return SendTemplate(
             group=self._group,
-            topic=queue.topic,
+            topic=topic_queue.topic,
             template_topic=AUTO_CREATE_TOPIC,
             template_queues=self.session.config.default_topic_queues,
-            queue_id=queue.index,
-            broker=queue.broker,
+            queue_id=topic_queue.index,
+            broker=topic_queue.broker,
         )
 
-    def next_doubt(self, deadline_ms: int) -> int:
-        """Return a number for a lane of its own, of a message with this deadline."""
-        self._deadlines.arm(deadline_ms)
-        self._doubts += 1
-        return self._doubts
+    # Batches.
 
-    def place_batch(self, topic: TopicLine, call: BatchCall) -> None:
-        """Put the next messages of a batch into the lanes of their queues."""
+    def _place_turn(self, topic: TopicSends, batch: Batch) -> bool:
+        """Give some messages of a batch their places; True if those were the last.
+
+        A large batch takes several turns of the loop. Meanwhile it stands first among the unrouted
+        sends of its topic, so that no later call comes between.
+        """
+        if not batch.wanted:
+            batch.fail(asyncio.CancelledError())
+            return True
+        self._place_batch(topic, batch)
+        if batch.placed:
+            return True
+        topic.unrouted.appendleft(batch)
+        topic.error = RequestTimeout(
+            f"a batch before it to topic {topic.name} took all the time; nothing was sent"
+        )
+        batch.resume = lambda: self._next_turn(topic)
+        if not batch.stalled:
+            self.loop.call_soon(batch.resume)
+        return False
+
+    def _next_turn(self, topic: TopicSends) -> None:
+        if self.closed or topic.finding or topic.draining or not topic.unrouted:
+            return  # the end of that places the unrouted sends
+        if self._is_routed(topic):
+            self._place_unrouted(topic)
+        else:
+            self._find(topic)
+
+    def _place_batch(self, topic: TopicSends, batch: Batch) -> None:
+        """Put the messages of one turn into the send queues of their queues."""
         queues = topic.queues or topic.keyed
-        together = call.together if call.together in queues else None
+        together = batch.together if batch.together in queues else None
         targets: list[tuple[TopicQueue, int]] = []
         by_key: set[TopicQueue] = set()
-        for message in call.turn():
+        for message in batch.turn():
             version = 0
-            queue = call.choice.fixed(topic.keyed, message)
-            if queue is None and message.key is not None:
+            target = batch.choice.fixed(topic.keyed, message)
+            if target is None and message.key is not None:
                 self._refuse_contradicted(topic)
-                queue = topic.keyed[queue_for_key(message.key, len(topic.keyed))]
+                target = topic.keyed[queue_for_key(message.key, len(topic.keyed))]
                 version = 0 if topic.key_map is None else topic.key_map.version
-                by_key.add(queue)
-            elif queue is None:
+                by_key.add(target)
+            elif target is None:
                 avoid = self._failed.to_avoid(self.clock.monotonic_ms())
-                together = together or self.round_robin.select(queues, avoid)
-                queue = call.together = together
-            targets.append((queue, version))
-        made = call.place(targets)
+                together = together or self._round_robin.select(queues, avoid)
+                target = batch.together = together
+            targets.append((target, version))
+        made = batch.place(targets)
         try:
-            for queue, _, sending in made if self.named else ():
-                self.lane(queue).check_sequence(sending)
+            for target, _, send in made if self.named else ():
+                self.send_queue(target).check_sequence(send)
         except UsageError as error:
-            for _, _, sending in made:
-                self.failed(sending, error)
+            for _, _, send in made:
+                self.failed(send, error)
             return
-        lanes: dict[TopicQueue, SendQueue] = {}
-        chosen = call.choice.queue is not None or call.choice.selector is not None
-        for queue, _, sending in made:
-            lane = lanes[queue] = self.lane(queue)
-            sending.lane, sending.by_key = lane, queue in by_key
-            sending.placed = CHOSEN if chosen else topic.placed if sending.by_key else b""
-            lane.waiting.append(sending)
-        for lane in lanes.values():
-            lane.link.pump(lane)
+        filled: dict[TopicQueue, SendQueue] = {}
+        chosen = batch.choice.queue is not None or batch.choice.selector is not None
+        for target, _, send in made:
+            queue = filled[target] = self.send_queue(target)
+            send.queue, send.by_key = queue, target in by_key
+            send.placed = CHOSEN if chosen else topic.placed if send.by_key else b""
+            queue.waiting.append(send)
+        for queue in filled.values():
+            queue.sender.pump(queue)
 
     # Routes that are not known yet.
 
-    def find(self, topic: TopicLine) -> None:
+    def _find(self, topic: TopicSends) -> None:
         """Ask for the route of a topic, unless that is under way."""
         if not topic.finding:
             topic.finding = True
-            self.start(find_route(self, topic), f"route {topic.name}")
+            self.start(self._find_route(topic), f"route {topic.name}")
 
-    def fail_early(self, early: Sending | BatchCall, error: BaseException) -> None:
-        """Tell a caller in the line of its topic that nothing was sent."""
-        if isinstance(early, Sending):
-            self.failed(early, error)
+    async def _find_route(self, topic: TopicSends) -> None:
+        """Ask for a route, again and again; then place all unrouted sends, in order."""
+        backoff = self.backoff()
+        try:
+            while topic.unrouted:
+                try:
+                    await self._find_queues(topic)
+                    self._place_unrouted(topic)
+                    return
+                except InorderError as error:
+                    topic.error = error
+                    if not error.retriable:
+                        while topic.unrouted:
+                            self._fail_unrouted(topic.unrouted.popleft(), error)
+                        return
+                self.retries += 1
+                await asyncio.sleep(backoff.next_ms() / 1000)
+                if isinstance(topic.error, NoWritableQueue):
+                    await self.session.try_refresh_route(topic.name)
+        finally:
+            topic.finding = False
+
+    async def _find_queues(self, topic: TopicSends) -> None:
+        route = await self._route(topic.name)
+        if not self._is_routed(topic):
+            self._adopt(topic, route)  # the template's route: a send makes the topic
+        if not topic.keyed:
+            raise NoWritableQueue(
+                f"topic {topic.name} has no queue that may be written to; give it write "
+                "permission, or start its broker"
+            )
+
+    async def _route(self, name: str) -> TopicRoute:
+        """Return the route of a topic; make a topic that is unknown or half made."""
+        session = self.session
+        try:
+            route = await session.route(name)
+            if publish_queues(route, name) or session.key_map(name) is not None:
+                return route
+        except TopicNotRouted:
+            pass
+        if await session.make_topic(name):
+            return await session.route(name)
+        return await session.route_for_send(name)  # perhaps the template's: a send makes the topic
+
+    def _place_unrouted(self, topic: TopicSends) -> None:
+        """Place the unrouted sends in order; a batch waits until all queues are drained."""
+        topic.error = None
+        while topic.unrouted:
+            if topic.draining and not isinstance(topic.unrouted[0], Send):
+                return  # its keys may have left several queues: it goes on when all are drained
+            one = topic.unrouted.popleft()
+            try:
+                if not isinstance(one, Send):
+                    if not self._place_turn(topic, one):
+                        return
+                elif one.wanted:
+                    self._place(topic, one)
+                else:
+                    self.failed(one, asyncio.CancelledError())
+            except Exception as error:
+                # Also an error of the caller's selector: the caller of the send gets it.
+                self._fail_unrouted(one, error)
+
+    def _fail_unrouted(self, one: Send | Batch, error: BaseException) -> None:
+        """Tell a caller that nothing was sent."""
+        if isinstance(one, Send):
+            self.failed(one, error)
         else:
-            early.fail(error)
+            one.fail(error)
 
     # Outcomes.
 
     def stored(
         self,
-        sending: Sending,
+        send: Send,
         queue: TopicQueue,
         fields: SendFields,
         status: SendStatus = SendStatus.OK,
     ) -> None:
-        """A request is stored; the offset is -1 if the broker remembers it no more."""
-        if sending.over:
+        """Tell a caller that its request is stored; offset -1 if the broker has forgotten it."""
+        if send.over:
             return
-        sending.over = True
+        send.over = True
         if fields.queueId not in (queue.index, -1):
             queue = TopicQueue(queue.topic, queue.broker, fields.queueId)
-        part, first = sending.part, fields.queueOffset
+        part, first = send.part, fields.queueOffset
         if part.items is None:
-            self._on_outcome(sending, SendReceipt(part.ids[0], queue, first, status), None)
+            self._on_outcome(send, SendReceipt(part.ids[0], queue, first, status), None)
             return
         offsets: Sequence[int] = [-1] * part.count
         if fields.offsets:
@@ -642,89 +522,89 @@ class Delivery:
             SendReceipt(id_, queue, offset, status)
             for id_, offset in zip(part.ids, offsets, strict=True)
         ]
-        self._on_outcome(sending, receipts, None)
+        self._on_outcome(send, receipts, None)
 
-    def failed(self, sending: Sending, error: BaseException) -> None:
-        """Tell a caller that its message is not stored, or that nobody knows."""
-        if sending.over:
+    def failed(self, send: Send, error: BaseException) -> None:
+        """Tell a caller that its message is not stored, or that the outcome is unknown."""
+        if send.over:
             return
-        sending.over = True
-        if sending.series is not None:
-            sending.series.fail(error)
-        self._on_outcome(sending, None, error)
+        send.over = True
+        if send.series is not None:
+            send.series.fail(error)
+        self._on_outcome(send, None, error)
         if self.named:
-            self._fail_behind(sending)
+            self._fail_behind(send)
 
-    def _fail_behind(self, sending: Sending) -> None:
-        """Give up what a named producer has behind a message that failed and is not stored."""
-        lane = sending.lane
-        if lane is not None and sending.last > lane.confirmed:
-            lane.may_come_again(sending)
-            for behind in lane.doom(sending):
-                self.failed(behind, predecessor_failed(behind, lane))
+    def _fail_behind(self, send: Send) -> None:
+        """Fail the sends of a named producer behind one that failed and is not stored."""
+        queue = send.queue
+        if queue is not None and send.last > queue.confirmed:
+            queue.may_come_again(send)
+            for behind in queue.doom(send):
+                self.failed(behind, behind.predecessor_failed())
 
-    def written(self, sending: Sending) -> None:
-        """A one-way message is on its way: its caller waits no more, we still care for it."""
-        if not sending.over:
-            sending.answered_early = True
-            sending.over = True
-            self._on_outcome(sending, None, None)
+    def written(self, send: Send) -> None:
+        """Tell the caller of a one-way message that it is written; its outcome still counts."""
+        if not send.over:
+            send.answered_early = True
+            send.over = True
+            self._on_outcome(send, None, None)
 
     # Brokers that fail.
 
     def broker_failed(self, broker: str) -> None:
-        """Pass over a broker for a while."""
+        """Avoid a broker for a while."""
         self._failed.failed(broker, self.clock.monotonic_ms())
 
     def broker_worked(self, broker: str) -> None:
-        """Pass over it no more."""
+        """Stop avoiding a broker."""
         self._failed.worked(broker)
 
-    def elsewhere(self, sending: Sending, broker: str) -> TopicQueue | None:
-        """Return a queue of another broker for a message that may go anywhere."""
-        topic = self.topics[sending.topic]
+    def elsewhere(self, send: Send, broker: str) -> TopicQueue | None:
+        """Return a queue of another broker for a message that may go to any queue."""
+        topic = self.topics[send.topic]
         if not topic.queues:
             return None
         avoid = self._failed.to_avoid(self.clock.monotonic_ms())
-        other = self.round_robin.select(topic.queues, avoid)
+        other = self._round_robin.select(topic.queues, avoid)
         return other if other.broker != broker else None
 
-    def move(self, sending: Sending, queue: TopicQueue) -> None:
+    def move(self, send: Send, topic_queue: TopicQueue) -> None:
         """Bring a message that is not stored to another queue."""
-        sending.state, sending.number, sending.last = UNSENT, -1, -1
+        send.state, send.sequence, send.last = UNSENT, -1, -1
         self.retries += 1
-        sending.tries = 0
-        lane = sending.lane = self.lane(queue)
-        lane.waiting.append(sending)
-        lane.link.pump(lane)
+        send.tries = 0
+        queue = send.queue = self.send_queue(topic_queue)
+        queue.waiting.append(send)
+        queue.sender.pump(queue)
 
-    def link_failed(self, link: BrokerSender) -> None:
-        """A broker cannot be reached: messages that may go anywhere go elsewhere."""
-        self.broker_failed(link.broker)
-        for lane in list(link.lanes.values()):
-            for sending in lane.withdraw(_may_move):
-                other = self.elsewhere(sending, link.broker)
+    def sender_failed(self, sender: BrokerSender) -> None:
+        """Move the sends that may go to any queue away from a broker that cannot be reached."""
+        self.broker_failed(sender.broker)
+        for queue in list(sender.queues.values()):
+            for send in queue.withdraw(_may_move):
+                other = self.elsewhere(send, sender.broker)
                 if other is None:
-                    lane.waiting.append(sending)
+                    queue.waiting.append(send)
                 else:
-                    self.move(sending, other)
+                    self.move(send, other)
 
     # Key maps that change.
 
-    def map_refused(self, lane: SendQueue, fields: SendFields) -> None:
-        """Take the broker's key map if it is newer; if it is older the broker has to catch up."""
-        topic = self.topics[lane.queue.topic]
+    def key_map_refused(self, queue: SendQueue, fields: SendFields) -> None:
+        """Use the broker's key map if it is newer; if it is older, wait for the broker."""
+        topic = self.topics[queue.topic_queue.topic]
         with contextlib.suppress(RemoteProtocolError):
             self.session.take_key_map(topic.name, KeyMap.decode(fields.map))
-        self.is_known(topic)
+        self._is_routed(topic)
         if not topic.previous:
-            lane.link.pause(lane)
+            queue.sender.pause(queue)
             if not topic.settling:
                 topic.settling = True
                 self.start(self._settle(topic, fields.map), f"map {topic.name}")
 
-    async def _settle(self, topic: TopicLine, text: str) -> None:
-        """Ask name servers and brokers which key map counts; go on by it."""
+    async def _settle(self, topic: TopicSends, text: str) -> None:
+        """Ask name servers and brokers which key map counts, and use that one."""
         try:
             await self.session.try_refresh_route(topic.name)
             await self.session.key_maps.settle(topic.name, text)
@@ -736,19 +616,19 @@ class Delivery:
         if conflict is not None:
             self._fail_keyed(topic, conflict)
         else:
-            self.is_known(topic)
+            self._is_routed(topic)
 
-    def _fail_keyed(self, topic: TopicLine, error: InorderError) -> None:
-        """Tell those whose keys have no place; what was sent and not answered is settled first."""
-        for link in self.links.values():
-            for lane in link.lanes.values():
-                if lane.queue.topic == topic.name:
-                    for sending in lane.withdraw(_by_map):
-                        sending.state = DONE
-                        self.failed(sending, error)
+    def _fail_keyed(self, topic: TopicSends, error: InorderError) -> None:
+        """Fail waiting sends whose keys have no queue; sends in flight keep their outcome."""
+        for sender in self.senders.values():
+            for queue in sender.queues.values():
+                if queue.topic_queue.topic == topic.name:
+                    for send in queue.withdraw(_follows_map):
+                        send.state = DONE
+                        self.failed(send, error)
 
-    def _refuse_contradicted(self, topic: TopicLine) -> None:
-        """Raise KeyMapConflict if keys have no place; brokers are asked again after a while."""
+    def _refuse_contradicted(self, topic: TopicSends) -> None:
+        """Raise KeyMapConflict if brokers contradict each other; ask them again after a while."""
         maps = self.session.key_maps
         error = maps.conflict(topic.name)
         if error is None:
@@ -758,36 +638,137 @@ class Delivery:
             self.start(self._settle(topic, ""), f"map {topic.name}")
         raise error
 
-    def lane_drained(self, lane: SendQueue) -> None:
-        """Send on what a newer key map takes away from a queue, if nothing of it is unknown."""
-        topic = self.topics[lane.queue.topic]
-        if not lane.drained or lane.held:
+    def queue_drained(self, queue: SendQueue) -> None:
+        """Place sends again whose queue changed by a newer key map, once the queue is drained."""
+        topic = self.topics[queue.topic_queue.topic]
+        if not queue.drained or queue.held:
             return
-        waiting: list[Sending] = []
-        if lane.draining:
-            lane.draining = False
-            topic.draining.remove(lane)
+        waiting: list[Send] = []
+        if queue.draining:
+            queue.draining = False
+            topic.draining.remove(queue)
             if not topic.draining:
                 topic.previous.clear()
-            waiting = [*lane.withdraw(_by_map), *lane.moved]
-            lane.moved.clear()
-        if topic.key_map is not None and lane.queue not in topic.keyed:
-            waiting += lane.withdraw(_may_move)  # the queue was taken away
-        for sending in waiting:
-            if sending.state != DONE:
-                place_again(self, topic, sending)
-        if topic.early and not topic.draining and not topic.finding:
-            place_early(self, topic)
+            waiting = [*queue.withdraw(_follows_map), *queue.moved]
+            queue.moved.clear()
+        if topic.key_map is not None and queue.topic_queue not in topic.keyed:
+            waiting += queue.withdraw(_may_move)  # the queue was taken away
+        for send in waiting:
+            if send.state != DONE:
+                self._place_again(topic, send)
+        if topic.unrouted and not topic.draining and not topic.finding:
+            self._place_unrouted(topic)
 
-    def backoff(self) -> Backoff:
-        """Return the pauses between tries."""
-        config = self.session.config
-        return Backoff(config.retry_first_ms, config.retry_max_ms)
+    def _place_again(self, topic: TopicSends, send: Send) -> None:
+        """Bring a message, or the messages of a batch, to their queues by the newer map.
+
+        The messages are known not to be stored.
+        """
+        if send.series is not None:
+            for target, one in self._divide(topic, send, send.series):
+                self._place_part(topic, target, one)
+            return
+        if not self.named:
+            send.sequence = send.last = -1
+        try:
+            self._place(topic, send)
+        except (UsageError, KeyMapConflict) as error:
+            self.failed(send, error)
+
+    def _divide(
+        self, topic: TopicSends, send: Send, series: Series
+    ) -> list[tuple[TopicQueue, Send]]:
+        """Make a request for each queue of a batch; messages without a key stay together."""
+        groups: dict[TopicQueue, list[int]] = {}
+        keyless: list[int] = []
+        for position, message in enumerate(send.messages or ()):
+            if message.key is None:
+                keyless.append(position)
+            else:
+                target = topic.keyed[queue_for_key(message.key, len(topic.keyed))]
+                groups.setdefault(target, []).append(position)
+        if keyless:
+            target = next(iter(groups), None) or self._round_robin.select(topic.keyed)
+            groups[target] = sorted((*groups.get(target, ()), *keyless))
+        return list(zip(groups, series.divide(send, list(groups.values())), strict=True))
+
+    def _place_part(self, topic: TopicSends, target: TopicQueue, send: Send) -> None:
+        queue = send.queue = self.send_queue(target)
+        send.by_key = any(message.key is not None for message in send.messages or ())
+        send.placed = topic.placed if send.by_key else b""
+        try:
+            if queue.named:
+                queue.check_sequence(send)
+        except UsageError as error:
+            self.failed(send, error)
+            return
+        queue.waiting.append(send)
+        queue.sender.pump(queue)
+
+    # Direct sends.
+
+    def direct_target(self, name: str, key: str | None, turn: int) -> Target | None:
+        """Return where a message may be sent directly now; None: by its send queue.
+
+        Other threads call this; it only reads. `turn` counts messages without a key. Sends that
+        the same thread handed over before are in the send queue, or in the portal's inbox, which
+        the caller has checked.
+        """
+        topic, session = self.topics.get(name), self.session
+        if (
+            topic is None
+            or topic.route is None
+            or topic.unrouted
+            or topic.previous
+            or session.known_route(name) is not topic.route
+            or session.key_map(name) is not topic.key_map
+        ):
+            return None
+        queues = topic.send_queues if key is None else topic.keyed_send_queues
+        if not queues:
+            return None
+        queue = queues[turn % len(queues) if key is None else queue_for_key(key, len(queues))]
+        if (
+            queue is None
+            or queue.sent
+            or queue.waiting
+            or queue.moved
+            or queue.waits_for
+            or not queue.ready
+        ):
+            return None
+        connection = queue.sender.connection
+        if connection is None or not queue.idempotent:
+            return None
+        placed = b"" if key is None else topic.placed
+        return Target(queue.topic_queue, placed, connection.address)
+
+    def take_over(self, send: Send, target: Target, producer_id: str) -> None:
+        """Bring a direct send to its end that has a sequence number and an unknown outcome."""
+        queue = self.send_queue(target.queue)
+        sender = queue.sender
+        first = SendQueue(
+            sender, target.queue, self.template(target.queue), producer_id, window=1, named=False,
+            backoff=self.backoff(),
+        )  # fmt: skip
+        send.queue, send.state = first, UNKNOWN
+        send.by_key, send.placed = send.key is not None, target.placed
+        first.sent.append(send)
+        first.unknown = 1
+        first.tail, first.confirmed = send.sequence, send.sequence - 1
+        while queue.waits_for is not None:
+            queue = queue.waits_for
+        queue.waits_for, first.waited_for_by = first, queue
+        self._check_at(send.deadline_ms)
+        self._taken_over += 1
+        key = TopicQueue(target.queue.topic, target.queue.broker, -self._taken_over)
+        sender.queues[key] = first
+        sender.pump(first)
 
 
-def _may_move(sending: Sending) -> bool:
-    return sending.may_move
+def _may_move(send: Send) -> bool:
+    return send.may_move
 
 
-def _by_map(sending: Sending) -> bool:
-    return sending.by_key and not sending.stored
+def _follows_map(send: Send) -> bool:
+    return send.by_key and not send.stored

@@ -1,29 +1,30 @@
-"""One producer's sends to one broker: a connection, a lane per queue, what to do with each answer.
+"""The sends of one producer to one broker: the connection, the hello, the answers, the failures.
 
-There is no task per send: `pump` writes what a lane lets go, `answered` is called from
-`data_received`. A task runs only while there is no connection: it connects, says hello (first, and
-alone), and lets the lanes go on; lanes whose sends have an unknown outcome ask the broker first how
-far it is. A broker that does not know hello gets one send per queue at a time, without numbers.
+There is no task per send. `pump` writes the sends that a queue releases, and the connection calls
+`answered` from `data_received`. A task runs only while there is no connection: it connects, says
+hello as the first request, and lets the queues go on.
 
-Telling callers that it will not be: their time is up, or their broker is gone for good.
+The hello introduces a producer id to the broker. Its answer shows whether the broker knows sequence
+numbers, and it fences off older connections of the same producer, because every hello has a higher
+incarnation. A queue with sends of unknown outcome asks the broker for its last stored sequence
+number before it writes. A broker that does not know the hello gets one send per queue at a time,
+without sequence numbers.
 
-What is lost or forgotten at a broker: told to whom it concerns, and how to go on.
+An answer to a send is one of three: stored (`answered`), refused (`_refused`, with the table
+`_REFUSED_BY_CODE`), or neither is known (`_outcome_unknown`).
 
-Saying hello: the first request of a producer on a connection to a broker.
-
-The answer tells whether the broker knows numbered sends, and shuts out what older connections of
-this producer still hold. Each hello carries a higher incarnation.
+How a producer keeps order and speed: decision 11.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from inorder.client.api import BrokerApi
 from inorder.client.rules.receipts import STATUSES, Verdict, verdict
-from inorder.client.send.queues import Sending, SendQueue
-from inorder.client.send.rules import DONE, IN_FLIGHT, UNSENT, Resolution
+from inorder.client.send.queues import DONE, IN_FLIGHT, Resolution, Send, SendQueue
 from inorder.errors import (
     BrokerError,
     CodeNotSupported,
@@ -43,494 +44,459 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
-from inorder.tasks import Backoff
 from inorder.wire.extensions import PROTOCOL, ExtensionAnswer
 from inorder.wire.requests.producers import ProducerHello
 from inorder.wire.requests.sendframes import SendAnswer, SendFields
 
 if TYPE_CHECKING:
-    from inorder.client.send.router import Delivery
+    from inorder.client.send.router import SendRouter
     from inorder.net.connection import Connection
 
 log = get_logger(__name__)
 
-
-def fail_all(link: BrokerSender, error: InorderError) -> None:
-    """Give up everything that waits for this broker."""
-    for lane in link.lanes.values():
-        fail_waiting(link, lane, error)
-
-
-def fail_waiting(link: BrokerSender, lane: SendQueue, error: InorderError) -> None:
-    """Give up everything that waits for a queue; what is unknown is told to be so."""
-    # From the end: of a name, those behind one that failed would be told that instead.
-    for sending in reversed([*lane.sent, *lane.waiting, *lane.moved]):
-        if sending.state != DONE:
-            known = sending.state == UNSENT and not sending.in_doubt
-            lane.abandon(sending)
-            link.owner.failed(
-                sending,
-                error if known else OutcomeUnknown(f"{error}; nobody knows of this message"),
-            )
-    lane.moved.clear()
-
-
-def predecessor_failed(sending: Sending, lane: SendQueue) -> PredecessorFailed:
-    """Return what the caller of a named producer is told of a message behind one that failed."""
-    return PredecessorFailed(
-        f"sequence {sending.number} of {lane.queue} was not stored, for one before it failed; send "
-        "again from the first one that failed"
-    )
-
-
-def expire(link: BrokerSender, lane: SendQueue, sending: Sending) -> None:
-    """Tell a caller that its time is up; the message keeps its number if it has one."""
-    known = sending.state == UNSENT and not sending.in_doubt
-    lane.abandon(sending)
-    error: InorderError
-    if sending.stored:
-        link.owner.stored(sending, lane.queue, SendFields())  # only its receipt is missing
-        return
-    if not known:
-        why = f" ({sending.failure})" if sending.failure is not None else ""
-        error = SendTimedOut(
-            f"broker {link.broker} did not answer a send in time{why}; the message may or may "
-            "not be stored"
-        )
-    elif sending.failure is not None:
-        error = sending.failure
-    elif link.error is not None and link.connection is None:
-        error = link.error
-    elif sending.tries:
-        error = RequestTimeout(f"no time was left for {lane.queue}; the message was not sent")
-    else:
-        error = RequestTimeout(
-            f"earlier sends to topic {sending.topic} took all the time; this one was not sent"
-        )
-    link.owner.failed(sending, error)
-
-
-def begin_again(
-    link: BrokerSender, lane: SendQueue, lost: tuple[int, int] | None, new_id: str
-) -> None:
-    """Report what is lost, and go on: under a new id, or, with a name, not at all."""
-    if lost is not None:
-        link.owner.lost += lost[1] - lost[0] + 1
-        log.error(
-            "messages lost producer=%s queue=%s numbers=%d..%d: they were acknowledged, and "
-            "the broker has lost the end of its log",
-            lane.producer_id, lane.queue, *lost,
-        )  # fmt: skip
-    else:
-        log.warning(
-            "forgotten producer=%s queue=%s: going on under a new id",
-            lane.producer_id, lane.queue,
-        )  # fmt: skip
-    if link.owner.named:
-        if lost is not None:
-            lane.confirmed = lane.tail = lost[0] - 1
-        lane.highest = lane.confirmed
-        error = MessagesLost(
-            f"{lane.queue} has nothing of producer {lane.producer_id} behind "
-            f"{lane.confirmed}: messages that were acknowledged are lost; send again from there"
-        )
-        fail_waiting(link, lane, error)
-        return
-    for sending in lane.restart():
-        link.owner.stored(sending, lane.queue, SendFields())
-    lane.use_id(new_id)
-    lane.ready = False
-
-
-def resolved(
-    link: BrokerSender, lane: SendQueue, found: Resolution[Sending], new_id: str | None = None
-) -> None:
-    """Tell callers what the broker's word means, and go on."""
-    for sending in found.unvouched:
-        link.owner.failed(
-            sending,
-            OutcomeUnknown(
-                f"{lane.queue} knows nothing of producer {lane.producer_id} any more; this "
-                "message may or may not be stored"
-            ),
-        )
-    for sending in found.doomed:
-        link.owner.failed(sending, predecessor_failed(sending, lane))
-    if found.lost or found.forgotten:
-        begin_again(link, lane, found.lost, new_id or link.owner.new_id())
-    link.owner.lane_drained(lane)
-
-
-class Greeter:
-    """Introduces the producer of a link to its broker."""
-
-    def __init__(self, link: BrokerSender) -> None:
-        self._link = link
-        self._owner = link.owner
-        self._memory = -1  # the broker's, when we first said hello
-        self._met = False
-        self.greeted: dict[str, None] = {}
-        """The ids under which we are known on the present connection."""
-
-    async def greet(self, connection: Connection) -> bool:
-        """Say hello; False if the broker does not know what that is."""
-        try:
-            await self.hello(connection, self._owner.producer_id)
-        except CodeNotSupported:
-            connection.numbers_sends = False
-            self._owner.session.say_once(
-                "numbers",
-                "broker %s knows no numbered sends: one send per queue at a time, in order, each "
-                "stored at least once",
-                self._link.broker,
-            )
-            return False
-        connection.numbers_sends = True
-        return True
-
-    async def hello(self, connection: Connection, producer_id: str) -> None:
-        """Say hello under an id. Raises ProducerStale if another one has taken over a name."""
-        owner = self._owner
-        api = BrokerApi(connection, timeout_ms=owner.session.config.request_timeout_ms)
-        fresh = not (self._met and owner.named)
-        while True:
-            request = ProducerHello(
-                producer_id, owner.next_incarnation(), owner.named, memory=self._memory,
-                protocol=PROTOCOL,
-            )  # fmt: skip
-            try:
-                reply = await api.producer_hello(request)
-                break
-            except ProducerStale as error:
-                if not fresh:
-                    raise self.fenced(error) from None
-                fresh = not owner.named  # a name that starts takes over, once
-                owner.raise_incarnation(error.highest)
-            except ProducerUnknown:
-                producer_id = self._forget(producer_id)
-        self._met = True
-        if self._memory < 0:
-            self._memory = reply.memory
-        self.greeted[producer_id] = None
-
-    def _forget(self, producer_id: str) -> str:
-        """The broker may have forgotten an id: nobody can tell what is stored of it. Use another.
-
-        Returns the new one.
-        """
-        new_id = self._owner.new_id()
-        if producer_id == self._owner.producer_id:
-            self._owner.producer_id = new_id
-        self._memory = -1
-        for lane in self._link.lanes.values():
-            if lane.producer_id != producer_id:
-                continue
-            if lane.tail < 0:
-                lane.use_id(new_id)
-            else:
-                found = lane.resolve(-1, known=False, evicted=True)
-                resolved(self._link, lane, found, new_id)
-        return new_id
-
-    def fenced(self, error: BrokerError) -> ProducerStale:
-        """Return the error of a name that somebody else has taken over."""
-        return ProducerStale(
-            f"another producer with the id {self._owner.producer_id!r} has started and this one is "
-            f"shut out of broker {self._link.broker} ({error}); close it",
-            code=error.code,
-        )
-
-
 _NO_FIELDS: Final = SendFields()
 
 
-class BrokerSender:
-    """The sends of a producer to one broker."""
+class Refusal(NamedTuple):
+    """An answer that says: this send is not stored."""
 
-    def __init__(self, owner: Delivery, broker: str) -> None:
-        self.owner = owner
+    queue: SendQueue
+    send: Send
+    fields: SendFields
+    error: BrokerError
+
+
+class BrokerSender:
+    """Sends the requests of a producer to one broker."""
+
+    def __init__(self, router: SendRouter, broker: str) -> None:
+        self.router = router
         self.broker = broker
-        self.lanes: dict[TopicQueue, SendQueue] = {}
+        self.queues: dict[TopicQueue, SendQueue] = {}
         self.connection: Connection | None = None
         self.error: InorderError | None = None  # why there is no connection
-        self._greeter = Greeter(self)
-        self._recovering = False
+        self._connecting = False
+        self._memory = -1  # the broker's memory, as its first answer to a hello names it
+        self._said_hello = False
+        self._introduced: dict[str, None] = {}  # ids that said hello on the present connection
 
     # Writing.
 
-    def pump(self, lane: SendQueue) -> None:
-        """Write what the lane lets go."""
+    def pump(self, queue: SendQueue) -> None:
+        """Write the sends that the queue releases."""
         # hot: 3 us a send, with its frame.
         connection = self.connection
         if connection is None:
             self.wake()
             return
-        if lane.behind is not None and not self._may_pass(lane, lane.behind):
+        if queue.waits_for is not None and not self._may_pass(queue, queue.waits_for):
             return
-        if not lane.ready:
-            self._prepare(lane)
+        if not queue.ready:
+            self._prepare(queue)
             return
-        if lane.paused:
+        if queue.paused:
             return
-        waiting = lane.waiting
+        waiting = queue.waiting
         while waiting:
             first = waiting[0]
             if first.state != DONE and not first.wanted:
-                self._drop_unwanted(lane, first)
+                self._drop_unwanted(queue, first)
                 continue
             if connection.full:
                 return
-            sending = lane.next()
-            if sending is None:
+            send = queue.next()
+            if send is None:
                 return
-            self._write(connection, lane, sending)
+            self._write(connection, queue, send)
 
-    def _may_pass(self, lane: SendQueue, behind: SendQueue) -> bool:
-        """Settle what was sent past the lane; then it is gone."""
-        if not behind.settled_all:
-            self.pump(behind)
-        if not behind.settled_all:
+    def _may_pass(self, queue: SendQueue, first: SendQueue) -> bool:
+        """Bring the sends of `first` to their end; then forget `first`."""
+        if not first.empty:
+            self.pump(first)
+        if not first.empty:
             return False
-        self.lanes = {queue: one for queue, one in self.lanes.items() if one is not behind}
-        lane.behind = behind.behind
-        return lane.behind is None or self._may_pass(lane, lane.behind)
+        self.queues = {key: one for key, one in self.queues.items() if one is not first}
+        queue.waits_for = first.waits_for
+        return queue.waits_for is None or self._may_pass(queue, queue.waits_for)
 
-    def _write(self, connection: Connection, lane: SendQueue, sending: Sending) -> None:
-        owner = self.owner
-        unanswered = sending.oneway and not lane.numbered
-        request_id = connection.next_id() if unanswered else connection.post(sending)
-        connection.write(lane.frame(request_id, sending, oneway=unanswered))
-        sending.written_ms = owner.clock.monotonic_ms()
-        if sending.tries:
-            owner.retries += 1
-        sending.tries += 1
-        if sending.oneway:
-            owner.written(sending)
+    def _write(self, connection: Connection, queue: SendQueue, send: Send) -> None:
+        router = self.router
+        send.sender = self
+        unanswered = send.oneway and not queue.idempotent
+        request_id = connection.next_id() if unanswered else connection.post(send)
+        connection.write(queue.frame(request_id, send, oneway=unanswered))
+        send.written_ms = router.clock.monotonic_ms()
+        if send.tries:
+            router.retries += 1
+        send.tries += 1
+        if send.oneway:
+            router.written(send)
             if unanswered:
-                lane.confirm(sending)
+                queue.confirm(send)
 
-    def _drop_unwanted(self, lane: SendQueue, sending: Sending) -> None:
-        series = sending.series
+    def _drop_unwanted(self, queue: SendQueue, send: Send) -> None:
+        series = send.series
         error = None if series is None else series.error
-        lane.waiting.popleft()
-        lane.abandon(sending)
+        queue.waiting.popleft()
+        queue.abandon(send)
         if isinstance(error, InorderError):
             error = PredecessorFailed(
-                f"{sending.count} messages to {lane.queue} were not sent, for one before them in "
-                f"the batch failed: {error}"
+                f"{send.count} messages to {queue.topic_queue} were not sent, for one before them "
+                f"in the batch failed: {error}"
             )
-        self.owner.failed(sending, error or asyncio.CancelledError())
+        self.router.failed(send, error or asyncio.CancelledError())
 
     # Answers.
 
-    def answered(self, lane: SendQueue, sending: Sending, answer: SendAnswer) -> None:
+    def answered(self, send: Send, answer: SendAnswer) -> None:
         """Take the broker's answer to a send."""
         # hot: 2 us with the receipt.
-        if sending.state != IN_FLIGHT:
+        if send.state != IN_FLIGHT:
             return  # of a connection that was given up
+        queue = send.queue
+        assert queue is not None
         status = STATUSES.get(answer.code)
         if status is not None:
-            lane.confirm(sending)
-            self.owner.stored(sending, lane.queue, answer.extFields or _NO_FIELDS, status)
-            if lane.backoff.attempts:
-                lane.backoff.reset()
-                self.owner.broker_worked(self.broker)
+            queue.confirm(send)
+            self.router.stored(send, queue.topic_queue, answer.extFields or _NO_FIELDS, status)
+            if queue.backoff.attempts:
+                queue.backoff.reset()
+                self.router.broker_worked(self.broker)
         else:
-            self._refused(lane, sending, answer)
-        if lane.before is not None and lane.settled_all:
-            self.pump(lane.before)
-        elif lane.held:
-            self._hold(lane)
-        elif lane.draining:
-            self.owner.lane_drained(lane)
-            self.pump(lane)
-        elif lane.waiting:
-            self.pump(lane)
+            self._refused(queue, send, answer)
+        if queue.waited_for_by is not None and queue.empty:
+            self.pump(queue.waited_for_by)
+        elif queue.held:
+            self._go_on(queue)
+        elif queue.draining:
+            self.router.queue_drained(queue)
+            self.pump(queue)
+        elif queue.waiting:
+            self.pump(queue)
 
-    def _refused(self, lane: SendQueue, sending: Sending, answer: SendAnswer) -> None:
+    def _refused(self, queue: SendQueue, send: Send, answer: SendAnswer) -> None:
         code, fields = answer.code, answer.extFields or _NO_FIELDS
         error = broker_error(code, answer.remark)
-        is_unknown = verdict(code, fields.stored) is Verdict.UNKNOWN
-        if sending.doomed and not is_unknown:
-            lane.refuse(sending, final=True)
-            self.owner.failed(sending, predecessor_failed(sending, lane))
-        elif is_unknown:
-            self._left_open(lane, sending, error)
-        elif not lane.numbered:
-            self._refused_plainly(lane, sending, error)
-        elif code == ExtensionAnswer.PRODUCER_GAP:
-            lane.gap(sending, fields.expected - (0 if lane.named else 1))
-        elif code == ExtensionAnswer.PRODUCER_UNKNOWN and sending.stored:
-            lane.confirm(sending)  # the answer is forgotten, the message is there
-            self.owner.stored(sending, lane.queue, _NO_FIELDS)
-        elif code == ExtensionAnswer.PRODUCER_UNKNOWN and not lane.named and lane.confirmed < 0:
-            # Nothing of this id is stored: what comes before was refused. Under another id a late
-            # copy of it would be taken, too.
-            lane.refuse(sending, final=False)
-        elif code in (ExtensionAnswer.PRODUCER_UNKNOWN, ExtensionAnswer.PRODUCER_MISMATCH) and (
-            not lane.named
-        ):
-            log.warning("broker=%s queue=%s says: %s", self.broker, lane.queue, error)
-            lane.refuse(sending, final=False)
-            lane.forgotten = True
-        elif code == ExtensionAnswer.PRODUCER_STALE:
-            self._stale(lane, sending, error)
-        elif code == ExtensionAnswer.KEY_MAP_CHANGED:
-            sending.failure = error
-            lane.refuse(sending, final=False)
-            self.owner.map_refused(lane, fields)
+        if verdict(code, fields.stored) is Verdict.UNKNOWN:
+            self._outcome_unknown(queue, send, error)
+        elif send.doomed:
+            queue.refuse(send, final=True)
+            self.router.failed(send, send.predecessor_failed())
         else:
-            self._refused_plainly(lane, sending, error)
+            actions = self._REFUSED_BY_CODE if queue.idempotent else {}
+            act = actions.get(code, BrokerSender._refused_as_usual)
+            act(self, Refusal(queue, send, fields, error))
 
-    def _left_open(self, lane: SendQueue, sending: Sending, error: BrokerError) -> None:
+    def _outcome_unknown(self, queue: SendQueue, send: Send, error: BrokerError) -> None:
         """Take an answer that does not tell whether the message is stored."""
-        if lane.numbered:  # the broker's numbers will tell where to go on
-            lane.doubt(sending)
-            lane.ready = False
-            lane.abandon(sending)
+        if queue.idempotent:  # the broker's last sequence number will tell where to go on
+            queue.outcome_unknown(send)
+            queue.ready = False
+            queue.abandon(send)
         else:
-            lane.refuse(sending, final=True)
-        self.owner.failed(
-            sending,
+            queue.refuse(send, final=True)
+        self.router.failed(
+            send,
             OutcomeUnknown(
                 f"broker {self.broker} answered {error.code}: {error}; the message may or may not "
                 "be stored", error.code,
             ),
         )  # fmt: skip
 
-    def _refused_plainly(self, lane: SendQueue, sending: Sending, error: BrokerError) -> None:
-        """Take a definite refusal: final, or to be tried again here or elsewhere."""
-        if not error.retriable and sending.stored:
-            lane.confirm(sending)  # it was sent again for its receipt only
-            self.owner.stored(sending, lane.queue, _NO_FIELDS)
+    def _refused_as_usual(self, refusal: Refusal) -> None:
+        """Fail the send, or try again here or at another broker."""
+        queue, send, _, error = refusal
+        if not error.retriable and send.stored:
+            self._receipt_is_gone(queue, send)
             return
         if not error.retriable:
-            lane.refuse(sending, final=True)
+            queue.refuse(send, final=True)
             # A refusal of this try says nothing about an earlier one that was not answered.
-            doubt = OutcomeUnknown(f"{sending.failure or error}") if sending.in_doubt else None
-            self.owner.failed(sending, doubt or error)
+            unknown = OutcomeUnknown(f"{send.failure or error}") if send.maybe_stored else None
+            self.router.failed(send, unknown or error)
             return
-        self.owner.broker_failed(self.broker)
-        if not sending.in_doubt:
-            sending.failure = error
-        other = self.owner.elsewhere(sending, self.broker) if sending.may_move else None
-        lane.refuse(sending, final=other is not None)
+        self.router.broker_failed(self.broker)
+        if not send.maybe_stored:
+            send.failure = error
+        other = self.router.elsewhere(send, self.broker) if send.may_move else None
+        queue.refuse(send, final=other is not None)
         if other is not None:
-            self.owner.move(sending, other)
-        self.pause(lane)
+            self.router.move(send, other)
+        self.pause(queue)
 
-    def _stale(self, lane: SendQueue, sending: Sending, error: BrokerError) -> None:
-        """Take the word that another one speaks for us: final for a name, nonsense otherwise."""
-        lane.refuse(sending, final=self.owner.named)
-        if self.owner.named:
-            self.owner.fenced = self._greeter.fenced(error)
-            self.owner.failed(sending, self.owner.fenced)
-            fail_waiting(self, lane, self.owner.fenced)
+    def _receipt_is_gone(self, queue: SendQueue, send: Send) -> None:
+        """Confirm a message that is stored and was sent again only for its receipt."""
+        queue.confirm(send)
+        self.router.stored(send, queue.topic_queue, _NO_FIELDS)
+
+    def _refused_gap(self, refusal: Refusal) -> None:
+        """Send again from the gap: the broker has not stored the number before this one."""
+        queue, send, fields, _ = refusal
+        queue.gap(send, fields.expected - (0 if queue.named else 1))
+
+    def _refused_id(self, refusal: Refusal) -> None:
+        """Choose a new id, if the broker has forgotten one under which messages are stored."""
+        queue, send = refusal.queue, refusal.send
+        if send.stored:
+            self._receipt_is_gone(queue, send)
+        elif queue.named or queue.confirmed >= 0:
+            self._refused_mismatch(refusal)
+        else:
+            # Nothing of this id is stored: the sends before this one were refused. Under another
+            # id the broker would also take a late copy of this send.
+            queue.refuse(send, final=False)
+
+    def _refused_mismatch(self, refusal: Refusal) -> None:
+        """Choose a new id: the broker has another message under this sequence number."""
+        queue, send, _, error = refusal
+        if queue.named:
+            self._refused_as_usual(refusal)
+            return
+        log.warning("broker=%s queue=%s says: %s", self.broker, queue.topic_queue, error)
+        queue.refuse(send, final=False)
+        queue.forgotten = True
+
+    def _refused_stale(self, refusal: Refusal) -> None:
+        """Give up a name that another producer has taken over; otherwise say hello again."""
+        queue, send, _, error = refusal
+        queue.refuse(send, final=self.router.named)
+        if self.router.named:
+            self.router.fenced = self._fenced(error)
+            self.router.failed(send, self.router.fenced)
+            self._fail_pending(queue, self.router.fenced)
         elif self.connection is not None:
             self.drop("the broker wants to be greeted again")
 
-    def _hold(self, lane: SendQueue) -> None:
-        """Go on after a refusal, if all is answered."""
-        if not lane.settled:
-            if lane.needs_state and self.connection is not None:
-                self._prepare(lane)
+    def _refused_key_map(self, refusal: Refusal) -> None:
+        """Compare key maps: the broker has another one than the one that chose this queue."""
+        queue, send, fields, error = refusal
+        send.failure = error
+        queue.refuse(send, final=False)
+        self.router.key_map_refused(queue, fields)
+
+    _REFUSED_BY_CODE: ClassVar[dict[int, Callable[[BrokerSender, Refusal], None]]] = {
+        ExtensionAnswer.PRODUCER_GAP: _refused_gap,
+        ExtensionAnswer.PRODUCER_UNKNOWN: _refused_id,
+        ExtensionAnswer.PRODUCER_MISMATCH: _refused_mismatch,
+        ExtensionAnswer.PRODUCER_STALE: _refused_stale,
+        ExtensionAnswer.KEY_MAP_CHANGED: _refused_key_map,
+    }
+    """What to do with a refusal of an idempotent send; all other codes: `_refused_as_usual`."""
+
+    def _go_on(self, queue: SendQueue) -> None:
+        """Go on after a refusal, if all sends are answered."""
+        if not queue.settled:
+            if queue.needs_state and self.connection is not None:
+                self._prepare(queue)
             return
-        lost, lane.lost = lane.lost, None
-        forgotten, lane.forgotten = lane.forgotten, False
-        lane.rewind()
+        lost, queue.lost = queue.lost, None
+        forgotten, queue.forgotten = queue.forgotten, False
+        queue.rewind()
         if lost or forgotten:
-            begin_again(self, lane, lost, self.owner.new_id())
-        self.owner.lane_drained(lane)
-        self.pump(lane)
+            self._begin_again(queue, lost, self.router.new_id())
+        self.router.queue_drained(queue)
+        self.pump(queue)
 
-    def pause(self, lane: SendQueue) -> None:
-        """Try again a little later, each time a little more so."""
-        if not lane.paused:
-            lane.paused = True
-            delay_ms = lane.backoff.next_ms()
-            self.owner.loop.call_later(delay_ms / 1000, self._resume, lane)
+    def pause(self, queue: SendQueue) -> None:
+        """Write nothing for a while, longer each time."""
+        if not queue.paused:
+            queue.paused = True
+            delay_ms = queue.backoff.next_ms()
+            self.router.loop.call_later(delay_ms / 1000, self._resume, queue)
 
-    def _resume(self, lane: SendQueue) -> None:
-        lane.paused = False
-        if not self.owner.closed:
-            self.pump(lane)
+    def _resume(self, queue: SendQueue) -> None:
+        queue.paused = False
+        if not self.router.closed:
+            self.pump(queue)
+
+    # Failures.
+
+    def check_deadlines(self, now_ms: int, limit_ms: int) -> int | None:
+        """Fail sends whose time is up; drop a connection that leaves a send unanswered.
+
+        Returns the time of the next check, None if no send is pending.
+        """
+        dues: list[int] = []
+        stuck = False
+        for queue in list(self.queues.values()):
+            for send in [*queue.sent, *queue.waiting, *queue.moved]:
+                if send.state == DONE or send.abandoned:
+                    continue
+                if send.deadline_ms <= now_ms:
+                    self._expire(queue, send)
+                else:
+                    dues.append(send.deadline_ms)
+            oldest = next((one for one in queue.sent if one.state == IN_FLIGHT), None)
+            if oldest is not None:
+                due_ms = oldest.written_ms + limit_ms
+                stuck = stuck or due_ms <= now_ms
+                dues.append(max(due_ms, now_ms + 1))
+        if stuck:
+            self.drop(f"a send was not answered in {limit_ms} ms")
+        return min(dues, default=None)
+
+    def _expire(self, queue: SendQueue, send: Send) -> None:
+        """Fail a send whose time is up; a written one keeps its sequence number."""
+        surely_not_stored = send.surely_not_stored
+        queue.abandon(send)
+        error: InorderError
+        if send.stored:
+            self.router.stored(send, queue.topic_queue, _NO_FIELDS)  # only the receipt is missing
+            return
+        if not surely_not_stored:
+            why = f" ({send.failure})" if send.failure is not None else ""
+            error = SendTimedOut(
+                f"broker {self.broker} did not answer a send in time{why}; the message may or may "
+                "not be stored"
+            )
+        elif send.failure is not None:
+            error = send.failure
+        elif self.error is not None and self.connection is None:
+            error = self.error
+        elif send.tries:
+            error = RequestTimeout(
+                f"no time was left for {queue.topic_queue}; the message was not sent"
+            )
+        else:
+            error = RequestTimeout(
+                f"earlier sends to topic {send.topic} took all the time; this one was not sent"
+            )
+        self.router.failed(send, error)
+
+    def _fail_pending(self, queue: SendQueue, error: InorderError) -> None:
+        """Fail every pending send of a queue."""
+        # From the end: of a name, those behind one that failed would be told that instead.
+        for send in reversed([*queue.sent, *queue.waiting, *queue.moved]):
+            if send.state != DONE:
+                told = error
+                if not send.surely_not_stored:
+                    told = OutcomeUnknown(f"{error}; nobody knows of this message")
+                queue.abandon(send)
+                self.router.failed(send, told)
+        queue.moved.clear()
+
+    def _resolved(self, queue: SendQueue, found: Resolution, new_id: str | None = None) -> None:
+        """Tell callers what the broker's last sequence number means, and go on."""
+        for send in found.outcome_unknown:
+            self.router.failed(
+                send,
+                OutcomeUnknown(
+                    f"{queue.topic_queue} knows nothing of producer {queue.producer_id} any more; "
+                    "this message may or may not be stored"
+                ),
+            )
+        for send in found.doomed:
+            self.router.failed(send, send.predecessor_failed())
+        if found.lost or found.forgotten:
+            self._begin_again(queue, found.lost, new_id or self.router.new_id())
+        self.router.queue_drained(queue)
+
+    def _begin_again(self, queue: SendQueue, lost: tuple[int, int] | None, new_id: str) -> None:
+        """Report lost messages. Go on under a new id; fail the sends of a named producer."""
+        if lost is not None:
+            self.router.lost += lost[1] - lost[0] + 1
+            log.error(
+                "messages lost producer=%s queue=%s numbers=%d..%d: they were acknowledged, and "
+                "the broker has lost the end of its log",
+                queue.producer_id, queue.topic_queue, *lost,
+            )  # fmt: skip
+        else:
+            log.warning(
+                "forgotten producer=%s queue=%s: going on under a new id",
+                queue.producer_id, queue.topic_queue,
+            )  # fmt: skip
+        if self.router.named:
+            if lost is not None:
+                queue.confirmed = queue.tail = lost[0] - 1
+            queue.highest = queue.confirmed
+            error = MessagesLost(
+                f"{queue.topic_queue} has nothing of producer {queue.producer_id} behind "
+                f"{queue.confirmed}: messages that were acknowledged are lost; send again from "
+                "there"
+            )
+            self._fail_pending(queue, error)
+            return
+        for send in queue.restart():
+            self.router.stored(send, queue.topic_queue, _NO_FIELDS)
+        queue.use_id(new_id)
+        queue.ready = False
 
     # Connections.
 
     def wake(self) -> None:
         """Connect, unless that is under way."""
-        if not self._recovering:
-            self._recovering = True
-            self.owner.start(self._recover(), f"connect {self.broker}")
+        if not self._connecting:
+            self._connecting = True
+            self.router.start(self._connect(), f"connect {self.broker}")
 
     def drop(self, reason: str) -> None:
-        """Close the connection: it does not answer, or must be begun again."""
+        """Close the connection: it does not answer, or needs a new hello."""
         if self.connection is not None:
             self.connection.close(reason)
 
     def connection_lost(self, connection: Connection, reason: str) -> None:
-        """Keep what was in flight until its outcome is known."""
+        """Keep the sends that were in flight until their outcome is known."""
         if connection is not self.connection:
             return
         self.connection = None
-        self._greeter.greeted.clear()
+        self._introduced.clear()
         error = ConnectionLost(
             f"lost the connection to {connection.address}: {reason}; the message may or may not "
             "be stored"
         )
-        for lane in self.lanes.values():
-            if not lane.numbered:
-                for sending in lane.sent:
-                    sending.failure = error
-            lane.lose()
-            lane.ready = False
-        if self.owner.closed:
+        for queue in self.queues.values():
+            if not queue.idempotent:
+                for send in queue.sent:
+                    send.failure = error
+            queue.lose()
+            queue.ready = False
+        if self.router.closed:
             return
-        for lane in [lane for lane in self.lanes.values() if lane.draining]:
-            self.owner.lane_drained(lane)
-        self.owner.link_failed(self)
+        for queue in [one for one in self.queues.values() if one.draining]:
+            self.router.queue_drained(queue)
+        self.router.sender_failed(self)
         if self._busy_queue() is not None:
             self.wake()
 
     def connection_has_room(self, connection: Connection) -> None:
         """Go on writing."""
         if connection is self.connection:
-            for lane in self.lanes.values():
-                self.pump(lane)
+            for queue in self.queues.values():
+                self.pump(queue)
 
-    async def _recover(self) -> None:
-        config = self.owner.session.config
-        backoff = Backoff(config.retry_first_ms, config.retry_max_ms)
+    async def _connect(self) -> None:
+        """Connect and say hello, again and again while a caller waits."""
+        backoff = self.router.backoff()
         try:
-            while (queue := self._busy_queue()) is not None:
+            while (topic_queue := self._busy_queue()) is not None:
                 try:
-                    await self._meet(queue)
+                    await self._connect_once(topic_queue)
                     break
                 except TransportError as error:
                     self.error = error
                 except InorderError as error:
                     self.error = error
                     if not error.retriable:
-                        fail_all(self, error)
+                        for queue in self.queues.values():
+                            self._fail_pending(queue, error)
                         continue
-                self.owner.link_failed(self)
+                self.router.sender_failed(self)
                 if isinstance(self.error, ConnectFailed):
-                    await self.owner.session.try_refresh_route(queue.topic)
+                    await self.router.session.try_refresh_route(topic_queue.topic)
                 await asyncio.sleep(backoff.next_ms() / 1000)
         finally:
-            self._recovering = False
-        for lane in list(self.lanes.values()):
-            if not lane.idle:
-                self.pump(lane)
+            self._connecting = False
+        for queue in list(self.queues.values()):
+            if not queue.idle:
+                self.pump(queue)
 
     def _busy_queue(self) -> TopicQueue | None:
-        return next((queue for queue, lane in self.lanes.items() if not lane.idle), None)
+        return next((key for key, queue in self.queues.items() if not queue.idle), None)
 
-    async def _meet(self, queue: TopicQueue) -> None:
-        session = self.owner.session
-        connection = await session.master_connection(queue)
-        numbered = connection.numbers_sends is not False and await self._greeter.greet(connection)
-        if not numbered and self.owner.named:
+    async def _connect_once(self, topic_queue: TopicQueue) -> None:
+        connection = await self.router.session.master_connection(topic_queue)
+        idempotent = connection.numbers_sends is not False and await self.hello(connection)
+        if not idempotent and self.router.named:
             raise UsageError(
                 f"broker {self.broker} knows no numbered sends, which a named producer (id=) "
                 "needs; it is no broker of inorder"
@@ -540,47 +506,116 @@ class BrokerSender:
         self.connection = connection
         self.error = None
         connection.watch(self)
-        for lane in self.lanes.values():
-            lane.meet(numbered=numbered)
+        for queue in self.queues.values():
+            queue.connected(idempotent=idempotent)
 
-    # Asking how far the broker is.
+    # The hello.
 
-    def _prepare(self, lane: SendQueue) -> None:
-        """Make a lane ready: say hello under its id, ask what is stored, if need be."""
-        if not lane.numbered or (
-            lane.producer_id in self._greeter.greeted and lane.synced and not lane.unknown
+    async def hello(self, connection: Connection) -> bool:
+        """Say hello; False if the broker does not know the request."""
+        try:
+            await self._hello_as(connection, self.router.producer_id)
+        except CodeNotSupported:
+            connection.numbers_sends = False
+            self.router.session.say_once(
+                "numbers",
+                "broker %s knows no numbered sends: one send per queue at a time, in order, each "
+                "stored at least once",
+                self.broker,
+            )
+            return False
+        connection.numbers_sends = True
+        return True
+
+    async def _hello_as(self, connection: Connection, producer_id: str) -> None:
+        """Introduce an id. Raises ProducerStale if another producer has taken over a name."""
+        router = self.router
+        api = BrokerApi(connection, timeout_ms=router.session.config.request_timeout_ms)
+        fresh = not (self._said_hello and router.named)
+        while True:
+            request = ProducerHello(
+                producer_id, router.next_incarnation(), router.named, memory=self._memory,
+                protocol=PROTOCOL,
+            )  # fmt: skip
+            try:
+                reply = await api.producer_hello(request)
+                break
+            except ProducerStale as error:
+                if not fresh:
+                    raise self._fenced(error) from None
+                fresh = not router.named  # a name that starts takes over, once
+                router.raise_incarnation(error.highest)
+            except ProducerUnknown:
+                producer_id = self._replace_id(producer_id)
+        self._said_hello = True
+        if self._memory < 0:
+            self._memory = reply.memory
+        self._introduced[producer_id] = None
+
+    def _replace_id(self, producer_id: str) -> str:
+        """Return a new id for one that the broker may have forgotten.
+
+        Nobody can tell which messages are stored under the old id.
+        """
+        new_id = self.router.new_id()
+        if producer_id == self.router.producer_id:
+            self.router.producer_id = new_id
+        self._memory = -1
+        for queue in self.queues.values():
+            if queue.producer_id != producer_id:
+                continue
+            if queue.tail < 0:
+                queue.use_id(new_id)
+            else:
+                self._resolved(queue, queue.resolve(-1, known=False, evicted=True), new_id)
+        return new_id
+
+    def _fenced(self, error: BrokerError) -> ProducerStale:
+        """Return the error of a name that another producer has taken over."""
+        return ProducerStale(
+            f"another producer with the id {self.router.producer_id!r} has started and this one is "
+            f"shut out of broker {self.broker} ({error}); close it",
+            code=error.code,
+        )
+
+    # The broker's last sequence number.
+
+    def _prepare(self, queue: SendQueue) -> None:
+        """Make a queue ready: say hello under its id, ask for the last number, if need be."""
+        if not queue.idempotent or (
+            queue.producer_id in self._introduced and queue.synced and not queue.unknown
         ):
-            lane.ready = True
-            self.pump(lane)
-        elif not lane.syncing and not lane.in_flight:
-            lane.syncing = True
-            self.owner.start(self._sync(lane), f"numbers of {lane.queue}")
+            queue.ready = True
+            self.pump(queue)
+        elif not queue.syncing and not queue.in_flight:
+            queue.syncing = True
+            self.router.start(self._sync(queue), f"numbers of {queue.topic_queue}")
 
-    async def _sync(self, lane: SendQueue) -> None:
+    async def _sync(self, queue: SendQueue) -> None:
         connection = self.connection
         failure: InorderError | None = None
         try:
             if connection is not None:
-                await self._ask(connection, lane)
+                await self._ask_state(connection, queue)
         except InorderError as error:
             failure = error
         finally:
-            lane.syncing = False
+            queue.syncing = False
         if failure is not None and connection is self.connection and connection is not None:
             if isinstance(failure, TransportError) or failure.retriable:
                 self.drop(f"it did not tell how far it is: {failure}")
             else:
-                fail_waiting(self, lane, failure)
-        if lane.before is not None and lane.settled_all:
-            self.pump(lane.before)
-        elif not lane.idle:
-            self.pump(lane)
+                self._fail_pending(queue, failure)
+        if queue.waited_for_by is not None and queue.empty:
+            self.pump(queue.waited_for_by)
+        elif not queue.idle:
+            self.pump(queue)
 
-    async def _ask(self, connection: Connection, lane: SendQueue) -> None:
-        if lane.producer_id not in self._greeter.greeted:
-            await self._greeter.hello(connection, lane.producer_id)
-        if connection is self.connection and lane.needs_state:
-            api = BrokerApi(connection, timeout_ms=self.owner.session.config.request_timeout_ms)
-            state = await api.producer_state(lane.producer_id, lane.queue)
-            if connection is self.connection and not lane.in_flight:
-                resolved(self, lane, lane.resolve(state.last, known=state.known))
+    async def _ask_state(self, connection: Connection, queue: SendQueue) -> None:
+        if queue.producer_id not in self._introduced:
+            await self._hello_as(connection, queue.producer_id)
+        if connection is self.connection and queue.needs_state:
+            api = BrokerApi(connection, timeout_ms=self.router.session.config.request_timeout_ms)
+            state = await api.producer_state(queue.producer_id, queue.topic_queue)
+            if connection is self.connection and not queue.in_flight:
+                self._resolved(queue, queue.resolve(state.last, known=state.known))
