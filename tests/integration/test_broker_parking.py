@@ -434,9 +434,9 @@ def test_what_is_parked_is_carried_on_before_its_file_goes() -> None:
             before = rig.broker.store.log.end_position
             assert rig.broker.parking.keep_from is not None
             assert rig.broker.parking.keep_from < before
-            assert await rig.broker.parking.carrier.carry(before) == 1
+            assert await rig.broker.parking.reappend_before(before) == 1
             assert rig.broker.parking.table.oldest_position() == before
-            assert await rig.broker.parking.carrier.carry(before) == 0
+            assert await rig.broker.parking.reappend_before(before) == 0
             assert await client.bodies() == [b"k-0"]
             known = state(rig)
         async with running(files, store=small) as rig:

@@ -33,14 +33,14 @@ from typing import Final, Literal, NamedTuple
 
 from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing import rules as rules_of
-from inorder.broker.resizing.rules import Chapter, Reading, Standing, Versions
+from inorder.broker.resizing.rules import PastVersion, Reading, Standing, Versions
 from inorder.errors import GroupNotDone
 from tests.model.search import Model
 
 NAMES: Final = "abc"
 GROUP: Final = "g"
 OLD_MESSAGES: Final = 2
-PAST: Final = Chapter(1, "1/a:0-0", {0: OLD_MESSAGES})
+PAST: Final = PastVersion(1, "1/a:0-0", {0: OLD_MESSAGES})
 HANDLED: Final = ("held", "recalled", "void")
 
 
@@ -146,7 +146,7 @@ def _version(reading: Reading) -> int:
 
 @lru_cache(maxsize=10_000)
 def _back_to(reading: Reading) -> int:
-    return rules_of.back_to(_versions(reading), GROUP)
+    return rules_of.rewound_to(_versions(reading), GROUP)
 
 
 @lru_cache(maxsize=10_000)
@@ -168,12 +168,12 @@ def _goes_back(reading: Reading, committed: int, target: int) -> int | None:
 
 @lru_cache(maxsize=10_000)
 def _rested(reading: Reading, version: int, term: int) -> Reading:
-    return _reading(rules_of.rest(_versions(reading), GROUP, version, term))
+    return _reading(rules_of.pause(_versions(reading), GROUP, version, term))
 
 
 @lru_cache(maxsize=10_000)
 def _gone_on(reading: Reading, term: int) -> Reading:
-    return _reading(rules_of.go_on(_versions(reading), GROUP, term))
+    return _reading(rules_of.resume(_versions(reading), GROUP, term))
 
 
 @lru_cache(maxsize=10_000)
@@ -314,7 +314,7 @@ class RewindModel:
                 continue
             label = f"reset {NAMES[number]} to {target}"
             counted = state._replace(resets=state.resets + 1)
-            term = rules_of.next_term(_versions(broker.reading), GROUP)
+            term = rules_of.next_rewind_number(_versions(broker.reading), GROUP)
             rested = self._let_rest(broker, version, term)
             emptied = self._empty(rested)
             yield label, _put(counted, number, _set(emptied, target))
@@ -384,7 +384,9 @@ class RewindModel:
             term = None
         done = _done(before, broker.committed)
         now = _versions(before)
-        return _reading(resizing_rules.release(now, GROUP, request.version, done=done, term=term))
+        return _reading(
+            resizing_rules.release(now, GROUP, request.version, done=done, rewind_number=term)
+        )
 
     def _standing(self, broker: Broker) -> Standing:
         reading = broker.reading
@@ -436,19 +438,21 @@ class RewindModel:
     def _decide(self, number: int, broker: Broker, around: Round) -> Round:
         said = tuple(one for one in around.said if one is not None)
         if around.kind == "release":
-            if self.rules.done_still and broker.reading.term != said[number].term:
+            if self.rules.done_still and broker.reading.term != said[number].rewind_number:
                 return around
-            term = max(one.term for one in said)
+            term = max(one.rewind_number for one in said)
             return Round("release", (), Request("release", 2, term), tuple(range(self.brokers)))
         todo = _agreed(said if self.rules.all_rest else (said[number],) * len(said))
-        if not self.rules.newest_wins and todo.term > max(one.term for one in said):
-            todo = todo._replace(term=todo.term - 1, behind=(), over=True)
+        if not self.rules.newest_wins and todo.rewind_number > max(
+            one.rewind_number for one in said
+        ):
+            todo = todo._replace(rewind_number=todo.rewind_number - 1, behind=(), over=True)
         names = NAMES[: self.brokers] if todo.over else todo.behind
         left = tuple(one for one in range(self.brokers) if NAMES[one] in names)
         if not left:
             return around
         kind: Literal["over", "rest"] = "over" if todo.over else "rest"
-        return Round("agree", (), Request(kind, todo.version, todo.term), left)
+        return Round("agree", (), Request(kind, todo.version, todo.rewind_number), left)
 
     def _tell(self, state: State, number: int, broker: Broker, around: Round) -> Iterator[Step]:
         """Ask the next one to do it: served at once, or under way; answered, or not."""

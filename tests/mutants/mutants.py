@@ -599,7 +599,7 @@ MUTANTS = [
     Mutant(
         "moved-key-redriven-at-home", "P9, A8", "the owner of the old queue lets a moved key go",
         _PARKING,
-        "        if not heir and one.moved_to is not None:\n",
+        "        if not successor and one.moved_to is not None:\n",
         "        if False:\n",
         "tests/unit/broker/parking/test_parking_rules.py tests/integration/test_broker_parking.py",
     ),
@@ -638,9 +638,9 @@ MUTANTS = [
     Mutant(
         "parked-before-it-is-safe", "A1", "what is parked counts before it is on disk",
         "inorder.broker.parking.service",
-        "                self._open[flight] = None\n",
-        "                self._open[flight] = None\n"
-        "                for group, event, position in flight.events:\n"
+        "                self._pending[pending] = None\n",
+        "                self._pending[pending] = None\n"
+        "                for group, event, position in pending.events:\n"
         "                    self.table.apply(group, event, position)\n",
         "tests/integration/test_broker_parking.py",
     ),
@@ -670,7 +670,7 @@ MUTANTS = [
     Mutant(
         "closed-to-latecomers", "P9, A6, O2", "queues stay closed to a group that comes late",
         "inorder.broker.resizing.service",
-        "        wanted = max(count, resizing_rules.queues_left(now, first, of=waiting), parked)\n",
+        "        wanted = max(count, rules.queues_left(now, first, of=waiting), parked)\n",
         "        wanted = max(count, parked)\n",
         "tests/integration/test_resizing.py::"
         "test_a_group_that_comes_after_queues_were_taken_away_reads_them",
@@ -685,8 +685,8 @@ MUTANTS = [
     Mutant(
         "one-broker-rests", "P9, A11", "the other brokers are not told that a group was set back",
         "inorder.broker.resizing.rules",
-        "one.term < term or one.version > version",
-        "one.term > term",
+        "one.rewind_number < number or one.version > version",
+        "one.rewind_number > number",
         "tests/unit/broker/resizing/test_rewinding_rules.py::test_brokers_agree",
     ),
     Mutant(
@@ -706,23 +706,23 @@ MUTANTS = [
     Mutant(
         "release-of-an-older-term", "P9, A11", "what was found done before a reset is let go on",
         _RESIZING,
-        "(before.rests or term < before.term)",
+        "(before.rests or rewind_number < before.term)",
         "before.rests",
         "tests/unit/broker/resizing/test_rewinding_rules.py",
     ),
     Mutant(
         "release-from-before-a-reset", "P9, A11", "one was done, was set back, and lets others go",
         "inorder.broker.resizing.release",
-        "            return  # it was set back meanwhile",
-        "            pass  # it was set back meanwhile",
+        "            return  # rewound meanwhile",
+        "            pass  # rewound meanwhile",
         _REWINDING
         + "::test_a_release_that_was_under_way_when_a_group_was_set_back_does_not_count",
     ),
     Mutant(
         "skipped-is-not-waited-for", "P4, A11", "the next version begins beside what was skipped",
         "inorder.broker.resizing.rules",
-        "            if low < min(high, chapter.ends.get(queue_id, 0)):\n",
-        "            if max(offset, begin) == low < min(high, chapter.ends.get(queue_id, 0)):\n",
+        "            if low < min(high, past.ends.get(queue_id, 0)):\n",
+        "            if max(offset, begin) == low < min(high, past.ends.get(queue_id, 0)):\n",
         _REWINDING + "::test_the_next_version_waits_for_a_handler_of_what_was_skipped",
     ),
     Mutant(
@@ -809,8 +809,8 @@ MUTANTS = [
     Mutant(
         "no-owner-for-a-redrive", "P8, A11", "a queue that was taken away keeps its parked keys",
         "inorder.broker.resizing.service",
-        "        wanted = max(count, resizing_rules.queues_left(now, first, of=waiting), parked)\n",
-        "        wanted = max(count, resizing_rules.queues_left(now, first, of=waiting))\n",
+        "        wanted = max(count, rules.queues_left(now, first, of=waiting), parked)\n",
+        "        wanted = max(count, rules.queues_left(now, first, of=waiting))\n",
         "tests/integration/test_rewinding_parked.py::"
         "test_a_queue_that_was_taken_away_has_an_owner_for_a_redrive",
     ),

@@ -253,7 +253,7 @@ class Run:
             self.redriving[key] = (one.messages[0].origin, one.redrive)
         else:
             end = max(self.view.keys[key].end, max(self.done[key], default=-1))
-            if not self.table.may_unpark(PLACE, key, end, heir=False):
+            if not self.table.may_unpark(PLACE, key, end, successor=False):
                 if one is not None:
                     self.store(Unparked("orders", 0, key))
                 if self.draw.random() < 0.8:  # else the answer is lost, and it asks again

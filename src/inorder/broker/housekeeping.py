@@ -169,7 +169,7 @@ class Housekeeping:
         broker.producer_snapshot.look()
         broker.lease_journal.look()
         broker.parking.file.look()
-        broker.resizing.look()
+        broker.resizing.repair_file()
         broker.delayed.look_at_clock()
 
     # -- the store -------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class Housekeeping:
         hour = datetime.fromtimestamp(broker.clock.now_ms() / 1000).astimezone().hour
         needed = (broker.producer_snapshot.keep_from, broker.parking.keep_from)
         broker.store.keep_from = min((one for one in needed if one is not None), default=None)
-        broker.parking.carrier.look()
+        broker.parking.reappend_expiring()
         report = broker.store.clean(
             broker.clock.now_ms(), hour, broker.files.usage(broker.config.data_path)
         )

@@ -347,7 +347,7 @@ class Delayed:
         record.stored_at_ms = now_ms
         record.prepared_position = 0
         record.version = 1
-        broker, queue_id = self._broker.resizing.places.home(*home, record.properties)
+        broker, queue_id = self._broker.resizing.placement.home(*home, record.properties)
         if broker != self._broker.config.name:
             return self._broker.forwarding.place(record, home[0], broker), record
         return self._target(home[0], queue_id), record

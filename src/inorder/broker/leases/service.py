@@ -182,7 +182,7 @@ class LeaseService:
         """Return from which offset on a queue is in which version and generation."""
         queue = self._broker.store.find_queue(topic, queue_id)
         return merge(
-            self._broker.resizing.chapters(topic, queue_id),
+            self._broker.resizing.version_spans(topic, queue_id),
             self._broker.generations.of(topic, queue_id),
             first=0 if queue is None else queue.min_offset,
         )

@@ -24,14 +24,15 @@ from typing import TYPE_CHECKING
 
 from inorder.broker.parking.records import Installed, Moved
 from inorder.broker.parking.rules import ParkedKey, ParkingTable, Place
+from inorder.broker.resizing import rules
+from inorder.broker.resizing.rules import Eligibility
 from inorder.logs import get_logger
 from inorder.wire.requests.parking import Move, QueuePlace
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.broker.parking.service import Parking
-    from inorder.broker.resizing.release import Rewinding
-    from inorder.broker.resizing.rules import Reach
+    from inorder.broker.resizing.rules import Versions
     from inorder.ordering.keymap import KeyMap
 
 log = get_logger(__name__)
@@ -70,10 +71,10 @@ class ParkMoves:
             if not one.sharding_key:
                 continue  # it was not put anywhere by the map
             to = QueuePlace(*key_map.queue(one.sharding_key))
-            reach = self._parking.reach.of(place, one)
-            if to == (here, place.queue_id) or not reach.reached:
+            scope = self._parking.reach.of(place, one)
+            if to == (here, place.queue_id) or not scope.eligible:
                 continue
-            if reach.blocked:
+            if scope.blocked:
                 result.busy += 1
                 returning.add((place, one.key))
                 continue
@@ -92,7 +93,7 @@ class ParkMoves:
                 if may:
                     moved = Moved(topic, place.queue_id, one.key, to, key_map.version)
                     await self._parking.note(group, moved)
-            if one.moved_to == to:  # else it went elsewhere before, and its heir knows
+            if one.moved_to == to:  # otherwise it moved before, and its queue there knows it
                 result.coming.setdefault(to.broker, []).append(
                     Move(
                         to.queue_id, one.key, QueuePlace(here, place.queue_id), one.since_ms,
@@ -143,23 +144,28 @@ class ParkMoves:
         return busy
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class RedriveScope:
     """What may be handled of the parked keys of a broker."""
 
-    def __init__(self, broker: Broker, table: ParkingTable) -> None:
-        self._broker = broker
-        self._table = table
+    _broker: Broker
+    _table: ParkingTable
 
-    def __repr__(self) -> str:
-        return f"RedriveScope({self._table!r})"
+    def _versions(self, place: Place) -> Versions | None:
+        return self._broker.resizing.topics.get(place.topic)
 
-    @property
-    def _rewinding(self) -> Rewinding:
-        return self._broker.resizing.rewinding
+    def of(self, place: Place, one: ParkedKey) -> Eligibility:
+        """Return whether a key may be redriven now, and whether its group waits for that."""
+        now = self._versions(place)
+        if now is None:
+            return Eligibility(True, False)
+        queue = (self._broker.config.name, place.queue_id)
+        return rules.eligibility(now, place.group, queue, one)
 
-    def of(self, place: Place, one: ParkedKey) -> Reach:
-        """Tell how far a group has come with a key."""
-        return self._rewinding.reach(place, one)
+    def end(self, place: Place) -> int | None:
+        """Return the offset up to which a group may read a queue; None: without a bound."""
+        now = self._versions(place)
+        return None if now is None else rules.end_for(now, place.group, place.queue_id)
 
     def is_home(self, place: Place, one: ParkedKey) -> bool:
         """Tell whether the owner of a queue redrives a key: it has not moved, or has to before."""
@@ -169,11 +175,12 @@ class RedriveScope:
         """Return which redrive of a key is wanted; 0: none, or not here, or not yet."""
         if not one.redrive or not self.is_home(place, one):
             return 0
-        return one.redrive if self.of(place, one).reached else 0
+        return one.redrive if self.of(place, one).eligible else 0
 
     def older(self, place: Place, one: ParkedKey) -> list[QueuePlace]:
         """Return the older lists of a key that are to be handled, the oldest first."""
-        return self._rewinding.older(place, one)
+        now = self._versions(place)
+        return one.older_until(None if now is None else rules.reading(now, place.group))
 
     def held(self, place: Place, floor: int) -> int | None:
         """Return from which offset on what is parked waits for what a reset brings again.
@@ -191,11 +198,11 @@ class RedriveScope:
 
         That is so if an operator let the group go on before it had moved back.
         """
-        held = self._rewinding.end_for(place)
+        held = self.end(place)
         return (
             one.moved_to is not None and held is not None and bool(one.messages)
             and one.messages[0].origin >= held and not self.older(place, one)
-            and not self._rewinding.rests(place.topic, place.group)
+            and not self._broker.resizing.rewinding.rests(place.topic, place.group)
         )  # fmt: skip
 
     def queues_left(self, topic: str, groups: Collection[str]) -> int:

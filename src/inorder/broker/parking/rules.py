@@ -326,14 +326,14 @@ class ParkingTable:
             )
         return totals.oldest_ms
 
-    def may_unpark(self, place: Place, key: str, end: int, *, heir: bool) -> str:
+    def may_unpark(self, place: Place, key: str, end: int, *, successor: bool) -> str:
         """Return why a key cannot go live, whose owner is done with a list up to `end`."""
         one = self.find(place, key)
         if one is None:
             return ""  # it is live: the answer to the first request was lost
-        if heir and one.moved_to is None:
+        if successor and one.moved_to is None:
             return "the key has not moved"
-        if not heir and one.moved_to is not None:
+        if not successor and one.moved_to is not None:
             return f"the key has moved to {one.moved_to.broker}/{one.moved_to.queue_id}"
         if one.older:
             return "an older list of the key is not drained"

@@ -138,96 +138,8 @@ class QueueMutex:
         del self._busy[self._place]
 
 
-CARRIED_AT_ONCE: Final = 256
+REAPPENDED_AT_ONCE: Final = 256
 HOUR_MS: Final = 3_600_000
-
-
-class ParkCarrier:
-    """Carries parked messages on."""
-
-    def __init__(self, parking: Parking, broker: Broker) -> None:
-        self._parking = parking
-        self._broker = broker
-        self._carrying: asyncio.Task[None] | None = None
-
-    def look(self) -> None:
-        """Carry parked messages on that lie in files which are to go before long.
-
-        A message stays parked for as long as its operators take; the log around it need not.
-        """
-        if self._carrying is not None and not self._carrying.done():
-            return
-        store, now_ms = self._broker.store, self._broker.clock.now_ms()
-        oldest = self._parking.table.oldest_position()
-        if oldest is None or not self._broker.writable:
-            return
-        half_ms = store.config.retention_hours * HOUR_MS // 2
-        crowded = (
-            self._broker.files.usage(self._broker.config.data_path).used_ratio
-            > store.config.disk_used_ratio_max
-        )
-        before = 0
-        for segment in store.log.segments.items[:-1]:
-            if not crowded and now_ms - store.modified_ms(segment.path) < half_ms:
-                break
-            before = segment.end
-        if oldest < before:
-            self._carrying = asyncio.get_running_loop().create_task(
-                self._carry_all(before), name="carry parked messages on"
-            )
-
-    async def _carry_all(self, before: int) -> None:
-        try:
-            while count := await self.carry(before):
-                log.info("parked messages carried on count=%d before=%d", count, before)
-        except (BrokerError, StoreError) as error:
-            log.error("parked messages were not carried on: %s", error)
-
-    def cancel(self) -> None:
-        """Give up what is under way."""
-        if self._carrying is not None:
-            self._carrying.cancel()
-
-    async def carry(self, before: int) -> int:
-        """Store again what lies before a position, so that the files there can go.
-
-        Returns how many messages were; a few at a time.
-        """
-        count = 0
-        for place in list(self._parking.table.places):
-            if count >= CARRIED_AT_ONCE:
-                break
-            async with self._parking.alone(
-                place
-            ):  # or it might be redriven meanwhile, and come back
-                items = self._lying_before(place, before, CARRIED_AT_ONCE - count)
-                if items:
-                    await asyncio.shield(self._parking.store(items).settled)
-                    count += len(items)
-        return count
-
-    def _lying_before(
-        self, place: Place, before: int, count: int
-    ) -> list[tuple[str, Event, Record]]:
-        items: list[tuple[str, Event, Record]] = []
-        queue, now_ms = self._parking.table.places.get(place), self._broker.clock.now_ms()
-        for one in queue.keys.values() if queue is not None else ():
-            for message in one.messages:
-                if message.position >= before or len(items) >= count:
-                    continue
-                try:
-                    record = decode(self._broker.store.log.bytes_at(message.position, message.size))
-                    event = read_event(record)
-                except (CorruptRecord, RemoteProtocolError) as error:
-                    log.error(
-                        "a parked message is damaged position=%d: %s", message.position, error
-                    )
-                    continue
-                record.stored_at_ms = now_ms
-                items.append((place.group, event, record))
-        return items
-
-
 OUR_PROPERTIES_BYTES: Final = 300
 """About what parking adds to a record, for judging whether there is room."""
 
@@ -242,12 +154,12 @@ class Parking:
             Limits(config.parked_keys_max, config.parked_bytes_max, config.parked_age_max_ms)
         )
         self.file = ParkingSnapshot(broker, self.table)
-        self._open: dict[PendingWrite, None] = {}
+        self._pending: dict[PendingWrite, None] = {}
         self._busy: dict[Place, deque[asyncio.Future[None]]] = {}
         self._said_full: dict[str, str] = {}
         self.reach = RedriveScope(broker, self.table)
         self.moves = ParkMoves(self, config.name)
-        self.carrier = ParkCarrier(self, broker)
+        self._reappending: asyncio.Task[None] | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -266,8 +178,8 @@ class Parking:
     @property
     def settled_position(self) -> int:
         """Return a position before which every event is counted."""
-        for flight in self._open:
-            return flight.base
+        for pending in self._pending:
+            return pending.base
         return self._broker.store.log.end_position
 
     @property
@@ -299,14 +211,14 @@ class Parking:
     # -- the log ---------------------------------------------------------------------------------
 
     def store(self, items: Iterable[tuple[str, Event, Record]]) -> PendingWrite:
-        """Put events into the log; they count when the flight has settled.
+        """Put events into the log; they count when the pending has settled.
 
         Raises:
             BrokerError, StoreError: some are not stored; those before them are on their way.
         """
         broker = self._broker
         require_writable(broker)
-        flight = PendingWrite(self, broker.store.log.end_position)
+        pending = PendingWrite(self, broker.store.log.end_position)
         try:
             for group, event, record in items:
                 topic = broker.ensure_topic(park_topic(group), queues=QUEUES)
@@ -314,33 +226,33 @@ class Parking:
                 target = broker.hot.target(topic.name, MESSAGES if is_message else NOTES)
                 position = broker.hot.packer.put_record(target, record)
                 # What a start will read, not what was meant: so both count the same.
-                flight.events.append((group, read_event(record), position))
+                pending.events.append((group, read_event(record), position))
         finally:
-            if flight.events:
-                self._open[flight] = None
-                broker.ticks.take(flight)
+            if pending.events:
+                self._pending[pending] = None
+                broker.ticks.take(pending)
             else:
-                flight.settled.set_result(None)
-        return flight
+                pending.settled.set_result(None)
+        return pending
 
-    def settle(self, flight: PendingWrite) -> None:
+    def settle(self, pending: PendingWrite) -> None:
         """Count what is stored."""
-        del self._open[flight]
-        for group, event, position in flight.events:
+        del self._pending[pending]
+        for group, event, position in pending.events:
             self.table.apply(group, event, position)
 
-    def forget(self, flight: PendingWrite) -> None:
+    def forget(self, pending: PendingWrite) -> None:
         """Forget what is not stored."""
-        del self._open[flight]
+        del self._pending[pending]
 
     async def note(self, group: str, *notes: Note) -> None:
         """Store notes; return when they count. Raises BrokerError, StoreError."""
         broker, now_ms = self._broker, self._broker.clock.now_ms()
         records = [note_record(one, store_host=broker.store_host, now_ms=now_ms) for one in notes]
-        flight = self.store(
+        pending = self.store(
             (group, one, record) for one, record in zip(notes, records, strict=True)
         )
-        await asyncio.shield(flight.settled)
+        await asyncio.shield(pending.settled)
 
     def floor(self, place: Place) -> int:
         """Return how far a group has committed a queue; forget what lies below."""
@@ -450,7 +362,7 @@ class Parking:
         if heir and one is not None and self.reach.came_back(place, one):
             await self.note(place.group, Moved(place.topic, place.queue_id, key, None))
             return ""
-        why = self.table.may_unpark(place, key, end, heir=heir)
+        why = self.table.may_unpark(place, key, end, successor=heir)
         if not why and one is not None:
             await self._let_live(place, key)
             log.info("key is live again group=%s topic=%s queue=%d key=%s", *place, key)
@@ -539,7 +451,7 @@ class Parking:
         Of a group that was set back, those of versions that it has reached again; `in_order`: none
         that has to wait for an older list, or for what comes again.
         """
-        one, held = self.table.find(place, key), self._broker.resizing.rewinding.end_for(place)
+        one, held = self.table.find(place, key), self.reach.end(place)
         found: list[bytes] = []
         if one is not None and in_order:
             if self.reach.older(place, one):
@@ -559,9 +471,78 @@ class Parking:
             found.append(self._broker.store.log.bytes_at(message.position, message.size))
         return found
 
+    # -- retention -------------------------------------------------------------------------------
+
+    def reappend_expiring(self) -> None:
+        """Store parked messages again that lie in log files which retention deletes before long."""
+        if self._reappending is not None and not self._reappending.done():
+            return
+        store, now_ms = self._broker.store, self._broker.clock.now_ms()
+        oldest = self.table.oldest_position()
+        if oldest is None or not self._broker.writable:
+            return
+        half_ms = store.config.retention_hours * HOUR_MS // 2
+        usage = self._broker.files.usage(self._broker.config.data_path)
+        crowded = usage.used_ratio > store.config.disk_used_ratio_max
+        before = 0
+        for segment in store.log.segments.items[:-1]:
+            if not crowded and now_ms - store.modified_ms(segment.path) < half_ms:
+                break
+            before = segment.end
+        if oldest < before:
+            self._reappending = asyncio.get_running_loop().create_task(
+                self._reappend_all(before), name="reappend parked messages"
+            )
+
+    async def _reappend_all(self, before: int) -> None:
+        try:
+            while count := await self.reappend_before(before):
+                log.info("parked messages stored again count=%d before=%d", count, before)
+        except (BrokerError, StoreError) as error:
+            log.error("parked messages were not stored again: %s", error)
+
+    async def reappend_before(self, before: int) -> int:
+        """Store again at most `REAPPENDED_AT_ONCE` messages that lie before a log position.
+
+        Returns how many were stored.
+        """
+        count = 0
+        for place in list(self.table.places):
+            if count >= REAPPENDED_AT_ONCE:
+                break
+            # Without the mutex a redrive could finish a message that the copy would bring back.
+            async with self.alone(place):
+                items = self._parked_before(place, before, REAPPENDED_AT_ONCE - count)
+                if items:
+                    await asyncio.shield(self.store(items).settled)
+                    count += len(items)
+        return count
+
+    def _parked_before(
+        self, place: Place, before: int, count: int
+    ) -> list[tuple[str, Event, Record]]:
+        items: list[tuple[str, Event, Record]] = []
+        queue, now_ms = self.table.places.get(place), self._broker.clock.now_ms()
+        for one in queue.keys.values() if queue is not None else ():
+            for message in one.messages:
+                if message.position >= before or len(items) >= count:
+                    continue
+                try:
+                    record = decode(self._broker.store.log.bytes_at(message.position, message.size))
+                    event = read_event(record)
+                except (CorruptRecord, RemoteProtocolError) as error:
+                    log.error(
+                        "a parked message is damaged position=%d: %s", message.position, error
+                    )
+                    continue
+                record.stored_at_ms = now_ms
+                items.append((place.group, event, record))
+        return items
+
     def cancel(self) -> None:
-        """Give up what is under way beside requests."""
+        """Cancel the background tasks."""
         self.file.cancel()
-        self.carrier.cancel()
+        if self._reappending is not None:
+            self._reappending.cancel()
         for task in self._forgetting:
             task.cancel()

@@ -245,7 +245,7 @@ class Numbering:
     def _check_map(self, topic: str, command: Command, *, demanded: bool = False) -> None:
         """Refuse a send by another map; `demanded`: also one that does not say what placed it."""
         version, digest = command.fields.get(MAP_VERSION), command.fields.get(MAP_DIGEST)
-        places = self._broker.resizing.places
+        places = self._broker.resizing.placement
         if version is not None:
             places.check_send(topic, version, (digest or "") if demanded else None)
         elif demanded and QUEUE_CHOSEN not in command.fields and places.send_digest(topic):

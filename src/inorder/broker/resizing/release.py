@@ -28,11 +28,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.cluster import Peers
 from inorder.broker.leases.rules import NOBODY
-from inorder.broker.parking.rules import ParkedKey, Place
 from inorder.broker.resizing import rules
-from inorder.broker.resizing import rules as resizing_rules
-from inorder.broker.resizing import rules as rewind_rules
-from inorder.broker.resizing.rules import Reach, Standing
+from inorder.broker.resizing.rules import Standing
 from inorder.errors import InorderError, InvalidParameter
 from inorder.logs import get_logger
 from inorder.ordering.keymap import KeyMap
@@ -62,9 +59,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-LOOK_MS: Final = 50
+CHECK_MS: Final = 50
 """How often the progress of groups that wait is looked at, while it changes."""
-REST_MS: Final = 500
+IDLE_CHECK_MS: Final = 500
 """How often when nothing changes; and how soon other brokers are asked again."""
 HEED_MS: Final = 10_000
 """For how long a group counts as alive that another broker asked about."""
@@ -145,7 +142,7 @@ class Releasing:
         """
         version = rules.next_map(now, group)[0]
         moved = self._moved.get((topic, group), 0)
-        if rewind_rules.rests(now, group):
+        if rules.is_paused(now, group):
             return rules.reading(now, group)
         if moved >= version and self._resizing.done(topic, now, group) >= version:
             return version
@@ -197,12 +194,12 @@ class Releasing:
         try:
             while self._noted or any(self.waiting()):
                 busy = clock.monotonic_ms() - self._changed_ms < BUSY_MS
-                await asyncio.sleep((LOOK_MS if busy else REST_MS) / 1000)
-                await self._look()
+                await asyncio.sleep((CHECK_MS if busy else IDLE_CHECK_MS) / 1000)
+                await self._check()
         finally:
             self._task = None
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         """Release the groups that are done with their version on all brokers."""
         noted, self._noted = self._noted, {}
         for (topic, group), member in noted.items():
@@ -211,11 +208,11 @@ class Releasing:
         seen = (self._broker.offsets.revision, self._resizing.changes)
         if seen != self._seen:
             self._changed_ms = now_ms
-        elif now_ms - self._asked_ms < REST_MS:
+        elif now_ms - self._asked_ms < IDLE_CHECK_MS:
             return
         self._seen, self._asked_ms = seen, now_ms
         for topic, group in list(self.waiting()):
-            await self._try(topic, group, self._look_at(topic, group))
+            await self._try(topic, group, self._check_group(topic, group))
 
     async def _try(self, topic: str, group: str, work: Coroutine[Any, Any, None]) -> None:
         """Let no group suffer from another one's trouble; say it once."""
@@ -227,12 +224,12 @@ class Releasing:
                 self._troubled.add((topic, group))
                 log.warning("topic=%s group=%s waits for the next version: %s", topic, group, error)
 
-    async def _look_at(self, topic: str, group: str) -> None:
+    async def _check_group(self, topic: str, group: str) -> None:
         await self._resizing.publish(topic)  # it may have to read queues that are closed
         now = self._resizing.versions(topic)
         if self._is_deleted(group, topic):
             await self._resizing.forget_group(topic, group)
-        elif rewind_rules.rests(now, group):
+        elif rules.is_paused(now, group):
             await self._agree(topic, now, group)
         elif self._resizing.done(topic, now, group) > rules.reading(
             now, group
@@ -249,23 +246,22 @@ class Releasing:
 
     async def _release(self, topic: str, now: Versions, group: str) -> None:
         version = rules.next_map(now, group)[0]
-        await (
-            self._broker.housekeeping.save_offsets_now()
-        )  # or a power cut would take back what is done
+        # Otherwise a power cut could take back commits that the release relies on.
+        await self._broker.housekeeping.save_offsets_now()
         others = [name for name in rules.counts_of(now.map) if name != self._broker.config.name]
-        began = term = rewind_rules.term_of(now, group)
+        began = number = rules.rewind_number_of(now, group)
         for name in others:
             there = await self._progress(topic, group, name)
             if there is None or there.done < version:
                 return
-            term = max(term, there.term)
-        if rewind_rules.term_of(self._resizing.versions(topic), group) != began:
-            return  # it was set back meanwhile: that it is done here was before, the rest since
-        request = ResizeRelease(topic, group, version, term=term)
+            number = max(number, there.term)
+        if rules.rewind_number_of(self._resizing.versions(topic), group) != began:
+            return  # rewound meanwhile: the group was done here before that, elsewhere since
+        request = ResizeRelease(topic, group, version, term=number)
         for name in others:
             command = Command.request(request.CODE, encode_fields(request))
             await self._peers.ask(topic, name, command)
-        await self._resizing.release(topic, group, version, force=False, term=term)
+        await self._resizing.release(topic, group, version, force=False, term=number)
 
     async def _progress(self, topic: str, group: str, name: str) -> GroupProgress | None:
         """Return how far a group is at another broker."""
@@ -282,10 +278,10 @@ class Releasing:
         Else whoever comes right after the answer gets newer messages from one that does not know.
         """
         now, mine = self._resizing.versions(topic), self._broker.config.name
-        if not rewind_rules.rests(now, group):
+        if not rules.is_paused(now, group):
             return
-        term, version = rewind_rules.term_of(now, group), rewind_rules.back_to(now, group)
-        request = ResizeRewind(topic, group, version, term)
+        number, version = rules.rewind_number_of(now, group), rules.rewound_to(now, group)
+        request = ResizeRewind(topic, group, version, number)
 
         async def tell(name: str) -> None:
             command = Command.request(request.CODE, encode_fields(request))
@@ -306,17 +302,17 @@ class Releasing:
                 return
             standings[name] = Standing(there.term, there.back, there.rests, there.quiet)
         standings[mine] = rewinding.standing(topic, self._resizing.versions(topic), group)
-        todo = rewind_rules.agree(standings)
+        todo = rules.agree(standings)
         names = set(standings) if todo.over else set(todo.behind)
-        request = ResizeRewind(topic, group, todo.version, todo.term, todo.over)
+        request = ResizeRewind(topic, group, todo.version, todo.rewind_number, todo.over)
         for name in names - {mine}:
             await self._peers.ask(
                 topic, name, Command.request(request.CODE, encode_fields(request))
             )
         if mine in names and todo.over:
-            await rewinding.go_on(topic, group, todo.term)
+            await rewinding.go_on(topic, group, todo.rewind_number)
         elif mine in names:
-            await rewinding.rest(topic, group, todo.version, todo.term)
+            await rewinding.rest(topic, group, todo.version, todo.rewind_number)
 
 
 class Rewinding:
@@ -335,9 +331,11 @@ class Rewinding:
         now = self._resizing.topics.get(topic)
         if now is None or not now.past:
             return None
-        return rules.version_touched(now, targets, *self._resizing.bounds.left(topic, group))
+        return rules.version_touched(now, targets, *self._resizing.progress_of(topic, group))
 
-    async def rest(self, topic: str, group: str, version: int, term: int | None = None) -> None:
+    async def rest(
+        self, topic: str, group: str, version: int, rewind_number: int | None = None
+    ) -> None:
         """Give a group nothing more: it is set back into a version; None: here, so once more.
 
         Nothing else happens between its end and what its caller does next.
@@ -345,7 +343,9 @@ class Rewinding:
 
         def rule(now: Versions) -> Versions:
             check_mapped(topic, now)
-            return rules.rest(now, group, version, term or rules.next_term(now, group))
+            return rules.pause(
+                now, group, version, rewind_number or rules.next_rewind_number(now, group)
+            )
 
         await self._resizing.change(topic, rule)
         self.empty(topic, group)
@@ -358,23 +358,25 @@ class Rewinding:
     def rests(self, topic: str, group: str) -> bool:
         """Tell whether a group gets nothing."""
         now = self._resizing.topics.get(topic)
-        return now is not None and rules.rests(now, group)
+        return now is not None and rules.is_paused(now, group)
 
-    async def go_on(self, topic: str, group: str, term: int) -> None:
+    async def go_on(self, topic: str, group: str, rewind_number: int) -> None:
         """Let a group read again that was set back: it rests everywhere, and nobody handles."""
-        new = await self._resizing.change(topic, lambda now: rules.go_on(now, group, term))
+        new = await self._resizing.change(
+            topic, lambda now: rules.resume(now, group, rewind_number)
+        )
         if new is not None:
-            version = rules.back_to(new, group)
+            version = rules.rewound_to(new, group)
             log.info("topic=%s group=%s reads version=%d once more", topic, group, version)
             self.over(topic, group)
 
     def standing(self, topic: str, now: Versions, group: str) -> Standing:
         """Return what the others have to know of a group."""
-        term, resting = rules.term_of(now, group), rules.rests(now, group)
-        quiet = not resting or (
-            self._emptied.get((topic, group)) == term and not self._is_owned(topic, group)
+        number, paused = rules.rewind_number_of(now, group), rules.is_paused(now, group)
+        quiet = not paused or (
+            self._emptied.get((topic, group)) == number and not self._is_owned(topic, group)
         )
-        return Standing(term, rules.back_to(now, group), resting, quiet)
+        return Standing(number, rules.rewound_to(now, group), paused, quiet)
 
     def _is_owned(self, topic: str, group: str) -> bool:
         """Tell whether somebody may still handle what was given before."""
@@ -422,22 +424,6 @@ class Rewinding:
                 parked.touch()
         for queue in self._broker.store.queues_of(topic):
             self._broker.wake(topic, queue.queue_id)
-
-    def reach(self, place: Place, one: ParkedKey) -> Reach:
-        """Tell how far a group has come with one of its parked keys."""
-        now = self._resizing.topics.get(place.topic)
-        queue = (self._broker.config.name, place.queue_id)
-        return Reach(True, False) if now is None else rules.reach(now, place.group, queue, one)
-
-    def older(self, place: Place, one: ParkedKey) -> list[QueuePlace]:
-        """Return the older lists of a parked key that a group has reached, the oldest first."""
-        now = self._resizing.topics.get(place.topic)
-        return one.older_until(None if now is None else resizing_rules.reading(now, place.group))
-
-    def end_for(self, place: Place) -> int | None:
-        """Return the offset of a queue up to which a group has come; None: it may have all."""
-        now = self._resizing.topics.get(place.topic)
-        return None if now is None else resizing_rules.end_for(now, place.group, place.queue_id)
 
 
 def check_mapped(topic: str, now: Versions) -> None:

@@ -77,7 +77,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Brokers that are gone for good: nobody waits for them."""
 
 
-class Chapter(msgspec.Struct, frozen=True):
+class PastVersion(msgspec.Struct, frozen=True):
     """A version that is past, and where it ended in each queue of this broker."""
 
     version: int
@@ -106,7 +106,7 @@ class Versions(msgspec.Struct, frozen=True):
     plan: Plan | None = None
     ends: dict[int, int] | None = None
     """Where this version ended: it is stopped for good."""
-    past: tuple[Chapter, ...] = ()
+    past: tuple[PastVersion, ...] = ()
     groups: dict[str, Reading] = {}
     going: bool = False
     """At the first broker: some may have opened the plan's version, it cannot be taken back."""
@@ -175,7 +175,7 @@ def open_next(now: Versions, plan_id: str, version: int, *, empty: bool = False)
     if now.version == version and now.opened == plan_id:
         return now
     plan, ends = _stopped_for(now, plan_id, version)
-    chapter = Chapter(now.version, now.map or plan.base, ends)
+    ended = PastVersion(now.version, now.map or plan.base, ends)
     forgotten = not now.version and (empty or not plan.base)
     return replace(
         now,
@@ -185,7 +185,7 @@ def open_next(now: Versions, plan_id: str, version: int, *, empty: bool = False)
         plan=None,
         ends=None,
         going=False,
-        past=now.past if forgotten else (*now.past, chapter),
+        past=now.past if forgotten else (*now.past, ended),
     )
 
 
@@ -345,9 +345,9 @@ def done_version(
     end is left to read.
     """
     version = reading(now, group)
-    for chapter in now.past:
-        if chapter.version >= version and _behind(chapter, committed, first):
-            return chapter.version
+    for past in now.past:
+        if past.version >= version and _behind(past, committed, first):
+            return past.version
     return now.version
 
 
@@ -356,29 +356,29 @@ def behind(
 ) -> int:
     """Return how many messages of the chapter that it reads a group has yet to finish."""
     version = reading(now, group)
-    chapter = next((one for one in now.past if one.version >= version), None)
-    return 0 if chapter is None else _behind(chapter, committed, first)
+    past = next((one for one in now.past if one.version >= version), None)
+    return 0 if past is None else _behind(past, committed, first)
 
 
-def _behind(chapter: Chapter, committed: Callable[[int], int], first: Callable[[int], int]) -> int:
+def _behind(past: PastVersion, committed: Callable[[int], int], first: Callable[[int], int]) -> int:
     return sum(
         max(0, end - max(committed(queue_id), first(queue_id)))
-        for queue_id, end in chapter.ends.items()
+        for queue_id, end in past.ends.items()
     )
 
 
 def release(
-    now: Versions, group: str, version: int, *, done: int, term: int | None = None
+    now: Versions, group: str, version: int, *, done: int, rewind_number: int | None = None
 ) -> Versions:
     """Let a group read a version; `done` is what it could read here. Never goes back.
 
     By the `term` it was found done everywhere. None: an operator insists, it rests no more.
     """
     before = known_of(now, group)
-    if term is None and before.rests:
+    if rewind_number is None and before.rests:
         before = replace(before, rests=False)
         now = replace(now, groups={**now.groups, group: before})
-    elif term is not None and (before.rests or term < before.term):
+    elif rewind_number is not None and (before.rests or rewind_number < before.term):
         raise GroupNotDone(
             f"group {group} was set back into version {reading(now, group)}, so it cannot read "
             f"version {version} yet"
@@ -392,7 +392,7 @@ def release(
         return now
     if group not in now.groups and len(now.groups) >= GROUPS_MAX:
         raise InvalidParameter(f"{GROUPS_MAX} groups of the topic are remembered; no more are")
-    known = replace(before, version=version, term=max(before.term, term or 0))
+    known = replace(before, version=version, term=max(before.term, rewind_number or 0))
     return replace(now, groups={**now.groups, group: known})
 
 
@@ -418,9 +418,9 @@ def forget(now: Versions, groups: Iterable[str]) -> Versions:
 def next_map(now: Versions, group: str) -> tuple[int, str]:
     """Return the version that comes after the one that a group reads, and its map."""
     version = reading(now, group)
-    for chapter in now.past:
-        if chapter.version > version:
-            return chapter.version, chapter.map
+    for past in now.past:
+        if past.version > version:
+            return past.version, past.map
     return now.version, now.map
 
 
@@ -432,7 +432,7 @@ def waiting(now: Versions) -> list[str]:
     )  # fmt: skip
 
 
-def chapters(now: Versions, queue_id: int) -> list[tuple[int, int]]:
+def version_spans(now: Versions, queue_id: int) -> list[tuple[int, int]]:
     """Return from which offset on a queue holds messages of which version, in order."""
     found: list[tuple[int, int]] = []
     start = 0
@@ -451,15 +451,15 @@ def trim(now: Versions, first: Callable[[int], int], name: str) -> Versions:
     and a group that has yet to handle those must not get newer ones here.
     """
     gone = 0
-    for chapter in now.past:
-        if any(end > first(queue_id) for queue_id, end in chapter.ends.items()):
+    for past in now.past:
+        if any(end > first(queue_id) for queue_id, end in past.ends.items()):
             break
         gone += 1
     if brokers_of(now) <= {name}:
         return replace(now, past=now.past[gone:]) if gone else now
-    if not any(chapter.ends for chapter in now.past[:gone]):
+    if not any(past.ends for past in now.past[:gone]):
         return now
-    bare = (Chapter(one.version, one.map, {}) for one in now.past[:gone])
+    bare = (PastVersion(one.version, one.map, {}) for one in now.past[:gone])
     return replace(now, past=(*bare, *now.past[gone:]))
 
 
@@ -472,7 +472,7 @@ def cut(now: Versions, last: Callable[[int], int]) -> Versions:
     return replace(
         now,
         ends=None if now.ends is None else shorter(now.ends),
-        past=tuple(Chapter(one.version, one.map, shorter(one.ends)) for one in now.past),
+        past=tuple(PastVersion(one.version, one.map, shorter(one.ends)) for one in now.past),
     )
 
 
@@ -486,8 +486,8 @@ def queues_left(now: Versions, first: Callable[[int], int], *, of: Iterable[str]
         return 0
     left = (
         queue_id + 1
-        for chapter in now.past if chapter.version >= version
-        for queue_id, end in chapter.ends.items() if end > first(queue_id)
+        for past in now.past if past.version >= version
+        for queue_id, end in past.ends.items() if end > first(queue_id)
     )  # fmt: skip
     return max(left, default=0)
 
@@ -560,17 +560,17 @@ TERM_MAX: Final = 1 << 53
 class Standing(NamedTuple):
     """What one broker says of a group."""
 
-    term: int
+    rewind_number: int
     version: int
     """The one that it may read, or, while it rests, will."""
-    rests: bool
+    paused: bool
     quiet: bool
 
 
 class Agreement(NamedTuple):
     """What is to be done."""
 
-    term: int
+    rewind_number: int
     version: int
     behind: tuple[str, ...]
     """The brokers that have to be told to let it rest in that version."""
@@ -578,10 +578,10 @@ class Agreement(NamedTuple):
     """It may read on, everywhere."""
 
 
-class Reach(NamedTuple):
+class Eligibility(NamedTuple):
     """How far a group has come with a parked key."""
 
-    reached: bool
+    eligible: bool
     """What it has come to of it may be handled, if there is any yet."""
     blocked: bool
     """It does not go on before that was done: newer messages of the key would pass those."""
@@ -597,50 +597,52 @@ def version_touched(
 
     Who skips the rest of a version lets the next one begin, while the last handler still runs.
     """
-    for chapter in now.past:
+    for past in now.past:
         for queue_id, offset in targets.items():
             begin = first(queue_id)
             low, high = sorted((max(committed(queue_id), begin), max(offset, begin)))
-            if low < min(high, chapter.ends.get(queue_id, 0)):
-                return chapter.version
+            if low < min(high, past.ends.get(queue_id, 0)):
+                return past.version
     return None
 
 
-def term_of(now: Versions, group: str) -> int:
+def rewind_number_of(now: Versions, group: str) -> int:
     """Return how often a group was set back, as far as is known."""
     return known_of(now, group).term
 
 
-def next_term(now: Versions, group: str) -> int:
+def next_rewind_number(now: Versions, group: str) -> int:
     """Return the term of a group that is set back."""
-    return term_of(now, group) + 1
+    return rewind_number_of(now, group) + 1
 
 
-def rest(now: Versions, group: str, version: int, term: int) -> Versions:
+def pause(now: Versions, group: str, version: int, rewind_number: int) -> Versions:
     """Let a group rest, and read a version afterwards; what is older, or known, changes nothing."""
-    known, before = known_of(now, group), back_to(now, group)
-    if term < known.term or (term == known.term and (not known.rests or version >= before)):
+    known, before = known_of(now, group), rewound_to(now, group)
+    if rewind_number < known.term:
+        return now
+    if rewind_number == known.term and (not known.rests or version >= before):
         return now
     if group not in now.groups and len(now.groups) >= GROUPS_MAX:
         raise InvalidParameter(f"{GROUPS_MAX} groups of the topic are remembered; no more are")
-    rested = Reading(min(version, before), known.member, term, rests=True)
-    return replace(now, groups={**now.groups, group: rested})
+    paused = Reading(min(version, before), known.member, rewind_number, rests=True)
+    return replace(now, groups={**now.groups, group: paused})
 
 
-def go_on(now: Versions, group: str, term: int) -> Versions:
+def resume(now: Versions, group: str, rewind_number: int) -> Versions:
     """Let a group read again that rested, if it was not set back once more."""
     known = known_of(now, group)
-    if not known.rests or known.term != term:
+    if not known.rests or known.term != rewind_number:
         return now
     return replace(now, groups={**now.groups, group: replace(known, rests=False)})
 
 
-def rests(now: Versions, group: str) -> bool:
+def is_paused(now: Versions, group: str) -> bool:
     """Tell whether a group gets nothing."""
     return known_of(now, group).rests
 
 
-def back_to(now: Versions, group: str) -> int:
+def rewound_to(now: Versions, group: str) -> int:
     """Return the version that a group reads, or was set back into while it rests.
 
     That may be one of which nothing is left here.
@@ -651,32 +653,36 @@ def back_to(now: Versions, group: str) -> int:
 
 def agree(standings: Mapping[str, Standing]) -> Agreement:
     """Return what to do about a group that rests at some broker, given what all say."""
-    term = max(one.term for one in standings.values())
-    version = min(one.version for one in standings.values())
-    goes_on = any(one.term == term and not one.rests for one in standings.values())
-    if goes_on and any(one.rests and one.term < term for one in standings.values()):
-        # It was set back where earlier times are forgotten: so this is the newest.
-        return Agreement(term + 1, version, tuple(sorted(standings)), over=False)
-    if goes_on:  # all were agreed
-        return Agreement(term, version, (), over=True)
+    said = standings.values()
+    number = max(one.rewind_number for one in said)
+    version = min(one.version for one in said)
+    resumed = any(one.rewind_number == number and not one.paused for one in said)
+    if resumed and any(one.paused and one.rewind_number < number for one in said):
+        # A broker that forgot earlier rewinds began to count anew: its rewind is the newest.
+        return Agreement(number + 1, version, tuple(sorted(standings)), over=False)
+    if resumed:  # the brokers had agreed, and one of them has not heard it yet
+        return Agreement(number, version, (), over=True)
     behind = tuple(
-        sorted(name for name, one in standings.items() if one.term < term or one.version > version)
-    )
-    over = not behind and all(one.quiet for one in standings.values())
-    return Agreement(term, version, behind, over)
+        sorted(
+            name for name, one in standings.items()
+            if one.rewind_number < number or one.version > version
+        )
+    )  # fmt: skip
+    over = not behind and all(one.quiet for one in said)
+    return Agreement(number, version, behind, over)
 
 
-def reach(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> Reach:
+def eligibility(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> Eligibility:
     """Tell how far a group has come with a parked key of a queue.
 
     A group that was set back may have reached some of a key's lists and messages and not others, or
     none: then it is not handled, and stays where it is. The same if the key belongs elsewhere.
     """
-    if rests(now, group):
-        return Reach(False, False)
+    if is_paused(now, group):
+        return Eligibility(False, False)
     held, version = end_for(now, group, queue[1]), reading(now, group)
     if held is None:
-        return Reach(True, False)
+        return Eligibility(True, False)
     begun = any(by <= version for by in one.older.values()) or (
         bool(one.messages) and one.messages[0].origin < held
     )
@@ -684,20 +690,21 @@ def reach(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> 
         bool(one.messages) and one.messages[-1].origin >= held
     )
     if later and not begun:
-        return Reach(False, False)
+        return Eligibility(False, False)
     if not one.sharding_key:
-        return Reach(True, False)  # it was not put there by a map
-    chapter = next(past for past in now.past if past.version >= version)
-    if _map(chapter.map).queue(one.sharding_key) != queue:
-        return Reach(False, False)
+        return Eligibility(True, False)  # it was not put there by a map
+    past = next(past for past in now.past if past.version >= version)
+    if decode_map(past.map).queue(one.sharding_key) != queue:
+        return Eligibility(False, False)
     next_version, text = next_map(now, group)
-    to = _map(text).queue(one.sharding_key)
+    to = decode_map(text).queue(one.sharding_key)
     elsewhere = one.moved_to is not None and (
         one.moved_to != to or one.moved_by not in (0, next_version)  # 0: nobody noted it
     )
-    return Reach(True, begun and to != queue and (later or elsewhere))
+    return Eligibility(True, begun and to != queue and (later or elsewhere))
 
 
-@lru_cache(maxsize=64)
-def _map(text: str) -> KeyMap:
+@lru_cache(maxsize=256)
+def decode_map(text: str) -> KeyMap:
+    """Decode the text of a key map; the last ones are cached."""
     return KeyMap.decode(text)

@@ -27,12 +27,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.resizing import rules
-from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing.release import Releasing, Rewinding, check_mapped
 from inorder.broker.resizing.rules import Plan, Resizes, Versions
 from inorder.errors import (
@@ -58,80 +57,8 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 
-def resize_view(broker: Broker, resizing: Resizing, topic: str, group: str) -> ResizeView:
-    """Return what is known of a topic, also of one that is not there, and of one group or all."""
-    config = broker.topics.get(topic)
-    now = Versions() if config is None else resizing.versions(topic)
-    names = (
-        [group]
-        if group
-        else sorted(
-            {*now.groups, *broker.offsets.groups_of(topic), *broker.members.subscribers(topic)}
-        )
-    )
-    return ResizeView(
-        broker.config.name,
-        topic,
-        now.version,
-        now.map,
-        resizing.last_version(topic),
-        None if now.plan is None else _plan_view(now.plan),
-        now.ends,
-        now.opened,
-        tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
-        tuple(resizing.progress(topic, now, name) for name in names),
-        0 if config is None else config.read_queues,
-        0 if config is None else config.write_queues,
-        now.going,
-        now.withdrawn,
-        PROTOCOL,
-        resizing.is_empty(topic),
-        resizing.is_making(topic) or (config is not None and resizing.is_bare(topic)),
-        broker.config.auto_create_topics,
-    )
-
-
-def _plan_view(plan: Plan) -> PlanView:
-    return PlanView(plan.id, plan.version, plan.map, plan.base, plan.without)
-
-
 Offsets = Callable[[int], int]
-"""A queue's number to an offset."""
-
-
-class Bounds:
-    """What the rules of resizes ask about queues."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    def committed(self, topic: str, group: str) -> Offsets:
-        """Return how far a group has committed each queue; -1: not at all."""
-        offsets = self._broker.offsets
-        return lambda queue_id: offsets.query(group, topic, queue_id)
-
-    def first(self, topic: str) -> Offsets:
-        """Return where each queue begins."""
-
-        def first(queue_id: int) -> int:
-            queue = self._broker.store.find_queue(topic, queue_id)
-            return 0 if queue is None else queue.min_offset
-
-        return first
-
-    def last(self, topic: str) -> Offsets:
-        """Return where each queue ends."""
-
-        def last(queue_id: int) -> int:
-            queue = self._broker.store.find_queue(topic, queue_id)
-            return 0 if queue is None else queue.visible_offset
-
-        return last
-
-    def left(self, topic: str, group: str) -> tuple[Offsets, Offsets]:
-        """Return what tells how much a group has yet to finish: `committed` and `first`."""
-        return self.committed(topic, group), self.first(topic)
-
+"""Maps the number of a queue to an offset."""
 
 NO_VERSION: Final = ""
 """What no send carries as the version of its map."""
@@ -139,12 +66,12 @@ NO_DIGEST: Final = "-"
 """What no send carries as the digest of its map."""
 
 
-class Places:
-    """The places of messages."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Placement:
+    """Decides which map version a send must carry, and which queue a message belongs to."""
 
-    def __init__(self, broker: Broker, resizing: Resizing) -> None:
-        self._broker = broker
-        self._resizing = resizing
+    _broker: Broker
+    _resizing: Resizing
 
     def send_version(self, topic: str) -> str:
         """Return the version that sends must carry, as text; one that none has if none is taken."""
@@ -223,14 +150,14 @@ class Places:
         now = self._resizing.versions(topic)
         if plan is None and not now.map:
             return name, queue_id
-        newest = _decode(now.map if plan is None else plan.map)
+        newest = rules.decode_map(now.map if plan is None else plan.map)
         key = get(properties, b"__SHARDINGKEY")
         if key is not None:
             text = key.decode("utf-8", "replace")
             maps = [text for text in (now.map, *(one.map for one in now.past)) if text]
             if plan is not None and plan.base:
                 maps.append(plan.base)
-            if any(_decode(one).queue(text) == (name, queue_id) for one in maps):
+            if any(rules.decode_map(one).queue(text) == (name, queue_id) for one in maps):
                 return newest.queue(text)
         count = sum(broker == name for broker, _ in newest.queues)
         return name, queue_id if queue_id < count or not count else queue_id % count
@@ -242,11 +169,6 @@ def _digest(text: str) -> str:
         return KeyMap.decode(text).digest
     except RemoteProtocolError:  # set by hand
         return keymap.digest_of(text)
-
-
-@lru_cache(maxsize=256)
-def _decode(text: str) -> KeyMap:
-    return KeyMap.decode(text)
 
 
 def map_text(config: TopicConfig) -> str:
@@ -270,8 +192,7 @@ class Resizing:
         self._changing = asyncio.Lock()
         self._stopping: dict[str, Plan] = {}
         self._fresh: dict[str, int] = {}  # topics that are made, and what they may be used for
-        self.bounds = Bounds(broker)
-        self.places = Places(broker, self)
+        self.placement = Placement(broker, self)
         self.rewinding = Rewinding(broker, self)
         self.releasing = Releasing(broker, self)
         self.changes = 0
@@ -289,11 +210,8 @@ class Resizing:
         """Mend the topics, cut ends that lie behind the log's end."""
         changed = False
         for topic, found in list(self._table.topics.items()):
-            kept = resizing_rules.trim(
-                resizing_rules.cut(found, self.bounds.last(topic)),
-                self.bounds.first(topic),
-                self._broker.config.name,
-            )
+            cut = rules.cut(found, self.end_offsets(topic))
+            kept = rules.trim(cut, self.first_offsets(topic), self._broker.config.name)
             if kept != found:
                 log.warning("noted ends were cut back or let go topic=%s", topic)
                 self._table.topics[topic] = kept
@@ -333,16 +251,39 @@ class Resizing:
         text = map_text(config)
         return self._table.of(topic, keymap.version_of(text), text)
 
-    def chapters(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
+    def version_spans(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
         """Return from which offset on a queue holds messages of which version of the map."""
         now = self.versions(topic) if topic in self._broker.topics else Versions()
-        return resizing_rules.chapters(now, queue_id)
+        return rules.version_spans(now, queue_id)
 
     def last_version(self, topic: str) -> int:
         """Return the highest version that the name ever had here."""
         known = self._table.topics.get(topic)
         version = 0 if topic not in self._broker.topics else self.versions(topic).version
         return max(version, self._table.last(topic), 0 if known is None else known.version)
+
+    def first_offsets(self, topic: str) -> Offsets:
+        """Return the function that tells where each queue of a topic begins."""
+
+        def first(queue_id: int) -> int:
+            queue = self._broker.store.find_queue(topic, queue_id)
+            return 0 if queue is None else queue.min_offset
+
+        return first
+
+    def end_offsets(self, topic: str) -> Offsets:
+        """Return the function that tells where each queue of a topic ends for readers."""
+
+        def end(queue_id: int) -> int:
+            queue = self._broker.store.find_queue(topic, queue_id)
+            return 0 if queue is None else queue.visible_offset
+
+        return end
+
+    def progress_of(self, topic: str, group: str) -> tuple[Offsets, Offsets]:
+        """Return the functions for a group's committed offsets (-1: none) and first offsets."""
+        offsets = self._broker.offsets
+        return lambda queue_id: offsets.query(group, topic, queue_id), self.first_offsets(topic)
 
     def heed(self, topic: str, group: str) -> None:
         """Look after a group that another broker asks about, though it never came here."""
@@ -440,7 +381,7 @@ class Resizing:
 
     def is_empty(self, topic: str) -> bool:
         """Tell whether a topic holds nothing here."""
-        first = self.bounds.first(topic)
+        first = self.first_offsets(topic)
         return all(
             queue.next_offset <= first(queue.queue_id)
             for queue in self._broker.store.queues_of(topic)
@@ -462,7 +403,7 @@ class Resizing:
         ends = {queue.queue_id: queue.next_offset for queue in broker.store.queues_of(topic)}
         await broker.housekeeping.flush_now()
         until_ms = broker.clock.monotonic_ms() + SETTLE_MS_MAX
-        while any(self.bounds.last(topic)(queue_id) < end for queue_id, end in ends.items()):
+        while any(self.end_offsets(topic)(queue_id) < end for queue_id, end in ends.items()):
             if broker.clock.monotonic_ms() > until_ms or not broker.writable:
                 raise ServiceNotAvailable(f"the last messages of {topic} cannot be stored")
             await asyncio.sleep(0.001)
@@ -527,11 +468,9 @@ class Resizing:
     def read_queues(self, config: TopicConfig) -> int:
         """Return how many queues of a topic hold something: also those that are closed by now."""
         now = self._table.topics.get(config.name)
-        left = (
-            0
-            if now is None
-            else resizing_rules.queues_left(now, self.bounds.first(config.name), of=None)
-        )
+        if now is None:
+            return config.read_queues
+        left = rules.queues_left(now, self.first_offsets(config.name), of=None)
         return max(config.read_queues, left)
 
     async def publish(self, topic: str) -> None:
@@ -557,9 +496,9 @@ class Resizing:
         if not now.version:
             return config
         count = rules.counts_of(now.map).get(self._broker.config.name, 0)
-        waiting, first = rules.waiting(now), self.bounds.first(config.name)
+        waiting, first = rules.waiting(now), self.first_offsets(config.name)
         parked = self._broker.parking.reach.queues_left(config.name, waiting)
-        wanted = max(count, resizing_rules.queues_left(now, first, of=waiting), parked)
+        wanted = max(count, rules.queues_left(now, first, of=waiting), parked)
         if waiting:
             wanted = max(wanted, config.read_queues)
         if now.plan is not None or now.stopped:  # as it is, until the next version is open
@@ -586,7 +525,7 @@ class Resizing:
         self.changes += 1
         self._forget_targets()
 
-    def look(self) -> None:
+    def repair_file(self) -> None:
         """Save the versions again if their file is in doubt."""
         if self._file.in_doubt and (self._mending is None or self._mending.done()):
             self._mending = asyncio.get_running_loop().create_task(self._mend(), name="resizing")
@@ -630,7 +569,9 @@ class Resizing:
                     f"version {version} of {topic} is not open here", version=now.version
                 )
             done = now.version if force else self.done(topic, now, group)
-            new = rules.release(now, group, version, done=done, term=None if force else term)
+            new = rules.release(
+                now, group, version, done=done, rewind_number=None if force else term
+            )
             if new is not now:
                 await self._keep(topic, now, new)
                 log.info(
@@ -664,13 +605,44 @@ class Resizing:
 
     def done(self, topic: str, now: Versions, group: str) -> int:
         """Return the version that a group could read, as far as this broker knows."""
-        return rules.done_version(now, group, *self.bounds.left(topic, group))
+        return rules.done_version(now, group, *self.progress_of(topic, group))
 
     # -- showing ---------------------------------------------------------------------------------
 
     def view(self, topic: str, group: str = "") -> ResizeView:
-        """Return what is known of a topic, and how far groups are: one, or ("") all."""
-        return resize_view(self._broker, self, topic, group)
+        """Return what this broker knows of a topic, and the progress of one group or ("") of all.
+
+        The topic need not exist.
+        """
+        broker = self._broker
+        config = broker.topics.get(topic)
+        now = Versions() if config is None else self.versions(topic)
+        plan = now.plan
+        names = [group] if group else sorted(
+            {*now.groups, *broker.offsets.groups_of(topic), *broker.members.subscribers(topic)}
+        )  # fmt: skip
+        return ResizeView(
+            broker.config.name,
+            topic,
+            now.version,
+            now.map,
+            self.last_version(topic),
+            None
+            if plan is None
+            else PlanView(plan.id, plan.version, plan.map, plan.base, plan.without),
+            now.ends,
+            now.opened,
+            tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
+            tuple(self.progress(topic, now, name) for name in names),
+            0 if config is None else config.read_queues,
+            0 if config is None else config.write_queues,
+            now.going,
+            now.withdrawn,
+            PROTOCOL,
+            self.is_empty(topic),
+            self.is_making(topic) or (config is not None and self.is_bare(topic)),
+            broker.config.auto_create_topics,
+        )
 
     def progress(self, topic: str, now: Versions, group: str) -> GroupProgress:
         """Return how far a group is."""
@@ -680,10 +652,10 @@ class Resizing:
             group,
             rules.reading(now, group),
             self.releasing.ready(topic, now, group),
-            rules.behind(now, group, *self.bounds.left(topic, group)),
+            rules.behind(now, group, *self.progress_of(topic, group)),
             found is not None and topic in found.subscriptions,
-            standing.term,
-            standing.rests,
+            standing.rewind_number,
+            standing.paused,
             standing.quiet,
             standing.version,
         )

@@ -193,7 +193,7 @@ class GeneralSends:
         answers: Answers,
     ) -> None:
         require_writable(self._broker)
-        self._broker.resizing.places.check_queue(
+        self._broker.resizing.placement.check_queue(
             request.topic, request.queue_id, ours=claim is not None
         )
         target, request = admit(self._broker, self._hot, connection, request, command.version)

@@ -427,8 +427,8 @@ class FastSends:
             queue_id,
             self._store.queue(topic, queue_id),
             self._broker.producers.on_queue(topic, queue_id) if is_numbered_topic(topic) else None,
-            self._broker.resizing.places.send_version(topic),
-            self._broker.resizing.places.send_digest(topic),
+            self._broker.resizing.placement.send_version(topic),
+            self._broker.resizing.placement.send_digest(topic),
         )
 
     def forget_targets(self) -> None:

@@ -152,13 +152,15 @@ def test_a_bound_counts_what_the_request_brings() -> None:
 def test_a_list_that_grew_does_not_go_live() -> None:
     """The owner says up to where it redrove; a message behind that keeps the key parked."""
     table = table_of(FIRST, Redriven("orders", 0, "k", [5]))
-    assert table.may_unpark(PLACE, "k", 5, heir=False) == ""
+    assert table.may_unpark(PLACE, "k", 5, successor=False) == ""
     table.apply("billing", JOINED, 9000)
-    assert "grew" in table.may_unpark(PLACE, "k", 5, heir=False)
+    assert "grew" in table.may_unpark(PLACE, "k", 5, successor=False)
     table.apply("billing", Redriven("orders", 0, "k", [8]), 9100)
-    assert "grew" in table.may_unpark(PLACE, "k", 5, heir=False)  # it handled what it did not name
-    assert table.may_unpark(PLACE, "k", 8, heir=False) == ""
-    assert table.may_unpark(PLACE, "nobody", 8, heir=False) == ""
+    assert "grew" in table.may_unpark(
+        PLACE, "k", 5, successor=False
+    )  # it handled what it did not name
+    assert table.may_unpark(PLACE, "k", 8, successor=False) == ""
+    assert table.may_unpark(PLACE, "nobody", 8, successor=False) == ""
 
 
 def test_a_redrive_that_fails_leaves_the_rest_and_the_new_error() -> None:
@@ -184,7 +186,7 @@ def test_a_dropped_key_goes_live_by_its_owner() -> None:
     table = table_of(FIRST, JOINED, Dropped("orders", 0, "k", [5, 8], "test data"))
     assert origins(table) == []
     assert table.wants_redrive(PLACE)
-    assert table.may_unpark(PLACE, "k", 8, heir=False) == ""
+    assert table.may_unpark(PLACE, "k", 8, successor=False) == ""
     head = table_of(FIRST, JOINED, Dropped("orders", 0, "k", [5], "bad", whole=False))
     assert origins(head) == [8]
     assert not head.wants_redrive(PLACE)
@@ -233,11 +235,11 @@ def test_a_message_stored_again_lies_elsewhere() -> None:
 def test_a_key_that_moves_is_redriven_by_the_new_queue_alone() -> None:
     """Its list stays, the old owner cannot let it go live, the heir can when it is empty."""
     table = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE))
-    assert "moved" in table.may_unpark(PLACE, "k", 5, heir=False)
-    assert "grew" in table.may_unpark(PLACE, "k", 5, heir=True)
+    assert "moved" in table.may_unpark(PLACE, "k", 5, successor=False)
+    assert "grew" in table.may_unpark(PLACE, "k", 5, successor=True)
     table.apply("billing", Redriven("orders", 0, "k", [5]), 9000)
-    assert table.may_unpark(PLACE, "k", 5, heir=True) == ""
-    assert "not moved" in table_of(FIRST).may_unpark(PLACE, "k", 5, heir=True)
+    assert table.may_unpark(PLACE, "k", 5, successor=True) == ""
+    assert "not moved" in table_of(FIRST).may_unpark(PLACE, "k", 5, successor=True)
 
 
 def test_a_key_that_is_redriven_cannot_move_yet() -> None:
@@ -256,9 +258,9 @@ def test_an_installed_key_is_parked_until_its_older_list_is_drained() -> None:
     coming = Installed("orders", 0, "k", ELSEWHERE, 500, "ValueError: no", 6, "k")
     table = table_of(coming)
     assert judge(table, 0) is Verdict.STORE
-    assert "older" in table.may_unpark(PLACE, "k", -1, heir=False)
+    assert "older" in table.may_unpark(PLACE, "k", -1, successor=False)
     table.apply("billing", Redriven("orders", 0, "k", older=ELSEWHERE), 9000)
-    assert table.may_unpark(PLACE, "k", -1, heir=False) == ""
+    assert table.may_unpark(PLACE, "k", -1, successor=False) == ""
     assert table_of(coming).may_come(PLACE, "k", ELSEWHERE, 2) is None
     assert ParkingTable().may_come(PLACE, "k", ELSEWHERE, 2) is True
 

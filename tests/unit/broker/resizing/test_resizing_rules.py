@@ -7,7 +7,7 @@ import pytest
 
 from inorder.broker.resizing import rules
 from inorder.broker.resizing import rules as resizing_rules
-from inorder.broker.resizing.rules import GONE_MAX, Chapter, Plan, Reading, Resizes, Versions
+from inorder.broker.resizing.rules import GONE_MAX, PastVersion, Plan, Reading, Resizes, Versions
 from inorder.errors import (
     BrokerError,
     GroupNotDone,
@@ -26,7 +26,10 @@ THREE = Versions(
     3,
     "3/a:0-0",
     "r",
-    past=(Chapter(1, "1/a:0-1", {0: 10, 1: 20}), Chapter(2, "2/a:0-3", {0: 15, 1: 20, 2: 5})),
+    past=(
+        PastVersion(1, "1/a:0-1", {0: 10, 1: 20}),
+        PastVersion(2, "2/a:0-3", {0: 15, 1: 20, 2: 5}),
+    ),
     groups={"g": Reading(1, True)},
 )
 
@@ -42,7 +45,7 @@ def test_a_plan_goes_its_way() -> None:
     assert rules.note(stopped, PLAN, {0: 99}, {}) is stopped, "noted ends stay"
     opened = rules.open_next(stopped, "p", 2)
     assert (opened.version, opened.map, opened.opened, opened.plan) == (2, PLAN.map, "p", None)
-    assert opened.past == (Chapter(1, "1/a:0-1", {0: 10, 1: 20}),)
+    assert opened.past == (PastVersion(1, "1/a:0-1", {0: 10, 1: 20}),)
     assert rules.open_next(opened, "p", 2) is opened
     assert rules.decide(opened, PLAN) is opened
     assert rules.note(opened, PLAN, {}, {}) is opened
@@ -204,7 +207,7 @@ def test_groups_are_remembered_and_forgotten() -> None:
 )
 def test_chapters_of_a_queue(now: Versions, queue: int, chapters: list[tuple[int, int]]) -> None:
     """From which offset on which version placed its messages."""
-    assert resizing_rules.chapters(now, queue) == chapters
+    assert resizing_rules.version_spans(now, queue) == chapters
 
 
 def test_what_is_gone_is_let_go() -> None:

@@ -8,8 +8,8 @@ from inorder.broker.parking.rules import ParkedKey, ParkedMessage
 from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing.rules import (
     Agreement,
-    Chapter,
-    Reach,
+    Eligibility,
+    PastVersion,
     Reading,
     Standing,
     Versions,
@@ -24,8 +24,8 @@ THREE = Versions(
     "3/a:0-0/b:0-0",
     "r",
     past=(
-        Chapter(1, "1/a:0-1/b:0-1", {0: 10, 1: 20}),
-        Chapter(2, "2/a:0-3/b:0-0", {0: 15, 1: 20, 2: 5}),
+        PastVersion(1, "1/a:0-1/b:0-1", {0: 10, 1: 20}),
+        PastVersion(2, "2/a:0-3/b:0-0", {0: 15, 1: 20, 2: 5}),
     ),
     groups={"g": Reading(3, True)},
 )
@@ -79,52 +79,54 @@ def test_what_is_skipped_counts_too_and_what_is_gone_does_not(
 
 def test_a_group_rests_once_in_a_term() -> None:
     """It gets nothing of any queue; what is older or known changes nothing; lower counts."""
-    rests = resizing_rules.rest(THREE, "g", 2, 1)
+    rests = resizing_rules.pause(THREE, "g", 2, 1)
     assert rests.groups["g"] == Reading(2, True, 1, rests=True)
     assert [resizing_rules.end_for(rests, "g", queue) for queue in range(4)] == [0, 0, 0, 0]
     assert resizing_rules.end_for(rests, "other", 0) == 10
     assert resizing_rules.waiting(rests) == ["g"]
-    assert resizing_rules.next_term(rests, "g") == 2
-    assert resizing_rules.rest(rests, "g", 2, 1) is rests
-    assert resizing_rules.rest(rests, "g", 3, 1) is rests
-    assert resizing_rules.rest(rests, "g", 1, 0) is rests
-    assert resizing_rules.rest(rests, "g", 1, 1).groups["g"] == Reading(1, True, 1, rests=True)
-    again = resizing_rules.rest(rests, "g", 3, 2)
+    assert resizing_rules.next_rewind_number(rests, "g") == 2
+    assert resizing_rules.pause(rests, "g", 2, 1) is rests
+    assert resizing_rules.pause(rests, "g", 3, 1) is rests
+    assert resizing_rules.pause(rests, "g", 1, 0) is rests
+    assert resizing_rules.pause(rests, "g", 1, 1).groups["g"] == Reading(1, True, 1, rests=True)
+    again = resizing_rules.pause(rests, "g", 3, 2)
     assert again.groups["g"] == Reading(2, True, 2, rests=True), "it never goes forward"
-    assert resizing_rules.reading(resizing_rules.rest(THREE, "new", 3, 1), "new") == 1
+    assert resizing_rules.reading(resizing_rules.pause(THREE, "new", 3, 1), "new") == 1
 
 
 def test_a_version_of_which_nothing_is_left_is_agreed_on_too() -> None:
     """A broker that holds nothing of it rests in it like the others: else they never agree."""
     bare = Versions(3, THREE.map)
-    rests = resizing_rules.rest(resizing_rules.rest(bare, "g", 3, 1), "g", 1, 1)
-    assert (resizing_rules.back_to(rests, "g"), resizing_rules.reading(rests, "g")) == (1, 3)
-    assert resizing_rules.rest(rests, "g", 1, 1) is rests
-    assert resizing_rules.back_to(resizing_rules.go_on(rests, "g", 1), "g") == 3
+    rests = resizing_rules.pause(resizing_rules.pause(bare, "g", 3, 1), "g", 1, 1)
+    assert (resizing_rules.rewound_to(rests, "g"), resizing_rules.reading(rests, "g")) == (1, 3)
+    assert resizing_rules.pause(rests, "g", 1, 1) is rests
+    assert resizing_rules.rewound_to(resizing_rules.resume(rests, "g", 1), "g") == 3
 
 
 def test_a_group_reads_on_in_its_term() -> None:
     """The word that it is over counts for the term it was said of, once."""
-    rests = resizing_rules.rest(THREE, "g", 1, 2)
-    assert resizing_rules.go_on(rests, "g", 1) is rests
-    assert resizing_rules.go_on(rests, "g", 3) is rests
-    reads = resizing_rules.go_on(rests, "g", 2)
+    rests = resizing_rules.pause(THREE, "g", 1, 2)
+    assert resizing_rules.resume(rests, "g", 1) is rests
+    assert resizing_rules.resume(rests, "g", 3) is rests
+    reads = resizing_rules.resume(rests, "g", 2)
     assert reads.groups["g"] == Reading(1, True, 2)
     assert resizing_rules.end_for(reads, "g", 0) == 10
-    assert resizing_rules.go_on(reads, "g", 2) is reads
-    assert resizing_rules.rest(reads, "g", 1, 2) is reads, "late"
-    assert resizing_rules.go_on(THREE, "other", 0) is THREE
+    assert resizing_rules.resume(reads, "g", 2) is reads
+    assert resizing_rules.pause(reads, "g", 1, 2) is reads, "late"
+    assert resizing_rules.resume(THREE, "other", 0) is THREE
 
 
 def test_a_release_of_an_older_term_is_refused() -> None:
     """It was found done before it was set back; one that rests is not released but by force."""
-    rests = resizing_rules.rest(THREE, "g", 1, 2)
-    reads = resizing_rules.go_on(rests, "g", 2)
+    rests = resizing_rules.pause(THREE, "g", 1, 2)
+    reads = resizing_rules.resume(rests, "g", 2)
     for now, term in ((rests, 2), (reads, 1)):
         with pytest.raises(GroupNotDone, match="was set back into version 1"):
-            resizing_rules.release(now, "g", 2, done=3, term=term)
-    assert resizing_rules.release(reads, "g", 2, done=3, term=2).groups["g"] == Reading(2, True, 2)
-    newer = resizing_rules.release(reads, "g", 2, done=3, term=5)
+            resizing_rules.release(now, "g", 2, done=3, rewind_number=term)
+    assert resizing_rules.release(reads, "g", 2, done=3, rewind_number=2).groups["g"] == Reading(
+        2, True, 2
+    )
+    newer = resizing_rules.release(reads, "g", 2, done=3, rewind_number=5)
     assert newer.groups["g"].term == 5, "another broker knows of more"
     assert resizing_rules.release(rests, "g", 3, done=3).groups["g"] == Reading(3, True, 2)
     assert resizing_rules.release(rests, "g", 1, done=3).groups["g"] == Reading(1, True, 2)
@@ -181,31 +183,31 @@ def _parked(
 @pytest.mark.parametrize(
     ("reads", "queue", "one", "reach"),
     [
-        (3, HERE, _parked(STAYS, [99]), "reached"),
-        (1, HERE, _parked(STAYS, [19]), "reached"),
+        (3, HERE, _parked(STAYS, [99]), "eligible"),
+        (1, HERE, _parked(STAYS, [19]), "eligible"),
         (1, HERE, _parked(STAYS, [20]), ""),  # it is of version 2
-        (1, HERE, _parked(STAYS, [19, 20]), "reached"),  # what is of version 2 follows here
+        (1, HERE, _parked(STAYS, [19, 20]), "eligible"),  # what is of version 2 follows here
         (1, HERE, _parked(LEAVES, [19, 20]), "blocked"),  # and here it does not
-        (1, HERE, _parked(LEAVES, []), "reached"),
-        (1, HERE, _parked(LEAVES, [19]), "reached"),
+        (1, HERE, _parked(LEAVES, []), "eligible"),
+        (1, HERE, _parked(LEAVES, [19]), "eligible"),
         # It has come by a version, from an older list.
         (1, HERE, _parked(LEAVES, [], {AWAY: 3}), ""),
         (1, HERE, _parked(LEAVES, [20], {AWAY: 3}), ""),
         (1, HERE, _parked(LEAVES, [19], {AWAY: 3}), "blocked"),
-        (1, HERE, _parked(LEAVES, [], {AWAY: 1}), "reached"),
+        (1, HERE, _parked(LEAVES, [], {AWAY: 1}), "eligible"),
         (1, HERE, _parked(LEAVES, [], {AWAY: 1, TO: 3}), "blocked"),
-        (1, HERE, _parked(STAYS, [19], {AWAY: 3}), "reached"),
+        (1, HERE, _parked(STAYS, [19], {AWAY: 3}), "eligible"),
         # It lives elsewhere by a version: by the next one, or one that comes later.
-        (1, HERE, _parked(LEAVES, [19], {}, (TO, 2)), "reached"),
+        (1, HERE, _parked(LEAVES, [19], {}, (TO, 2)), "eligible"),
         (1, HERE, _parked(LEAVES, [19, 20], {}, (TO, 2)), "blocked"),
         (1, HERE, _parked(LEAVES, [19], {}, (TO, 3)), "blocked"),
         (1, HERE, _parked(LEAVES, [19], {}, (AWAY, 3)), "blocked"),
-        (1, HERE, _parked(LEAVES, [], {}, (AWAY, 3)), "reached"),  # nothing of it has to wait
-        (1, HERE, _parked(STAYS, [19], {}, (AWAY, 3)), "reached"),
+        (1, HERE, _parked(LEAVES, [], {}, (AWAY, 3)), "eligible"),  # nothing of it has to wait
+        (1, HERE, _parked(STAYS, [19], {}, (AWAY, 3)), "eligible"),
         # By the map it belongs elsewhere, or no map has put it there.
         (1, THERE, _parked(LEAVES, []), ""),
-        (2, THERE, _parked(LEAVES, [], {QueuePlace(*HERE): 2}), "reached"),
-        (1, HERE, _parked("", [19, 20]), "reached"),
+        (2, THERE, _parked(LEAVES, [], {QueuePlace(*HERE): 2}), "eligible"),
+        (1, HERE, _parked("", [19, 20]), "eligible"),
         (0, HERE, _parked(STAYS, [19]), ""),  # its group rests
     ],
 )
@@ -216,8 +218,8 @@ def test_parked_keys_of_a_newer_version_wait_for_their_group(
 
     If it has come as far as some of a key, it goes on when those were handled.
     """
-    rests = resizing_rules.rest(THREE, "g", 1, 1)
-    first = resizing_rules.go_on(rests, "g", 1)
-    second = resizing_rules.release(first, "g", 2, done=2, term=1)
-    found = resizing_rules.reach((rests, first, second, THREE)[reads], "g", queue, one)
-    assert found == Reach(bool(reach), reach == "blocked")
+    rests = resizing_rules.pause(THREE, "g", 1, 1)
+    first = resizing_rules.resume(rests, "g", 1)
+    second = resizing_rules.release(first, "g", 2, done=2, rewind_number=1)
+    found = resizing_rules.eligibility((rests, first, second, THREE)[reads], "g", queue, one)
+    assert found == Eligibility(bool(reach), reach == "blocked")

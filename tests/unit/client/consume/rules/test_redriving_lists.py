@@ -76,7 +76,7 @@ class Lists:
 
     async def unpark(self, request: Unpark) -> Any:
         place = Place("g", "t", request.queue_id)
-        why = self.table.may_unpark(place, KEY, request.end, heir=request.heir)
+        why = self.table.may_unpark(place, KEY, request.end, successor=request.heir)
         if not why and self.table.find(place, KEY) is not None:
             self.happens(Unparked("t", request.queue_id, KEY))
         version = self.table.version(*place)
