@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inorder.broker.resizing import rules as resizing_rules
-from inorder.broker.resizing.service import Places, Resizing
+from inorder.broker.resizing.service import Placement, Resizing
 from inorder.errors import GroupNotDone, InvalidParameter, KeyMapChanged, ResizeUnderWay
 from inorder.model import Subscription, TopicQueue
 from inorder.ordering.keymap import KeyMap
@@ -407,7 +407,7 @@ def test_a_delayed_message_follows_its_key(
     """It was sent to a queue that its key has left; when due it goes to the new one, once (A7)."""
     if not follows:
         monkeypatch.setattr(
-            Places, "home", lambda self, _topic, queue, _: (self._broker.config.name, queue)
+            Placement, "home", lambda self, _topic, queue, _: (self._broker.config.name, queue)
         )
 
     async def story(town: Town) -> None:

@@ -1,22 +1,23 @@
-"""Letting groups go on into the next version of a topic's map, without anybody's help.
+"""Releases groups into the next version of a topic's map, and rewinds groups into past versions.
 
-A group is held at the ends of a version until it is done with it on all brokers of the topic. Each
-broker looks at the offsets of the groups that it holds. If one is done here, it asks the others;
-if it is done there too, each is told to release it, and this one does. All of it may be repeated,
-and each broker checks for itself. Clients of any kind need to do nothing but to commit.
+**Release.** A broker holds a group at the ends of a version until the group has finished that
+version on all brokers of the topic. `Releasing` watches the offsets of the groups that wait here.
+When a group is done at this broker, it does the following:
 
-A group that was set back into a version that is past rests first (`broker/resizing/rules.py`):
-every broker where it does asks the others, and tells those that do not know.
+1. It installs the group's parked keys in the queues where the next map places them, so that newer
+   messages of a parked key join it there. Until then it reports the group as not done.
+2. It asks the other brokers. If the group is done everywhere, it tells each of them to release the
+   group, and releases the group itself.
 
-Parked keys that the next map puts elsewhere are installed there first, so that their newer messages
-join them. Until they are, this broker tells the others that the group is not done here.
+Every step may be repeated, and each broker checks for itself. Clients only have to commit.
 
-Setting groups back into a version that is past, at one broker. Rules: `broker/resizing/rules.py`.
+**Rewind.** `Rewinding` takes a group back into a past version. The pause of the group is on disk
+before its offsets are set. Then its leases on the topic are revoked: owners finish what they handle
+and commit it, and an expired lease cannot continue. The group is quiet at this broker when every
+lease is released or expired. `Releasing` brings all brokers to the same state, and the group
+resumes when it is paused and quiet at all of them.
 
-That a group rests is on disk before its offsets are set. Then its queues of the topic are asked
-back from their owners, who finish what they handle and commit it; whose lease has run out cannot go
-on. It is quiet here when all are given back, or have run out. Who asks the other brokers:
-`broker/resizing/release.py`.
+The rules are in `rules.py`. Why: decisions 13 and 14.
 """
 
 from __future__ import annotations
@@ -60,21 +61,21 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 CHECK_MS: Final = 50
-"""How often the progress of groups that wait is looked at, while it changes."""
+"""How often waiting groups are checked while offsets or versions change."""
 IDLE_CHECK_MS: Final = 500
-"""How often when nothing changes; and how soon other brokers are asked again."""
+"""How often they are checked otherwise, and how soon other brokers are asked again."""
 HEED_MS: Final = 10_000
-"""For how long a group counts as alive that another broker asked about."""
+"""How long a group counts as existing after another broker asked about it."""
 HEEDED_MAX: Final = 1000
-"""Groups that are looked after for that at a time; further ones have to be asked about again."""
+"""How many groups are tracked because another broker asked about them."""
 TELL_MS: Final = 1000
-"""How long the answer to a reset waits for other brokers that are told of it."""
+"""How long the reply to a reset waits for the other brokers."""
 BUSY_MS: Final = 5000
-"""For how long after a change to look often."""
+"""How long after a change the groups are checked at the short interval."""
 
 
 class Releasing:
-    """Looks after the groups that wait."""
+    """Watches the groups that wait for a version, and releases or resumes them."""
 
     def __init__(self, broker: Broker, resizing: Resizing) -> None:
         self._broker = broker
@@ -82,20 +83,20 @@ class Releasing:
         self._peers = Peers(broker)
         self._task: asyncio.Task[None] | None = None
         self._noted: dict[tuple[str, str], bool] = {}
-        self._moved: dict[tuple[str, str], int] = {}  # for which version parked keys are in place
+        self._moved: dict[tuple[str, str], int] = {}  # version for which parked keys are in place
         self._forgotten = 0
         self._seen = (-1, -1)
         self._changed_ms = 0
         self._asked_ms = 0
         self._stopped = False
         self._troubled: set[tuple[str, str]] = set()
-        self._heeded: dict[tuple[str, str], int] = {}  # when another broker asked about it
+        self._heeded: dict[tuple[str, str], int] = {}  # when another broker asked
 
     def __repr__(self) -> str:
         return f"Releasing({sorted(self.waiting())})"
 
     def cancel(self) -> None:
-        """Look after nothing more."""
+        """Stop watching."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
@@ -103,12 +104,12 @@ class Releasing:
         self._peers.close()
 
     def note(self, topic: str, group: str, *, member: bool = True) -> None:
-        """Save soon that a group is held: after a restart its pulls may come before it says so."""
+        """Save soon that a group is held: after a restart its pulls may precede its heartbeat."""
         self._noted[topic, group] = member or self._noted.get((topic, group), False)
         self.watch()
 
     def heed(self, topic: str, group: str) -> None:
-        """Look after a group that another broker asks about, though it never came here."""
+        """Track a group that another broker asks about, although the group never came here."""
         now, now_ms = self._resizing.topics.get(topic), self._broker.clock.monotonic_ms()
         heeded = self._heeded
         if (topic, group) not in heeded and len(heeded) >= HEEDED_MAX:
@@ -122,23 +123,23 @@ class Releasing:
                 self.note(topic, group, member=False)
 
     def watch(self) -> None:
-        """Look after groups as long as some wait."""
+        """Start the task that watches groups, if some wait."""
         if self._task is None and not self._stopped and (self._noted or any(self.waiting())):
             loop = asyncio.get_running_loop()
             self._changed_ms = self._broker.clock.monotonic_ms()
             self._task = loop.create_task(self._run(), name="releasing")
 
     def waiting(self) -> Iterator[tuple[str, str]]:
-        """Give the topics and groups of which a version is withheld."""
+        """Yield the topics and groups that wait for a version."""
         for topic, now in list(self._resizing.topics.items()):
             if topic in self._broker.topics:
                 for group in rules.waiting(now):
                     yield topic, group
 
     def ready(self, topic: str, now: Versions, group: str) -> int:
-        """Return the version that a group may read as far as this broker is concerned.
+        """Return the version into which this broker would release a group.
 
-        One step at a time: what lies between may hold messages of keys that are parked.
+        It is at most one version ahead: the versions between may hold messages of parked keys.
         """
         version = rules.next_map(now, group)[0]
         moved = self._moved.get((topic, group), 0)
@@ -149,13 +150,13 @@ class Releasing:
         return rules.reading(now, group)
 
     def forget_moves(self, topic: str, group: str) -> None:
-        """Move parked keys again: the group was set back, or is gone."""
+        """Move the parked keys of a group again, because the group was rewound or deleted."""
         self._forgotten += 1
         self._moved.pop((topic, group), None)
         self.watch()
 
     async def _move_parked(self, topic: str, now: Versions, group: str) -> bool:
-        """Install the group's parked keys where the next map puts them; False: not all can move."""
+        """Install a group's parked keys where the next map places them; False: some must wait."""
         version, text = rules.next_map(now, group)
         if self._moved.get((topic, group), 0) >= version:
             return True
@@ -170,7 +171,7 @@ class Releasing:
 
         leaving = await parking.moves.leave(group, topic, KeyMap.decode(text), left_at)
         busy = leaving.busy
-        if leaving.coming:  # the release is on disk before it counts: so must be what it rests on
+        if leaving.coming:  # must be durable before the release that relies on it
             await self._broker.housekeeping.flush_now()
         for name, moves in leaving.coming.items():
             if name == mine:
@@ -184,7 +185,7 @@ class Releasing:
                 answer = await self._peers.ask(topic, name, command)
                 busy += decode_fields(ParkMoveReply, answer.fields).busy
         if forgotten != self._forgotten:
-            return False  # a group was set back meanwhile: what it parks since has not moved
+            return False  # rewound meanwhile: what was parked since has not moved
         if not busy:
             self._moved[topic, group] = version
         return not busy
@@ -200,7 +201,7 @@ class Releasing:
             self._task = None
 
     async def _check(self) -> None:
-        """Release the groups that are done with their version on all brokers."""
+        """Save noted groups, then check every group that waits."""
         noted, self._noted = self._noted, {}
         for (topic, group), member in noted.items():
             await self._try(topic, group, self._resizing.hold(topic, group, member=member))
@@ -215,7 +216,7 @@ class Releasing:
             await self._try(topic, group, self._check_group(topic, group))
 
     async def _try(self, topic: str, group: str, work: Coroutine[Any, Any, None]) -> None:
-        """Let no group suffer from another one's trouble; say it once."""
+        """Keep the failure of one group from the others, and log it once."""
         try:
             await work
             self._troubled.discard((topic, group))
@@ -225,7 +226,7 @@ class Releasing:
                 log.warning("topic=%s group=%s waits for the next version: %s", topic, group, error)
 
     async def _check_group(self, topic: str, group: str) -> None:
-        await self._resizing.publish(topic)  # it may have to read queues that are closed
+        await self._resizing.publish(topic)  # the group may need queues that are closed
         now = self._resizing.versions(topic)
         if self._is_deleted(group, topic):
             await self._resizing.forget_group(topic, group)
@@ -240,7 +241,7 @@ class Releasing:
         broker = self._broker
         asked_ms = self._heeded.get((topic, group), -HEED_MS)
         if broker.clock.monotonic_ms() - asked_ms < HEED_MS:
-            return False  # another broker knows it
+            return False  # another broker knows the group
         self._heeded.pop((topic, group), None)
         return group not in broker.groups and not broker.offsets.queues(group, topic)
 
@@ -264,18 +265,19 @@ class Releasing:
         await self._resizing.release(topic, group, version, force=False, term=number)
 
     async def _progress(self, topic: str, group: str, name: str) -> GroupProgress | None:
-        """Return how far a group is at another broker."""
+        """Ask another broker how far a group has come."""
         request = ResizeStatus(topic, group)
         command = Command.request(request.CODE, encode_fields(request))
         view = decode_resize_view((await self._peers.ask(topic, name, command)).body)
         return next((one for one in view.groups if one.group == group), None)
 
-    # -- groups that were set back ---------------------------------------------------------------
+    # -- rewound groups -------------------------------------------------------------------------
 
     async def tell(self, topic: str, group: str) -> None:
-        """Have a group rest at the other brokers, if they can be asked, before a reset is answered.
+        """Pause a group at the other brokers before a reset is answered, as far as they can be
+        reached.
 
-        Else whoever comes right after the answer gets newer messages from one that does not know.
+        Otherwise a consumer could get newer messages from a broker that does not know of the reset.
         """
         now, mine = self._resizing.versions(topic), self._broker.config.name
         if not rules.is_paused(now, group):
@@ -285,16 +287,18 @@ class Releasing:
 
         async def tell(name: str) -> None:
             command = Command.request(request.CODE, encode_fields(request))
-            with suppress(InorderError, OSError):  # TimeoutError is one: `_agree` tells it later
+            with suppress(InorderError, OSError):  # includes TimeoutError; `_agree` retries
                 async with asyncio.timeout(TELL_MS / 1000):
                     await self._peers.ask(topic, name, command)
 
         await asyncio.gather(*(tell(name) for name in rules.brokers_of(now) - {mine}))
 
     async def _agree(self, topic: str, now: Versions, group: str) -> None:
-        """Have a group rest at all brokers; let it read on when nobody handles any more."""
+        """Pause a group at all brokers; resume it when none of its consumers handles earlier
+        deliveries.
+        """
         mine, rewinding = self._broker.config.name, self._resizing.rewinding
-        rewinding.empty(topic, group)  # after a start, or when the disk was full
+        rewinding.empty(topic, group)  # needed after a start or a full disk
         standings: dict[str, Standing] = {}
         for name in rules.brokers_of(now) - {mine}:
             there = await self._progress(topic, group, name)
@@ -316,18 +320,18 @@ class Releasing:
 
 
 class Rewinding:
-    """The groups of this broker that were set back."""
+    """Rewinds the groups of this broker."""
 
     def __init__(self, broker: Broker, resizing: Resizing) -> None:
         self._broker = broker
         self._resizing = resizing
-        self._emptied: dict[tuple[str, str], int] = {}  # in which term queues were asked for
+        self._emptied: dict[tuple[str, str], int] = {}  # rewind number of the last revocation
 
     def __repr__(self) -> str:
         return f"Rewinding({sorted(self._emptied)})"
 
     def version_touched(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
-        """Return the version that is past of which new offsets bring back or skip something."""
+        """Return the oldest past version of which new offsets would replay or skip messages."""
         now = self._resizing.topics.get(topic)
         if now is None or not now.past:
             return None
@@ -336,9 +340,10 @@ class Rewinding:
     async def rest(
         self, topic: str, group: str, version: int, rewind_number: int | None = None
     ) -> None:
-        """Give a group nothing more: it is set back into a version; None: here, so once more.
+        """Pause a group, which is rewound into a version. Without a number this broker begins a new
+        rewind.
 
-        Nothing else happens between its end and what its caller does next.
+        Nothing else runs between the end of this method and the next step of its caller.
         """
 
         def rule(now: Versions) -> Versions:
@@ -352,16 +357,16 @@ class Rewinding:
         self._resizing.releasing.forget_moves(topic, group)
 
     async def tell(self, topic: str, group: str) -> None:
-        """Have the other brokers know, if they can be asked, that a group rests."""
+        """Tell the other brokers of a pause, as far as they can be reached."""
         await self._resizing.releasing.tell(topic, group)
 
     def rests(self, topic: str, group: str) -> bool:
-        """Tell whether a group gets nothing."""
+        """Tell whether a group is paused."""
         now = self._resizing.topics.get(topic)
         return now is not None and rules.is_paused(now, group)
 
     async def go_on(self, topic: str, group: str, rewind_number: int) -> None:
-        """Let a group read again that was set back: it rests everywhere, and nobody handles."""
+        """Resume a group that is paused at all brokers and handled nowhere."""
         new = await self._resizing.change(
             topic, lambda now: rules.resume(now, group, rewind_number)
         )
@@ -371,7 +376,7 @@ class Rewinding:
             self.over(topic, group)
 
     def standing(self, topic: str, now: Versions, group: str) -> Standing:
-        """Return what the others have to know of a group."""
+        """Return what the other brokers need to know of a group."""
         number, paused = rules.rewind_number_of(now, group), rules.is_paused(now, group)
         quiet = not paused or (
             self._emptied.get((topic, group)) == number and not self._is_owned(topic, group)
@@ -379,45 +384,45 @@ class Rewinding:
         return Standing(number, rules.rewound_to(now, group), paused, quiet)
 
     def _is_owned(self, topic: str, group: str) -> bool:
-        """Tell whether somebody may still handle what was given before."""
+        """Tell whether a consumer may still handle earlier deliveries."""
         leases = self._broker.leases
         if self._broker.clock.monotonic_ms() < leases.closed_until_ms:
-            return True  # who had what before the start is not known
+            return True  # leases from before the start are not known
         return any(
             queue.topic == topic and (one.recalled or one.owner == NOBODY)
             for queue, one in leases.held(group).items()
         )
 
     def empty(self, topic: str, group: str) -> None:
-        """Ask for the queues of a group that rests, once in a term."""
+        """Revoke the leases of a paused group, once per rewind."""
         now = self._resizing.topics.get(topic)
         known = None if now is None else now.groups.get(group)
         if known is None or not known.rests or self._emptied.get((topic, group)) == known.term:
             return
-        asked = [
+        revoked = [
             queue.queue_id for queue in self._broker.store.queues_of(topic)
             if self._broker.lock_service.recall(group, topic, queue.queue_id)
         ]  # fmt: skip
         self._emptied[topic, group] = known.term
         log.warning(
-            "topic=%s group=%s was set back into version=%d: it gets nothing until all brokers "
-            "know and what is handled has ended (queues=%s; `inorder locks` shows by whom)",
-            topic, group, known.version, asked,
+            "topic=%s group=%s was rewound into version=%d: it is paused until all brokers know "
+            "and its handlers have ended (queues=%s; `inorder locks` shows the owners)",
+            topic, group, known.version, revoked,
         )  # fmt: skip
 
     async def group_deleted(self, group: str) -> None:
-        """Forget how far a group was that was deleted with its offsets."""
+        """Forget the progress of a group that was deleted with its offsets."""
         for topic, now in list(self._resizing.topics.items()):
             if group in now.groups and topic in self._broker.topics:
                 await self._resizing.forget_group(topic, group)
 
     def forget(self, topic: str, group: str = "") -> None:
-        """Forget a group, or ("") all of a topic."""
+        """Forget a group, or ("") all groups of a topic."""
         for one in [one for one in self._emptied if one[0] == topic and group in ("", one[1])]:
             del self._emptied[one]
 
     def over(self, topic: str, group: str) -> None:
-        """Let a group that rested read again, and its parked keys be handled."""
+        """Wake the pulls and the parked keys of a group that reads again."""
         self._emptied.pop((topic, group), None)
         for place, parked in self._broker.parking.table.places.items():
             if (place.group, place.topic) == (group, topic):
@@ -427,7 +432,7 @@ class Rewinding:
 
 
 def check_mapped(topic: str, now: Versions) -> None:
-    """Refuse what concerns versions of a topic that has none."""
+    """Refuse requests about versions for a topic without a key map."""
     if not now.version:
         raise InvalidParameter(
             f"topic[{topic}] has no key map; `inorder topic create` gives it one"

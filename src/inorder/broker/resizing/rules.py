@@ -1,42 +1,41 @@
-"""The versions of a topic's key map at one broker: which is open, how others ended, who reads what.
+"""The versions of a topic's key map at one broker: plans, past versions, and the groups that read
+them.
 
-    open n ──stop──> stopped n, ends noted ──open──> open n+1, n is past
-      │                                                  │
-      └ sends of version n are taken,                    └ a group reads on behind the ends of n
-        of others refused                                  only when it was released for n+1
+A resize replaces the key map of a topic. Each map has a version, and every broker of the topic goes
+through the same states:
 
-A version that is past is a chapter of the topic: up to its noted end a queue holds messages that
-were placed by its map, behind it those of the next. A key may lie elsewhere in the next chapter, so
-a group has to finish a chapter on all brokers before it gets the next; each broker holds its pulls
-at the ends until then. A group that is not known here begins with the oldest chapter that is left.
+    open n ──stop──> stopped n, ends recorded ──open──> open n+1, n is past
+      │                                                    │
+      └ sends of version n are accepted,                   └ a group reads past the ends of n only
+        sends of other versions are refused                  after it was released into n+1
 
-The plan of a resize is decided at the topic's first broker, whoever comes first; the others take
-part in a plan only if they know of no other. When all have stopped, the first broker is asked once
-more whether to go on (`go`), and only then any of them opens the next version; until then the plan
-can be taken back there (`withdraw`), also if another broker is gone for good. All values here are
-replaced, never changed: a shell saves the new one before it counts.
+**Plans.** The topic's first broker decides the plan of a resize (`decide`): the first plan wins.
+The other brokers accept a plan only if they know no other one. When all brokers have stopped, the
+first broker makes the plan final (`go`); only then may any broker open the next version. Until then
+the first broker can withdraw the plan, even if another broker is gone for good.
 
-The versions of a topic that are past: what queues hold of them, and when they are forgotten.
+**Past versions.** A queue holds the messages of a past version up to the recorded end, and those of
+the next version behind it. The next map may place a key in another queue, so a group must finish a
+version on all brokers before it reads the next one. Each broker holds the group's pulls at the ends
+until then. A group that is new here begins with the oldest past version of which messages are left.
 
-The versions of all topics at one broker (`broker/resizing/rules.py` has the rules of one), and
-their file.
+**Rewinds.** An offset reset can take a group back into a past version. A key of the replay may
+belong to another queue in a newer version, where a consumer handles it right now. So the group is
+paused first:
 
-A topic of which nothing is written has what its attribute says. Of deleted ones the last version is
-remembered: a new topic of the name begins above it.
+    reset at one broker ──> paused there, offsets set ──> paused at all brokers, leases revoked
+                        ──> no consumer handles earlier deliveries ──> resumed
 
-A group that is set back into a version that is past: first it rests, at all brokers.
+Every broker where a group is paused asks the others for their state and tells them what is missing
+(`agree`). Each step may be repeated and is on disk before it counts. The rewind number says how
+often a group was rewound. A request to resume or to release names the rewind number on which it is
+based; a broker that knows a newer number refuses it.
 
-    reset at one broker ──> it rests there, the offsets are set ──> it rests at all brokers, its
-    queues are asked back ──> nobody handles what was given before ──> it reads on
+All values here are immutable: the service saves the new value before it counts. `Resizes` holds the
+values of all topics and the content of their file; it also remembers the last version of deleted
+topics, so that a new topic of the same name begins above it.
 
-A key of the replay may lie in another queue by a newer version of the map, at another broker, and
-be handled there just now. So a group that rests gets nothing, nowhere, until every broker of the
-topic has it rest in the same version and its queues were given back. Every broker where it rests
-asks the others and tells them (`agree`); all of it may be repeated, and is on disk before it
-counts.
-
-The term says how often a group was set back. Whoever wants to let it go on names the term by which
-it found it done: a broker that knows a newer one refuses.
+Why resizes work this way: decisions 13 (resize), 14 (rewind) and 43 (a topic's first map).
 """
 
 from __future__ import annotations
@@ -62,23 +61,23 @@ VERSION_MAX: Final = 2047
 """A fence has eleven bits for the version."""
 GROUPS_MAX: Final = 100_000
 WITHDRAWN_MAX: Final = 64
-"""Plans that were taken back and are remembered: a late request of theirs is refused."""
+"""How many withdrawn plans are remembered, so that their late requests are refused."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The next version of a topic's map, and the id of whoever planned it."""
+    """The next version of a topic's map, under the id of the coordinator that planned it."""
 
     id: str
     version: int
     map: str
     base: str = ""
-    """Of a topic's first map: how keys were placed before, as a map of version 0."""
+    """For a topic's first map: how producers placed keys before, as a map of version 0."""
     without: tuple[str, ...] = ()
-    """Brokers that are gone for good: nobody waits for them."""
+    """Brokers that are gone for good. The resize does not wait for them."""
 
 
 class PastVersion(msgspec.Struct, frozen=True):
-    """A version that is past, and where it ended in each queue of this broker."""
+    """A version that is no longer open, and where it ended in each queue of this broker."""
 
     version: int
     map: str
@@ -86,45 +85,45 @@ class PastVersion(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """The version that a group may read; `member` if its pulls are held."""
+    """The version that a group may read; `member` if its pulls are held at the ends."""
 
     version: int
     member: bool = False
     term: int = 0
-    """How often it was set back into a version that is past (`broker/resizing/rules.py`)."""
+    """File name of the rewind number: how often the group was rewound into a past version."""
     rests: bool = False
-    """It was, and gets nothing until that is known and done at all brokers."""
+    """File name of "paused": the group gets nothing until all brokers know of its rewind."""
 
 
 class Versions(msgspec.Struct, frozen=True):
-    """The versions of one topic at this broker."""
+    """What one broker knows of the versions of one topic."""
 
     version: int = 0
     map: str = ""
     opened: str = ""
-    """The id of the plan that began this version."""
+    """The id of the plan that opened this version."""
     plan: Plan | None = None
     ends: dict[int, int] | None = None
-    """Where this version ended: it is stopped for good."""
+    """Where the present version ends in each queue; None while the version is open."""
     past: tuple[PastVersion, ...] = ()
     groups: dict[str, Reading] = {}
     going: bool = False
-    """At the first broker: some may have opened the plan's version, it cannot be taken back."""
+    """At the topic's first broker: the plan is final, since other brokers may have opened it."""
     withdrawn: tuple[str, ...] = ()
-    """The ids of plans that were taken back, oldest first."""
+    """The ids of withdrawn plans, oldest first."""
     term: int = 0
-    """The highest of groups that were forgotten: who is made again, and set back, is above it."""
+    """The highest rewind number of forgotten groups: a new group of such a name counts on from it."""
     made: int = 0
-    """The permission of a topic that a plan made, when it is open; 0: it was there before."""
+    """The permission that a topic gets with its first map, if a plan created it; else 0."""
 
     @property
     def making(self) -> bool:
-        """Tell whether the topic was made for a first map, and has none yet: it stores nothing."""
+        """Tell whether a plan created the topic, and its first map is not open yet."""
         return self.made > 0 and self.version == 0
 
     @property
     def stopped(self) -> bool:
-        """Tell whether no send of this version is taken any more."""
+        """Tell whether the broker accepts no more sends of this version."""
         return self.ends is not None
 
 
@@ -132,7 +131,7 @@ class Versions(msgspec.Struct, frozen=True):
 
 
 def decide(now: Versions, plan: Plan) -> Versions:
-    """Decide a plan, at the topic's first broker; the same one again changes nothing."""
+    """Accept a plan at the topic's first broker. Repeating it changes nothing."""
     if _is_done(now, plan):
         return now
     check_next(now, plan)
@@ -148,10 +147,10 @@ def note(
     last: int = 0,
     made: int = 0,
 ) -> Versions:
-    """Note the ends of the present version and the groups that read the topic.
+    """Record the ends of the present version, and the groups that read the topic.
 
-    `groups` tells of each whether its pulls are to be held. Ends that were noted stay. `made`: the
-    topic was not there, and has this permission when the plan is open. `last` as in `check_next`.
+    `groups` tells for each group whether its pulls are to be held. Recorded ends never change.
+    `made` is the permission of a topic that the plan created. `last` is as in `check_next`.
     """
     if _is_done(now, plan):
         return now
@@ -167,10 +166,9 @@ def note(
 
 
 def open_next(now: Versions, plan_id: str, version: int, *, empty: bool = False) -> Versions:
-    """Begin the version of a plan; all brokers of the topic have stopped the one before.
+    """Begin the version of a plan, after all brokers of the topic have stopped the previous one.
 
-    `empty`: nothing was stored at any of them before the topic's first map, so nobody has to read
-    that first.
+    `empty`: no broker stored a message before the topic's first map, so no group has to read any.
     """
     if now.version == version and now.opened == plan_id:
         return now
@@ -190,7 +188,7 @@ def open_next(now: Versions, plan_id: str, version: int, *, empty: bool = False)
 
 
 def go(now: Versions, plan_id: str, version: int) -> Versions:
-    """Let a plan be opened, at the first broker, when all have stopped: it stands from now on."""
+    """Make a plan final, at the topic's first broker, after all brokers have stopped."""
     if now.version == version and now.opened == plan_id:
         return now
     _stopped_for(now, plan_id, version)
@@ -199,7 +197,7 @@ def go(now: Versions, plan_id: str, version: int) -> Versions:
 
 def _check_not_withdrawn(now: Versions, plan_id: str) -> None:
     if plan_id in now.withdrawn:
-        raise InvalidParameter(f"the resize {plan_id} was taken back")
+        raise InvalidParameter(f"the resize {plan_id} was withdrawn")
 
 
 def _stopped_for(now: Versions, plan_id: str, version: int) -> tuple[Plan, dict[int, int]]:
@@ -215,10 +213,10 @@ def _stopped_for(now: Versions, plan_id: str, version: int) -> tuple[Plan, dict[
 
 
 def withdraw(now: Versions, plan_id: str) -> Versions:
-    """Take a plan back: the present version is open again, and no request of the plan counts.
+    """Withdraw a plan: the present version opens again, and requests of the plan are refused.
 
-    To be asked of the first broker before all others: if it agrees nobody has opened the plan's
-    version, and nobody will.
+    The first broker must be asked before all others. If it agrees, no broker has opened the planned
+    version, and none will.
     """
     if now.opened == plan_id:
         raise InvalidParameter(f"version {now.version} is open here; it cannot be taken back")
@@ -233,13 +231,17 @@ def withdraw(now: Versions, plan_id: str) -> Versions:
     known = (*(one for one in now.withdrawn if one != plan_id), plan_id)[-WITHDRAWN_MAX:]
     if not mine:
         return replace(now, withdrawn=known)
-    return replace(now, plan=None, ends=None, withdrawn=known)  # what was made stays closed
+    return replace(
+        now, plan=None, ends=None, withdrawn=known
+    )  # a topic that the plan created stays closed
 
 
 def check_next(now: Versions, plan: Plan, *, last: int = 0) -> None:
-    """Refuse a plan that is not for the next version, not the one decided, or taken back.
+    """Refuse a plan that is withdrawn, that is not for the next version, or that competes with
+    another.
 
-    A topic's first map has a version above `last`, the highest that its name ever had here.
+    The version of a topic's first map must be above `last`, the highest version that its name ever
+    had.
     """
     _check_not_withdrawn(now, plan.id)
     if now.plan is not None and now.plan.id != plan.id:
@@ -281,9 +283,9 @@ def _changed(now: Versions, wanted: int) -> KeyMapChanged:
 
 
 def first_of(now: Versions) -> str:
-    """Return the broker that decides about plans of a topic, empty if there is none yet.
+    """Return the broker that decides the plans of a topic; empty if there is none yet.
 
-    The first one of the present map, or of the map that is to be its first one.
+    It is the first broker of the present map, or of the planned first map.
     """
     plan = now.plan
     names = set(counts_of(now.map)) if now.map else set(counts_of(plan.map)) if plan else set()
@@ -291,7 +293,7 @@ def first_of(now: Versions) -> str:
 
 
 def counts_of(text: str) -> dict[str, int]:
-    """Return how many queues each broker has in a map. A broker's queues are 0, 1, … in it."""
+    """Return how many queues each broker has in a map. A broker's queues must be 0, 1, … in it."""
     counts: dict[str, int] = {}
     for broker, index in KeyMap.decode(text).queues:
         if index != counts.get(broker, 0):
@@ -301,7 +303,7 @@ def counts_of(text: str) -> dict[str, int]:
 
 
 def brokers_of(now: Versions) -> set[str]:
-    """Return the brokers that hold messages of a topic, by any version of its map."""
+    """Return the brokers that hold messages of a topic under any version of its map."""
     texts = [now.map, *(one.map for one in now.past)]
     if now.plan is not None:
         texts += [now.plan.map, now.plan.base]
@@ -312,12 +314,12 @@ def brokers_of(now: Versions) -> set[str]:
 
 
 def oldest(now: Versions) -> int:
-    """Return the oldest version of which there are chapters."""
+    """Return the oldest version of which messages may be left."""
     return now.past[0].version if now.past else now.version
 
 
 def known_of(now: Versions, group: str) -> Reading:
-    """Return what is known of a group, or is so of one that never came."""
+    """Return the state of a group, or the initial state of a group that is new here."""
     return now.groups.get(group) or Reading(oldest(now), term=now.term)
 
 
@@ -327,7 +329,7 @@ def reading(now: Versions, group: str) -> int:
 
 
 def end_for(now: Versions, group: str, queue_id: int) -> int | None:
-    """Return the offset at which a group's pulls of a queue are held; None: nowhere."""
+    """Return the offset at which a group's pulls of a queue are held; None: they are not held."""
     version, known = reading(now, group), now.groups.get(group)
     if known is not None and known.rests:
         return 0
@@ -339,10 +341,10 @@ def end_for(now: Versions, group: str, queue_id: int) -> int | None:
 def done_version(
     now: Versions, group: str, committed: Callable[[int], int], first: Callable[[int], int]
 ) -> int:
-    """Return the version that a group could read, as far as this broker knows.
+    """Return the newest version that this broker would let a group read.
 
-    It is done with a chapter when its offset of every queue is at the end, or nothing before the
-    end is left to read.
+    A group has finished a version when its committed offset of every queue is at the end, or when
+    no message before the end is left.
     """
     version = reading(now, group)
     for past in now.past:
@@ -354,7 +356,7 @@ def done_version(
 def behind(
     now: Versions, group: str, committed: Callable[[int], int], first: Callable[[int], int]
 ) -> int:
-    """Return how many messages of the chapter that it reads a group has yet to finish."""
+    """Return how many messages of its present version a group has yet to finish."""
     version = reading(now, group)
     past = next((one for one in now.past if one.version >= version), None)
     return 0 if past is None else _behind(past, committed, first)
@@ -370,9 +372,10 @@ def _behind(past: PastVersion, committed: Callable[[int], int], first: Callable[
 def release(
     now: Versions, group: str, version: int, *, done: int, rewind_number: int | None = None
 ) -> Versions:
-    """Let a group read a version; `done` is what it could read here. Never goes back.
+    """Let a group read a version. A release never takes a group back.
 
-    By the `term` it was found done everywhere. None: an operator insists, it rests no more.
+    `done` is the newest version that the group could read here. `rewind_number` is the one on which
+    the release is based; None: an operator forces the release, which also ends a pause.
     """
     before = known_of(now, group)
     if rewind_number is None and before.rests:
@@ -380,7 +383,7 @@ def release(
         now = replace(now, groups={**now.groups, group: before})
     elif rewind_number is not None and (before.rests or rewind_number < before.term):
         raise GroupNotDone(
-            f"group {group} was set back into version {reading(now, group)}, so it cannot read "
+            f"group {group} was rewound into version {reading(now, group)}, so it cannot read "
             f"version {version} yet"
         )
     if version > done:
@@ -397,7 +400,7 @@ def release(
 
 
 def hold(now: Versions, group: str, *, member: bool) -> Versions:
-    """Remember a group that is waited for, also over a restart; `member`: its pulls are held."""
+    """Remember over restarts that a group is waited for; `member`: its pulls are held."""
     before = known_of(now, group)
     if group not in now.groups and len(now.groups) >= GROUPS_MAX:
         return now
@@ -406,7 +409,7 @@ def hold(now: Versions, group: str, *, member: bool) -> Versions:
 
 
 def forget(now: Versions, groups: Iterable[str]) -> Versions:
-    """Wait no more for groups that were deleted."""
+    """Stop waiting for groups that were deleted."""
     gone = set(groups) & now.groups.keys()
     return replace(
         now,
@@ -416,7 +419,7 @@ def forget(now: Versions, groups: Iterable[str]) -> Versions:
 
 
 def next_map(now: Versions, group: str) -> tuple[int, str]:
-    """Return the version that comes after the one that a group reads, and its map."""
+    """Return the version after the one that a group reads, and its map."""
     version = reading(now, group)
     for past in now.past:
         if past.version > version:
@@ -425,7 +428,7 @@ def next_map(now: Versions, group: str) -> tuple[int, str]:
 
 
 def waiting(now: Versions) -> list[str]:
-    """Return the groups that have not been released into the present version, or rest."""
+    """Return the groups that are paused or not yet released into the present version."""
     return sorted(
         group for group, known in now.groups.items()
         if known.rests or reading(now, group) < now.version
@@ -433,22 +436,22 @@ def waiting(now: Versions) -> list[str]:
 
 
 def version_spans(now: Versions, queue_id: int) -> list[tuple[int, int]]:
-    """Return from which offset on a queue holds messages of which version, in order."""
+    """Return (first offset, version) for each run of one version in a queue, in order."""
     found: list[tuple[int, int]] = []
     start = 0
     for version, ends in [(one.version, one.ends) for one in now.past] + [(now.version, {})]:
         if found and found[-1][0] == start:
-            found.pop()  # nothing came under it
+            found.pop()  # no message was stored under that version
         found.append((start, version))
         start = max(start, ends.get(queue_id, start))
     return found
 
 
 def trim(now: Versions, first: Callable[[int], int], name: str) -> Versions:
-    """Forget the oldest chapters of which no message is left; `name` is this broker's.
+    """Drop the oldest past versions of which no message is left; `name` is this broker's.
 
-    If the topic has other brokers, only where they ended: messages of theirs may be left there,
-    and a group that has yet to handle those must not get newer ones here.
+    If the topic has other brokers, only the ends are dropped. Other brokers may still hold messages
+    of such a version, and a group that has not handled those must not get newer messages here.
     """
     gone = 0
     for past in now.past:
@@ -464,7 +467,7 @@ def trim(now: Versions, first: Callable[[int], int], name: str) -> Versions:
 
 
 def cut(now: Versions, last: Callable[[int], int]) -> Versions:
-    """Bring noted ends back to what was recovered of the log."""
+    """Lower recorded ends that lie behind the end of the recovered log."""
 
     def shorter(ends: dict[int, int]) -> dict[int, int]:
         return {queue_id: min(end, last(queue_id)) for queue_id, end in ends.items()}
@@ -477,9 +480,9 @@ def cut(now: Versions, last: Callable[[int], int]) -> Versions:
 
 
 def queues_left(now: Versions, first: Callable[[int], int], *, of: Iterable[str] | None) -> int:
-    """Return how many queues hold messages of versions that are past, which groups have yet to get.
+    """Return how many queues, counted from 0, hold messages of past versions that groups must read.
 
-    Counted from 0 to the last of them. `of` are the groups; None: also those that may come.
+    `of` names the groups; None: also groups that may come later.
     """
     version = oldest(now) if of is None else min((reading(now, one) for one in of), default=None)
     if version is None:
@@ -493,7 +496,7 @@ def queues_left(now: Versions, first: Callable[[int], int], *, of: Iterable[str]
 
 
 GONE_MAX: Final = 100_000
-"""Deleted names whose last version is remembered one by one."""
+"""How many deleted topics are remembered with their last version."""
 
 
 class _File(msgspec.Struct):
@@ -503,7 +506,7 @@ class _File(msgspec.Struct):
 
 
 class Resizes:
-    """The topics of which more is known than the map in their attribute."""
+    """The versions of all topics that were resized, and the last versions of deleted topics."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Versions] = {}
@@ -514,7 +517,7 @@ class Resizes:
         return f"Resizes({len(self.topics)} topics, {len(self._gone)} deleted)"
 
     def of(self, topic: str, version: int, text: str) -> Versions:
-        """Return a topic's versions; `version` and `text` are those of its attribute."""
+        """Return the versions of a topic; `version` and `text` come from its attribute."""
         found = self.topics.get(topic)
         if found is None or found.version < version:
             return Versions(version, text)
@@ -525,9 +528,10 @@ class Resizes:
         return self._gone.get(topic, self._floor)
 
     def delete(self, topic: str, version: int) -> None:
-        """Forget a topic, but not its last version: a new topic of this name begins above it.
+        """Forget a topic, but remember its last version: a new topic of this name begins above it.
 
-        Of too many names the oldest are forgotten, and every new name then begins above theirs.
+        Above `GONE_MAX` names the oldest are dropped, and every new topic then begins above their
+        versions.
         """
         self.topics.pop(topic, None)
         if version > self.last(topic):
@@ -541,12 +545,14 @@ class Resizes:
         return msgspec.json.encode(_File(self.topics, self._gone, self._floor))
 
     def encode_with(self, topic: str, versions: Versions) -> bytes:
-        """Return the content of the file as it will be."""
+        """Return the content of the file after a change of one topic."""
         topics = {**self.topics, topic: versions}
         return msgspec.json.encode(_File(topics, self._gone, self._floor))
 
     def decode(self, data: bytes) -> None:
-        """Take over the content of the file; RemoteProtocolError if it is not that."""
+        """Replace everything by the content of the file. Raises RemoteProtocolError if it is
+        malformed.
+        """
         try:
             found = msgspec.json.decode(data, type=_File)
         except (msgspec.MsgspecError, UnicodeError) as error:
@@ -558,33 +564,34 @@ TERM_MAX: Final = 1 << 53
 
 
 class Standing(NamedTuple):
-    """What one broker says of a group."""
+    """What one broker reports of a group."""
 
     rewind_number: int
     version: int
-    """The one that it may read, or, while it rests, will."""
+    """The version that the group reads, or will read when it resumes."""
     paused: bool
     quiet: bool
 
 
 class Agreement(NamedTuple):
-    """What is to be done."""
+    """What to do about a paused group."""
 
     rewind_number: int
     version: int
     behind: tuple[str, ...]
-    """The brokers that have to be told to let it rest in that version."""
+    """The brokers that must still pause the group in this version."""
     over: bool
-    """It may read on, everywhere."""
+    """The group may resume at all brokers."""
 
 
 class Eligibility(NamedTuple):
-    """How far a group has come with a parked key."""
+    """Whether a parked key may be redriven now, and whether its group waits for that."""
 
     eligible: bool
-    """What it has come to of it may be handled, if there is any yet."""
+    """The group has reached this key's messages, so they may be redriven. There may be none yet."""
     blocked: bool
-    """It does not go on before that was done: newer messages of the key would pass those."""
+    """The group is not released before the key was redriven: newer messages would pass the parked
+    ones."""
 
 
 def version_touched(
@@ -593,9 +600,9 @@ def version_touched(
     committed: Callable[[int], int],
     first: Callable[[int], int],
 ) -> int | None:
-    """Return the oldest version that is past of which new offsets bring back or skip something.
+    """Return the oldest past version of which new offsets would replay or skip messages.
 
-    Who skips the rest of a version lets the next one begin, while the last handler still runs.
+    Skipping counts too: it would let the next version begin while the last handler still runs.
     """
     for past in now.past:
         for queue_id, offset in targets.items():
@@ -607,17 +614,17 @@ def version_touched(
 
 
 def rewind_number_of(now: Versions, group: str) -> int:
-    """Return how often a group was set back, as far as is known."""
+    """Return how often a group was rewound, as far as this broker knows."""
     return known_of(now, group).term
 
 
 def next_rewind_number(now: Versions, group: str) -> int:
-    """Return the term of a group that is set back."""
+    """Return the number of a group's next rewind."""
     return rewind_number_of(now, group) + 1
 
 
 def pause(now: Versions, group: str, version: int, rewind_number: int) -> Versions:
-    """Let a group rest, and read a version afterwards; what is older, or known, changes nothing."""
+    """Pause a group until it resumes in a version. An older or repeated request changes nothing."""
     known, before = known_of(now, group), rewound_to(now, group)
     if rewind_number < known.term:
         return now
@@ -630,7 +637,7 @@ def pause(now: Versions, group: str, version: int, rewind_number: int) -> Versio
 
 
 def resume(now: Versions, group: str, rewind_number: int) -> Versions:
-    """Let a group read again that rested, if it was not set back once more."""
+    """Let a paused group read again, unless it was rewound once more."""
     known = known_of(now, group)
     if not known.rests or known.term != rewind_number:
         return now
@@ -638,21 +645,21 @@ def resume(now: Versions, group: str, rewind_number: int) -> Versions:
 
 
 def is_paused(now: Versions, group: str) -> bool:
-    """Tell whether a group gets nothing."""
+    """Tell whether a group gets no messages because of a rewind."""
     return known_of(now, group).rests
 
 
 def rewound_to(now: Versions, group: str) -> int:
-    """Return the version that a group reads, or was set back into while it rests.
+    """Return the version that a group reads or, while it is paused, was rewound into.
 
-    That may be one of which nothing is left here.
+    No message of that version need be left here.
     """
     known = known_of(now, group)
     return known.version if known.rests else reading(now, group)
 
 
 def agree(standings: Mapping[str, Standing]) -> Agreement:
-    """Return what to do about a group that rests at some broker, given what all say."""
+    """Decide what to do about a group that is paused at some broker, given all brokers' reports."""
     said = standings.values()
     number = max(one.rewind_number for one in said)
     version = min(one.version for one in said)
@@ -673,10 +680,11 @@ def agree(standings: Mapping[str, Standing]) -> Agreement:
 
 
 def eligibility(now: Versions, group: str, queue: tuple[str, int], one: ParkedKey) -> Eligibility:
-    """Tell how far a group has come with a parked key of a queue.
+    """Decide whether a parked key of a queue may be redriven now.
 
-    A group that was set back may have reached some of a key's lists and messages and not others, or
-    none: then it is not handled, and stays where it is. The same if the key belongs elsewhere.
+    A rewound group may have reached some lists and messages of a key, all of them, or none. A key
+    of which it has reached none is not redriven and does not move. The same holds for a key that
+    belongs to another queue by the version that the group reads.
     """
     if is_paused(now, group):
         return Eligibility(False, False)
@@ -692,14 +700,15 @@ def eligibility(now: Versions, group: str, queue: tuple[str, int], one: ParkedKe
     if later and not begun:
         return Eligibility(False, False)
     if not one.sharding_key:
-        return Eligibility(True, False)  # it was not put there by a map
+        return Eligibility(True, False)  # no map placed it
     past = next(past for past in now.past if past.version >= version)
     if decode_map(past.map).queue(one.sharding_key) != queue:
         return Eligibility(False, False)
     next_version, text = next_map(now, group)
     to = decode_map(text).queue(one.sharding_key)
     elsewhere = one.moved_to is not None and (
-        one.moved_to != to or one.moved_by not in (0, next_version)  # 0: nobody noted it
+        one.moved_to != to
+        or one.moved_by not in (0, next_version)  # 0: written before versions were recorded
     )
     return Eligibility(True, begun and to != queue and (later or elsewhere))
 

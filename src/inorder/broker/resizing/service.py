@@ -1,25 +1,19 @@
-"""Resizing a topic, at one broker: what is decided (`rules.py`), on disk, then done.
+"""Resizing a topic at one broker: each step is decided by `rules.py`, saved, and then takes effect.
 
-stop     sends are refused at once; the queues' ends of that moment are noted when the log is on
-         disk that far, and answered when the note is
-go       that the plan is not taken back any more is on disk before anybody opens it
-open     the new map is on disk before the first send of it is taken; `topics.json` follows it.
-         Queues that it has not are closed when no group has to read them, and open again if one
-         comes that has
-release  a group reads on when that is on disk; who asks for it: `broker/resizing/release.py`
-rest     a group that is set back gets nothing when that is on disk (`broker/resizing/release.py`)
+- stop: sends are refused at once. When the log is durable up to the queue ends of that moment,
+  the ends are saved; the reply follows the save.
+- go: the plan is final on disk before any broker opens the next version.
+- open: the new map is saved before its first send is accepted; `topics.json` follows. Queues that
+  the map no longer has stay readable until no group needs them. They open again for a group that
+  comes later.
+- release: a group reads on when that is saved; `release.py` decides when to ask for it.
+- pause: a rewound group gets nothing once that is saved (`release.py`).
 
-What this broker knows lies in `inorder/resizing.json`. It is above the attribute in `topics.json`,
-which is mended at the start if a crash came between the two.
+The state is in `inorder/resizing.json`. It takes precedence over the attribute in `topics.json`: a
+start repairs the attribute if a crash came between the two files.
 
-What a broker tells others of a topic's versions, in answer to every request about them.
-
-Where the queues of a topic begin and end, and how far a group has committed them.
-
-Where messages of a mapped topic may be put: by which version, in which queue, when it is due.
-
-Asked on the way of a send (`broker/sends/service.py` keeps the answer), and for each delayed
-message of a topic that was resized.
+`Placement` answers which map version a send must carry and where a delayed message belongs when it
+is due. `FastSends` caches the former. Why: decisions 13 and 43.
 """
 
 from __future__ import annotations
@@ -61,9 +55,9 @@ Offsets = Callable[[int], int]
 """Maps the number of a queue to an offset."""
 
 NO_VERSION: Final = ""
-"""What no send carries as the version of its map."""
+"""Matches the map version of no send."""
 NO_DIGEST: Final = "-"
-"""What no send carries as the digest of its map."""
+"""Matches the map digest of no send."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,7 +68,9 @@ class Placement:
     _resizing: Resizing
 
     def send_version(self, topic: str) -> str:
-        """Return the version that sends must carry, as text; one that none has if none is taken."""
+        """Return the map version that sends must carry, as text; `NO_VERSION` while the topic is
+        stopped.
+        """
         config = self._broker.topics.get(topic)
         if config is None:
             return "0"
@@ -83,7 +79,7 @@ class Placement:
         return str(keymap.version_of(map_text(config)))
 
     def send_digest(self, topic: str) -> str:
-        """Return the digest that keyed sends of ours must carry; empty: the topic has no map."""
+        """Return the map digest that keyed sends of inorder clients must carry; empty: no map."""
         config = self._broker.topics.get(topic)
         if config is not None and self._resizing.closing(topic) is not None:
             return NO_DIGEST
@@ -91,7 +87,7 @@ class Placement:
         return _digest(text) if keymap.version_of(text) else ""
 
     def check_send(self, topic: str, version: str | None, digest: str | None = None) -> None:
-        """Refuse a send by another map than the one that is open; None: the send has none."""
+        """Refuse a send by a map that is not the open one; None: the send names no map."""
         config = self._broker.topics.get(topic)
         text = "" if config is None else map_text(config)
         current = keymap.version_of(text)
@@ -111,9 +107,9 @@ class Placement:
         raise KeyMapChanged(remark, version=current, map=text)
 
     def check_queue(self, topic: str, queue_id: int, *, ours: bool) -> None:
-        """Refuse a send to a queue that a resize takes away; our clients learn the map from it.
+        """Refuse a send to a queue that a resize removes, or to a topic without its first map.
 
-        Also one to a topic that is there for its first map, and has none yet.
+        The error for an inorder client carries the map.
         """
         if self._resizing.is_making(topic):
             remark = f"topic[{topic}] is being made, and its key map is not at all its brokers yet"
@@ -136,10 +132,10 @@ class Placement:
         return config is not None and bool(map_text(config)) and queue_id >= config.write_queues
 
     def home(self, topic: str, queue_id: int, properties: bytes) -> tuple[str, int]:
-        """Return the broker and queue where a delayed message belongs now that it is due.
+        """Return the broker and queue to which a delayed message belongs when it is due.
 
-        What was placed by its key follows the newest map; what a resize took away from under other
-        messages goes to a queue that is left.
+        A message that was placed by its key follows the newest map. Any other message of a removed
+        queue goes to a queue that is left.
         """
         name = self._broker.config.name
         plan = self._resizing.closing(topic)
@@ -181,7 +177,7 @@ PLAN_ID_CHARS_MAX: Final = 64
 
 
 class Resizing:
-    """The versions of this broker's topics."""
+    """The versions of this broker's topics, and the steps of a resize."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -191,7 +187,9 @@ class Resizing:
         self._mending: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._stopping: dict[str, Plan] = {}
-        self._fresh: dict[str, int] = {}  # topics that are made, and what they may be used for
+        self._fresh: dict[
+            str, int
+        ] = {}  # created topics that are not saved yet -> their permission
         self.placement = Placement(broker, self)
         self.rewinding = Rewinding(broker, self)
         self.releasing = Releasing(broker, self)
@@ -200,24 +198,24 @@ class Resizing:
     def __repr__(self) -> str:
         return f"Resizing({self._table!r}, stopping {sorted(self._stopping)})"
 
-    # -- life ------------------------------------------------------------------------------------
+    # -- start -----------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Take over what was saved."""
+        """Load the file."""
         self._file.load(self._table.decode)
 
     def settle(self) -> None:
-        """Mend the topics, cut ends that lie behind the log's end."""
+        """Reconcile the file with the recovered log, and the topics with the file."""
         changed = False
         for topic, found in list(self._table.topics.items()):
             cut = rules.cut(found, self.end_offsets(topic))
             kept = rules.trim(cut, self.first_offsets(topic), self._broker.config.name)
             if kept != found:
-                log.warning("noted ends were cut back or let go topic=%s", topic)
+                log.warning("recorded ends were lowered or dropped topic=%s", topic)
                 self._table.topics[topic] = kept
                 changed = True
             config = self._broker.topics.get(topic)
-            if config is None:  # killed while it was deleted
+            if config is None:  # the broker was killed while the topic was deleted
                 self._table.delete(topic, found.version)
                 changed = True
             if config is None or keymap.version_of(map_text(config)) > found.version:
@@ -229,7 +227,7 @@ class Resizing:
             self._file.save(self._table.encode())
 
     def closing(self, topic: str) -> Plan | None:
-        """Return the plan for which the present version of a topic is closed; None if it is not."""
+        """Return the plan for which a topic is stopped; None if its version is open."""
         plan = self._stopping.get(topic)
         known = self._table.topics.get(topic)
         if plan is None and known is not None and known.stopped:
@@ -238,13 +236,13 @@ class Resizing:
 
     @property
     def topics(self) -> dict[str, Versions]:
-        """Return the topics that were resized, or are to be."""
+        """Return the topics that were resized or have a plan."""
         return self._table.topics
 
-    # -- what others ask -------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     def versions(self, topic: str) -> Versions:
-        """Return what is known of a topic. Raises TopicNotFound."""
+        """Return the versions of a topic. Raises TopicNotFound."""
         config = self._broker.topics.get(topic)
         if config is None:
             raise TopicNotFound(f"topic[{topic}] not exist")
@@ -252,12 +250,12 @@ class Resizing:
         return self._table.of(topic, keymap.version_of(text), text)
 
     def version_spans(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
-        """Return from which offset on a queue holds messages of which version of the map."""
+        """Return from which offset on a queue holds messages of which map version."""
         now = self.versions(topic) if topic in self._broker.topics else Versions()
         return rules.version_spans(now, queue_id)
 
     def last_version(self, topic: str) -> int:
-        """Return the highest version that the name ever had here."""
+        """Return the highest version that the topic name ever had here."""
         known = self._table.topics.get(topic)
         version = 0 if topic not in self._broker.topics else self.versions(topic).version
         return max(version, self._table.last(topic), 0 if known is None else known.version)
@@ -286,18 +284,18 @@ class Resizing:
         return lambda queue_id: offsets.query(group, topic, queue_id), self.first_offsets(topic)
 
     def heed(self, topic: str, group: str) -> None:
-        """Look after a group that another broker asks about, though it never came here."""
+        """Track a group that another broker asks about, although the group never came here."""
         self.releasing.heed(topic, group)
 
     def is_resized(self, topic: str) -> bool:
-        """Tell whether a topic has chapters, or groups that get nothing of it."""
+        """Tell whether a topic has past versions, or groups that wait for the present one."""
         known = self._table.topics.get(topic)
         return known is not None and bool(known.past or rules.waiting(known))
 
     def held_at(self, topic: str, group: str, queue_id: int, *, leased: bool) -> int | None:
-        """Return the offset at which a group's pulls of a queue find nothing more; None: nowhere.
+        """Return the offset at which a group's pulls of a queue are held; None: they are not held.
 
-        Held are the members of groups. Whoever just reads, without being one, sees everything.
+        Only members of groups are held. A reader that is not a member sees all messages.
         """
         now = self._table.topics.get(topic)
         end = None if now is None else rules.end_for(now, group, queue_id)
@@ -318,7 +316,7 @@ class Resizing:
     # -- the steps of a resize -------------------------------------------------------------------
 
     async def decide(self, topic: str, plan: Plan) -> ResizeView:
-        """Decide a plan: this is the topic's first broker."""
+        """Decide a plan, as the topic's first broker."""
         async with self._changing:
             now = self._planned(topic, plan.id)
             check_mapped(topic, now)
@@ -327,9 +325,9 @@ class Resizing:
         return self.view(topic)
 
     async def stop(self, topic: str, plan: Plan, making: TopicConfig | None = None) -> ResizeView:
-        """Take no more sends of the present version; note where it ends.
+        """Stop the present version and record where it ends.
 
-        `making`: the topic as it is to be made if it is not there, for its first map.
+        `making` is the topic to create for its first map, if it does not exist.
         """
         async with self._changing:
             missing = making is not None and topic not in self._broker.topics
@@ -339,7 +337,7 @@ class Resizing:
                 rules.check_next(now, plan, last=last)
                 await self._stop(topic, now, plan, making)
             else:
-                rules.note(now, plan, {}, {}, last=last)  # refuses another plan, changes nothing
+                rules.note(now, plan, {}, {}, last=last)  # refuses another plan and changes nothing
         return self.view(topic)
 
     async def _stop(
@@ -355,7 +353,7 @@ class Resizing:
             del self._stopping[topic]
             self._forget_targets()
             raise
-        # From here on the note may be on disk, whatever goes wrong: the version stays closed.
+        # From here on the ends may be on disk, whatever fails: the version stays stopped.
         noted = rules.note(
             now, plan, ends, self._groups(topic), last=self.last_version(topic),
             made=self._fresh.get(topic, 0),
@@ -366,21 +364,21 @@ class Resizing:
         log.info("topic=%s version=%d stopped ends=%s", topic, now.version, ends)
 
     def _make(self, config: TopicConfig, plan: Plan) -> None:
-        """Make a topic that nobody may use before its map is open."""
+        """Create a topic that is closed until its first map opens."""
         count = rules.counts_of(plan.map).get(self._broker.config.name, 0)
         closed = replace(config, read_queues=count, write_queues=count, perm=0)
         self._fresh[config.name] = config.perm
         self._broker.topics.put(closed, self._broker.clock.now_ms())
         self._broker.save_topics()
-        log.info("topic=%s made, closed until all brokers of %s have it", config.name, plan.map)
+        log.info("topic=%s created, closed until all brokers of %s have it", config.name, plan.map)
 
     def is_bare(self, topic: str) -> bool:
-        """Tell whether a topic is not there, or as a kill left it right after it was made."""
+        """Tell whether a topic does not exist, or is as a kill left it right after its creation."""
         config = self._broker.topics.get(topic)
         return config is None or (not config.perm and not map_text(config) and self.is_empty(topic))
 
     def is_empty(self, topic: str) -> bool:
-        """Tell whether a topic holds nothing here."""
+        """Tell whether this broker stores no message of a topic."""
         first = self.first_offsets(topic)
         return all(
             queue.next_offset <= first(queue.queue_id)
@@ -388,7 +386,7 @@ class Resizing:
         )
 
     def is_making(self, topic: str) -> bool:
-        """Tell whether a topic is there for its first map, and has none yet: it stores nothing."""
+        """Tell whether a plan created the topic and its first map is not open yet."""
         known = self._table.topics.get(topic)
         made = topic in self._fresh or (known is not None and known.making)
         return made and not self._map_of(topic)
@@ -398,7 +396,7 @@ class Resizing:
         return 0 if config is None else keymap.version_of(map_text(config))
 
     async def _ends(self, topic: str) -> dict[int, int]:
-        """Return where the queues end now, once all of that is on disk."""
+        """Return the present ends of the queues, once the log is durable up to them."""
         broker = self._broker
         ends = {queue.queue_id: queue.next_offset for queue in broker.store.queues_of(topic)}
         await broker.housekeeping.flush_now()
@@ -412,7 +410,7 @@ class Resizing:
     def _groups(self, topic: str) -> dict[str, bool]:
         broker = self._broker
         found = dict.fromkeys(broker.offsets.groups_of(topic), False)
-        # A power cut may have taken a group's offsets, and not what it parked.
+        # A power cut may have lost a group's offsets but not its parked keys.
         found.update(dict.fromkeys(broker.parking.table.groups_of(topic), False))
         found.update(
             {
@@ -426,7 +424,7 @@ class Resizing:
     async def open(
         self, topic: str, plan_id: str, version: int, *, empty: bool = False
     ) -> ResizeView:
-        """Begin the version that is planned."""
+        """Open the planned version."""
         async with self._changing:
             now = self.versions(topic)
             opened = rules.open_next(now, plan_id, version, empty=empty)
@@ -437,7 +435,7 @@ class Resizing:
         return self.view(topic)
 
     async def go(self, topic: str, plan_id: str, version: int) -> ResizeView:
-        """Let the version that is planned be opened by all: this is the topic's first broker."""
+        """Make the plan final, as the topic's first broker."""
         async with self._changing:
             now = self.versions(topic)
             self._check_first(topic, now)
@@ -445,15 +443,15 @@ class Resizing:
         return self.view(topic)
 
     async def withdraw(self, topic: str, plan_id: str) -> ResizeView:
-        """Take a plan back; the present version is open again, and that is on disk."""
+        """Withdraw a plan: the present version is open again when that is saved."""
         async with self._changing:
             now = self._planned(topic, plan_id)
             await self._keep(topic, now, rules.withdraw(now, plan_id))
             stopping = self._stopping.get(topic)
-            if stopping is not None and stopping.id == plan_id:  # what it noted could not be saved
+            if stopping is not None and stopping.id == plan_id:  # the save of its ends had failed
                 del self._stopping[topic]
                 self._forget_targets()
-            log.info("resize taken back topic=%s version=%d plan=%s", topic, now.version, plan_id)
+            log.info("resize withdrawn topic=%s version=%d plan=%s", topic, now.version, plan_id)
         return self.view(topic)
 
     def _check_first(self, topic: str, now: Versions, without: tuple[str, ...] = ()) -> None:
@@ -466,7 +464,7 @@ class Resizing:
             raise InvalidParameter(f"resizes of topic[{topic}] are decided at broker {first}")
 
     def read_queues(self, config: TopicConfig) -> int:
-        """Return how many queues of a topic hold something: also those that are closed by now."""
+        """Return how many queues of a topic hold messages, including closed ones."""
         now = self._table.topics.get(config.name)
         if now is None:
             return config.read_queues
@@ -474,9 +472,9 @@ class Resizing:
         return max(config.read_queues, left)
 
     async def publish(self, topic: str) -> None:
-        """Let the topic have the queues of its version, and those that groups have yet to read.
+        """Give the topic the queues of its version and those that groups must still read.
 
-        Name servers and consumers are told.
+        Name servers and consumers learn of the change.
         """
         broker = self._broker
         self.releasing.watch()
@@ -501,10 +499,10 @@ class Resizing:
         wanted = max(count, rules.queues_left(now, first, of=waiting), parked)
         if waiting:
             wanted = max(wanted, config.read_queues)
-        if now.plan is not None or now.stopped:  # as it is, until the next version is open
+        if now.plan is not None or now.stopped:  # unchanged until the next version is open
             count, wanted = config.write_queues, max(wanted, config.read_queues)
         attributes = {**config.attributes, keymap.ATTRIBUTE: now.map}
-        if now.made and not map_text(config):  # it was made for this map, and may be used now
+        if now.made and not map_text(config):  # created for this map, which is open now
             config = config.with_perm(now.made)
         return replace(config, write_queues=count, read_queues=wanted, attributes=attributes)
 
@@ -515,29 +513,29 @@ class Resizing:
         return now
 
     async def _keep(self, topic: str, old: Versions | None, new: Versions) -> None:
-        """Save what is new of a topic, then let it count."""
+        """Save the new state of a topic, then let it take effect."""
         if new is old:
             return
         content = self._table.encode_with(topic, new)
         await self._broker.offload.call(lambda: self._file.save(content))
-        if topic in self._broker.topics:  # else it was deleted meanwhile
+        if topic in self._broker.topics:  # otherwise it was deleted meanwhile
             self._table.topics[topic] = new
         self.changes += 1
         self._forget_targets()
 
     def repair_file(self) -> None:
-        """Save the versions again if their file is in doubt."""
+        """Save the versions again if the last save may not have reached the disk."""
         if self._file.in_doubt and (self._mending is None or self._mending.done()):
             self._mending = asyncio.get_running_loop().create_task(self._mend(), name="resizing")
 
     async def _mend(self) -> None:
         async with self._changing:
             content = self._table.encode()
-            with contextlib.suppress(OSError):  # it was said, and is tried again
+            with contextlib.suppress(OSError):  # logged by the snapshot, retried later
                 await self._broker.offload.call(lambda: self._file.save(content))
 
     def cancel(self) -> None:
-        """Save no more."""
+        """Cancel the background tasks."""
         if self._mending is not None:
             self._mending.cancel()
         self.releasing.cancel()
@@ -547,7 +545,7 @@ class Resizing:
         self._broker.pulls.forget_gates()
 
     async def delete(self, topic: str, version: int) -> None:
-        """Forget a topic that was deleted, but never its last version."""
+        """Forget a deleted topic, but not its last version."""
         if not version and topic not in self._table.topics:
             return
         async with self._changing:
@@ -561,7 +559,9 @@ class Resizing:
     async def release(
         self, topic: str, group: str, version: int, *, force: bool, term: int = 0
     ) -> None:
-        """Let a group read a version, if it is done here with those before it."""
+        """Let a group read a version if it has finished the earlier ones here. `term` is the rewind
+        number.
+        """
         async with self._changing:
             now = self.versions(topic)
             if version > now.version:
@@ -582,21 +582,21 @@ class Resizing:
         await self.publish(topic)
 
     async def hold(self, topic: str, group: str, *, member: bool) -> None:
-        """Save that a group is waited for, at which version, and whether its pulls are held."""
+        """Save that a group is waited for, and whether its pulls are held."""
         async with self._changing:
             if topic in self._table.topics and topic in self._broker.topics:
                 held = rules.hold(self.versions(topic), group, member=member)
                 await self._keep(topic, None, held)
 
     async def forget_group(self, topic: str, group: str) -> None:
-        """Wait no more for a group that was deleted; if it comes again it begins anew."""
+        """Stop waiting for a deleted group. If the group comes back, it begins anew."""
         await self.change(topic, lambda now: rules.forget(now, [group]))
         self.rewinding.forget(topic, group)
         self.releasing.forget_moves(topic, group)
         await self.publish(topic)
 
     async def change(self, topic: str, rule: Callable[[Versions], Versions]) -> Versions | None:
-        """Let what a rule makes of a topic count, once it is on disk; None: it changes nothing."""
+        """Apply a rule to a topic, save the result, and return it; None if nothing changed."""
         async with self._changing:
             now = self.versions(topic)
             new = rule(now)
@@ -604,10 +604,10 @@ class Resizing:
         return None if new is now else new
 
     def done(self, topic: str, now: Versions, group: str) -> int:
-        """Return the version that a group could read, as far as this broker knows."""
+        """Return the newest version that this broker would let a group read."""
         return rules.done_version(now, group, *self.progress_of(topic, group))
 
-    # -- showing ---------------------------------------------------------------------------------
+    # -- view ------------------------------------------------------------------------------------
 
     def view(self, topic: str, group: str = "") -> ResizeView:
         """Return what this broker knows of a topic, and the progress of one group or ("") of all.
@@ -645,7 +645,7 @@ class Resizing:
         )
 
     def progress(self, topic: str, now: Versions, group: str) -> GroupProgress:
-        """Return how far a group is."""
+        """Return how far a group has come with a topic, for other brokers and operators."""
         found = self._broker.members.group(group)
         standing = self.rewinding.standing(topic, now, group)
         return GroupProgress(

@@ -121,7 +121,7 @@ def test_a_release_of_an_older_term_is_refused() -> None:
     rests = resizing_rules.pause(THREE, "g", 1, 2)
     reads = resizing_rules.resume(rests, "g", 2)
     for now, term in ((rests, 2), (reads, 1)):
-        with pytest.raises(GroupNotDone, match="was set back into version 1"):
+        with pytest.raises(GroupNotDone, match="was rewound into version 1"):
             resizing_rules.release(now, "g", 2, done=3, rewind_number=term)
     assert resizing_rules.release(reads, "g", 2, done=3, rewind_number=2).groups["g"] == Reading(
         2, True, 2
