@@ -110,7 +110,7 @@ async def save(rig: Rig) -> None:
     """Let the file of parked keys be written now."""
     file = rig.broker.parking.file
     file._due_ms = 0
-    file.look()
+    file.save_if_due()
     assert file._task is not None
     await file._task
 

@@ -776,9 +776,9 @@ MUTANTS = [
     Mutant(
         "reset-of-what-is-known", "P8, A11", "a restart brings back that messages were parked",
         "inorder.broker.parking.service",
-        "            # Also if nothing is known of it: a start reads",
+        "            # Even if the queue is not in the table: a start replays",
         "            if place not in self.table.places:\n                return\n"
-        "            # And reads",
+        "            # And replays",
         "tests/integration/test_broker_parking.py::"
         "test_a_reset_counts_for_what_was_parked_after_a_restart_too",
     ),

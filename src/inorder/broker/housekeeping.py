@@ -168,7 +168,7 @@ class Housekeeping:
         broker.stats.sample(broker.clock.monotonic_ms(), broker.clock.now_ms())
         broker.producer_snapshot.look()
         broker.lease_journal.look()
-        broker.parking.file.look()
+        broker.parking.file.save_if_due()
         broker.resizing.repair_file()
         broker.delayed.look_at_clock()
 

@@ -1,19 +1,23 @@
-"""Parked keys whose topic is resized: they live in other queues from then on.
+"""Parked keys of a topic that is resized: they move to the queues where the new map places them.
 
-The broker of the old queue marks a key as moved, then the broker of the new one installs it with a
-pointer to the old list, then the group is released into the new map (`broker/resizing/release.py`).
-So the owner of the new queue knows the key before its first message, parks what comes, and drains
-the old list first when the key is redriven. Every step can be said again.
+A move has three steps, and each may be repeated:
 
-A key does not come back to a queue where an older list of it lies: its newest messages would lie
-with its oldest. That is asked before it is marked, so it stays where it can be redriven, and the
-release waits until it was. The same if its group was set back and has reached some of a key's lists
-and messages, not all (`broker/resizing/rules.py`, `reach`): those are to be redriven first.
+1. The broker of the old queue marks the key as moved (`leave`).
+2. The broker of the new queue installs the key with a pointer to the old list (`come`).
+3. The group is released into the new map (`broker/resizing/release.py`).
 
-How far groups have come with their parked keys, if they were set back to before a resize.
+So the owner of the new queue knows the key before its first message arrives. It parks new messages,
+and drains the old list first when the key is redriven.
 
-Rules: `broker/resizing/rules.py`. A key may then have lists and messages of versions that its group
-has reached again, and others; only the former are handled.
+A key never moves back to a queue that still holds an older list of the same key, because the newest
+messages would then join the oldest. The broker checks this before it marks the key as moved. Until
+an operator redrives or drops the older list, the key stays where it is and the group is not
+released. The same holds for a key of which a rewound group has reached some messages but not all:
+those must be redriven first.
+
+`RedriveScope` answers which parked messages may be redriven now. After a rewind a key may have
+lists and messages of versions that its group has not reached again; those must wait. The rule
+itself is `eligibility` in `broker/resizing/rules.py`. Why: decisions 14, 21 and 22.
 """
 
 from __future__ import annotations
@@ -38,12 +42,12 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 LeftAt = Callable[[QueuePlace], Awaitable[frozenset[str]]]
-"""Says which keys have left a queue of another broker while a list of theirs lies there."""
+"""Returns the keys that moved away from a queue of another broker and still have a list there."""
 
 
 @dataclass(slots=True)
 class Leaving:
-    """Keys that move: what to tell which broker, and how many cannot move yet."""
+    """The keys that move: what to tell each broker, and how many keys cannot move yet."""
 
     coming: dict[str, list[Move]] = field(default_factory=dict)
     busy: int = 0
@@ -59,9 +63,9 @@ class ParkMoves:
         self._crowded: set[str] = set()
 
     async def leave(self, group: str, topic: str, key_map: KeyMap, left_at: LeftAt) -> Leaving:
-        """Mark the keys that belong elsewhere by a new map; return what to tell the others.
+        """Mark the keys that a new map places elsewhere, and return what to tell the other brokers.
 
-        Said again it returns the same: the others may not know yet.
+        A repeated call returns the same, since the other brokers may not know yet.
         """
         here, result = self._name, Leaving()
         left: dict[QueuePlace, frozenset[str]] = {}
@@ -69,7 +73,7 @@ class ParkMoves:
         entries = [one for one in self._parking.table.entries(group) if one[0].topic == topic]
         for place, one in entries:
             if not one.sharding_key:
-                continue  # it was not put anywhere by the map
+                continue  # no map placed it
             to = QueuePlace(*key_map.queue(one.sharding_key))
             scope = self._parking.reach.of(place, one)
             if to == (here, place.queue_id) or not scope.eligible:
@@ -104,18 +108,18 @@ class ParkMoves:
         return result
 
     def _say(self, group: str, topic: str, waiting: set[tuple[Place, str]]) -> None:
-        """Tell the log once of each key that a resize waits for an operator."""
+        """Log once each key for which a resize waits for an operator."""
         said = self._said.pop((group, topic), set())
         if waiting:
             self._said[group, topic] = waiting
         for place, key in sorted(waiting - said):
             log.error(
-                "the group waits for a parked key, of which newer messages would pass older ones: "
+                "the group waits for a parked key whose newer messages would pass older ones: "
                 "redrive or drop it group=%s topic=%s queue=%d key=%s", *place, key,
             )  # fmt: skip
 
     async def come(self, group: str, topic: str, moves: Iterable[Move]) -> int:
-        """Install keys that were parked elsewhere; return how many cannot come yet."""
+        """Install keys that were parked in other queues; return how many cannot come yet."""
         busy, crowded = 0, False
         for move in moves:
             place = Place(group, topic, move.queue_id)
@@ -146,7 +150,7 @@ class ParkMoves:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RedriveScope:
-    """What may be handled of the parked keys of a broker."""
+    """Which parked messages of a broker may be redriven now."""
 
     _broker: Broker
     _table: ParkingTable
@@ -168,22 +172,22 @@ class RedriveScope:
         return None if now is None else rules.end_for(now, place.group, place.queue_id)
 
     def is_home(self, place: Place, one: ParkedKey) -> bool:
-        """Tell whether the owner of a queue redrives a key: it has not moved, or has to before."""
+        """Tell whether this queue's owner redrives a key: it has not moved, or not before that."""
         return one.moved_to is None or self.of(place, one).blocked
 
     def redrive_of(self, place: Place, one: ParkedKey) -> int:
-        """Return which redrive of a key is wanted; 0: none, or not here, or not yet."""
+        """Return the redrive that an operator wants of a key; 0: none, elsewhere, or not yet."""
         if not one.redrive or not self.is_home(place, one):
             return 0
         return one.redrive if self.of(place, one).eligible else 0
 
     def older(self, place: Place, one: ParkedKey) -> list[QueuePlace]:
-        """Return the older lists of a key that are to be handled, the oldest first."""
+        """Return the older lists of a key that may be redriven, oldest first."""
         now = self._versions(place)
         return one.older_until(None if now is None else rules.reading(now, place.group))
 
     def held(self, place: Place, floor: int) -> int | None:
-        """Return from which offset on what is parked waits for what a reset brings again.
+        """Return the offset from which parked messages wait for a replay; None: none wait.
 
         `floor` is the committed offset.
         """
@@ -194,9 +198,9 @@ class RedriveScope:
         return floor if floor < min(parked.replay_until, queue.visible_offset) else None
 
     def came_back(self, place: Place, one: ParkedKey) -> bool:
-        """Tell whether what is left of a list is of a version by which the key lives here again.
+        """Tell whether the rest of a list belongs to a version in which the key lives here again.
 
-        That is so if an operator let the group go on before it had moved back.
+        This happens if an operator forces a release before the key has moved back.
         """
         held = self.end(place)
         return (
@@ -206,9 +210,10 @@ class RedriveScope:
         )  # fmt: skip
 
     def queues_left(self, topic: str, groups: Collection[str]) -> int:
-        """Return how many queues of a topic hold parked keys of groups, from 0 to the last.
+        """Return how many queues of a topic, counted from 0, hold parked keys that need an owner.
 
-        Of other groups, those with keys that live there: an operator released them.
+        Those are all keys of `groups`. For other groups they are the keys that have not moved: an
+        operator forced their release.
         """
         left = (
             place.queue_id + 1 for place, queue in self._table.places.items()

@@ -1,8 +1,8 @@
-"""The records of a %PARK% topic: parked messages in queue 0, notes about them in queue 1.
+"""The records of a %PARK% topic: parked messages in queue 0, notes in queue 1.
 
-A parked message is the record that the broker has, stored once more: body, flags, birth, tags and
-UNIQ_KEY stay, and properties say where it came from and why. A note is a small JSON text. Both are
-events; what they mean is in `broker/parking/rules.py`.
+A parked message is a copy of the broker's own record. Body, flags, birth time, tags and UNIQ_KEY
+stay; added properties say where the message came from and why it is parked. A note is a small JSON
+text. Both are events; `rules.py` applies them to the table. Why: decision 21.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SHARDING_KEY_CHARS_MAX: Final = 4096
 
 
 class Parked(NamedTuple):
-    """A message that is set aside; `size` is that of its record."""
+    """A message that is parked; `size` is the size of its record."""
 
     topic: str
     queue: int
@@ -40,16 +40,16 @@ class Parked(NamedTuple):
     key: str
     tries: int
     error: str
-    """How its last try failed; empty: it joined its key."""
+    """How its last attempt failed; empty: it joined a parked key."""
     at_ms: int
     size: int
     sharding_key: str = ""
     until: int = 0
-    """Of a job: it is known as parked until the group's offset is there; 0: until it is past it."""
+    """For a Spark job: parked until the group's offset is here; 0: until the group passes it."""
 
 
 class Redriving(msgspec.Struct, frozen=True, tag="redriving"):
-    """An operator wants a key handled again."""
+    """An operator wants a key redriven."""
 
     topic: str
     queue: int
@@ -58,7 +58,7 @@ class Redriving(msgspec.Struct, frozen=True, tag="redriving"):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
-    """An operator does not want that any more."""
+    """An operator cancels a redrive."""
 
     topic: str
     queue: int
@@ -66,7 +66,7 @@ class Cancelled(msgspec.Struct, frozen=True, tag="cancelled"):
 
 
 class Redriven(msgspec.Struct, frozen=True, tag="redriven"):
-    """Messages were handled in a redrive, the next one may have failed."""
+    """Messages were handled in a redrive; `error` tells how the next one failed."""
 
     topic: str
     queue: int
@@ -77,7 +77,7 @@ class Redriven(msgspec.Struct, frozen=True, tag="redriven"):
 
 
 class Unparked(msgspec.Struct, frozen=True, tag="unparked"):
-    """A key is live again, or, where it has moved away, its old list is closed."""
+    """A key is live again or, where it has moved away, its old list is closed."""
 
     topic: str
     queue: int
@@ -85,7 +85,7 @@ class Unparked(msgspec.Struct, frozen=True, tag="unparked"):
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
-    """An operator threw messages away, for a reason."""
+    """An operator dropped messages, with a reason."""
 
     topic: str
     queue: int
@@ -97,18 +97,18 @@ class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
 
 
 class Moved(msgspec.Struct, frozen=True, tag="moved"):
-    """A key lives in another queue from now on; None: here, as before it left."""
+    """A key lives in another queue from now on; None: in this queue again."""
 
     topic: str
     queue: int
     key: str
     to: QueuePlace | None
     version: int = 0
-    """The version of the key map by which it does."""
+    """The key map version that moved it."""
 
 
 class Installed(msgspec.Struct, frozen=True, tag="installed"):
-    """A parked key has come from another queue, whose list comes first."""
+    """A parked key came from another queue, whose list must be redriven first."""
 
     topic: str
     queue: int
@@ -119,11 +119,11 @@ class Installed(msgspec.Struct, frozen=True, tag="installed"):
     tries: int = 0
     sharding_key: str = ""
     version: int = 0
-    """The version of the key map by which it has come."""
+    """The key map version that brought it."""
 
 
 class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):
-    """The group's offset was set: what was parked and is no more may be handled again."""
+    """The group's offset was reset: messages that are no longer parked may be handled again."""
 
     topic: str
     queue: int
@@ -136,17 +136,17 @@ _decode_note: Final = msgspec.json.Decoder(Note).decode
 
 
 def park_topic(group: str) -> str:
-    """Return the topic that holds what a group has parked."""
+    """Return the topic that holds a group's parked messages and notes."""
     return PARK_PREFIX + group
 
 
 def parked_record(
     record: Record, event: Parked, *, fence: int | None, store_host: bytes, now_ms: int
 ) -> Record:
-    """Return the record to store for a message that is parked.
+    """Return the copy of a record to store for a parked message.
 
     Raises:
-        MessageIllegal: its properties leave no room for ours.
+        MessageIllegal: the message's properties leave no room for the added ones.
     """
     found = parse(record.properties)
     for name in (*extensions.SEND_PROPERTIES, *_OURS):
@@ -188,7 +188,7 @@ def note_record(note: Note, *, store_host: bytes, now_ms: int) -> Record:
         queue_offset=0,
         position=0,
         body=msgspec.json.encode(note),
-        # A record that ends with properties cannot be taken for whole when a crash tore it.
+        # With properties at its end, a torn record cannot pass for a whole one.
         properties=join({extensions.PARK_TOPIC: note.topic}).encode(),
         born_at_ms=now_ms,
         born_host=store_host,
@@ -198,10 +198,10 @@ def note_record(note: Note, *, store_host: bytes, now_ms: int) -> Record:
 
 
 def read_event(record: Record) -> Event:
-    """Return what a record of a %PARK% topic says.
+    """Decode the event in a record of a %PARK% topic.
 
     Raises:
-        RemoteProtocolError: it is none of ours.
+        RemoteProtocolError: the record holds no event.
     """
     if record.queue_id == NOTES:
         try:
@@ -213,7 +213,7 @@ def read_event(record: Record) -> Event:
 
 
 def parked_event(properties: bytes, size: int, stored_at_ms: int = 0) -> Parked:
-    """Return where a parked message comes from, by its properties. Raises RemoteProtocolError."""
+    """Return the origin of a parked message from its properties. Raises RemoteProtocolError."""
     found = parse(properties)
     try:
         return Parked(
@@ -238,5 +238,5 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Return the text that was escaped."""
+    """Reverse `escape`."""
     return text.replace("%02", "\x02").replace("%01", "\x01").replace("%25", "%")

@@ -1,21 +1,25 @@
-"""The parked keys of groups: what is set aside of each queue, in order, until it is redriven.
+"""The parked keys of all groups: which messages of a key wait, and what may happen to them.
 
-    live ── a message failed too often ──> parked ── redriven, its list empty ──> live
-             its later messages join it ──┘    └── dropped by an operator ──────┘
+When a message fails too often, its owner parks the message's key. Later messages of the key join
+the parked ones in order, while other keys go on.
 
-Nothing here is stored as such: the state is what the records of the %PARK% topics say, one after
-the other (`broker/parking/records.py`), so it can never know more than the log. An event is judged,
-stored, and applied when it is safe by the flush mode; a start applies the same events again.
+    live ── a message failed too often ──> parked ── redriven, its list is empty ──> live
+            later messages join it ────────┘    └─── dropped by an operator ──────┘
 
-A parked message counts as done in its queue. `origins` holds the offsets of all that were parked,
-as long as the group has not committed past them: a request that comes twice is answered like the
-first time, and the next owner of the queue does not handle them again. What a job parks is known
-until the group has committed its batch (`until`): it may lie below the offset, being held back.
+The table is derived from the log. Each change is an event in a record of the group's %PARK% topic
+(`records.py`). An event is judged here, stored, and applied when the record is safe by the flush
+mode. A start applies the same events again, so the table never knows more than the log.
 
-The version of a queue is the position of its last event: it changes with every one, also over
-restarts, and an owner that knows it knows the keys.
+A parked message counts as done in its queue. `ParkedQueue.origins` holds the offsets of all parked
+messages that the group has not committed yet. With them the broker recognises a repeated park
+request, and the queue's next owner skips these messages. A Spark job may park a message that lies
+below the group's offset, because its key was held back. The broker knows such a message until the
+group has committed the job's batch (`late`).
 
-What is known of a parked key and of a queue that has some; `broker/parking/rules.py` changes it.
+The version of a queue is the log position behind its last event. It changes with every event and
+over restarts, so an owner that knows the version knows the parked keys.
+
+Why: decisions 21 (storage) and 22 (who parks and who releases).
 """
 
 from __future__ import annotations
@@ -42,9 +46,10 @@ from inorder.broker.parking.records import (
 from inorder.wire.requests.parking import QueuePlace
 
 TOUCHES: Final = 64
-"""What is added to a version stays below it: so short is no record."""
+"""Upper bound of the counter that is added to a queue's version. Versions are log positions, and no
+record is as short as 64 bytes, so the sum stays below the next version."""
 COMING_FACTOR: Final = 16
-"""How many times the bounds a group may have parked by what it cannot refuse."""
+"""How many times the limits a group may exceed by keys that it cannot refuse."""
 
 
 class Place(NamedTuple):
@@ -57,18 +62,18 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Totals:
-    """What a group has parked."""
+    """How much a group has parked."""
 
     keys: int = 0
     messages: int = 0
     size_bytes: int = 0
     oldest_ms: int | None = None
-    """Since when its oldest key is parked; None: that has to be looked for."""
+    """When its oldest key was parked; None: not computed yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a group may have parked on this broker."""
+    """How much a group may park on this broker."""
 
     keys_max: int = 10_000
     bytes_max: int = 256 * 1024 * 1024
@@ -76,11 +81,15 @@ class Limits:
 
     @property
     def for_replay(self) -> Limits:
-        """Return what it may have by resizes, so many brokers in one, and by a reset."""
+        """Return the higher limits for keys that a group cannot refuse.
+
+        Those are keys that a resize moves here, perhaps from many brokers, and keys that a replay
+        brings back.
+        """
         return Limits(COMING_FACTOR * self.keys_max, COMING_FACTOR * self.bytes_max, 1 << 62)
 
     def exceeded(self, totals: Totals, keys: int, size_bytes: int, *, age_ms: int) -> str:
-        """Return which one so much more would exceed, or does the age of the oldest key."""
+        """Return the limit that an addition, or the age of the oldest key, exceeds; else empty."""
         if totals.keys + keys > self.keys_max:
             return f"{totals.keys} keys are parked, parked_keys_max is {self.keys_max}"
         if totals.size_bytes + size_bytes > self.bytes_max:
@@ -93,7 +102,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ParkedMessage:
-    """A message in %PARK%group: the offset it had in its queue, and where its copy lies."""
+    """A parked message: its offset in the original queue, and the log position of its copy."""
 
     origin: int
     position: int
@@ -102,7 +111,7 @@ class ParkedMessage:
 
 @dataclass(slots=True)
 class ParkedKey:
-    """A key that is set aside."""
+    """A parked key and its messages."""
 
     key: str
     since_ms: int
@@ -110,58 +119,60 @@ class ParkedKey:
     tries: int
     sharding_key: str = ""
     messages: list[ParkedMessage] = field(default_factory=list)
-    """By their offsets in the queue."""
+    """In the order of their offsets in the queue."""
     end: int = -1
-    """The highest offset that was parked with it."""
+    """The highest offset that was parked with the key."""
     last_error: str = ""
     redrive: int = 0
     rate: int = 0
     older: dict[QueuePlace, int] = field(default_factory=dict)
-    """Queues that it has come from, and by which version of the key map."""
+    """The queues from which the key has come, with the key map version that brought it."""
     moved_to: QueuePlace | None = None
     moved_by: int = 0
-    """The version of the key map by which it lives there."""
+    """The key map version that moved it."""
 
     def older_until(self, version: int | None) -> list[QueuePlace]:
-        """Return the queues that it has come from up to a version, the oldest first; None: all."""
-        came = sorted(self.older.items(), key=lambda one: one[1])  # stable: of one version in order
+        """Return the queues from which it came up to a version, oldest first; None: all of them."""
+        came = sorted(
+            self.older.items(), key=lambda one: one[1]
+        )  # stable: keeps the order within a version
         return [place for place, by in came if version is None or by <= version]
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of its records."""
+        """Return the total size of its records."""
         return sum(message.size for message in self.messages)
 
 
 @dataclass(slots=True)
 class ParkedQueue:
-    """What is parked of one queue."""
+    """The parked keys of one queue for one group."""
 
     version: int = 0
     keys: dict[str, ParkedKey] = field(default_factory=dict)
     origins: set[int] = field(default_factory=set)
     late: dict[int, int] = field(default_factory=dict)
-    """Of a job's: the group's offset up to which an origin is to be known, though it lies below."""
+    """For messages of a Spark job: the group offset up to which an origin below it stays known."""
     replay_until: int = 0
-    """The group was set back: what is parked below this waits until the group has come past it."""
+    """After a reset: parked messages below this offset wait until the group has passed it again."""
     touched: int = 0
-    """Added to the version, so that owners look again."""
+    """Added to the version so that the owner fetches the keys again."""
     redrive: tuple[int, bool] = (-1, False)
-    """A version, and whether some key was to be redriven then."""
+    """A cached answer: a version, and whether a redrive of some key was wanted at that version."""
 
     def was_reset(self) -> None:
-        """Know nothing but what is parked: the offset of the group was set."""
+        """Forget all origins that are no longer parked, because the group's offset was reset."""
         self.origins = {message.origin for one in self.keys.values() for message in one.messages}
         self.late.clear()
         self.hold_back()
 
     def hold_back(self) -> None:
-        """Let what is parked wait for what comes again."""
+        """Make parked messages wait for the messages that a reset replays."""
         ends = (one.messages[-1].origin + 1 for one in self.keys.values() if one.messages)
         self.replay_until = max(self.replay_until, max(ends, default=0))
 
     def touch(self) -> None:
-        """Have the owner look again: keys may be handled that had to wait."""
+        """Have the owner fetch the keys again, because more of them may be redriven now."""
         self.touched = (self.touched + 1) % TOUCHES
 
 
@@ -169,7 +180,7 @@ _BY_ORIGIN: Final = attrgetter("origin")
 
 
 class Verdict(Enum):
-    """What is to be done with a message that shall be parked; the values are those of the wire."""
+    """What to do with a message that a client wants to park; the values are those of the wire."""
 
     STORE = "store"
     PARKED = "parked"
@@ -185,7 +196,7 @@ class ParkingTable:
         self.places: dict[Place, ParkedQueue] = {}
         self.revision = 0
         self._totals: dict[str, Totals] = {}
-        self._oldest: tuple[int, int | None] = (-1, None)  # by revision
+        self._oldest: tuple[int, int | None] = (-1, None)  # computed at this revision
 
     def __repr__(self) -> str:
         return f"ParkingTable({self})"
@@ -194,20 +205,20 @@ class ParkingTable:
         keys = sum(totals.keys for totals in self._totals.values())
         return f"{keys} keys of {len(self.places)} queues"
 
-    # Looking.
+    # Queries.
 
     def version(self, group: str, topic: str, queue_id: int) -> int:
-        """Return what changes with every event of a queue; 0: nothing is known of it."""
+        """Return a number that changes with every event of a queue; 0: the queue is unknown."""
         queue = self.places.get(Place(group, topic, queue_id))
         return 0 if queue is None else queue.version + queue.touched
 
     def find(self, place: Place, key: str) -> ParkedKey | None:
-        """Return a key if it is parked."""
+        """Return a parked key, or None."""
         queue = self.places.get(place)
         return None if queue is None else queue.keys.get(key)
 
     def wants_redrive(self, place: Place) -> bool:
-        """Tell whether some key of a queue is to be redriven by its owner."""
+        """Tell whether an operator wants some key of a queue redriven."""
         queue = self.places.get(place)
         if queue is None:
             return False
@@ -217,7 +228,7 @@ class ParkingTable:
         return queue.redrive[1]
 
     def done(self, place: Place, floor: int) -> list[tuple[int, int]]:
-        """Return which offsets from `floor` on were parked, as ranges [from, to)."""
+        """Return the offsets from `floor` on that were parked, as ranges [from, to)."""
         queue = self.places.get(place)
         ranges: list[tuple[int, int]] = []
         for origin in sorted(queue.origins if queue is not None else ()):
@@ -230,18 +241,18 @@ class ParkingTable:
         return ranges
 
     def groups(self) -> list[str]:
-        """Return the groups that have something parked."""
+        """Return the groups that have parked keys."""
         return sorted(self._totals)
 
     def groups_of(self, topic: str) -> set[str]:
-        """Return the groups that have keys of a topic parked."""
+        """Return the groups that have parked keys of a topic."""
         return {
             place.group for place, queue in self.places.items()
             if place.topic == topic and queue.keys
         }  # fmt: skip
 
     def entries(self, group: str) -> Iterator[tuple[Place, ParkedKey]]:
-        """Return the parked keys, of one group or ("") of all, in order."""
+        """Yield the parked keys of one group or ("") of all groups, sorted."""
         for place in sorted(self.places):
             if group in ("", place.group):
                 keys = self.places[place].keys
@@ -249,7 +260,7 @@ class ParkingTable:
                     yield place, keys[key]
 
     def oldest_position(self) -> int | None:
-        """Return the position of the oldest parked message: the log is needed from there on."""
+        """Return the log position of the oldest parked message; the log is needed from there on."""
         if self._oldest[0] != self.revision:
             positions = (
                 message.position
@@ -260,7 +271,7 @@ class ParkingTable:
             self._oldest = (self.revision, min(positions, default=None))
         return self._oldest[1]
 
-    # Judging.
+    # Rules.
 
     def judge(
         self,
@@ -275,12 +286,13 @@ class ParkingTable:
         before: Iterable[Parked] = (),
         until: int | None = None,
     ) -> tuple[Verdict, str]:
-        """Say what is to be done with a message that shall be parked, and if it is full, of what.
+        """Judge a request to park a message; if a limit is reached, also say which.
 
-        `floor` is the committed offset; `before` are those of the same request that will be stored.
+        `floor` is the committed offset. `before` holds the messages of the same request that will
+        be stored.
         """
         queue = self.places.get(place)
-        if until is not None:  # a job's message is done with its batch, wherever it lies itself
+        if until is not None:  # a job's message is done with its batch
             floor = offset + 1 if until <= floor else offset
         if offset < floor or (queue is not None and offset in queue.origins):
             return Verdict.PARKED, ""
@@ -292,7 +304,7 @@ class ParkingTable:
         if not parked:
             keys.add(key)
         new_keys = sum(1 for one in keys if queue is None or one not in queue.keys)
-        # Redrives wait for what a reset brings again: it must not wait for them to make room.
+        # Redrives wait for replayed messages, so replayed messages must not wait for room.
         limits = self.limits.for_replay if queue and offset < queue.replay_until else self.limits
         why = self.full(place.group, now_ms, keys=new_keys, size_bytes=size, limits=limits)
         return (Verdict.FULL, why) if why else (Verdict.STORE, "")
@@ -306,7 +318,7 @@ class ParkingTable:
         size_bytes: int = 0,
         limits: Limits | None = None,
     ) -> str:
-        """Return why a group cannot park so much more; empty if it can."""
+        """Return why a group cannot park that much more; empty if it can."""
         since_ms = self._oldest_ms(group)
         return (limits or self.limits).exceeded(
             self._totals.get(group, Totals()), keys, size_bytes,
@@ -327,10 +339,14 @@ class ParkingTable:
         return totals.oldest_ms
 
     def may_unpark(self, place: Place, key: str, end: int, *, successor: bool) -> str:
-        """Return why a key cannot go live, whose owner is done with a list up to `end`."""
+        """Return why a key cannot go live although its owner has finished a list up to `end`; else
+        empty.
+
+        `successor`: the request comes from the owner of the queue to which the key has moved.
+        """
         one = self.find(place, key)
         if one is None:
-            return ""  # it is live: the answer to the first request was lost
+            return ""  # it is live: the reply to the first request was lost
         if successor and one.moved_to is None:
             return "the key has not moved"
         if not successor and one.moved_to is not None:
@@ -342,7 +358,7 @@ class ParkingTable:
         return ""
 
     def left(self, place: Place, version: int) -> frozenset[str]:
-        """Return the keys that live elsewhere by a version, whose older list still lies here."""
+        """Return the keys that moved away by a version and still have a list here."""
         known = self.places.get(place, ParkedQueue()).keys.values()
         return frozenset(
             one.key for one in known if one.moved_to is not None and one.moved_by <= version
@@ -351,8 +367,8 @@ class ParkingTable:
     def may_leave(self, place: Place, key: str, left: Container[str]) -> bool | None:
         """Tell whether a key can move; None: it is not parked here, or has moved already.
 
-        `left` are the keys that have left the queue it shall move to: it cannot follow its own
-        older list, and must not be marked as moved, or no owner would redrive either list.
+        `left` holds the keys that have left the target queue. A key cannot follow its own older
+        list there, and must not be marked as moved: otherwise no owner would redrive either list.
         """
         one = self.find(place, key)
         if one is None or one.moved_to is not None:
@@ -360,26 +376,29 @@ class ParkingTable:
         return not one.redrive and key not in left
 
     def may_come(self, place: Place, key: str, older: QueuePlace, version: int) -> bool | None:
-        """Tell whether a key can come here by a version; None: it has already."""
+        """Tell whether a key can move here by a version; None: it has already."""
         one = self.find(place, key)
         if one is None:
             return True
         if one.older.get(older, version + 1) <= version:
             return None
-        return one.moved_to is None or one.moved_by > version  # else what lies here is older still
+        return (
+            one.moved_to is None or one.moved_by > version
+        )  # otherwise the list here is the older one
 
     def is_crowded(self, group: str) -> bool:
-        """Tell whether no key of a group may come from another queue.
+        """Tell whether a group cannot take more keys from other queues.
 
-        They come above the bound for parking: else a resize would wait for a group that is full.
+        Moved keys may exceed the limit for parking. Otherwise a resize would wait for a group that
+        is full.
         """
         known = self._totals.get(group)
         return known is not None and known.keys >= self.limits.for_replay.keys_max
 
-    # Changing.
+    # Changes.
 
     def apply(self, group: str, event: Event, position: int) -> None:
-        """Take note of what is stored at a position of the log; the same again changes nothing."""
+        """Apply an event that is stored at a log position. Applying it again changes nothing."""
         place = Place(group, event.topic, event.queue)
         queue = self.places.get(place)
         if queue is None:
@@ -420,7 +439,7 @@ class ParkingTable:
         elif isinstance(event, Dropped):
             self._remove(place, one, event.offsets)
             if event.whole and one.moved_to is None:
-                one.redrive, one.rate = queue.version, 0  # the owner lets it go live
+                one.redrive, one.rate = queue.version, 0  # the owner will let it go live
         elif isinstance(event, Moved):
             one.moved_to, one.moved_by = event.to, event.version
         else:
@@ -449,7 +468,7 @@ class ParkingTable:
 
     @staticmethod
     def _replace(one: ParkedKey, origin: int, position: int) -> None:
-        """Note that a message lies elsewhere: it was stored again, before its file went."""
+        """Record the new position of a message that was stored again."""
         for index, message in enumerate(one.messages):
             if message.origin == origin and message.position < position:
                 one.messages[index] = ParkedMessage(origin, position, message.size)
@@ -486,20 +505,20 @@ class ParkingTable:
             del self._totals[place.group]
 
     def prune(self, place: Place, floor: int) -> None:
-        """Forget what a group has committed past, and a queue of which nothing is left."""
+        """Forget offsets that the group has committed past, and a queue without any left."""
         queue = self.places.get(place)
         if queue is None:
             return
         late = queue.late = {one: until for one, until in queue.late.items() if until > floor}
         queue.origins = {one for one in queue.origins if one >= floor or one in late}
         queue.replay_until = 0 if floor >= queue.replay_until else queue.replay_until
-        for one in queue.keys.values():  # they stay known as long as they are parked
+        for one in queue.keys.values():  # known as long as they are parked
             queue.origins.update(message.origin for message in one.messages)
         if not queue.origins and not queue.keys:
             del self.places[place]
 
     def forget_group(self, group: str) -> None:
-        """Forget all of a group: its topic of parked messages is gone."""
+        """Forget a group whose %PARK% topic was deleted."""
         for place in [place for place in self.places if place.group == group]:
             del self.places[place]
             self.revision += 1
@@ -508,7 +527,7 @@ class ParkingTable:
     # Over a restart.
 
     def restore(self, place: Place, queue: ParkedQueue) -> None:
-        """Put in what a file holds."""
+        """Add a queue from the snapshot."""
         self.places[place] = queue
         for one in queue.keys.values():
             totals = self._totals.setdefault(place.group, Totals())

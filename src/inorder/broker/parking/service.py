@@ -1,16 +1,16 @@
-"""Parking: judge what owners and operators ask for, store it, and count it when it is safe.
+"""Parking: requests about parked keys are judged, stored as events, and applied when safe.
 
-Everything that happens to parked keys is a record of the %PARK% topic of its group: the message
-itself, or a note. The table changes when the record is safe by the flush mode, never before, so an
-answer, the table and the log agree whatever stops the broker. Of one queue one request at a time is
-judged and stored (`alone`): nobody is answered from a table that is about to change.
+Every change of a parked key is a record in the %PARK% topic of its group: a copy of the message, or
+a note. The table changes when the record is safe by the flush mode and never before, so replies,
+table and log agree whatever stops the broker.
 
-Events of parked keys on their way into the log, and whose turn it is with a queue.
+- `PendingWrite` holds events between the log write and the tick that makes them safe.
+- `QueueMutex` lets one request at a time judge and change a queue (`Parking.alone`), so that no
+  reply is based on a table that is about to change.
+- `reappend_expiring` stores parked messages again before retention deletes their log file. A
+  message stays parked as long as its operators need; the log around it need not stay.
 
-Parked messages and the age of the log: they are stored again before their file is to go.
-
-A message stays parked for as long as its operators take; the log around it need not stay. The copy
-is the same record at another place, and the table learns the place when the copy is safe.
+The rules are in `rules.py`, moves over a resize in `moves.py`. Why: decisions 21 and 22.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ log = get_logger(__name__)
 
 
 class PendingWrite:
-    """Events on their way into the log, until the tick says what became of them."""
+    """Events that are written to the log and not yet safe."""
 
     __slots__ = ("_parking", "base", "events", "settled")
 
@@ -85,25 +85,25 @@ class PendingWrite:
         return len(self.events)
 
     def write(self) -> None:
-        """Count the events: they are stored, safe by the flush mode."""
+        """Apply the events: their records are safe by the flush mode."""
         self._parking.settle(self)
         if not self.settled.done():
             self.settled.set_result(None)
 
     def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
-        """Take note that they are not stored, or that nobody knows."""
+        """Give up the events: they are not stored, or the outcome is unknown."""
         self._parking.forget(self)
         if not self.settled.done():
             self.settled.set_exception(broker_error(code, remark))
-            self.settled.exception()  # whoever waited may have gone
+            self.settled.exception()  # the waiting request may be gone
 
     def write_late(self) -> bool:
-        """What becomes of them has still to be known."""
+        """Keep waiting: the outcome matters even after the client has gone."""
         return False
 
 
 class QueueMutex:
-    """Of those who want the same queue, one after the other, in the order in which they came."""
+    """Lets one request at a time work on a queue, in the order of arrival."""
 
     __slots__ = ("_busy", "_place")
 
@@ -122,7 +122,7 @@ class QueueMutex:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._pass_on()  # it was our turn already
+                self._pass_on()  # this request already held the mutex
             raise
 
     async def __aexit__(self, *_: object) -> None:
@@ -141,7 +141,7 @@ class QueueMutex:
 REAPPENDED_AT_ONCE: Final = 256
 HOUR_MS: Final = 3_600_000
 OUR_PROPERTIES_BYTES: Final = 300
-"""About what parking adds to a record, for judging whether there is room."""
+"""Roughly how much parking adds to a record; used to judge the limits."""
 
 
 class Parking:
@@ -166,7 +166,7 @@ class Parking:
         return f"Parking({self.table!r})"
 
     def of_lease(self, group: str, topic: str, queue_id: int) -> tuple[int, bool]:
-        """Return the version of a queue's parked keys, and whether a redrive waits."""
+        """Return the version of a queue's parked keys, and whether its owner has to redrive."""
         if not self.table.places:
             return 0, False
         place = Place(group, topic, queue_id)
@@ -177,27 +177,27 @@ class Parking:
 
     @property
     def settled_position(self) -> int:
-        """Return a position before which every event is counted."""
+        """Return a log position before which every event is applied."""
         for pending in self._pending:
             return pending.base
         return self._broker.store.log.end_position
 
     @property
     def keep_from(self) -> int | None:
-        """Return the position from which the log is needed, None if none of it is."""
+        """Return the position from which the log is needed; None: nowhere."""
         needed = (self.table.oldest_position(), self.file.keep_from)
         return min((position for position in needed if position is not None), default=None)
 
     def alone(self, place: Place) -> QueueMutex:
-        """Let nobody else judge or change a queue meanwhile; what was under way has settled."""
+        """Return the mutex of a queue. Earlier events have settled when it is entered."""
         return QueueMutex(self._busy, place)
 
     def check_owner(
         self, place: Place, owner: Owner, epoch: int, connection: ServerConnection
     ) -> None:
-        """Raise LeaseLost unless a consumer owns a queue under an epoch; it is a sign of life.
+        """Raise LeaseLost unless a consumer owns a queue under an epoch, and renew its lease.
 
-        Epoch 0 stands for a queue that nobody has: of a job that needs no lease.
+        Epoch 0 stands for a Spark job, which needs no lease: nobody may own the queue.
         """
         broker = self._broker
         key = LeaseKey(place.group, TopicQueue(place.topic, broker.config.name, place.queue_id))
@@ -208,13 +208,13 @@ class Parking:
             raise broker.lease_service.lost(key)
         broker.leases.renew(key, broker.clock.monotonic_ms(), connection.id)
 
-    # -- the log ---------------------------------------------------------------------------------
+    # -- log -------------------------------------------------------------------------------------
 
     def store(self, items: Iterable[tuple[str, Event, Record]]) -> PendingWrite:
-        """Put events into the log; they count when the pending has settled.
+        """Write events to the log; they count when the returned write has settled.
 
         Raises:
-            BrokerError, StoreError: some are not stored; those before them are on their way.
+            BrokerError, StoreError: some events are not stored; earlier ones are being written.
         """
         broker = self._broker
         require_writable(broker)
@@ -225,7 +225,7 @@ class Parking:
                 is_message = isinstance(event, Parked)
                 target = broker.hot.target(topic.name, MESSAGES if is_message else NOTES)
                 position = broker.hot.packer.put_record(target, record)
-                # What a start will read, not what was meant: so both count the same.
+                # Decoded again, so that this process and a start apply the same event.
                 pending.events.append((group, read_event(record), position))
         finally:
             if pending.events:
@@ -236,17 +236,17 @@ class Parking:
         return pending
 
     def settle(self, pending: PendingWrite) -> None:
-        """Count what is stored."""
+        """Apply events that are stored."""
         del self._pending[pending]
         for group, event, position in pending.events:
             self.table.apply(group, event, position)
 
     def forget(self, pending: PendingWrite) -> None:
-        """Forget what is not stored."""
+        """Drop events that are not stored."""
         del self._pending[pending]
 
     async def note(self, group: str, *notes: Note) -> None:
-        """Store notes; return when they count. Raises BrokerError, StoreError."""
+        """Store notes and return when they count. Raises BrokerError, StoreError."""
         broker, now_ms = self._broker, self._broker.clock.now_ms()
         records = [note_record(one, store_host=broker.store_host, now_ms=now_ms) for one in notes]
         pending = self.store(
@@ -255,7 +255,7 @@ class Parking:
         await asyncio.shield(pending.settled)
 
     def floor(self, place: Place) -> int:
-        """Return how far a group has committed a queue; forget what lies below."""
+        """Return a group's committed offset of a queue, and forget what lies below."""
         floor = max(0, self._broker.offsets.query(*place))
         self.table.prune(place, floor)
         return floor
@@ -263,9 +263,10 @@ class Parking:
     # -- parking ---------------------------------------------------------------------------------
 
     async def park(self, place: Place, items: list[ParkItem]) -> tuple[list[Outcome], str]:
-        """Park messages of a queue; return what became of each, and what is full.
+        """Park messages of a queue; return the outcome of each, and which limit is reached.
 
-        Call it alone with the queue, and after the epoch was checked, without a wait in between.
+        The caller holds the queue's mutex and has just checked the epoch, without an await in
+        between.
         """
         broker, now_ms = self._broker, self._broker.clock.now_ms()
         floor = self.floor(place)
@@ -304,14 +305,14 @@ class Parking:
         if stored:
             await asyncio.shield(self.store(stored).settled)
         if "parked" in outcomes:
-            # Whatever the flush mode: its owner takes it for done now. A power cut that took the
-            # copy, and not the commit that rests on it, would lose the message.
+            # In every flush mode: the owner now treats the message as done. A power cut that lost
+            # the copy but kept the owner's commit would lose the message.
             await broker.housekeeping.log_synced()
         self._say_full(place.group, remark)
         return outcomes, remark
 
     def _origin(self, place: Place, offset: int) -> Record | None:
-        """Return the broker's own record of a message, None if it does not have it (any more)."""
+        """Return the broker's own record of a message; None if it has none (any more)."""
         store = self._broker.store
         queue = store.find_queue(place.topic, place.queue_id)
         entry = None if queue is None or offset >= queue.visible_offset else queue.entry(offset)
@@ -322,7 +323,7 @@ class Parking:
             return None
 
     def _say_full(self, group: str, remark: str) -> None:
-        """Tell the log once that a group is at a bound, and once that it is not any more."""
+        """Log once that a group has reached a limit, and once that it is below it again."""
         said = self._said_full.pop(group, "")
         if remark:
             self._said_full[group] = remark
@@ -341,13 +342,14 @@ class Parking:
         found.update(self._said_full)
         return {group: why for group, why in found.items() if why}
 
-    # -- redriving and letting go ----------------------------------------------------------------
+    # -- redrive, unpark, drop -------------------------------------------------------------------
 
     async def redriven(self, place: Place, note: Redriven, *, heir: bool) -> None:
-        """Note what became of messages in a redrive, if that is new.
+        """Store the outcome of a redrive, if the key is still parked.
 
-        The owner of another queue, an heir, is told of no reset by an epoch: what it handled before
-        one, and that comes again, counts as not done.
+        `heir`: the owner of the queue to which the key moved. A reset does not change that owner's
+        epoch, so messages that it handled before the reset, and that are replayed, do not count as
+        done.
         """
         if self.table.find(place, note.key) is not None:
             held = self.reach.held(place, self.floor(place)) if heir else None
@@ -357,7 +359,7 @@ class Parking:
             await self.note(place.group, note)
 
     async def unpark(self, place: Place, key: str, end: int, *, heir: bool) -> str:
-        """Let a key go live; return why not, empty if it is live."""
+        """Let a key go live; return why not, or empty."""
         one = self.table.find(place, key)
         if heir and one is not None and self.reach.came_back(place, one):
             await self.note(place.group, Moved(place.topic, place.queue_id, key, None))
@@ -371,10 +373,12 @@ class Parking:
     async def _let_live(self, place: Place, key: str) -> None:
         await self.note(place.group, Unparked(place.topic, place.queue_id, key))
         if place.topic in self._broker.resizing.topics:
-            await self._broker.resizing.publish(place.topic)  # its queue may be open for it alone
+            await self._broker.resizing.publish(
+                place.topic
+            )  # its queue may be open only for this key
 
     async def drop(self, place: Place, key: str, *, reason: str, by: str, first: bool) -> int:
-        """Throw the messages of a key away, or the first one; return how many that were."""
+        """Drop all messages of a key, or only the first; return how many were dropped."""
         one = self.table.find(place, key)
         if one is None or (first and not one.messages):
             return 0
@@ -392,22 +396,23 @@ class Parking:
         return len(gone)
 
     def _is_owned(self, place: Place) -> bool:
-        """Tell whether somebody may be handling messages of a queue."""
+        """Tell whether a consumer may be handling messages of a queue."""
         queue = TopicQueue(place.topic, self._broker.config.name, place.queue_id)
         return self._broker.leases.get(place.group, queue) is not None
 
     def topic_gone(self, topic: str) -> None:
-        """Forget what was parked in a topic that is deleted."""
+        """Forget a group whose %PARK% topic is deleted."""
         if topic.startswith(PARK_PREFIX):
             self.table.forget_group(topic[len(PARK_PREFIX) :])
 
     def was_reset(self, group: str, topic: str, queues: Iterable[int]) -> list[Task[None]]:
-        """Let what was parked once, and is not any more, be handled again: offsets were set.
+        """Let messages be handled again that were parked once and are not any more: offsets were
+        reset.
 
-        Returns what is under way: when it has ended that counts.
+        Returns the tasks that record this; it counts when they have ended.
         """
         if park_topic(group) not in self._broker.topics:
-            return []  # nothing ever was
+            return []  # the group never parked anything
         tasks = []
         for queue_id in queues:
             queue = self.table.places.get(Place(group, topic, queue_id))
@@ -424,32 +429,36 @@ class Parking:
     def _forgot(self, task: Task[None]) -> None:
         self._forgetting.discard(task)
         if not task.cancelled():
-            task.exception()  # it was logged; who waits for it hears it, too
+            task.exception()  # logged by `reset`, and raised to its caller
 
     def went_back(self, group: str, topic: str, queue_id: int) -> None:
-        """Do the same if an offset was committed that is lower; not for a job's, which knows."""
+        """Do the same after a commit of a lower offset. A Spark job is exempt: it knows what it
+        parked.
+        """
         queue = self.table.places.get(Place(group, topic, queue_id))
         if queue is not None and not queue.late:
             self.was_reset(group, topic, [queue_id])
 
     async def reset(self, group: str, topic: str, queue_id: int) -> None:
-        """Do that for one queue; return when it counts."""
+        """Record the reset of one queue; return when it counts."""
         place = Place(group, topic, queue_id)
         async with self.alone(place):
-            # Also if nothing is known of it: a start reads the log, and would find what was parked.
+            # Even if the queue is not in the table: a start replays the log and would find it.
             try:
                 await self.note(group, Forgotten(topic, queue_id))
             except (BrokerError, StoreError) as error:
-                log.error("what was parked is not forgotten: reset again %s: %s", place, error)
+                log.error(
+                    "the reset of parked keys is not stored: reset again %s: %s", place, error
+                )
                 raise
 
     def records(
         self, place: Place, key: str, after: int, count: int, bytes_max: int, *, in_order: bool
     ) -> list[bytes]:
-        """Return the records of a key's messages in order, at least one if there is any.
+        """Return the records of a key's messages in order; at least one if there is any.
 
-        Of a group that was set back, those of versions that it has reached again; `in_order`: none
-        that has to wait for an older list, or for what comes again.
+        After a rewind only messages of versions that the group has reached again are returned.
+        `in_order` also excludes messages that must wait for an older list or for replayed messages.
         """
         one, held = self.table.find(place, key), self.reach.end(place)
         found: list[bytes] = []

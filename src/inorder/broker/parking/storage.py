@@ -1,15 +1,20 @@
-"""Remembering parked keys over a restart: a file, and the records of %PARK% topics behind it.
+"""The snapshot of parked keys, and the replay of %PARK% topics behind it.
 
-As with numbering producers (`broker/producers/storage.py`) the file must not know more than the
-log: it is written when the log is durable up to where the table was taken, and a start drops one
-that depends on more log than there is. What came after the file is read from the queues of the
-%PARK% topics.
+The log is the source of truth; the snapshot only shortens the start. The snapshot must never be
+ahead of the log, as with idempotent producers (`broker/producers/storage.py`). So it is written
+after the log is durable up to the position of the table, and a start drops a snapshot that depends
+on more log than there is. A start then replays the queues of the %PARK% topics from the snapshot
+on.
 
-The file of parked keys: the table as it was at a position of the log.
+The head of the file (`Saved`):
 
-`replay_from`: every event before it is counted. `depends_on`: the log was durable up to there
-before the file was written, and nothing from behind is counted. `log_crc` is that of the bytes
-before `depends_on`, by which another log, or one that lost its end, is told from this one.
+- `replay_from`: every event before this position is in the file.
+- `depends_on`: the log was durable up to this position when the file was written, and no event
+  behind it is in the file.
+- `log_crc`: the checksum of the log bytes before `depends_on`. It tells this log from another one
+  and from one that lost its end.
+
+Why: decisions 7 and 21.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ FORMAT: Final = 1
 
 
 class SavedKey(msgspec.Struct, frozen=True):
-    """A parked key; `messages` are (offset, position, size)."""
+    """A parked key in the file; `messages` are (offset, position, size)."""
 
     key: str
     since_ms: int
@@ -63,7 +68,7 @@ class SavedKey(msgspec.Struct, frozen=True):
 
 
 class SavedQueue(msgspec.Struct, frozen=True):
-    """What is parked of a queue; `origins` are those that are in no list any more."""
+    """The parked keys of a queue in the file; `origins` are the offsets that are in no list."""
 
     group: str
     topic: str
@@ -72,12 +77,12 @@ class SavedQueue(msgspec.Struct, frozen=True):
     keys: list[SavedKey]
     origins: list[int]
     late: list[tuple[int, int]] = []
-    """Origins of a job, and the group's offset up to which they are known."""
+    """Origins of a Spark job, with the group offset up to which each stays known."""
     replay_until: int = 0
 
 
 class Saved(msgspec.Struct, frozen=True):
-    """A whole file."""
+    """The content of the file."""
 
     format: int
     replay_from: int
@@ -105,9 +110,10 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 def encode(queues: Iterable[bytes], *, replay_from: int, depends_on: int, log_crc: int) -> bytes:
-    """Return the file of queues that were encoded, perhaps one after the other between other work.
+    """Return the file content for encoded queues.
 
-    What came meanwhile may be in some of them: their version says so, and it is not applied again.
+    The queues may be encoded one after the other between other work, so some may contain later
+    events. Their version tells, and those events are not applied again.
     """
     head = msgspec.json.encode(Saved(FORMAT, replay_from, depends_on, log_crc, []))
     assert head.endswith(b"[]}"), "the queues come last"
@@ -115,7 +121,7 @@ def encode(queues: Iterable[bytes], *, replay_from: int, depends_on: int, log_cr
 
 
 def encode_queue(place: Place, queue: ParkedQueue) -> bytes:
-    """Return what the file holds of one queue."""
+    """Return the encoded form of one queue."""
     return msgspec.json.encode(_saved(place, queue))
 
 
@@ -135,13 +141,13 @@ def _saved(place: Place, queue: ParkedQueue) -> SavedQueue:
 
 
 def decode(content: bytes) -> Saved:
-    """Read a file. Raises RemoteProtocolError if it is none."""
+    """Decode the file content. Raises RemoteProtocolError if it is malformed."""
     try:
         saved = msgspec.json.decode(content, type=Saved)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise RemoteProtocolError(f"not a file of parked keys: {error}") from None
     if saved.format != FORMAT or not 0 <= saved.replay_from <= saved.depends_on:
-        raise RemoteProtocolError("the file of parked keys makes no sense")
+        raise RemoteProtocolError("the file of parked keys is inconsistent")
     return saved
 
 
@@ -164,23 +170,23 @@ class ParkingSnapshot:
 
     @property
     def path(self) -> Path:
-        """Return where the file lies."""
+        """Return the path of the file."""
         return self._file.path
 
     @property
     def changed(self) -> bool:
-        """Tell whether the file lacks something."""
+        """Tell whether the table has changed since the last save."""
         return self._table.revision != self._saved_revision
 
     @property
     def keep_from(self) -> int | None:
-        """Return the position from which the log is needed for what the file lacks."""
+        """Return the log position from which a replay would need the log; None: nowhere."""
         return self._covered if self.changed else None
 
     # -- start -----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Restore the table: the file, then the log behind it."""
+        """Restore the table from the file and from the log behind it."""
         commit_log, table = self._broker.store.log, self._table
         saved = self._find()
         start = commit_log.min_position
@@ -191,7 +197,7 @@ class ParkingSnapshot:
         count = self._replay(start)
         for group in {place.group for place in table.places}:
             if park_topic(group) not in self._broker.topics:
-                table.forget_group(group)  # it was deleted after the file was written
+                table.forget_group(group)  # its topic was deleted after the save
         if table.places:
             log.info("parked: %s replayed=%d from=%d", table, count, start)
 
@@ -215,22 +221,22 @@ class ParkingSnapshot:
             view = store.log.view_at(position, size)
             try:
                 if view is None:
-                    raise RemoteProtocolError("the log does not have it")
+                    raise RemoteProtocolError("the log does not hold it")
                 event = read_event(decode_record(view))
             except (CorruptRecord, RemoteProtocolError) as error:
-                log.error("not counted topic=%s position=%d: %s", topic, position, error)
+                log.error("event skipped topic=%s position=%d: %s", topic, position, error)
                 continue
             group = topic[len(PARK_PREFIX) :]
             if position < self._table.version(group, event.topic, event.queue):
-                continue  # the file has it
+                continue  # already in the snapshot
             self._table.apply(group, event, position)
             count += 1
         return count
 
     # -- save ------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Save if it is time to."""
+    def save_if_due(self) -> None:
+        """Start a save if the interval has passed and something changed."""
         now_ms = self._broker.clock.monotonic_ms()
         if not self.changed or now_ms < self._due_ms:
             return
@@ -244,7 +250,7 @@ class ParkingSnapshot:
         queues = []
         for place, queue in list(self._table.places.items()):
             queues.append(encode_queue(place, queue))
-            await asyncio.sleep(0)  # a long table is written between other work
+            await asyncio.sleep(0)  # other work runs between two queues
         content = self._content(queues, covered)
         try:
             await broker.housekeeping.flush_now()
@@ -264,12 +270,12 @@ class ParkingSnapshot:
         )
 
     def cancel(self) -> None:
-        """Give up a save that is under way."""
+        """Cancel a running save."""
         if self._task is not None:
             self._task.cancel()
 
     def save_at_stop(self) -> None:
-        """Save what a start would have to read from the log otherwise.
+        """Save so that the next start need not replay the log.
 
         Raises:
             StoreError: the log could not be made durable; the old file is kept.
@@ -283,7 +289,7 @@ class ParkingSnapshot:
 
 
 def _entries(queue: QueueIndex, start: int) -> Iterator[tuple[int, int, str]]:
-    """Give (position, size, topic) of a queue's messages from a position of the log on."""
+    """Yield (position, size, topic) of a queue's messages from a log position on."""
     for offset in range(queue.find_first(start, queue.min_offset), queue.settled_offset):
         found = queue.entry(offset)
         if found is not None:

@@ -112,7 +112,7 @@ class Versions(msgspec.Struct, frozen=True):
     withdrawn: tuple[str, ...] = ()
     """The ids of withdrawn plans, oldest first."""
     term: int = 0
-    """The highest rewind number of forgotten groups: a new group of such a name counts on from it."""
+    """The highest rewind number of forgotten groups: a new group of the name counts on from it."""
     made: int = 0
     """The permission that a topic gets with its first map, if a plan created it; else 0."""
 
@@ -707,8 +707,7 @@ def eligibility(now: Versions, group: str, queue: tuple[str, int], one: ParkedKe
     next_version, text = next_map(now, group)
     to = decode_map(text).queue(one.sharding_key)
     elsewhere = one.moved_to is not None and (
-        one.moved_to != to
-        or one.moved_by not in (0, next_version)  # 0: written before versions were recorded
+        one.moved_to != to or one.moved_by not in (0, next_version)  # 0: an old record
     )
     return Eligibility(True, begun and to != queue and (later or elsewhere))
 
