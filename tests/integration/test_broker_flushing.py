@@ -91,7 +91,7 @@ def test_sync_flush_commits_in_groups() -> None:
             sends = [asyncio.ensure_future(rig.send(b"m%d" % n)) for n in range(3)]
             await until(lambda: bool(calls))
             sends += [asyncio.ensure_future(rig.send(b"late%d" % n)) for n in range(20)]
-            await until(lambda: not (rig.broker.hot.packer.messages < 24))
+            await until(lambda: not (rig.broker.sends.packer.messages < 24))
             gate.set()
             assert {(await send).code for send in sends} == {0}
             assert len(calls) <= 2

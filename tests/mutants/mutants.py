@@ -785,8 +785,8 @@ MUTANTS = [
     Mutant(
         "heir-done-before-a-reset", "P8, A11", "what another owner handled before a reset is done",
         "inorder.broker.parking.service",
-        "            held = self.reach.held(place, self.floor(place)) if heir else None\n",
-        "            held = None\n",
+        "held = self.redrive_scope.held(place, self.floor(place)) if successor else None\n",
+        "held = None\n",
         f"{_STORIES}::"
         "test_after_a_reset_a_key_comes_in_order_whatever_was_parked_and_wherever_it_lies",
     ),

@@ -186,7 +186,7 @@ class Broker:
         self.unique_ids = UniqueIds(shown, os.getpid(), self.random.getrandbits(32))
         self.offload = Offload(loop)
         self.saving = Saving(self.clock, self.server.turns, self.offload)
-        self.hot = FastSends(self)
+        self.sends = FastSends(self)
         self.pulls = Pulls(self)
         self.ticks = Ticks(self, loop)
         self.router = Router(self)
@@ -463,7 +463,7 @@ class Broker:
         require_writable(self)
         answers = Answers(connection, self.clock.now_ms())
         record.stored_at_ms = answers.now_ms
-        self.delayed.put(self.hot.target(record.topic, queue_id), record, level)
+        self.delayed.put(self.sends.target(record.topic, queue_id), record, level)
         if oneway:
             answers.add_oneway()
         else:
@@ -496,8 +496,8 @@ class Broker:
 
     def save_topics(self) -> None:
         """Persist the topics after a change, and let the hot path look them up again."""
-        self.hot.forget_targets()
-        self.pulls.forget_gates()
+        self.sends.forget_targets()
+        self.pulls.forget_checks()
         self._topic_notes.add(
             self.topics.take_changes(),
             covered=self.saving.covers(self._topics_file),
@@ -507,7 +507,7 @@ class Broker:
 
     def save_groups(self) -> None:
         """Persist the groups after a change."""
-        self.pulls.forget_gates()
+        self.pulls.forget_checks()
         self.saving.save(self._groups_file, self.groups)
 
     def save_again(self) -> None:
@@ -543,12 +543,12 @@ class Broker:
         """Go on with other settings, of which only those that may change at run time differ."""
         self.config = config
         self.pulls.configure(config)
-        self.pulls.forget_gates()
+        self.pulls.forget_checks()
 
     def count(self) -> None:
         """Bring the statistics up to date with what the hot paths counted."""
         stats = self.stats
-        packer = self.hot.packer
+        packer = self.sends.packer
         stats.put_messages, stats.put_bytes = packer.messages, packer.bytes
         stats.get_messages, stats.get_bytes = self.pulls.messages, self.pulls.bytes
         stats.pulls_found, stats.pulls_missed = self.pulls.found, self.pulls.missed

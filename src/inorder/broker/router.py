@@ -230,7 +230,7 @@ class Router:
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
         """Serve all frames of one read, in order; their appends become one tick."""
         broker = self._broker
-        hot, pulls = broker.hot, broker.pulls
+        sends, pulls = broker.sends, broker.pulls
         answers = Answers(connection, broker.clock.now_ms())
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
         monotonic_ms = broker.clock.monotonic_ms
@@ -244,7 +244,7 @@ class Router:
                 if serializer == 0:
                     start = header[:12]
                     if start in (_SEND_V2, _SEND_BATCH):
-                        if writable and hot.send_v2(connection, header, body, answers):
+                        if writable and sends.send_v2(connection, header, body, answers):
                             continue
                     elif start[:11] == _PULL:
                         if pulls.pull_raw(connection, header):
@@ -254,7 +254,7 @@ class Router:
                     elif (
                         start[:11] == _SEND
                         and writable
-                        and hot.send_long(connection, header, body, answers)
+                        and sends.send_long(connection, header, body, answers)
                     ):
                         continue
                 self._general(connection, frame, answers)
@@ -271,7 +271,7 @@ class Router:
             return
         try:
             if command.code in SEND_CODES:
-                self._broker.hot.send_command(connection, command, answers)
+                self._broker.sends.send_command(connection, command, answers)
             elif command.code in PULL_REQUESTS:
                 self._broker.pulls.pull_command(connection, command)
             else:

@@ -130,9 +130,9 @@ class FakeResizing:
         return max(version_of(text), self.deleted.get(topic, 0))
 
     async def tell(self, topic: str, group: str) -> None:
-        assert self.rests(topic, group)
+        assert self.is_paused(topic, group)
 
-    def rests(self, topic: str, group: str) -> bool:
+    def is_paused(self, topic: str, group: str) -> bool:
         return any(one[:2] == (topic, group) for one in self.rested)
 
     async def group_deleted(self, group: str) -> None:
@@ -144,7 +144,7 @@ class FakeResizing:
     def read_queues(self, config: TopicConfig) -> int:
         return config.read_queues
 
-    async def rest(self, topic: str, group: str, version: int) -> None:
+    async def pause(self, topic: str, group: str, version: int) -> None:
         self.rested.append((topic, group, version))
 
     async def delete(self, topic: str, version: int) -> None:

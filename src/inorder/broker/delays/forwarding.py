@@ -96,7 +96,7 @@ class Forwarding:
         outbox = OUTBOX + broker
         self._broker.ensure_topic(outbox, queues=1)
         self._wake(broker)
-        return self._broker.hot.target(outbox, 0)
+        return self._broker.sends.target(outbox, 0)
 
     def _wake(self, broker: str) -> None:
         if broker not in self._tasks and not self._stopped:

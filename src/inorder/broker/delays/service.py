@@ -136,7 +136,7 @@ class Delayed:
 
     def put(self, target: Target, record: Record, level: int) -> None:
         """Store a message of the broker's own making, for `target` when its time has come."""
-        packer = self._broker.hot.packer
+        packer = self._broker.sends.packer
         if level <= 0:
             packer.put_record(target, record)
             return
@@ -152,7 +152,7 @@ class Delayed:
         if level not in self._heads and level not in self._reading:
             self._heads[level] = due_ms
             self._arm()
-        return self._broker.hot.target(SCHEDULE_TOPIC, level - 1), due_ms
+        return self._broker.sends.target(SCHEDULE_TOPIC, level - 1), due_ms
 
     # -- out -------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class Delayed:
         # hot: 11 µs a message
         delays = self._delays
         start = done = delays.next_offset(level)
-        packer = self._broker.hot.packer
+        packer = self._broker.sends.packer
         try:
             for one, raw in zip(due, records, strict=True):
                 found = self._rebuild(level, one, raw, now_ms)
@@ -360,7 +360,7 @@ class Delayed:
                 self._broker.ensure_topic(topic, queues=queue_id + 1)
             except BrokerError as error:
                 log.error("topic=%s is not made again: %s", topic, error)
-        return self._broker.hot.target(topic, queue_id)
+        return self._broker.sends.target(topic, queue_id)
 
     # -- what became of it -----------------------------------------------------------------------
 

@@ -162,8 +162,8 @@ async def answer_rested(
     broker: Broker, topic: str, group: str, version: int, then: Callable[[], Command]
 ) -> Command:
     """Set offsets that lead into a version which is past, once the group gets nothing."""
-    await broker.resizing.rewinding.rest(topic, group, version)
-    if not broker.resizing.rewinding.rests(topic, group):
+    await broker.resizing.rewinding.pause(topic, group, version)
+    if not broker.resizing.rewinding.is_paused(topic, group):
         raise TopicNotFound(f"topic[{topic}], or group {group}, was deleted meanwhile")
     answer = then()
     if broker.config.store.sync_flush:

@@ -51,7 +51,7 @@ async def park(call: Call[requests.Park]) -> Command:
     body = ParkBody.decode(call.command.body)
     place, parking = _place(request), broker.parking
     _check_group(broker, request.group)
-    async with parking.alone(place):
+    async with parking.exclusive(place):
         _check_owner(broker, call.connection, place, request)
         before = parking.table.version(*place)
         outcomes, remark = await parking.park(place, body.items)
@@ -62,14 +62,14 @@ async def park(call: Call[requests.Park]) -> Command:
 async def keys(call: Call[requests.ParkedKeys]) -> Command:
     """Say what the owner of a queue has to know of its parked keys."""
     place, parking = _place(call.request), call.broker.parking
-    async with parking.alone(place):
+    async with parking.exclusive(place):
         floor = parking.floor(place)
         queue = parking.table.places.get(place)
         owned = [
             OwnedKey(
-                one.key, one.end, parking.reach.redrive_of(place, one), one.rate,
-                parking.reach.older(place, one), one.moved_to is not None, one.moved_by,
-                parking.reach.is_home(place, one),
+                one.key, one.end, parking.redrive_scope.redrive_of(place, one), one.rate,
+                parking.redrive_scope.older(place, one), one.moved_to is not None, one.moved_by,
+                parking.redrive_scope.is_home(place, one),
             )
             for one in (queue.keys.values() if queue is not None else ())
         ]  # fmt: skip
@@ -111,7 +111,7 @@ def _cursor(text: str) -> tuple[str, str, int, str]:
 
 
 def _entry(broker: Broker, place: Place, one: ParkedKey) -> ParkedEntry:
-    moved_to = None if broker.parking.reach.is_home(place, one) else one.moved_to
+    moved_to = None if broker.parking.redrive_scope.is_home(place, one) else one.moved_to
     return ParkedEntry(
         *place, one.key, len(one.messages), one.size_bytes, one.since_ms,
         one.messages[0].origin if one.messages else -1, one.tries, one.first_error, one.last_error,
@@ -137,11 +137,13 @@ async def redrive(call: Call[requests.Redrive]) -> Command:
     broker, request = call.broker, call.request
     count = 0
     for place, named in _by_queue(request.group, KeyList.decode(call.command.body).keys):
-        async with broker.parking.alone(place):
+        async with broker.parking.exclusive(place):
             notes: list[Redriving | Cancelled] = []
             for name in named:
                 one = broker.parking.table.find(place, name.key)
-                if one is None or not (request.cancel or broker.parking.reach.is_home(place, one)):
+                if one is None or not (
+                    request.cancel or broker.parking.redrive_scope.is_home(place, one)
+                ):
                     continue
                 if request.cancel:
                     notes.append(Cancelled(place.topic, place.queue_id, name.key))
@@ -158,7 +160,7 @@ async def redriven(call: Call[requests.Redriven]) -> Command:
     request = call.request
     body = RedrivenBody.decode(call.command.body)
     place, parking = _place(request), call.broker.parking
-    async with parking.alone(place):
+    async with parking.exclusive(place):
         if not request.heir:
             _check_owner(call.broker, call.connection, place, request)
         before = parking.table.version(*place)
@@ -167,7 +169,7 @@ async def redriven(call: Call[requests.Redriven]) -> Command:
             Redriven(
                 place.topic, place.queue_id, _key(request.key), body.done, body.error, body.older
             ),
-            heir=request.heir and bool(request.instance),  # a job has none, and no epochs
+            successor=request.heir and bool(request.instance),  # a job has none, and no epochs
         )
         reply = requests.RedrivenReply(before, parking.table.version(*place))
     return call.reply(fields=encode_fields(reply))
@@ -177,11 +179,11 @@ async def unpark(call: Call[requests.Unpark]) -> Command:
     """Let a key go live if its list did not grow."""
     request = call.request
     place, parking = _place(request), call.broker.parking
-    async with parking.alone(place):
+    async with parking.exclusive(place):
         if not request.heir:
             _check_owner(call.broker, call.connection, place, request)
         before = parking.table.version(*place)
-        why = await parking.unpark(place, _key(request.key), request.end, heir=request.heir)
+        why = await parking.unpark(place, _key(request.key), request.end, successor=request.heir)
         reply = requests.UnparkReply(not why, before, parking.table.version(*place), why)
     return call.reply(fields=encode_fields(reply))
 
@@ -193,7 +195,7 @@ async def drop(call: Call[requests.ParkedDrop]) -> Command:
         raise InvalidParameter(f"a drop needs a reason of 1 to {REASON_CHARS_MAX} characters")
     count = 0
     for place, named in _by_queue(request.group, KeyList.decode(call.command.body).keys):
-        async with call.broker.parking.alone(place):
+        async with call.broker.parking.exclusive(place):
             for name in named:
                 count += await call.broker.parking.drop(
                     place,

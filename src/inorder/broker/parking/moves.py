@@ -75,7 +75,7 @@ class ParkMoves:
             if not one.sharding_key:
                 continue  # no map placed it
             to = QueuePlace(*key_map.queue(one.sharding_key))
-            scope = self._parking.reach.of(place, one)
+            scope = self._parking.redrive_scope.of(place, one)
             if to == (here, place.queue_id) or not scope.eligible:
                 continue
             if scope.blocked:
@@ -87,7 +87,7 @@ class ParkMoves:
                 left[to] = self._parking.table.left(there, key_map.version)
             elif to not in left:
                 left[to] = await left_at(to)
-            async with self._parking.alone(place):
+            async with self._parking.exclusive(place):
                 may = self._parking.table.may_leave(place, one.key, left[to])
                 if may is False:
                     result.busy += 1
@@ -123,7 +123,7 @@ class ParkMoves:
         busy, crowded = 0, False
         for move in moves:
             place = Place(group, topic, move.queue_id)
-            async with self._parking.alone(place):
+            async with self._parking.exclusive(place):
                 may = self._parking.table.may_come(place, move.key, move.other, move.version)
                 if may and self._parking.table.is_crowded(group):
                     busy += 1
@@ -206,7 +206,7 @@ class RedriveScope:
         return (
             one.moved_to is not None and held is not None and bool(one.messages)
             and one.messages[0].origin >= held and not self.older(place, one)
-            and not self._broker.resizing.rewinding.rests(place.topic, place.group)
+            and not self._broker.resizing.rewinding.is_paused(place.topic, place.group)
         )  # fmt: skip
 
     def queues_left(self, topic: str, groups: Collection[str]) -> int:

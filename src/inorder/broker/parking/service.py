@@ -5,7 +5,7 @@ a note. The table changes when the record is safe by the flush mode and never be
 table and log agree whatever stops the broker.
 
 - `PendingWrite` holds events between the log write and the tick that makes them safe.
-- `QueueMutex` lets one request at a time judge and change a queue (`Parking.alone`), so that no
+- `QueueMutex` lets one request at a time judge and change a queue (`Parking.exclusive`), so that no
   reply is based on a table that is about to change.
 - `reappend_expiring` stores parked messages again before retention deletes their log file. A
   message stays parked as long as its operators need; the log around it need not stay.
@@ -157,7 +157,7 @@ class Parking:
         self._pending: dict[PendingWrite, None] = {}
         self._busy: dict[Place, deque[asyncio.Future[None]]] = {}
         self._said_full: dict[str, str] = {}
-        self.reach = RedriveScope(broker, self.table)
+        self.redrive_scope = RedriveScope(broker, self.table)
         self.moves = ParkMoves(self, config.name)
         self._reappending: asyncio.Task[None] | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
@@ -171,7 +171,8 @@ class Parking:
             return 0, False
         place = Place(group, topic, queue_id)
         wanted = self.table.wants_redrive(place) and any(
-            self.reach.redrive_of(place, one) for one in self.table.places[place].keys.values()
+            self.redrive_scope.redrive_of(place, one)
+            for one in self.table.places[place].keys.values()
         )
         return self.table.version(*place), wanted
 
@@ -188,7 +189,7 @@ class Parking:
         needed = (self.table.oldest_position(), self.file.keep_from)
         return min((position for position in needed if position is not None), default=None)
 
-    def alone(self, place: Place) -> QueueMutex:
+    def exclusive(self, place: Place) -> QueueMutex:
         """Return the mutex of a queue. Earlier events have settled when it is entered."""
         return QueueMutex(self._busy, place)
 
@@ -223,8 +224,8 @@ class Parking:
             for group, event, record in items:
                 topic = broker.ensure_topic(park_topic(group), queues=QUEUES)
                 is_message = isinstance(event, Parked)
-                target = broker.hot.target(topic.name, MESSAGES if is_message else NOTES)
-                position = broker.hot.packer.put_record(target, record)
+                target = broker.sends.target(topic.name, MESSAGES if is_message else NOTES)
+                position = broker.sends.packer.put_record(target, record)
                 # Decoded again, so that this process and a start apply the same event.
                 pending.events.append((group, read_event(record), position))
         finally:
@@ -344,27 +345,27 @@ class Parking:
 
     # -- redrive, unpark, drop -------------------------------------------------------------------
 
-    async def redriven(self, place: Place, note: Redriven, *, heir: bool) -> None:
+    async def redriven(self, place: Place, note: Redriven, *, successor: bool) -> None:
         """Store the outcome of a redrive, if the key is still parked.
 
-        `heir`: the owner of the queue to which the key moved. A reset does not change that owner's
-        epoch, so messages that it handled before the reset, and that are replayed, do not count as
-        done.
+        `successor`: the owner of the queue to which the key moved. A reset does not change that
+        owner's epoch, so messages that it handled before the reset, and that are replayed, do not
+        count as done.
         """
         if self.table.find(place, note.key) is not None:
-            held = self.reach.held(place, self.floor(place)) if heir else None
+            held = self.redrive_scope.held(place, self.floor(place)) if successor else None
             if held is not None:
                 done = [offset for offset in note.done if offset < held]
                 note = msgspec.structs.replace(note, done=done)
             await self.note(place.group, note)
 
-    async def unpark(self, place: Place, key: str, end: int, *, heir: bool) -> str:
+    async def unpark(self, place: Place, key: str, end: int, *, successor: bool) -> str:
         """Let a key go live; return why not, or empty."""
         one = self.table.find(place, key)
-        if heir and one is not None and self.reach.came_back(place, one):
+        if successor and one is not None and self.redrive_scope.came_back(place, one):
             await self.note(place.group, Moved(place.topic, place.queue_id, key, None))
             return ""
-        why = self.table.may_unpark(place, key, end, successor=heir)
+        why = self.table.may_unpark(place, key, end, successor=successor)
         if not why and one is not None:
             await self._let_live(place, key)
             log.info("key is live again group=%s topic=%s queue=%d key=%s", *place, key)
@@ -442,7 +443,7 @@ class Parking:
     async def reset(self, group: str, topic: str, queue_id: int) -> None:
         """Record the reset of one queue; return when it counts."""
         place = Place(group, topic, queue_id)
-        async with self.alone(place):
+        async with self.exclusive(place):
             # Even if the queue is not in the table: a start replays the log and would find it.
             try:
                 await self.note(group, Forgotten(topic, queue_id))
@@ -460,12 +461,12 @@ class Parking:
         After a rewind only messages of versions that the group has reached again are returned.
         `in_order` also excludes messages that must wait for an older list or for replayed messages.
         """
-        one, held = self.table.find(place, key), self.reach.end(place)
+        one, held = self.table.find(place, key), self.redrive_scope.end(place)
         found: list[bytes] = []
         if one is not None and in_order:
-            if self.reach.older(place, one):
+            if self.redrive_scope.older(place, one):
                 return found
-            waits = self.reach.held(place, self.floor(place))
+            waits = self.redrive_scope.held(place, self.floor(place))
             if waits is not None:
                 held = waits if held is None else min(waits, held)
         size = 0
@@ -520,7 +521,7 @@ class Parking:
             if count >= REAPPENDED_AT_ONCE:
                 break
             # Without the mutex a redrive could finish a message that the copy would bring back.
-            async with self.alone(place):
+            async with self.exclusive(place):
                 items = self._parked_before(place, before, REAPPENDED_AT_ONCE - count)
                 if items:
                     await asyncio.shield(self.store(items).settled)

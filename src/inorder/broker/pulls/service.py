@@ -142,7 +142,7 @@ class Pulls:
         self._store = broker.store
         self._decode = msgspec.json.Decoder(_PullHeader, strict=False).decode
         self._gates = PullChecks(broker)
-        self.forget_gates = self._gates.forget
+        self.forget_checks = self._gates.forget
         self.configure(broker.config)
         self._found = (
             b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","groupSysFlag":"%d",'

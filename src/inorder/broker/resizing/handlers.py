@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inorder.broker.resizing.rules import TERM_MAX, Plan, counts_of
+from inorder.broker.resizing.rules import REWIND_NUMBER_MAX, Plan, counts_of
 from inorder.broker.topics.handlers import check_topic
 from inorder.errors import InvalidParameter, TopicNotFound
 from inorder.logs import get_logger
@@ -116,7 +116,11 @@ async def release(call: Call[ResizeRelease]) -> Command:
     request = call.request
     _check_name(request.group)
     await call.broker.resizing.release(
-        request.topic, request.group, request.version, force=request.force, term=request.term
+        request.topic,
+        request.group,
+        request.version,
+        force=request.force,
+        rewind_number=request.term,
     )
     return call.reply()
 
@@ -126,15 +130,15 @@ async def rewind(call: Call[ResizeRewind]) -> Command:
     request = call.request
     _check_name(request.group)
     unmapped = any(not one.version for one in call.broker.resizing.view(request.topic).past)
-    if not 0 < request.term <= TERM_MAX or request.version < (0 if unmapped else 1):
+    if not 0 < request.term <= REWIND_NUMBER_MAX or request.version < (0 if unmapped else 1):
         raise InvalidParameter(
             f"a group is not set back to version {request.version} for the {request.term}th time"
         )
     rewinding = call.broker.resizing.rewinding
     if request.over:
-        await rewinding.go_on(request.topic, request.group, request.term)
+        await rewinding.resume(request.topic, request.group, request.term)
     else:
-        await rewinding.rest(request.topic, request.group, request.version, request.term)
+        await rewinding.pause(request.topic, request.group, request.version, request.term)
     return call.reply()
 
 

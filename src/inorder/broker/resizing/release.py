@@ -262,7 +262,7 @@ class Releasing:
         for name in others:
             command = Command.request(request.CODE, encode_fields(request))
             await self._peers.ask(topic, name, command)
-        await self._resizing.release(topic, group, version, force=False, term=number)
+        await self._resizing.release(topic, group, version, force=False, rewind_number=number)
 
     async def _progress(self, topic: str, group: str, name: str) -> GroupProgress | None:
         """Ask another broker how far a group has come."""
@@ -314,9 +314,9 @@ class Releasing:
                 topic, name, Command.request(request.CODE, encode_fields(request))
             )
         if mine in names and todo.over:
-            await rewinding.go_on(topic, group, todo.rewind_number)
+            await rewinding.resume(topic, group, todo.rewind_number)
         elif mine in names:
-            await rewinding.rest(topic, group, todo.version, todo.rewind_number)
+            await rewinding.pause(topic, group, todo.version, todo.rewind_number)
 
 
 class Rewinding:
@@ -337,7 +337,7 @@ class Rewinding:
             return None
         return rules.version_touched(now, targets, *self._resizing.progress_of(topic, group))
 
-    async def rest(
+    async def pause(
         self, topic: str, group: str, version: int, rewind_number: int | None = None
     ) -> None:
         """Pause a group, which is rewound into a version. Without a number this broker begins a new
@@ -360,12 +360,12 @@ class Rewinding:
         """Tell the other brokers of a pause, as far as they can be reached."""
         await self._resizing.releasing.tell(topic, group)
 
-    def rests(self, topic: str, group: str) -> bool:
+    def is_paused(self, topic: str, group: str) -> bool:
         """Tell whether a group is paused."""
         now = self._resizing.topics.get(topic)
         return now is not None and rules.is_paused(now, group)
 
-    async def go_on(self, topic: str, group: str, rewind_number: int) -> None:
+    async def resume(self, topic: str, group: str, rewind_number: int) -> None:
         """Resume a group that is paused at all brokers and handled nowhere."""
         new = await self._resizing.change(
             topic, lambda now: rules.resume(now, group, rewind_number)

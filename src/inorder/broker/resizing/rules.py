@@ -560,7 +560,7 @@ class Resizes:
         self.topics, self._gone, self._floor = found.topics, found.gone, found.floor
 
 
-TERM_MAX: Final = 1 << 53
+REWIND_NUMBER_MAX: Final = 1 << 53
 
 
 class Standing(NamedTuple):

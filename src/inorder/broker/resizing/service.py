@@ -495,7 +495,7 @@ class Resizing:
             return config
         count = rules.counts_of(now.map).get(self._broker.config.name, 0)
         waiting, first = rules.waiting(now), self.first_offsets(config.name)
-        parked = self._broker.parking.reach.queues_left(config.name, waiting)
+        parked = self._broker.parking.redrive_scope.queues_left(config.name, waiting)
         wanted = max(count, rules.queues_left(now, first, of=waiting), parked)
         if waiting:
             wanted = max(wanted, config.read_queues)
@@ -541,8 +541,8 @@ class Resizing:
         self.releasing.cancel()
 
     def _forget_targets(self) -> None:
-        self._broker.hot.forget_targets()
-        self._broker.pulls.forget_gates()
+        self._broker.sends.forget_targets()
+        self._broker.pulls.forget_checks()
 
     async def delete(self, topic: str, version: int) -> None:
         """Forget a deleted topic, but not its last version."""
@@ -557,7 +557,7 @@ class Resizing:
     # -- groups ----------------------------------------------------------------------------------
 
     async def release(
-        self, topic: str, group: str, version: int, *, force: bool, term: int = 0
+        self, topic: str, group: str, version: int, *, force: bool, rewind_number: int = 0
     ) -> None:
         """Let a group read a version if it has finished the earlier ones here. `term` is the rewind
         number.
