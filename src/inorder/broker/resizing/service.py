@@ -570,7 +570,7 @@ class Resizing:
                 )
             done = now.version if force else self.done(topic, now, group)
             new = rules.release(
-                now, group, version, done=done, rewind_number=None if force else term
+                now, group, version, done=done, rewind_number=None if force else rewind_number
             )
             if new is not now:
                 await self._keep(topic, now, new)

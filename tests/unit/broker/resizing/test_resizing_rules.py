@@ -98,13 +98,13 @@ def test_a_plan_that_was_taken_back_never_counts_again() -> None:
         assert (back.plan, back.ends, back.stopped) == (None, None, False)
         assert (back.version, back.map, back.withdrawn) == (1, ONE.map, ("p",))
         assert rules.withdraw(back, "p") is back
-        with pytest.raises(InvalidParameter, match="taken back"):
+        with pytest.raises(InvalidParameter, match="withdrawn"):
             rules.decide(back, PLAN)
-        with pytest.raises(InvalidParameter, match="taken back"):
+        with pytest.raises(InvalidParameter, match="withdrawn"):
             rules.note(back, PLAN, {}, {})
-        with pytest.raises(InvalidParameter, match="taken back"):
+        with pytest.raises(InvalidParameter, match="withdrawn"):
             rules.open_next(back, "p", 2)
-        with pytest.raises(InvalidParameter, match="taken back"):
+        with pytest.raises(InvalidParameter, match="withdrawn"):
             rules.go(back, "p", 2)
         assert rules.decide(back, OTHER).plan == OTHER
 
