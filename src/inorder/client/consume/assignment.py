@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from inorder.client.consume.commits import Committer, OffsetStore
 from inorder.client.consume.leases import LeaseRenewer, Leases, Locks
-from inorder.client.consume.queue import AssignedQueue
+from inorder.client.consume.pulls import Puller
+from inorder.client.consume.queue import AssignedQueue, QueueEvents
+from inorder.client.consume.registrations import Registration
 from inorder.client.consume.release import Releaser
 from inorder.client.consume.rules import assignment as rules
 from inorder.client.consume.rules import commits
@@ -36,7 +38,7 @@ from inorder.client.consume.rules.assignment import (
     sort_queues,
 )
 from inorder.client.consume.rules.commits import CommitLine, OffsetTable
-from inorder.client.consume.rules.keyed import KeyedQueue, KeyOf
+from inorder.client.consume.rules.keyed import KeyedQueue
 from inorder.client.consume.rules.leases import Acquired, Grant, LeaseState, RevokeReason, Terms
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
 from inorder.client.consume.workers import Counts
@@ -60,8 +62,6 @@ from inorder.wire.requests.routes import TopicRoute
 
 log = get_logger(__name__)
 
-MakeKeys = Callable[[str, FinishedMap], KeyedQueue | None]
-
 
 class Member:
     """The queues of one consumer."""
@@ -70,7 +70,9 @@ class Member:
         self,
         session: Session,
         group: str,
+        registrations: Mapping[str, Registration],
         *,
+        events: QueueEvents,
         store: OffsetStore,
         consume_from: commits.ConsumeFrom,
         clustering: bool,
@@ -90,13 +92,8 @@ class Member:
         """Where the queues were when the consumer stopped."""
         self.changed = asyncio.Event()
         """Something asks for a round of the rebalance."""
-        self.pull: Callable[[AssignedQueue], Awaitable[None]]
-        self.handle: Callable[[AssignedQueue], None]
-        self.make_keys: MakeKeys = lambda topic, finished: None
-        """Returns what tells the keys of a topic apart, if it is handled in their order."""
-        self.key_of: Callable[[str], KeyOf | None] = lambda topic: None
-        self.parked_changed: Callable[[AssignedQueue], None] = lambda assigned: None
-        """Learns that the broker's number of parked keys and redrives of a queue has changed."""
+        self._registrations = registrations
+        self._events = events
         config = session.config.consumer
         self._limits = Limits(
             config.cached_messages_max,
@@ -107,7 +104,7 @@ class Member:
         )
         self._store = store
         self._consume_from = consume_from
-        self.renewer = LeaseRenewer(self)
+        self.renewer = LeaseRenewer(self, events)
         self.committer = Committer(
             session,
             group,
@@ -116,8 +113,16 @@ class Member:
             store=store,
             leases=self.leases,
             tasks=self.tasks,
-            confirmed=self.renewer.confirmed,
-            lost=self.renewer.lost,
+            events=events,
+        )
+        self._puller = Puller(
+            session,
+            group,
+            clustering=clustering,
+            counts=counts,
+            offsets=self.offsets,
+            renewer=self.renewer,
+            events=events,
         )
         self._releaser = Releaser(
             session,
@@ -204,11 +209,11 @@ class Member:
         self.offsets.begin(queue, offset, stored=stored >= 0)
         self.assigned_queues[queue] = assigned
         self._share_limits(queue.topic)
-        assigned.pulling = self.tasks.start(self._pull(assigned), name=f"pull {queue}")
+        assigned.pulling = self.tasks.start(self._puller.run(assigned), name=f"pull {queue}")
         log.info("queue=%s of group=%s is ours from offset %d on", queue, self.group, offset)
         self.committer.idle(assigned)  # where it begins is news, if the group had no offset
         if grant is not None and grant.parked:
-            self.parked_changed(assigned)
+            self._events.parked_changed(assigned)
         return True
 
     def _hold(
@@ -235,7 +240,7 @@ class Member:
             cache=ProcessQueue(offset),
             limits=self._limits,
             ordered=ordered,
-            keys=self.make_keys(queue.topic, finished),
+            keys=self._make_keys(queue.topic, finished),
             needs_lock=grant is not None,
             on_drop=self._start_release,
             on_idle=self.committer.idle if epoch else None,
@@ -249,7 +254,7 @@ class Member:
                 epoch,
                 grant.chapters,
                 key_map=lambda: self.session.key_map(queue.topic),
-                key_of=self.key_of(queue.topic),
+                key_of=self._registrations[queue.topic].key_of,
             )
             if finished.span and assigned.keys is None:
                 assigned.begin_with(finished)
@@ -274,8 +279,17 @@ class Member:
         for assigned in sharing:
             assigned.limits = limits
 
-    async def _pull(self, assigned: AssignedQueue) -> None:
-        await self.pull(assigned)
+    def _make_keys(self, topic: str, finished: FinishedMap) -> KeyedQueue | None:
+        """Return the keys of a queue; None unless its topic is handled with order="key"."""
+        registration = self._registrations.get(topic)
+        if registration is None or registration.key_of is None:
+            return None
+        return KeyedQueue(
+            finished.base,
+            key_of=registration.key_of,
+            keyless=registration.keyless,
+            finished=finished,
+        )
 
     async def _locate(self, queue: TopicQueue, begin: commits.Begin) -> int | None:
         try:
@@ -392,19 +406,6 @@ class Member:
         """Note that everything below an offset is done."""
         self.offsets.note(queue, offset, only_up=only_up)
 
-    def done_to(self, assigned: AssignedQueue, compares: bool) -> int | None:
-        """Return what a pull may commit on its way; `compares`: to a broker that knows `onlyUp`.
-
-        Nothing under a lease. Without a lock RocketMQ takes whatever a pull says, also of one who
-        lost the queue unawares: there it goes by a request that looks first.
-        """
-        now_ms = self.session.clock.monotonic_ms()
-        if assigned.leased or not assigned.may_commit(now_ms):
-            return None
-        if not assigned.needs_lock and not compares:
-            return None
-        return self.offsets.unsaved([assigned.queue]).get(assigned.queue)
-
     def holds_locks(self) -> bool:
         """Tell whether some queue is locked."""
         return any(lease_state.locked for lease_state in self.tenures.values())
@@ -433,7 +434,7 @@ class Member:
         for assigned in self.assigned_queues.values():
             assigned.paused = self._all_paused or assigned.queue in self._paused
             if assigned.live and not assigned.paused:
-                self.handle(assigned)
+                self._events.arrived(assigned)
 
     def paused(self) -> tuple[TopicQueue, ...]:
         """Return which of our queues are paused."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
 from inorder.client.api import BrokerApi
 from inorder.client.consume.leases import Leases, commit_parts
-from inorder.client.consume.queue import AssignedQueue
+from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules import commits as rules
 from inorder.client.consume.rules.assignment import by_broker
 from inorder.client.consume.rules.commits import (
@@ -198,8 +198,7 @@ class Committer:
         store: OffsetStore,
         leases: Leases,
         tasks: Tasks,
-        confirmed: Callable[[AssignedQueue, int], None],
-        lost: Callable[[AssignedQueue], None],
+        events: QueueEvents,
     ) -> None:
         self._session = session
         self._group = group
@@ -208,8 +207,7 @@ class Committer:
         self._store = store
         self._leases = leases
         self._tasks = tasks
-        self._confirmed = confirmed
-        self._lost = lost
+        self._events = events
         self._saving = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._last_ms = 0
@@ -302,9 +300,9 @@ class Committer:
                     assigned.commits.taken(numbered)
                     if self._assigned_queues.get(queue) is assigned:
                         self._offsets.saved(queue, numbered.progress.offset)
-                    self._confirmed(assigned, sent_ms)
+                    self._events.confirmed(assigned, sent_ms)
                 elif queue in lost:
-                    self._lost(assigned)
+                    self._events.lost(assigned)
 
     async def _send(
         self, part: list[tuple[TopicQueue, int, Numbered]]

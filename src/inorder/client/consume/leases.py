@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from inorder.client.api import LeaseApi
-from inorder.client.consume.queue import AssignedQueue
+from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules import leases as rules
 from inorder.client.consume.rules.assignment import apply_renewal, by_broker, to_renew
 from inorder.client.consume.rules.commits import NO_OFFSET, NOTHING, Numbered
@@ -62,8 +62,9 @@ UNANSWERED_MAX: Final = 2
 class LeaseRenewer:
     """Keeps the leases and locks of one member."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: Member, events: QueueEvents) -> None:
         self._member = member
+        self._events = events
         self._clock = member.session.clock
         self._renewing: set[str] = set()
         self._unanswered: dict[str, int] = {}
@@ -152,7 +153,7 @@ class LeaseRenewer:
             assigned.fencing.chapters = tuple(grant.chapters)
         if grant.redrive or (grant.parked, grant.redrive) != (assigned.parked, assigned.redrive):
             assigned.parked, assigned.redrive = grant.parked, grant.redrive
-            self._member.parked_changed(assigned)
+            self._events.parked_changed(assigned)
 
     def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:
         """Note that a request under a queue's epoch was answered as if it is ours."""
@@ -166,7 +167,7 @@ class LeaseRenewer:
             assigned.outlived = False
             assigned.woken.set()
             if assigned.live:
-                self._member.handle(assigned)
+                self._events.arrived(assigned)
 
     def lost(self, assigned: AssignedQueue) -> None:
         """Give up a queue of which the broker says that it is not ours any more."""
@@ -213,7 +214,7 @@ class LeaseRenewer:
             self._drop(queue)
         for assigned in list(self._member.assigned_queues.values()):
             if not assigned.leased and assigned.confirm() and assigned.live:
-                self._member.handle(assigned)
+                self._events.arrived(assigned)
         return answered
 
     # Connections.

@@ -257,6 +257,7 @@ class KeyedRunner:
         tasks: Tasks,
         note: NoteOffset,
         dead_letter: DeadLetters,
+        parker: Parker,
         suspend_ms: int,
     ) -> None:
         self.registration = registration
@@ -267,8 +268,7 @@ class KeyedRunner:
         self._note = note
         self._dead_letter = dead_letter
         self._suspend_ms = suspend_ms
-        self.parker: Parker | None = None
-        """Who sets keys aside; None where nobody does."""
+        self._parker = parker
         self._said_barrier = False
         self._turns: deque[AssignedQueue] = deque()
         self._running = 0
@@ -300,7 +300,7 @@ class KeyedRunner:
             return False
         if isinstance(before, rules.Hold):
             return False  # until the broker has confirmed the lease
-        if self.parker is not None and not self.parker.is_known(assigned):
+        if not self._parker.is_known(assigned):
             return False  # until the broker has said which keys are parked
         queue = assigned.keys
         assert queue is not None, "its topic is registered with order='key'"
@@ -337,11 +337,10 @@ class KeyedRunner:
 
     async def _set_aside(self, assigned: AssignedQueue, work: Work) -> None:
         """Let messages join their parked key; what did not comes again, live or not."""
-        assert self.parker is not None, "nobody else knows of parked keys"
         assert work.key is not None, "a parked key is a text"
         done: int | None = None
         try:
-            done = await self.parker.join(assigned, work.key, work.messages)
+            done = await self._parker.join(assigned, work.key, work.messages)
         finally:
             self._running -= 1
             queue, now_ms = assigned.keys, self._clock.monotonic_ms()
@@ -477,10 +476,9 @@ class KeyedRunner:
         self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, error: BaseException | None
     ) -> None:
         """Park the first message of a work; the rest of its key joins it. Else it blocks."""
-        assert self.parker is not None, "it was registered with Park"
         outcome = ""
         try:
-            outcome = await self.parker.park_first(assigned, work, error)
+            outcome = await self._parker.park_first(assigned, work, error)
         finally:
             now_ms = self._clock.monotonic_ms()
             if outcome == "parked":

@@ -26,14 +26,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 from inorder.client.api import ParkingApi
 from inorder.client.consume.leases import Leases
 from inorder.client.consume.messages import receive
-from inorder.client.consume.queue import AssignedQueue
+from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules.keyed import Work
 from inorder.client.consume.rules.outcomes import SUSPEND_MIN_MS, Outcome, Retry
 from inorder.client.consume.rules.parking import (
@@ -67,24 +67,28 @@ log = get_logger(__name__)
 
 LOAD_AGAIN_MS: Final = 200
 
-Changed = Callable[[AssignedQueue], None]
-
 
 class Parker:
     """The parked keys of one consumer's queues."""
 
     def __init__(
-        self, session: Session, group: str, *, leases: Leases, tasks: Tasks, counts: Counts
+        self,
+        session: Session,
+        group: str,
+        *,
+        leases: Leases,
+        tasks: Tasks,
+        counts: Counts,
+        events: QueueEvents,
     ) -> None:
         self._session = session
         self._group = group
         self._leases = leases
         self._tasks = tasks
         self._counts = counts
+        self._events = events
         self._loading: set[AssignedQueue] = set()
         self._said_full = False
-        self.changed: Changed = lambda assigned: None
-        """Is told that the keys of a queue are known, anew."""
 
     def view(self, assigned: AssignedQueue) -> ParkedView:
         """Return what is known of a queue."""
@@ -131,7 +135,7 @@ class Parker:
             assigned.keys.parked = view.keys
             assigned.keys.done_elsewhere(done)
         if assigned.live:
-            self.changed(assigned)
+            self._events.parked_loaded(assigned)
 
     async def api(self, queue: TopicQueue) -> ParkingApi:
         """Return the requests to a queue's broker, also if it has no queue of the topic any more.
@@ -273,6 +277,7 @@ class Redriver:
         parker: Parker,
         leases: Leases,
         tasks: Tasks,
+        events: QueueEvents,
         suspend_ms: int,
     ) -> None:
         self.session = session
@@ -281,6 +286,7 @@ class Redriver:
         self._group = group
         self._leases = leases
         self._tasks = tasks
+        self._events = events
         self._active: WeakKeyDictionary[AssignedQueue, set[str]] = WeakKeyDictionary()
         self._paces: WeakKeyDictionary[AssignedQueue, Pace] = WeakKeyDictionary()
         self._turns = itertools.count(1)
@@ -348,7 +354,7 @@ class Redriver:
         finally:
             self._active[assigned].discard(one.key)
         if assigned.live:
-            self.parker.changed(assigned)
+            self._events.parked_loaded(assigned)
 
     async def api(self, queue: TopicQueue) -> ParkingApi:
         """Return the requests to a queue's broker."""

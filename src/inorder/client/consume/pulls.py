@@ -8,19 +8,21 @@ One pull: the request, the records checked and unpacked, the tags compared.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from inorder.client.api import Pulled
+from inorder.client.consume.leases import LeaseRenewer
 from inorder.client.consume.messages import receive_from
-from inorder.client.consume.queue import AssignedQueue
+from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules import pulls as rules
+from inorder.client.consume.rules.commits import OffsetTable
 from inorder.client.consume.rules.pulls import PullStatus
 from inorder.client.consume.workers import Counts
 from inorder.client.session import Session
 from inorder.errors import BrokerError, ConnectFailed, InorderError, LeaseLost, RequestTimeout
 from inorder.logs import get_logger
-from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
+from inorder.model import MASTER_ID, Fencing, ReceivedMessage, Subscription, TopicQueue
 from inorder.ordering.finished import SPAN_MAX
 from inorder.wire.codes import ResponseCode
 from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMessage
@@ -69,28 +71,38 @@ async def pull(
         "TAG",
     )
     api = await session.reader_of(queue)
-    pulled = await api.pull_message(request, timeout_ms=suspend_ms + config.request_timeout_ms)
-    reply = pulled.reply
-    found: tuple[ReceivedMessage, ...] = ()
-    next_offset = reply.next_begin_offset
-    if pulled.code == ResponseCode.SUCCESS:
-        found, next_offset = receive_from(
-            queue, offset, pulled.body, next_offset, body_bytes_max=config.message_bytes_max
-        )
-    if not subscription.matches_all:
-        found = tuple(message for message in found if _wanted(message, subscription))
-    return PullResult(
-        PullStatus(pulled.code),
-        found,
-        next_offset,
-        reply.min_offset,
-        reply.max_offset,
+    answer = await api.pull_message(request, timeout_ms=suspend_ms + config.request_timeout_ms)
+    return pull_result(
+        answer, queue, offset, subscription=subscription, body_bytes_max=config.message_bytes_max
     )
 
 
-def _wanted(message: ReceivedMessage, subscription: Subscription) -> bool:
-    """Compare the tag itself: brokers compare hashes only."""
-    return message.tag in subscription.tags
+def pull_result(
+    answer: Pulled,
+    queue: TopicQueue,
+    offset: int,
+    *,
+    subscription: Subscription,
+    body_bytes_max: int,
+    group: str | None = None,
+    fencing: Fencing | None = None,
+) -> PullResult:
+    """Check and unpack the records of an answer to a pull at `offset`, and compare their tags.
+
+    With a `group`, messages of its retry topic get their original topic back. Raises CorruptRecord
+    if the first message is damaged; the messages before a damaged one are returned.
+    """
+    reply = answer.reply
+    found: tuple[ReceivedMessage, ...] = ()
+    next_offset = reply.next_begin_offset
+    if answer.code == ResponseCode.SUCCESS:
+        whole, next_offset = receive_from(
+            queue, offset, answer.body, next_offset, body_bytes_max=body_bytes_max, fencing=fencing
+        )
+        found = rules.for_handlers(whole, subscription, topic=queue.topic, group=group)
+    return PullResult(
+        PullStatus(answer.code), found, next_offset, reply.min_offset, reply.max_offset
+    )
 
 
 _HELD_MS: Final = 100
@@ -109,26 +121,18 @@ class Puller:
         *,
         clustering: bool,
         counts: Counts,
-        done_to: Callable[[AssignedQueue, bool], int | None],
-        piggybacked: Callable[[AssignedQueue, int], None],
-        arrived: Callable[[AssignedQueue], None],
-        finished_to: Callable[[AssignedQueue, int], None],
-        confirmed: Callable[[AssignedQueue, int], None],
-        lost: Callable[[AssignedQueue], None],
-        look: Callable[[AssignedQueue], Awaitable[None]],
+        offsets: OffsetTable,
+        renewer: LeaseRenewer,
+        events: QueueEvents,
     ) -> None:
         self._session = session
         self._config = session.config.consumer
         self._group = group
         self._clustering = clustering
         self._counts = counts
-        self._done_to = done_to
-        self._piggybacked = piggybacked
-        self._arrived = arrived
-        self._finished_to = finished_to
-        self._confirmed = confirmed
-        self._lost = lost
-        self._look = look
+        self._offsets = offsets
+        self._renewer = renewer
+        self._events = events
         self._suggested = rules.Suggested()
 
     async def run(self, assigned: AssignedQueue) -> None:
@@ -151,7 +155,7 @@ class Puller:
                     failing = ""
                 except LeaseLost:
                     assigned.pulling = None  # this task: it ends by itself
-                    self._lost(assigned)
+                    self._events.lost(assigned)
                     return
                 except InorderError as error:
                     failing = await self._failed(assigned, error, failing)
@@ -183,7 +187,7 @@ class Puller:
         pulled = rules.after_pull(
             assigned.cache,
             assigned.lease_state,
-            rules.PullStatus(result.status.value),
+            result.status,
             result.messages,
             result.next_offset,
             interval_ms=self._config.pull_interval_ms,
@@ -191,9 +195,9 @@ class Puller:
             plenty=assigned.limits.messages_max // 2,
         )
         if pulled.commit is not None:
-            self._finished_to(assigned, pulled.commit)
+            self._events.passed(assigned, pulled.commit)
         if pulled.handle:
-            self._arrived(assigned)
+            self._events.arrived(assigned)
         if isinstance(pulled.pull, rules.FixOffset):
             log.warning(
                 "offset %d of %s is not stored; going on at %d (stored: %d to %d)",
@@ -209,7 +213,7 @@ class Puller:
         queue, config = assigned.queue, self._config
         suggested = self._suggested.of(queue)
         api = await self._session.reader_of(queue, suggested)
-        done_to = self._done_to(assigned, api.compares_offsets)
+        done_to = self._to_commit(assigned, compares=api.compares_offsets)
         fields = rules.pull_fields(
             assigned.subscription,
             done_to=done_to,
@@ -235,35 +239,37 @@ class Puller:
         sent_ms = self._session.clock.monotonic_ms()
         answer = await api.pull_message(request, timeout_ms=config.pull_timeout_ms)
         if assigned.leased:
-            self._confirmed(assigned, sent_ms)
+            self._events.confirmed(assigned, sent_ms)
             if assigned.is_news(answer.reply.map_version):
-                await self._look(assigned)
+                await self._renewer.look(assigned)
             assigned.parked = max(assigned.parked, answer.reply.parked or 0)
         if fields.commit_offset and done_to is not None:
-            self._piggybacked(assigned, done_to)
+            self._offsets.saved(queue, done_to)
         self._suggested.note(queue, answer.reply.suggest_broker_id)
-        reply = answer.reply
-        found: tuple[ReceivedMessage, ...] = ()
-        next_offset = reply.next_begin_offset
-        if answer.code == ResponseCode.SUCCESS:
-            whole, next_offset = receive_from(
-                queue,
-                offset,
-                answer.body,
-                next_offset,
-                body_bytes_max=self._session.config.message_bytes_max,
-                fencing=assigned.fencing,
-            )
-            found = rules.for_handlers(
-                whole, assigned.subscription, topic=queue.topic, group=self._group
-            )
-        return PullResult(
-            PullStatus(answer.code),
-            assigned.not_done(found),
-            next_offset,
-            reply.min_offset,
-            reply.max_offset,
+        result = pull_result(
+            answer,
+            queue,
+            offset,
+            subscription=assigned.subscription,
+            body_bytes_max=self._session.config.message_bytes_max,
+            group=self._group,
+            fencing=assigned.fencing,
         )
+        return replace(result, messages=assigned.not_done(result.messages))
+
+    def _to_commit(self, assigned: AssignedQueue, *, compares: bool) -> int | None:
+        """Return the offset that a pull commits on its way, if any.
+
+        Under a lease a pull commits nothing. Without a lock RocketMQ stores any offset that a pull
+        carries, even a lower one from a consumer that has lost the queue without knowing. So only a
+        broker that compares offsets (`compares`) gets it; elsewhere the committer looks first.
+        """
+        now_ms = self._session.clock.monotonic_ms()
+        if assigned.leased or not assigned.may_commit(now_ms):
+            return None
+        if not assigned.needs_lock and not compares:
+            return None
+        return self._offsets.unsaved([assigned.queue]).get(assigned.queue)
 
     async def _failed(self, assigned: AssignedQueue, error: InorderError, before: str) -> str:
         """Say what is the matter, once; return its kind."""

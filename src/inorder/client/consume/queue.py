@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Protocol
 
 from inorder.client.consume.rules.commits import CommitLine, Progress
 from inorder.client.consume.rules.keyed import KeyedQueue
@@ -197,3 +198,31 @@ class AssignedQueue:
 
         timer = loop.call_later(delay_ms / 1000, due)
         self.timers.add(timer)
+
+
+class QueueEvents(Protocol):
+    """What the parts of a consumer tell its service about an assigned queue."""
+
+    def arrived(self, assigned: AssignedQueue) -> None:
+        """Handlers may start: messages arrived, the lease is confirmed, or a pause ended."""
+        ...
+
+    def passed(self, assigned: AssignedQueue, offset: int) -> None:
+        """Nothing below the offset is left to handle: a pull found it filtered or finished."""
+        ...
+
+    def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:
+        """The broker accepted a request that was sent at `sent_ms` under the queue's epoch."""
+        ...
+
+    def lost(self, assigned: AssignedQueue) -> None:
+        """The broker says that this consumer does not own the queue any more."""
+        ...
+
+    def parked_changed(self, assigned: AssignedQueue) -> None:
+        """The broker's version of the queue's parked keys, or its wish for a redrive, changed."""
+        ...
+
+    def parked_loaded(self, assigned: AssignedQueue) -> None:
+        """The parked keys of the queue are known, or a redrive of one of them ended."""
+        ...

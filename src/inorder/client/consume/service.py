@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from inorder.client.consume.assignment import Member, Rebalancer
@@ -15,13 +14,11 @@ from inorder.client.consume.handlers import Answers, run_directly
 from inorder.client.consume.ordered import KeyedRunner, OrderedRunner
 from inorder.client.consume.parking import Parker, Redriver
 from inorder.client.consume.pullconsumer import Target
-from inorder.client.consume.pulls import Puller
 from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.registrations import Registration, fallback
 from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import Allocation, by_broker
 from inorder.client.consume.rules.commits import busy_interval_ms
-from inorder.client.consume.rules.keyed import KeyedQueue
 from inorder.client.consume.rules.leases import Terms
 from inorder.client.consume.rules.outcomes import EXPIRED_SCAN_MS, Park, retry_topic
 from inorder.client.consume.workers import Counts, LoopWorkers, Run, Workers, WorkersFactory
@@ -31,7 +28,6 @@ from inorder.disk import Files
 from inorder.errors import AlreadyClosed, InorderError, UsageError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, Subscription, TopicQueue
-from inorder.ordering.finished import FinishedMap
 from inorder.tasks import Patience, periodic
 from inorder.wire.requests.groups import ConsumerData
 from inorder.wire.requests.pulls import parse_subscription
@@ -73,11 +69,25 @@ class Consuming:
         self.member = member = Member(
             session,
             group,
+            registrations,
+            events=self,
             store=self._store,
             consume_from=consume_from,
             clustering=clustering,
             counts=counts,
             terms=terms,
+        )
+        self._parker = Parker(
+            session, group, leases=member.leases, tasks=member.tasks, counts=counts, events=self
+        )
+        self._redriver = Redriver(
+            session,
+            group,
+            parker=self._parker,
+            leases=member.leases,
+            tasks=member.tasks,
+            events=self,
+            suspend_ms=self._config.suspend_ms,
         )
         returner = Returner(session, group, holds_locks=member.holds_locks)
         self._workers = {topic: self._make_workers(one) for topic, one in registrations.items()}
@@ -100,23 +110,6 @@ class Consuming:
             for topic, one in registrations.items()
             if one.ordered
         }
-        self._redriver = self._set_aside_keys(member)
-        member.handle = self._handle
-        member.make_keys = self._make_keys
-        member.key_of = lambda topic: registrations[topic].key_of
-        member.pull = Puller(
-            session,
-            group,
-            clustering=clustering,
-            counts=counts,
-            done_to=member.done_to,
-            piggybacked=lambda assigned, offset: member.offsets.saved(assigned.queue, offset),
-            arrived=self._handle,
-            finished_to=self._passed,
-            confirmed=member.renewer.confirmed,
-            lost=member.renewer.lost,
-            look=member.renewer.look,
-        ).run
         ordered = {topic: topic in self._ordered for topic in self._subscriptions}
         self._rebalancer = Rebalancer(member, self._subscriptions, ordered, allocation)
         self._rounds: asyncio.Task[None] | None = None
@@ -209,41 +202,47 @@ class Consuming:
             return await api.max_offset(queue)
         raise UsageError(f"{to!r}: seek to an offset, a datetime, 'beginning' or 'end'")
 
-    # Parked keys.
+    # What the parts tell; see `QueueEvents`.
 
-    def _set_aside_keys(self, member: Member) -> Redriver:
-        """Put together who parks keys, who redrives them, and the handlers of their topics."""
-        session, group = self._session, self._group
-        parker = Parker(
-            session, group, leases=member.leases, tasks=member.tasks, counts=member.counts
-        )
-        parker.changed = self._parked_known
-        member.parked_changed = self._parked_changed
-        for runner in self._ordered.values():
-            if isinstance(runner, KeyedRunner):
-                runner.parker = parker
-        return Redriver(
-            session, group, parker=parker, leases=member.leases, tasks=member.tasks,
-            suspend_ms=self._config.suspend_ms,
-        )  # fmt: skip
+    def arrived(self, assigned: AssignedQueue) -> None:
+        """Start the handlers of a queue that may start now."""
+        runner = self._ordered.get(assigned.queue.topic)
+        if runner is not None:
+            runner.pump(assigned)
+        else:
+            self._concurrent.pump(assigned)
 
-    def _parked_changed(self, assigned: AssignedQueue) -> None:
+    def passed(self, assigned: AssignedQueue, offset: int) -> None:
+        """Note the offset below which nothing is left to handle."""
+        self.member.note(assigned.queue, offset)
+        self.member.committer.idle(assigned)
+
+    def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:
+        """Count the lease from a request that the broker has accepted."""
+        self.member.renewer.confirmed(assigned, sent_ms)
+
+    def lost(self, assigned: AssignedQueue) -> None:
+        """Give up a queue that the broker has given to another owner."""
+        self.member.renewer.lost(assigned)
+
+    def parked_changed(self, assigned: AssignedQueue) -> None:
+        """Go on at once if the parked keys are known; else `parked_loaded` follows."""
         self._redriver.check(assigned)
-        if self._redriver.parker.is_known(assigned):  # else it is asked for, and comes here then
-            self._parked_known(assigned)
+        if self._parker.is_known(assigned):
+            self.parked_loaded(assigned)
 
-    def _parked_known(self, assigned: AssignedQueue) -> None:
-        """Go on with a queue whose parked keys are known now, and with what is to be redriven."""
+    def parked_loaded(self, assigned: AssignedQueue) -> None:
+        """Start the redrives that are wanted, and the handlers of a queue."""
         runner = self._ordered.get(assigned.queue.topic)
         if isinstance(runner, KeyedRunner):
             self._redriver.look(assigned, runner)
-        elif self._redriver.parker.view(assigned).keys:
+        elif self._parker.view(assigned).keys:
             self._session.say_once(
                 f"parked {assigned.queue}",
                 "keys of queue %s are parked, but its topic is not handled with order='key' here: "
                 "their new messages are handled before those that are parked", assigned.queue,
             )  # fmt: skip
-        self._handle(assigned)
+        self.arrived(assigned)
 
     async def _refuse_to_park(self) -> None:
         """Raise UsageError if keys cannot be parked where the messages are."""
@@ -289,22 +288,6 @@ class Consuming:
         folder = Path(self._config.offsets_dir).expanduser()
         return LocalOffsets(files, folder, self._session.client_id, self._group)
 
-    def _make_keys(self, topic: str, finished: FinishedMap) -> KeyedQueue | None:
-        registration = self._registrations.get(topic)
-        if registration is None or registration.key_of is None:
-            return None
-        return KeyedQueue(
-            finished.base,
-            key_of=registration.key_of,
-            keyless=registration.keyless,
-            finished=finished,
-        )
-
-    def _passed(self, assigned: AssignedQueue, offset: int) -> None:
-        """Note that a pull went over messages that are not for us, or are done."""
-        self.member.note(assigned.queue, offset)
-        self.member.committer.idle(assigned)
-
     def _make_workers(self, registration: Registration) -> Workers:
         clock = self._session.clock
         if registration.is_async:
@@ -315,17 +298,28 @@ class Consuming:
     def _make_ordered(
         self, registration: Registration, returner: Returner
     ) -> OrderedRunner | KeyedRunner:
-        kind: Callable[..., OrderedRunner | KeyedRunner] = KeyedRunner
+        workers, member = self._workers[registration.topic], self.member
         if registration.key_of is None:
-            kind = partial(OrderedRunner, run_max_ms=self._config.run_max_ms)
-        return kind(
+            return OrderedRunner(
+                registration,
+                workers,
+                clock=self._session.clock,
+                counts=member.counts,
+                tasks=member.tasks,
+                note=member.note,
+                dead_letter=returner.dead_letter,
+                suspend_ms=self._config.suspend_ms,
+                run_max_ms=self._config.run_max_ms,
+            )
+        return KeyedRunner(
             registration,
-            self._workers[registration.topic],
+            workers,
             clock=self._session.clock,
-            counts=self.member.counts,
-            tasks=self.member.tasks,
-            note=self.member.note,
+            counts=member.counts,
+            tasks=member.tasks,
+            note=member.note,
             dead_letter=returner.dead_letter,
+            parker=self._parker,
             suspend_ms=self._config.suspend_ms,
         )
 
@@ -336,13 +330,6 @@ class Consuming:
             lane = self._lanes[topic] = Lane(one, LoopWorkers(one.call, 1, self._session.clock))
             self._workers[topic] = lane.workers
         return lane
-
-    def _handle(self, assigned: AssignedQueue) -> None:
-        runner = self._ordered.get(assigned.queue.topic)
-        if runner is not None:
-            runner.pump(assigned)
-        else:
-            self._concurrent.pump(assigned)
 
     async def _clean(self) -> None:
         if self._clustering:

@@ -210,10 +210,14 @@ def restore_topic(message: ReceivedMessage, group: str) -> ReceivedMessage:
 
 
 def for_handlers(
-    messages: tuple[ReceivedMessage, ...], subscription: Subscription, *, topic: str, group: str
+    messages: tuple[ReceivedMessage, ...],
+    subscription: Subscription,
+    *,
+    topic: str,
+    group: str | None,
 ) -> tuple[ReceivedMessage, ...]:
     """Return what handlers get of a pull from a queue of a topic: all of it as it is, mostly."""
-    if topic != RETRY_PREFIX + group:
+    if group is None or topic != RETRY_PREFIX + group:
         if not subscription.tags or subscription.class_filter_mode:
             return messages
         return tuple(message for message in messages if wanted(message, subscription))

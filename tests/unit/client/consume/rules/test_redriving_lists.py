@@ -218,7 +218,7 @@ def test_a_redrive_that_waits_and_is_not_known_is_asked_for(
     view = ParkedView()
     view.load(QueueParking(5, [OwnedKey(KEY, 3, known)], []))
     parker: Any = SimpleNamespace(view=lambda _: view)
-    parts: Any = {"leases": None, "tasks": None}
+    parts: Any = {"leases": None, "tasks": None, "events": None}
     session: Any = None
     redriver = Redriver(session, "g", parker=parker, suspend_ms=1, **parts)
     assigned: Any = _Queue(waits)
