@@ -437,6 +437,7 @@ class KeyedRunner:
     ) -> None:
         first = work.messages[0]
         after_ms = error.after_ms if isinstance(error, Retry) else None
+        pause_ms = rules.retry_pause_ms(after_ms, self._suspend_ms, of_key=True)
         if error is not None and not isinstance(error, Retry):
             log.warning(
                 "handler failed topic=%s queue=%s/%d offset=%d key=%s tried=%d%s",
@@ -446,7 +447,7 @@ class KeyedRunner:
             )  # fmt: skip
         if isinstance(error, Retry) and isinstance(self.registration.policy, Park):
             # To wait is no failure: a key is not set aside because a gateway is busy.
-            queue.again(work, now_ms + self._pause_ms(after_ms))
+            queue.again(work, now_ms + pause_ms)
             return
         limit = attempts_left(self.registration.policy, error)
         if first.redeliveries >= limit and assigned.live and self._may_be_rid_of(work):
@@ -457,7 +458,7 @@ class KeyedRunner:
                 ending = self._send_back(assigned, queue, work, failure_of(error))
             self._tasks.start(ending, name=f"to be rid of a message of {assigned.queue}")
             return
-        self._put_off(assigned, queue, work, self._pause_ms(after_ms), now_ms)
+        self._put_off(assigned, queue, work, pause_ms, now_ms)
 
     def _may_be_rid_of(self, work: Work) -> bool:
         """Tell whether what failed can be set aside: not a barrier, which has no key."""
@@ -487,10 +488,6 @@ class KeyedRunner:
                 self._put_off(assigned, queue, work, self._suspend_ms, now_ms)
             assigned.leave()
             self.pump(assigned)
-
-    def _pause_ms(self, asked_ms: int | None) -> int:
-        """Return how long a key waits: as long as its handler wants, it holds nobody else."""
-        return self._suspend_ms if asked_ms is None else max(rules.SUSPEND_MIN_MS, asked_ms)
 
     def _put_off(
         self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, pause_ms: int, now_ms: int

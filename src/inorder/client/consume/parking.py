@@ -35,7 +35,7 @@ from inorder.client.consume.leases import Leases
 from inorder.client.consume.messages import receive
 from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules.keyed import Work
-from inorder.client.consume.rules.outcomes import SUSPEND_MIN_MS, Outcome, Retry
+from inorder.client.consume.rules.outcomes import Outcome, Retry, retry_pause_ms
 from inorder.client.consume.rules.parking import (
     UNKNOWN,
     Pace,
@@ -481,9 +481,8 @@ class _KeyRedrive:
                     ) from run.error
             finally:
                 assigned.leave()
-            pause_ms = self._redriver.suspend_ms
-            if isinstance(run.error, Retry) and run.error.after_ms is not None:
-                pause_ms = max(SUSPEND_MIN_MS, run.error.after_ms)
+            asked_ms = run.error.after_ms if isinstance(run.error, Retry) else None
+            pause_ms = retry_pause_ms(asked_ms, self._redriver.suspend_ms, of_key=True)
             await asyncio.sleep(pause_ms / 1000)
 
     async def _report(self, place: QueuePlace, body: RedrivenBody) -> None:

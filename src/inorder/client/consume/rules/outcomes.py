@@ -302,7 +302,7 @@ def after_batch(
             lease_state.check_lock(now_ms)
         assert lease_state.dropped is not None
         return (Stop(f"a result is not committed: {lease_state.dropped.value}"),)
-    pause = SuspendFor(suspend_for(suspend_ms, default_suspend_ms))
+    pause = SuspendFor(retry_pause_ms(suspend_ms, default_suspend_ms))
     steps: list[Step]
     if outcome is Outcome.SUSPEND:
         spent = tuple(message for message in batch if message.redeliveries >= redeliveries_max)
@@ -362,7 +362,7 @@ def after_ordered_send_back(
     if lease_state.dropped is not None:
         steps.append(Stop(lease_state.dropped.value))
     elif rest:
-        steps.append(SuspendFor(suspend_for(suspend_ms, default_suspend_ms)))
+        steps.append(SuspendFor(retry_pause_ms(suspend_ms, default_suspend_ms)))
     return tuple(steps)
 
 
@@ -371,8 +371,17 @@ def is_failure(outcome: Outcome, *, auto_commit: bool = True) -> bool:
     return outcome is Outcome.SUSPEND or (outcome is Outcome.ROLLBACK and not auto_commit)
 
 
-def suspend_for(asked_ms: int | None, default_ms: int = SUSPEND_DEFAULT_MS) -> int:
-    """Return how long a queue is suspended: 10 ms to 30 s, whoever said how long."""
+def retry_pause_ms(
+    asked_ms: int | None, default_ms: int = SUSPEND_DEFAULT_MS, *, of_key: bool = False
+) -> int:
+    """Return the pause before the next attempt at a failed message.
+
+    `asked_ms` comes from `Retry(after=…)`; None stands for the consumer's default. A queue waits
+    10 ms to 30 s, and -1 stands for the default too, as in RocketMQ. A key (`of_key`) holds up
+    nothing but its own messages, so it waits as long as its handler asks, and at least 10 ms.
+    """
+    if of_key:
+        return default_ms if asked_ms is None else max(SUSPEND_MIN_MS, asked_ms)
     wanted = default_ms if asked_ms is None or asked_ms == -1 else asked_ms
     return max(SUSPEND_MIN_MS, min(wanted, SUSPEND_MAX_MS))
 

@@ -22,7 +22,7 @@ from inorder.client.consume.rules.outcomes import (
     after_batch,
     after_ordered_send_back,
     before_batch,
-    suspend_for,
+    retry_pause_ms,
 )
 from inorder.client.consume.rules.queue import ProcessQueue
 from inorder.model import ReceivedMessage
@@ -138,7 +138,7 @@ def test_rollback_repeats_all_batches_since_the_last_commit() -> None:
 )
 def test_a_pause_is_10_ms_to_30_s(asked: int | None, pause: int) -> None:
     """Whatever the handler asks for; without a wish, and with -1, it is 1 s."""
-    assert suspend_for(asked) == pause
+    assert retry_pause_ms(asked) == pause
     cache = filled(0, 0)
     assert end(cache, cache.take(1, 0), SUSPEND, suspend_ms=asked) == (SuspendFor(pause),)
 
@@ -146,7 +146,15 @@ def test_a_pause_is_10_ms_to_30_s(asked: int | None, pause: int) -> None:
 @pytest.mark.parametrize(("default", "pause"), [(1, 10), (5000, 5000), (60_000, 30_000)])
 def test_the_default_pause_is_clamped_too(default: int, pause: int) -> None:
     """The consumer's own default is no exception."""
-    assert suspend_for(None, default) == pause
+    assert retry_pause_ms(None, default) == pause
+
+
+@pytest.mark.parametrize(
+    ("asked", "pause"), [(None, 5), (-1, 10), (0, 10), (10, 10), (11, 11), (10**9, 10**9)]
+)
+def test_a_key_waits_as_long_as_its_handler_asks(asked: int | None, pause: int) -> None:
+    """At least 10 ms, without an upper limit; the consumer's default is taken as it is."""
+    assert retry_pause_ms(asked, 5, of_key=True) == pause
 
 
 def test_a_suspended_batch_comes_first_and_counts_its_tries() -> None:
