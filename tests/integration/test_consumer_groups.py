@@ -231,7 +231,7 @@ def test_who_trusts_a_lock_for_ever_is_found_out(
         monkeypatch.setattr(leases, "LOCK_TRUSTED_MS", 1 << 40)
         monkeypatch.setattr(leases.Terms, "trusted_ms", 1 << 40)
         monkeypatch.setattr(leases.Terms, "renew_ms", 333)
-        monkeypatch.setattr(AssignedQueue, "doubt", lambda self, now_ms: None)
+        monkeypatch.setattr(AssignedQueue, "mark_unconfirmed", lambda self, now_ms: None)
 
     async def story(kit: Kit) -> Report:
         crew = Crew(kit, handler_seconds=2)

@@ -611,7 +611,7 @@ def test_a_stuck_key_far_behind_is_flow_control_and_no_error():
                 tag = "rare" if number % 150 == 0 else "other"
                 await kit.producer.send(TOPIC, b"x", key=f"k{number}", tag=tag)
 
-        with patch("inorder.client.consume.pulls.REACH_MAX", 100):
+        with patch("inorder.client.consume.pulls.PULL_AHEAD_MAX", 100):
             await send(range(150))
             await begin(kit, consumer)
             await asyncio.sleep(5)

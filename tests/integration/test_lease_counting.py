@@ -29,15 +29,15 @@ def test_a10_trust_counts_from_the_sending_not_from_the_answer() -> None:
         node, session, _ = kit.started[-1]
         kit.loop.network.set_delay(BROKER_HOST, node.host, SLOW_MS, SLOW_MS + 5)
         await asyncio.sleep(1)
-        assert consumer._consuming is not None
+        assert consumer._service is not None
         ages = []
         for _ in range(400):
             (assigned,) = [
                 one
-                for one in consumer._consuming.member.assigned_queues.values()
+                for one in consumer._service.member.assigned_queues.values()
                 if one.queue.topic == TOPIC
             ]
-            ages.append(session.clock.monotonic_ms() - assigned.lease_state.lock_sent_ms)
+            ages.append(session.clock.monotonic_ms() - assigned.lease.lock_sent_ms)
             await asyncio.sleep(0.01)
         assert min(ages) >= SLOW_MS - 1
         assert max(ages) < CONFIG.consumer.grace_ms

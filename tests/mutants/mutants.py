@@ -324,8 +324,8 @@ MUTANTS = [
     Mutant(
         "reset-gives-the-queue-up", "A11, P4", "a handler that runs is overtaken by its replay",
         "inorder.client.consume.rules.leases",
-        "    return bool(lease_state.epoch) and not lease_state.locked "
-        "and lease_state.phase is Phase.LEAVING\n",
+        "    return bool(lease.epoch) and not lease.locked "
+        "and lease.phase is Phase.LEAVING\n",
         "    return False\n",
         "tests/integration/test_consumer_leases.py::"
         "test_a11_a_reset_waits_for_a_handler_that_runs_longer_than_the_lease",
@@ -446,7 +446,7 @@ MUTANTS = [
     Mutant(
         "released-while-handled", "P5", "a release does not wait for the handler",
         "inorder.client.consume.rules.assignment",
-        "    if lease_state.is_waited_for(ordered=ordered):\n        return (Release.WAIT,)\n",
+        "    if lease.is_waited_for(ordered=ordered):\n        return (Release.WAIT,)\n",
         "",
         "tests/unit/client/consume/rules/test_rebalance.py",
     ),
@@ -485,9 +485,9 @@ MUTANTS = [
     Mutant(
         "two-of-a-key", "P3", "a key's next message starts beside the one that runs",
         _KEYED,
-        "        else:\n            lane.messages.append(message)\n",
-        "        else:\n            self._lanes[key] = _Lane(deque((message,)))\n"
-        "            self._make_ready(key, self._lanes[key])\n",
+        "        else:\n            backlog.messages.append(message)\n",
+        "        else:\n            self._backlogs[key] = _Backlog(deque((message,)))\n"
+        "            self._make_ready(key, self._backlogs[key])\n",
         "tests/integration/test_consumer_keyed.py::"
         "test_keys_run_beside_each_other_and_each_in_order",
     ),
@@ -510,8 +510,8 @@ MUTANTS = [
     Mutant(
         "barrier-ignored", "P3", "a message without a key does not wait for those before it",
         _KEYED,
-        "if self._behind or _BARRIER in self._lanes or (key is _BARRIER and self._lanes):",
-        "if self._behind or _BARRIER in self._lanes:",
+        "if self._behind or _BARRIER in self._backlogs or (key is _BARRIER and self._backlogs):",
+        "if self._behind or _BARRIER in self._backlogs:",
         "tests/property/test_keyed_model.py",
     ),
     # Parking.
@@ -533,7 +533,7 @@ MUTANTS = [
     Mutant(
         "parked-key-overtaken", "P8", "messages of a parked key are handled as they come",
         _KEYED,
-        "parked = name is not None and (lane.aside or name in self.parked)",
+        "parked = name is not None and (backlog.maybe_parked or name in self.parked)",
         "parked = False",
         "tests/integration/test_consumer_parking.py::"
         "test_a_bad_key_is_set_aside_and_the_others_flow",
@@ -562,8 +562,8 @@ MUTANTS = [
     Mutant(
         "unsure-join-is-handled", "P8, A8", "a join without an answer is handled, its key is live",
         _KEYED,
-        "        lane.aside = set_aside\n",
-        "        lane.aside = False\n",
+        "        backlog.maybe_parked = maybe_parked\n",
+        "        backlog.maybe_parked = False\n",
         "tests/property/test_parking_model.py tests/integration/test_consumer_parking.py",
     ),
     Mutant(
@@ -1037,15 +1037,15 @@ MUTANTS = [
     Mutant(
         "late-commit-of-a-moved-queue", "P4", "what ends after a queue moved is committed",
         "inorder.client.consume.concurrent",
-        "if assigned.lease_state.dropped is RevokeReason.STOPPED:",
-        "if assigned.lease_state.dropped is not None:",
+        "if assigned.lease.dropped is RevokeReason.STOPPED:",
+        "if assigned.lease.dropped is not None:",
         f"{_IN_MOVES}test_what_an_old_handler_has_done_does_not_count_for_the_new_one",
     ),
     Mutant(
         "close-throws-away", "P5", "what ends while a consumer closes is thrown away",
         "inorder.client.consume.concurrent",
-        "if assigned.lease_state.dropped is RevokeReason.STOPPED:",
-        "if assigned.lease_state.dropped is None:",
+        "if assigned.lease.dropped is RevokeReason.STOPPED:",
+        "if assigned.lease.dropped is None:",
         f"{_IN_MOVES}test_a_close_commits_what_its_handlers_finish",
     ),
     Mutant(

@@ -103,13 +103,11 @@ def test_a_round_leads_to_what_was_allocated(
     wanted = data.draw(some)
     for _ in range(2):
         round_of(owned, wanted, needs_lock=needs_lock)
-        for queue in [
-            queue for queue, lease_state in owned.items() if lease_state.dropped is not None
-        ]:
+        for queue in [queue for queue, lease in owned.items() if lease.dropped is not None]:
             owned.pop(queue).released()
     round_of(owned, wanted, needs_lock=needs_lock)
     assert set(owned) == set(wanted)
-    assert all(lease_state.dropped is None for lease_state in owned.values())
+    assert all(lease.dropped is None for lease in owned.values())
 
 
 def round_of(

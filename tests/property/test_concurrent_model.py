@@ -20,7 +20,7 @@ MESSAGES = 24
 @given(st.integers(0, 2**32), st.booleans(), st.integers(1, 4))
 def test_the_offset_waits_for_the_slowest(seed: int, broadcasting: bool, size: int) -> None:
     """Batches end in any order, partly done, sent back or not: nothing is passed or forgotten."""
-    random, cache, lease_state = Random(seed), ProcessQueue(0), LeaseState(QUEUE, now_ms=0)
+    random, cache, lease = Random(seed), ProcessQueue(0), LeaseState(QUEUE, now_ms=0)
     cache.put(
         [ReceivedMessage("orders", QUEUE, at, b"", {}, "", 0, 0) for at in range(MESSAGES)],
         MESSAGES,
@@ -36,7 +36,7 @@ def test_the_offset_waits_for_the_slowest(seed: int, broadcasting: bool, size: i
             continue
         batch = running.pop(random.randrange(len(running)))
         good = random.randint(0, len(batch))
-        found = conclude(cache, lease_state, batch, done=good, broadcasting=broadcasting, now_ms=0)
+        found = conclude(cache, lease, batch, done=good, broadcasting=broadcasting, now_ms=0)
         commit = found.commit
         assert not done & {one.offset for one in batch}, "handled after it was done"
         done |= {one.offset for one in (*found.done, *found.dropped)}
@@ -45,7 +45,7 @@ def test_the_offset_waits_for_the_slowest(seed: int, broadcasting: bool, size: i
             assert commit is None
             sent = {one.offset for one in found.send_back if random.random() < 0.6}
             done |= sent
-            after = after_concurrent_send_back(cache, lease_state, found, sent, now_ms=0)
+            after = after_concurrent_send_back(cache, lease, found, sent, now_ms=0)
             commit = after.commit
             if after.retry:
                 running.append(list(after.retry))

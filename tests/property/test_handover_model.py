@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inorder.client.consume.queue import AssignedQueue
-from inorder.client.consume.rules.commits import CommitLine, Progress
+from inorder.client.consume.rules.commits import CommitSequence, Progress
 from inorder.client.consume.rules.keyed import KeyedQueue, Work
 from inorder.client.consume.rules.leases import LeaseState, Terms
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
@@ -28,9 +28,7 @@ class Owner:
         self.assigned = AssignedQueue(
             QUEUE,
             subscription=Subscription("orders"),
-            lease_state=LeaseState(
-                QUEUE, now_ms=0, lock_sent_ms=0, epoch=epoch, terms=Terms(5000, 1000)
-            ),
+            lease=LeaseState(QUEUE, now_ms=0, lock_sent_ms=0, epoch=epoch, terms=Terms(5000, 1000)),
             cache=ProcessQueue(offset),
             limits=Limits(),
             ordered=True,
@@ -40,7 +38,7 @@ class Owner:
         )
         if keys is None and finished.span:
             self.assigned.begin_with(finished)
-        self.commits = CommitLine(stored)
+        self.commits = CommitSequence(stored)
         self.noted = offset
         self.running: list[Work | list[ReceivedMessage]] = []
 

@@ -69,32 +69,30 @@ class Consumer:
     def __init__(self, name: str, broker: Broker) -> None:
         self.name = name
         self.broker = broker
-        self.lease_state: LeaseState | None = None
+        self.lease: LeaseState | None = None
         self.cache = ProcessQueue(0)
         self.batch: list[ReceivedMessage] = []
         self.unsaved: int | None = None
         self.releasing: list[Release] = []
 
     def begin(self) -> None:
-        if self.lease_state is None and self.broker.lock(self.name):
+        if self.lease is None and self.broker.lock(self.name):
             now_ms = self.broker.now_ms
-            self.lease_state = LeaseState(QUEUE, now_ms=now_ms, lock_sent_ms=now_ms)
+            self.lease = LeaseState(QUEUE, now_ms=now_ms, lock_sent_ms=now_ms)
             self.cache, self.unsaved = ProcessQueue(self.broker.offset), None
 
     def renew(self) -> None:
-        if self.lease_state is not None and to_renew({QUEUE: self.lease_state}):
+        if self.lease is not None and to_renew({QUEUE: self.lease}):
             granted = {QUEUE} if self.broker.lock(self.name) else set()
             now_ms = self.broker.now_ms
-            apply_renewal(
-                {QUEUE: self.lease_state}, [QUEUE], granted, sent_ms=now_ms, now_ms=now_ms
-            )
+            apply_renewal({QUEUE: self.lease}, [QUEUE], granted, sent_ms=now_ms, now_ms=now_ms)
 
     def pull(self) -> None:
-        if self.lease_state is None:
+        if self.lease is None:
             return
         asked = before_pull(
             self.cache,
-            self.lease_state,
+            self.lease,
             limits=Limits(messages_max=4),
             now_ms=self.broker.now_ms,
             ordered=True,
@@ -106,35 +104,33 @@ class Consumer:
                 ReceivedMessage("orders", QUEUE, offset, b"", {}, "", 0, 0)
                 for offset in range(asked.offset, end)
             ]
-            after_pull(
-                self.cache, self.lease_state, PullStatus.FOUND, found, max(end, asked.offset)
-            )
+            after_pull(self.cache, self.lease, PullStatus.FOUND, found, max(end, asked.offset))
 
     def handle(self, size: int) -> None:
-        if self.lease_state is None or self.batch:
+        if self.lease is None or self.batch:
             return
         now_ms = self.broker.now_ms
-        before = before_batch(self.lease_state, now_ms=now_ms, began_ms=now_ms, needs_lock=True)
+        before = before_batch(self.lease, now_ms=now_ms, began_ms=now_ms, needs_lock=True)
         if isinstance(before, Run):
             self.batch = self.cache.take(size, now_ms)
         if self.batch:
             assert self.broker.owner == self.name, "handles without the lock"
-            self.lease_state.enter()
+            self.lease.enter()
             for message in self.batch:
                 if message.offset not in self.broker.seen:
                     self.broker.seen.add(message.offset)
                     self.broker.first.append(message.offset)
 
     def end(self, outcome: Outcome) -> None:
-        if not self.batch or self.lease_state is None:
+        if not self.batch or self.lease is None:
             return
         batch, self.batch = self.batch, []
-        self.lease_state.leave()
+        self.lease.leave()
         if outcome is not Outcome.SUSPEND:
             self.broker.succeeded.update(message.offset for message in batch)
         steps = after_batch(
             self.cache,
-            self.lease_state,
+            self.lease,
             batch,
             outcome,
             now_ms=self.broker.now_ms,
@@ -144,32 +140,32 @@ class Consumer:
         for step in steps:
             if isinstance(step, Commit):
                 self.unsaved = step.offset
-        assert (self.lease_state.dropped is None) == (not any(isinstance(s, Stop) for s in steps))
+        assert (self.lease.dropped is None) == (not any(isinstance(s, Stop) for s in steps))
 
     def save(self) -> None:
-        if self.unsaved is not None and self.lease_state is not None:
-            if self.lease_state.may_commit(self.broker.now_ms, needs_lock=True):
+        if self.unsaved is not None and self.lease is not None:
+            if self.lease.may_commit(self.broker.now_ms, needs_lock=True):
                 self.broker.commit(self.unsaved)
             self.unsaved = None
 
     def drop(self) -> None:
-        if self.lease_state is not None:
-            self.lease_state.drop(RevokeReason.MOVED)
+        if self.lease is not None:
+            self.lease.drop(RevokeReason.MOVED)
 
     def release(self) -> None:
         """Do one step of the release; others may do something before the next one."""
-        if self.lease_state is None or self.lease_state.dropped is None:
+        if self.lease is None or self.lease.dropped is None:
             return
         if not self.releasing:
-            self.releasing = list(release_steps(self.lease_state, commit=self.unsaved is not None))
+            self.releasing = list(release_steps(self.lease, commit=self.unsaved is not None))
         match self.releasing.pop(0):
             case Release.COMMIT:
                 self.save()
             case Release.UNLOCK:
                 self.broker.unlock(self.name)
             case Release.FORGET:
-                self.lease_state.released()
-                self.lease_state = None
+                self.lease.released()
+                self.lease = None
 
 
 # What a consumer does, and how often: mostly work, some trouble.
@@ -196,7 +192,7 @@ def finish(broker: Broker, consumers: list[Consumer]) -> None:
         consumer.drop()
         for _ in Release:
             consumer.release()
-        assert consumer.lease_state is None
+        assert consumer.lease is None
     broker.now_ms += LOCK_MS + 1
     last = consumers[0]
     last.begin()
@@ -239,7 +235,7 @@ def test_a_clean_hand_over_handles_nothing_twice(seed: int) -> None:
     random, broker = Random(seed), Broker()
     consumers = [Consumer(name, broker) for name in "abc"]
     for _ in range(ROUNDS):
-        leaving = any(one.lease_state and one.lease_state.dropped for one in consumers)
+        leaving = any(one.lease and one.lease.dropped for one in consumers)
         broker.now_ms += 1 if leaving else random.choice([1, 1000, 19_999])
         for consumer in consumers:
             consumer.renew()

@@ -185,7 +185,7 @@ class Run:
         done = 0
         outcomes = [self.park(message.offset, work.key or "", None) for message in work.messages]
         if self.draw.random() < 0.3:  # the answer is lost
-            self.queue.again(work, 0, set_aside=True)
+            self.queue.again(work, 0, maybe_parked=True)
             return
         for outcome in outcomes:
             if outcome == "live":

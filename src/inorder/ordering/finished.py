@@ -1,11 +1,11 @@
-"""Which messages of a queue are done when they are not done in order.
+"""Which messages of a queue are finished when they do not finish in order.
 
-`base` is the lowest offset that is not done: what RocketMQ knows as the committed offset. Above it
-a bit per offset says which ones are done already, so that neither a restart nor a hand-over repeats
-them. Offsets that nobody will ever be given (the tag did not match, retention took them) are noted
-as done by whoever learns of it.
+`base` is the lowest unfinished offset, which RocketMQ calls the committed offset. Above it one bit
+per offset says which messages are finished, so that neither a restart nor a new owner repeats them.
+Offsets that no handler will ever get (the tag did not match, retention deleted them) are added as
+finished by the code that learns of it. Why a map beside the offset: decision 18.
 
-    base 100, done 102, 103, 105      mask 0b101100      text "100:2c"
+    base 100, finished 102, 103, 105      mask 0b101100      text "100:2c"
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 from inorder.errors import RemoteProtocolError
 
 SPAN_MAX: Final = 65_536
-"""Bits above the base; a message further away must wait."""
+"""Bits above the base; a message beyond them has to wait."""
 
 
 class FinishedMap:
-    """The offsets of one queue that are done."""
+    """The finished offsets of one queue."""
 
     __slots__ = ("_mask", "base")
 
@@ -45,27 +45,27 @@ class FinishedMap:
 
     @property
     def span(self) -> int:
-        """Return how far above the base the highest one that is done lies."""
+        """Return how far the highest finished offset reaches above the base."""
         return self._mask.bit_length()
 
     @property
     def above(self) -> list[int]:
-        """Return the offsets above the base that are done."""
+        """Return the finished offsets above the base."""
         mask, base = self._mask, self.base
         return [base + bit for bit in range(mask.bit_length()) if mask >> bit & 1]
 
     def add(self, offset: int) -> None:
-        """Note that a message is done; again is fine."""
+        """Add a finished message; adding it again changes nothing."""
         self.add_range(offset, offset + 1)
 
     def add_range(self, start: int, end: int) -> None:
-        """Note that everything from `start` up to, not including, `end` is done."""
+        """Add every offset from `start` up to, but not including, `end`."""
         first, last = max(start, self.base) - self.base, end - self.base
         if last <= first:
             return
         if first > 0 and last > SPAN_MAX:
             raise ValueError(f"{end} lies more than {SPAN_MAX} above {self.base}")
-        if first == 0 and last > SPAN_MAX:  # no bits needed for what is contiguous
+        if first == 0 and last > SPAN_MAX:  # a contiguous range needs no bits
             self._mask >>= last
             self.base = end
         else:
@@ -74,27 +74,27 @@ class FinishedMap:
 
     @property
     def end(self) -> int:
-        """Return the offset from which on nothing is done."""
+        """Return the offset from which on nothing is finished."""
         return self.base + self._mask.bit_length()
 
     def above_text(self) -> str:
-        """Return the text, or nothing if nothing above the base is done: the base says it all."""
+        """Return the encoded map, or "" if nothing above the base is finished."""
         return self.encode() if self._mask else ""
 
     def copy(self) -> FinishedMap:
-        """Return one that later changes do not touch."""
+        """Return an independent copy."""
         return FinishedMap(self.base, self._mask)
 
     def encode(self) -> str:
-        """Return base and mask as text."""
+        """Return base and mask as text; see above."""
         return f"{self.base}:{self._mask:x}"
 
     @classmethod
     def decode(cls, text: str) -> FinishedMap:
-        """Read the text.
+        """Read an encoded map.
 
         Raises:
-            RemoteProtocolError: it is no such map, or a larger one than we make.
+            RemoteProtocolError: The text is no map, or its mask is longer than SPAN_MAX.
         """
         base, colon, mask = text.partition(":")
         digits = base.isascii() and base.isdigit() and len(base) <= 19
@@ -105,7 +105,7 @@ class FinishedMap:
         return cls(int(base), int(mask, 16))
 
     def _advance(self) -> None:
-        """Move the base over what is done."""
+        """Move the base behind the finished offsets that follow it."""
         mask = self._mask
         if mask & 1:
             done = ((mask + 1) & ~mask).bit_length() - 1

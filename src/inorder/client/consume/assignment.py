@@ -37,7 +37,7 @@ from inorder.client.consume.rules.assignment import (
     sort_ids,
     sort_queues,
 )
-from inorder.client.consume.rules.commits import CommitLine, OffsetTable
+from inorder.client.consume.rules.commits import CommitSequence, OffsetTable
 from inorder.client.consume.rules.keyed import KeyedQueue
 from inorder.client.consume.rules.leases import Acquired, Grant, LeaseState, RevokeReason, Terms
 from inorder.client.consume.rules.queue import Limits, ProcessQueue
@@ -149,9 +149,9 @@ class Member:
     # Queues come.
 
     @property
-    def tenures(self) -> Mapping[TopicQueue, LeaseState]:
+    def lease_states(self) -> Mapping[TopicQueue, LeaseState]:
         """Return whose each queue is; those on their way out are among them."""
-        return {queue: assigned.lease_state for queue, assigned in self.assigned_queues.items()}
+        return {queue: assigned.lease for queue, assigned in self.assigned_queues.items()}
 
     async def meet(self, queues: Iterable[TopicQueue]) -> None:
         """Learn which brokers of these queues know leases; they hear of us also if none is ours."""
@@ -230,7 +230,7 @@ class Member:
         assigned = AssignedQueue(
             queue,
             subscription=subscription,
-            lease_state=LeaseState(
+            lease=LeaseState(
                 queue,
                 now_ms=self.session.clock.monotonic_ms(),
                 lock_sent_ms=None if grant is None else grant.sent_ms,
@@ -247,7 +247,7 @@ class Member:
         )
         assigned.paused = self._all_paused or queue in self._paused
         if grant is not None and epoch:
-            assigned.commits = CommitLine(grant.stored)
+            assigned.commits = CommitSequence(grant.stored)
             assigned.parked, assigned.redrive = grant.parked, grant.redrive
             assigned.fencing = QueueFence(
                 queue,
@@ -318,11 +318,9 @@ class Member:
             self._releasing[assigned.queue] = task
 
     async def _release(self, assigned: AssignedQueue) -> None:
-        queue, lease_state = assigned.queue, assigned.lease_state
-        assert lease_state.dropped is not None
-        log.info(
-            "queue=%s of group=%s is given up: %s", queue, self.group, lease_state.dropped.value
-        )
+        queue, lease = assigned.queue, assigned.lease
+        assert lease.dropped is not None
+        log.info("queue=%s of group=%s is given up: %s", queue, self.group, lease.dropped.value)
         if assigned.fixed is not None:
             self.offsets.freeze(queue, assigned.fixed)
         try:
@@ -330,13 +328,13 @@ class Member:
         finally:
             if self.stopping:
                 self.left[queue] = self.offsets.get(queue)
-            if not (lease_state.running and lease_state.is_waited_for(ordered=assigned.ordered)):
+            if not (lease.running and lease.is_waited_for(ordered=assigned.ordered)):
                 self._released(assigned)  # else the stop has given up on its handlers
 
     def _released(self, assigned: AssignedQueue) -> None:
-        queue, lease_state = assigned.queue, assigned.lease_state
-        lease_state.released(ordered=assigned.ordered)
-        if lease_state.running:
+        queue, lease = assigned.queue, assigned.lease
+        lease.released(ordered=assigned.ordered)
+        if lease.running:
             self._leave_behind(assigned)
         del self.assigned_queues[queue]
         del self._releasing[queue]
@@ -351,7 +349,7 @@ class Member:
 
     async def _watch(self, assigned: AssignedQueue) -> None:
         try:
-            while assigned.lease_state.running:
+            while assigned.lease.running:
                 assigned.idle.clear()
                 await assigned.idle.wait()
         finally:
@@ -360,8 +358,8 @@ class Member:
     @property
     def running(self) -> int:
         """Return how many handlers run, those of queues that moved included."""
-        all_holdings = (*self.assigned_queues.values(), *self._left_behind)
-        return sum(assigned.lease_state.running for assigned in all_holdings)
+        queues = (*self.assigned_queues.values(), *self._left_behind)
+        return sum(assigned.lease.running for assigned in queues)
 
     def drop_all(self) -> None:
         """Give everything up: pull no more, start no handler."""
@@ -408,7 +406,7 @@ class Member:
 
     def holds_locks(self) -> bool:
         """Tell whether some queue is locked."""
-        return any(lease_state.locked for lease_state in self.tenures.values())
+        return any(lease.locked for lease in self.lease_states.values())
 
     # Pausing.
 
@@ -480,7 +478,7 @@ class Rebalancer:
         self._said_ms: dict[str, int] = {}
         self.rounds = 0
 
-    async def look(self) -> None:
+    async def learn_routes(self) -> None:
         """Learn the routes of all topics before anything else happens.
 
         Name servers that are not there yet are waited for, and it is said now and then. Raises
@@ -535,7 +533,7 @@ class Rebalancer:
         """Run one round; return how long to wait for a reason before the next."""
         self.rounds += 1
         waits = []
-        for queue in rules.plan_unsubscribed(self._member.tenures, self._subscriptions):
+        for queue in rules.plan_unsubscribed(self._member.lease_states, self._subscriptions):
             self._member.assigned_queues[queue].drop(RevokeReason.UNSUBSCRIBED)
         for topic in list(self._subscriptions):
             try:
@@ -562,7 +560,7 @@ class Rebalancer:
         if allocated is None or self._member.stopping:
             return None, False
         plan = rules.plan(
-            {q: lease_state for q, lease_state in self._member.tenures.items() if q.topic == topic},
+            {q: lease for q, lease in self._member.lease_states.items() if q.topic == topic},
             allocated,
             needs_lock=needs_lock,
             now_ms=self._session.clock.monotonic_ms(),

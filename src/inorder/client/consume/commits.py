@@ -24,7 +24,7 @@ from inorder.client.consume.rules.commits import (
     BACKUP_SUFFIX,
     NO_OFFSET,
     NOT_READ,
-    Numbered,
+    NumberedCommit,
     OffsetTable,
     format_offsets,
     merge_offsets,
@@ -261,7 +261,7 @@ class Committer:
         idle = [
             queue
             for queue, one in self._assigned_queues.items()
-            if one.leased and one.live and not one.lease_state.running
+            if one.leased and one.live and not one.lease.running
         ]
         if idle:
             self._tasks.start(self.of(idle), name="commit of idle queues")
@@ -282,7 +282,7 @@ class Committer:
             progress = assigned.progress(self._offsets.get(assigned.queue))
             numbered = assigned.commits.next(progress)
             if numbered is not None:
-                commits.append((assigned.queue, assigned.lease_state.epoch, numbered))
+                commits.append((assigned.queue, assigned.lease.epoch, numbered))
         if not commits:
             return
         self._last_ms = self._session.clock.monotonic_ms()
@@ -305,7 +305,7 @@ class Committer:
                     self._events.lost(assigned)
 
     async def _send(
-        self, part: list[tuple[TopicQueue, int, Numbered]]
+        self, part: list[tuple[TopicQueue, int, NumberedCommit]]
     ) -> tuple[int, set[TopicQueue], set[TopicQueue]]:
         """Send commits. A broker without room for their maps gets those that need none: of the
         others the commit before stands."""

@@ -55,14 +55,14 @@ NoteOffset = Callable[[TopicQueue, int, bool], None]
 SendBack = Callable[[Registration, ReceivedMessage, Failure], Awaitable[bool]]
 
 
-class Lane:
+class TopicHandler:
     """The handler of one topic and who calls it."""
 
     def __init__(self, registration: Registration, workers: Workers) -> None:
         self.registration = registration
         self.workers = workers
         self.pace = rules.Pace()
-        self.runs: set[LaneRun] = set()
+        self.runs: set[ConcurrentRun] = set()
         self._runs_max = workers.capacity
 
     @property
@@ -70,20 +70,20 @@ class Lane:
         """Return how many more runs the workers take."""
         return self._runs_max - len(self.runs)
 
-    def ended(self, runs: Sequence[LaneRun]) -> None:
+    def ended(self, runs: Sequence[ConcurrentRun]) -> None:
         """Note that runs are over, and how long their calls took."""
         self.runs.difference_update(runs)
         self.pace.note(sum([run.calls for run in runs]), sum([run.spent_ms for run in runs]))
         self._runs_max = rules.runs_in_hand(self.pace, capacity=self.workers.capacity)
 
 
-class LaneRun(Run):
+class ConcurrentRun(Run):
     """A run of one queue's messages, with the handler of one topic."""
 
-    __slots__ = ("assigned", "lane")
+    __slots__ = ("assigned", "handler")
 
     assigned: AssignedQueue
-    lane: Lane
+    handler: TopicHandler
 
 
 class ConcurrentRunner:
@@ -92,8 +92,8 @@ class ConcurrentRunner:
     def __init__(
         self,
         *,
-        lanes: Mapping[str, Lane],
-        fallback: Callable[[str], Lane],
+        handlers: Mapping[str, TopicHandler],
+        fallback: Callable[[str], TopicHandler],
         clock: Clock,
         counts: Counts,
         tasks: Tasks,
@@ -102,7 +102,7 @@ class ConcurrentRunner:
         broadcasting: bool,
         handler_timeout_ms: int,
     ) -> None:
-        self._lanes = lanes
+        self._handlers = handlers
         self._fallback = fallback
         self._clock = clock
         self._counts = counts
@@ -113,7 +113,7 @@ class ConcurrentRunner:
         self._handler_timeout_ms = handler_timeout_ms
         self._turns: deque[AssignedQueue] = deque()
         self._over: list[Run] = []  # runs that have ended
-        self._look: asyncio.TimerHandle | None = None
+        self._late_check: asyncio.TimerHandle | None = None
 
     def pump(self, assigned: AssignedQueue) -> None:
         """Start what can be started of a queue, now or when a handler is free."""
@@ -141,107 +141,113 @@ class ConcurrentRunner:
         now_ms = self._clock.monotonic_ms()
         if assigned.queue.topic.startswith(RETRY_PREFIX):
             # One message at a time: its neighbour may be of another topic, with another handler.
-            if any(lane.room <= 0 for lane in self._lanes.values()):
+            if any(handler.room <= 0 for handler in self._handlers.values()):
                 return False
             taken = assigned.cache.take(1, now_ms)
-            self._submit(assigned, self._lane_of(taken[0].topic), ((taken,),))
+            self._submit(assigned, self._handler_of(taken[0].topic), ((taken,),))
             return True
-        lane = self._lanes[assigned.queue.topic]
-        room, size = lane.room, lane.registration.batch
+        handler = self._handlers[assigned.queue.topic]
+        room, size = handler.room, handler.registration.batch
         if room <= 0:
             return False
         waiting = assigned.cache.waiting // size
-        calls = rules.calls_of_run(lane.pace, waiting=waiting, workers=lane.workers.capacity)
+        calls = rules.calls_of_run(handler.pace, waiting=waiting, workers=handler.workers.capacity)
         count = min(room, rules.TURN_RUNS_MAX)
         taken = assigned.cache.take(size * calls * count, now_ms)
-        self._submit(assigned, lane, rules.runs(taken, size, calls))
+        self._submit(assigned, handler, rules.runs(taken, size, calls))
         return True
 
-    def _lane_of(self, topic: str) -> Lane:
+    def _handler_of(self, topic: str) -> TopicHandler:
         """Return the handler for a message of a topic, however it came here."""
-        return self._lanes.get(topic) or self._fallback(topic)
+        return self._handlers.get(topic) or self._fallback(topic)
 
-    def _submit(self, assigned: AssignedQueue, lane: Lane, runs: Sequence[Sequence[Batch]]) -> None:
+    def _submit(
+        self, assigned: AssignedQueue, handler: TopicHandler, runs: Sequence[Sequence[Batch]]
+    ) -> None:
         assigned.enter(len(runs))
         for batches in runs:
-            run = LaneRun(
+            run = ConcurrentRun(
                 batches,
                 may_start=assigned.may_start,
                 ended=self._over.append,
                 settle=self._settle,
                 slice_ms=rules.RUN_ENDS_MS,
             )
-            run.assigned, run.lane = assigned, lane
-            lane.runs.add(run)
-            lane.workers.submit(run)
-        if self._look is None and len(runs[0]) > 1:
-            self._look_later()
+            run.assigned, run.handler = assigned, handler
+            handler.runs.add(run)
+            handler.workers.submit(run)
+        if self._late_check is None and len(runs[0]) > 1:
+            self._check_later()
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._look = loop.call_later(rules.LOOK_MS / 1000, self._recall)
+        self._late_check = loop.call_later(rules.LATE_CHECK_MS / 1000, self._reclaim)
 
-    def _recall(self) -> None:
+    def _reclaim(self) -> None:
         """Take back what waits behind a call that takes long, for workers that are free."""
-        self._look = None
+        self._late_check = None
         now_ms = self._clock.monotonic_ms()
         several = [
             run
-            for lane in self._lanes.values()
-            for run in lane.runs
+            for handler in self._handlers.values()
+            for run in handler.runs
             if len(run.batches) > 1 and run.assigned.live
         ]
         for run in several:
             if rules.is_late(run.started_ms, now_ms):
-                run.assigned.cache.make_again(m for batch in run.recall() for m in batch)
+                run.assigned.cache.make_again(m for batch in run.reclaim() for m in batch)
                 self.pump(run.assigned)
-        if several and self._look is None:
-            self._look_later()
+        if several and self._late_check is None:
+            self._check_later()
 
     def _settle(self) -> None:
         """Do what follows from the runs that have ended, and start others in their place."""
-        ended: dict[tuple[AssignedQueue, Lane], list[LaneRun]] = {}
+        ended: dict[tuple[AssignedQueue, TopicHandler], list[ConcurrentRun]] = {}
         for run in self._over:
-            assert isinstance(run, LaneRun)
-            ended.setdefault((run.assigned, run.lane), []).append(run)
+            assert isinstance(run, ConcurrentRun)
+            ended.setdefault((run.assigned, run.handler), []).append(run)
         self._over.clear()
-        for (assigned, lane), runs in ended.items():
-            lane.ended(runs)
+        for (assigned, handler), runs in ended.items():
+            handler.ended(runs)
             try:
-                self._finish(assigned, lane, runs)
+                self._finish(assigned, handler, runs)
             except Exception:
                 # A mistake of ours about one queue must not stop the others.
                 log.exception("what follows handlers failed queue=%s", assigned.queue)
         self._go_on()
 
-    def _finish(self, assigned: AssignedQueue, lane: Lane, runs: Sequence[LaneRun]) -> None:
+    def _finish(
+        self, assigned: AssignedQueue, handler: TopicHandler, runs: Sequence[ConcurrentRun]
+    ) -> None:
         done = [m for run in runs for batch in run.batches[: run.done] for m in batch]
         if done:
             spent_ms = sum(run.spent_ms for run in runs if run.done)
-            self._counts.ended(lane.registration.topic, len(done), 0, spent_ms)
-            self._conclude(assigned, lane, done, len(done), None)
+            self._counts.ended(handler.registration.topic, len(done), 0, spent_ms)
+            self._conclude(assigned, handler, done, len(done), None)
         rest: list[ReceivedMessage] = []
         for run in runs:
             if run.done < len(run.batches):
-                rest += self._stopped(assigned, lane, run)
+                rest += self._stopped(assigned, handler, run)
         assigned.cache.make_again(rest)
         assigned.leave(len(runs))
 
-    def _stopped(self, assigned: AssignedQueue, lane: Lane, run: Run) -> list[ReceivedMessage]:
+    def _stopped(
+        self, assigned: AssignedQueue, handler: TopicHandler, run: Run
+    ) -> list[ReceivedMessage]:
         """Deal with the call that did not simply return; return what the run did not come to."""
         rest, batch = run.done, run.stopped_at
         if batch is not None:
             rest += 1
             count = self._done(run, batch)
             spent_ms = 0 if run.done else run.spent_ms
-            self._counts.ended(lane.registration.topic, count, len(batch) - count, spent_ms)
-            self._conclude(assigned, lane, batch, count, run.error)
+            self._counts.ended(handler.registration.topic, count, len(batch) - count, spent_ms)
+            self._conclude(assigned, handler, batch, count, run.error)
         return [message for one in run.batches[rest:] for message in one]
 
     def _conclude(
         self,
         assigned: AssignedQueue,
-        lane: Lane,
+        handler: TopicHandler,
         batch: Batch,
         done: int,
         error: BaseException | None,
@@ -251,7 +257,7 @@ class ConcurrentRunner:
             return
         concluded = rules.conclude(
             assigned.cache,
-            assigned.lease_state,
+            assigned.lease,
             batch,
             done=done,
             broadcasting=self._broadcasting,
@@ -264,7 +270,7 @@ class ConcurrentRunner:
             log.warning("a broadcast message failed and is dropped: %s", where(message))
         if concluded.send_back:
             assigned.enter()
-            work = self._return(assigned, lane, concluded, failure_of(error))
+            work = self._return(assigned, handler, concluded, failure_of(error))
             self._tasks.start(work, name=f"send back of {assigned.queue}")
 
     def _conclude_leaving(self, assigned: AssignedQueue, done: Batch) -> None:
@@ -272,7 +278,7 @@ class ConcurrentRunner:
 
         A queue that moved was committed and left when it moved: its next owner is further by now.
         """
-        if assigned.lease_state.dropped is RevokeReason.STOPPED:
+        if assigned.lease.dropped is RevokeReason.STOPPED:
             commit = assigned.cache.remove(done, self._clock.monotonic_ms())
             if commit is not None:
                 self._note(assigned.queue, commit, True)
@@ -290,18 +296,22 @@ class ConcurrentRunner:
         return rules.done_count(run.result, len(batch))
 
     async def _return(
-        self, assigned: AssignedQueue, lane: Lane, concluded: rules.Concluded, failure: Failure
+        self,
+        assigned: AssignedQueue,
+        handler: TopicHandler,
+        concluded: rules.Concluded,
+        failure: Failure,
     ) -> None:
         """Send failed messages back; what the broker does not take is tried again here."""
         sent: set[int] = set()
         try:
             for message in concluded.send_back:
-                if await self._send_back(lane.registration, message, failure):
+                if await self._send_back(handler.registration, message, failure):
                     sent.add(message.offset)
         finally:
             self._counts.sent_back += len(sent)
             after = rules.after_concurrent_send_back(
-                assigned.cache, assigned.lease_state, concluded, sent,
+                assigned.cache, assigned.lease, concluded, sent,
                 now_ms=self._clock.monotonic_ms(),
             )  # fmt: skip
             if after.commit is not None:
@@ -309,19 +319,21 @@ class ConcurrentRunner:
             elif not assigned.live:
                 self._conclude_leaving(assigned, ())
             for message in after.retry:
-                again = partial(self._again, lane=lane, message=message)
+                again = partial(self._again, handler=handler, message=message)
                 assigned.later(rules.LOCAL_RETRY_MS, again)
             assigned.leave()
             self._go_on()
 
-    def _again(self, assigned: AssignedQueue, *, lane: Lane, message: ReceivedMessage) -> None:
+    def _again(
+        self, assigned: AssignedQueue, *, handler: TopicHandler, message: ReceivedMessage
+    ) -> None:
         if assigned.live and message in assigned.cache:
-            self._submit(assigned, lane, (((message,),),))
+            self._submit(assigned, handler, (((message,),),))
 
     async def clean(self, assigned_queues: Sequence[AssignedQueue]) -> None:
         """Send back what its handler had for too long, so that the offset can go on."""
-        for lane in self._lanes.values():
-            for run in lane.runs:
+        for handler in self._handlers.values():
+            for run in handler.runs:
                 if run.started_ms is not None and run.done < len(run.batches):
                     run.assigned.cache.start(run.batches[run.done], run.started_ms)
         for assigned in assigned_queues:
@@ -331,18 +343,20 @@ class ConcurrentRunner:
                 )
                 if message is None or not assigned.live:
                     break
-                lane = self._lane_of(message.topic)
-                if not await self._expire(assigned, lane, message):
+                handler = self._handler_of(message.topic)
+                if not await self._expire(assigned, handler, message):
                     break
 
-    async def _expire(self, assigned: AssignedQueue, lane: Lane, message: ReceivedMessage) -> bool:
+    async def _expire(
+        self, assigned: AssignedQueue, handler: TopicHandler, message: ReceivedMessage
+    ) -> bool:
         log.warning(
             "a handler takes longer than %d ms; the message is sent back: %s",
             self._handler_timeout_ms, where(message),
         )  # fmt: skip
         why = f"the handler took longer than {self._handler_timeout_ms} ms"
         failure = Failure(why, level=FIRST_DELAY_LEVEL)
-        if not await self._send_back(lane.registration, message, failure):
+        if not await self._send_back(handler.registration, message, failure):
             return False
         self._counts.sent_back += 1
         commit = assigned.cache.remove((message,), self._clock.monotonic_ms())

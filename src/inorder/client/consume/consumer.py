@@ -1,4 +1,4 @@
-"""Consuming: handlers for topics, called as messages come, queues shared with the group.
+"""ConsumerService: handlers for topics, called as messages come, queues shared with the group.
 
 A consumer is a member of its group: the queues of a topic are shared out among the members, and
 what a handler has done is committed under the group's name. `order="queue"` calls one handler per
@@ -26,7 +26,7 @@ from inorder.client.consume.rules.assignment import Allocation, Average
 from inorder.client.consume.rules.keyed import Keyless, KeyOf
 from inorder.client.consume.rules.leases import GRACE_MIN_MS, Terms
 from inorder.client.consume.rules.outcomes import Policy
-from inorder.client.consume.service import Consuming
+from inorder.client.consume.service import ConsumerService
 from inorder.client.consume.workers import WorkersFactory, in_handler
 from inorder.client.rules.routes import Duration, moment_ms, to_ms
 from inorder.client.session import Session
@@ -125,7 +125,7 @@ class Consumer:
         self._hooks = Hooks(before_handle, after_handle, group, timeout_ms, self._access.clock)
         self._registrations: dict[str, Registration] = {}
         self._threads: WorkersFactory | None = None  # the blocking twin sets it
-        self._consuming: Consuming | None = None
+        self._service: ConsumerService | None = None
         self._closing: asyncio.Task[None] | None = None
         self._patience: Patience | None = None
         self._closed = asyncio.Event()
@@ -157,7 +157,7 @@ class Consumer:
         property, or a function of the message. One without a key waits for all before it and holds
         all behind it, unless `keyless="concurrent"`.
         """
-        if self._consuming is not None:
+        if self._service is not None:
             raise UsageError("this consumer has started; register its handlers before that")
 
         def decorate(handler: Handler) -> Handler:
@@ -195,14 +195,14 @@ class Consumer:
         """
         if self._closed.is_set() or self._closing is not None:
             raise AlreadyClosed("this consumer was closed; make a new one")
-        if self._consuming is not None:
+        if self._service is not None:
             return
         if not self._registrations:
             raise UsageError("there is nothing to consume; register a handler with on(topic) first")
         session = await self._access.open()
         if self._closing is not None:
             raise AlreadyClosed("this consumer was closed while it started")
-        self._consuming = Consuming(
+        self._service = ConsumerService(
             session,
             self._group,
             self._registrations,
@@ -215,9 +215,9 @@ class Consumer:
             terms=self._terms,
         )
         try:
-            await self._consuming.start()
+            await self._service.start()
         except BaseException as error:
-            self._consuming = None
+            self._service = None
             task, closed = asyncio.current_task(), self._closed.is_set() or self._closing
             cancelled = isinstance(error, asyncio.CancelledError)
             if cancelled and closed and task is not None and not task.cancelling():
@@ -259,8 +259,8 @@ class Consumer:
         timeout_ms = default_ms if timeout is None else to_ms(timeout)
         if self._patience is None or self._closing is None:
             self._patience = Patience(timeout_ms, self._access.clock)
-            if self._consuming is not None:
-                self._consuming.halt()
+            if self._service is not None:
+                self._service.halt()
             self._closing = asyncio.get_running_loop().create_task(
                 self._close(self._patience),
                 name=f"close consumer {self._group}",
@@ -272,8 +272,8 @@ class Consumer:
 
     async def _close(self, patience: Patience) -> None:
         try:
-            if self._consuming is not None:
-                await self._consuming.stop(patience)
+            if self._service is not None:
+                await self._service.stop(patience)
         finally:
             patience.close()
             await self._access.close()
@@ -331,7 +331,7 @@ class Consumer:
 
     def statistics(self) -> ConsumerStatistics:
         """Return a snapshot."""
-        consuming = self._consuming
+        consuming = self._service
         if consuming is None:
             return ConsumerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
         member, counts = consuming.member, consuming.member.counts
@@ -356,10 +356,10 @@ class Consumer:
         topics = ", ".join(sorted(self._registrations)) or "no topics"
         return f"Consumer({self._group!r}, {topics})"
 
-    def _running(self) -> Consuming:
-        if self._consuming is None:
+    def _running(self) -> ConsumerService:
+        if self._service is None:
             raise NotStarted("this consumer has not started; start it first")
-        return self._consuming
+        return self._service
 
 
 def _begin(consume_from: BeginFrom, now_ms: int) -> commits.ConsumeFrom:

@@ -55,7 +55,7 @@ _RESULTS = {
 }
 
 
-class Answers:
+class ConsumerRequests:
     """Answers for one consumer; see `Session.join`."""
 
     def __init__(
@@ -97,14 +97,16 @@ class Answers:
 
     def lost(self, address: str) -> None:
         """Start no handler under the locks of that broker before it has confirmed them."""
-        self._member.renewer.doubt(address)
+        self._member.renewer.connection_lost(address)
 
     def route_changed(self, topic: str) -> None:
         """Share a topic's queues anew, and ask for what is in doubt: its broker may be back."""
         member = self._member
         member.changed.set()
-        doubted = any(one.doubt_ms is not None for one in member.assigned_queues.values())
-        if doubted and not member.stopping:
+        unconfirmed = any(
+            one.unconfirmed_since_ms is not None for one in member.assigned_queues.values()
+        )
+        if unconfirmed and not member.stopping:
             member.tasks.start(member.renewer.reconnected(), name=f"renew {topic}")
 
     async def _renew(self) -> None:
@@ -177,7 +179,7 @@ class Answers:
 
     def _queue(self, queue: TopicQueue, wall_ms: int) -> QueueRunning:
         assigned = self._member.assigned_queues[queue]
-        cache, lease_state = assigned.cache, assigned.lease_state
+        cache, lease = assigned.cache, assigned.lease
         return QueueRunning(
             self._member.offsets.get(queue),
             cache.lowest if cache.count else 0,
@@ -185,9 +187,9 @@ class Answers:
             cache.count,
             cache.size_bytes // MIB,
             cache.taken,
-            lease_state.locked,
-            lease_state.lock_sent_ms + wall_ms if lease_state.locked else 0,
-            lease_state.pulled_at_ms + wall_ms,
+            lease.locked,
+            lease.lock_sent_ms + wall_ms if lease.locked else 0,
+            lease.pulled_at_ms + wall_ms,
             0 if cache.handled_at_ms is None else cache.handled_at_ms + wall_ms,
             not assigned.live,
         )

@@ -28,7 +28,7 @@ from inorder.client.api import LeaseApi
 from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules import leases as rules
 from inorder.client.consume.rules.assignment import apply_renewal, by_broker, to_renew
-from inorder.client.consume.rules.commits import NO_OFFSET, NOTHING, Numbered
+from inorder.client.consume.rules.commits import NO_OFFSET, NOTHING, NumberedCommit
 from inorder.client.consume.rules.leases import (
     LOCK_RENEW_FIRST_MS,
     LOCK_RENEW_MS,
@@ -68,7 +68,7 @@ class LeaseRenewer:
         self._clock = member.session.clock
         self._renewing: set[str] = set()
         self._unanswered: dict[str, int] = {}
-        self._look = asyncio.Event()
+        self._wake = asyncio.Event()
 
     # Leases.
 
@@ -78,24 +78,26 @@ class LeaseRenewer:
         due_ms = self._clock.monotonic_ms() + renew_ms
         while True:
             now_ms = self._clock.monotonic_ms()
-            tenures = member.tenures
-            for queue in rules.outlived(tenures, now_ms):
+            lease_states = member.lease_states
+            for queue in rules.outlived(lease_states, now_ms):
                 self._outlived(member.assigned_queues[queue])
-            if now_ms >= due_ms or self._look.is_set():
-                self._look.clear()
+            if now_ms >= due_ms or self._wake.is_set():
+                self._wake.clear()
                 due_ms = now_ms + renew_ms
                 for broker in member.leases.brokers:
                     self._start_renewal(broker)
-            wait_ms = rules.next_look_ms(tenures, now_ms=now_ms, renew_ms=max(1, due_ms - now_ms))
+            wait_ms = rules.next_check_ms(
+                lease_states, now_ms=now_ms, renew_ms=max(1, due_ms - now_ms)
+            )
             try:
                 async with asyncio.timeout(wait_ms / 1000):
-                    await self._look.wait()
+                    await self._wake.wait()
             except TimeoutError:
                 pass
 
     def renew_now(self) -> None:
         """Ask all brokers soon whether what we hold is still ours."""
-        self._look.set()
+        self._wake.set()
 
     def _start_renewal(self, broker: str) -> None:
         if broker not in self._renewing:
@@ -104,7 +106,7 @@ class LeaseRenewer:
 
     async def _renew_at(self, broker: str) -> None:
         try:
-            for renewed in await self._member.leases.renew(broker, self._member.tenures):
+            for renewed in await self._member.leases.renew(broker, self._member.lease_states):
                 self._apply(renewed)
             self._unanswered.pop(broker, None)
         except CodeNotSupported:
@@ -130,9 +132,11 @@ class LeaseRenewer:
             del self._unanswered[broker]
             self._member.leases.drop_connection(broker, "renewals were not answered in time")
 
-    async def look(self, assigned: AssignedQueue) -> None:
+    async def refresh(self, assigned: AssignedQueue) -> None:
         """Hear what the broker has to say of a queue before anything else happens to it."""
-        for renewed in await self._member.leases.renew(assigned.queue.broker, self._member.tenures):
+        for renewed in await self._member.leases.renew(
+            assigned.queue.broker, self._member.lease_states
+        ):
             self._apply(renewed)
 
     def _apply(self, renewed: rules.Renewed) -> None:
@@ -147,7 +151,7 @@ class LeaseRenewer:
     def _news(self, assigned: AssignedQueue, grant: LeaseGrant) -> None:
         """Take what a renewal says beside "still yours"."""
         if grant.recalled and assigned.live:
-            assigned.drop(RevokeReason.RECALLED)
+            assigned.drop(RevokeReason.REVOKED)
             return
         if assigned.fencing is not None:
             assigned.fencing.chapters = tuple(grant.chapters)
@@ -157,7 +161,7 @@ class LeaseRenewer:
 
     def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:
         """Note that a request under a queue's epoch was answered as if it is ours."""
-        revived = rules.confirm(assigned.lease_state, sent_ms, self._clock.monotonic_ms())
+        revived = rules.confirm(assigned.lease, sent_ms, self._clock.monotonic_ms())
         self._settle(assigned, revived=revived)
 
     def _settle(self, assigned: AssignedQueue, *, revived: bool) -> None:
@@ -172,9 +176,9 @@ class LeaseRenewer:
     def lost(self, assigned: AssignedQueue) -> None:
         """Give up a queue of which the broker says that it is not ours any more."""
         if self._member.assigned_queues.get(assigned.queue) is assigned and rules.is_leased(
-            assigned.lease_state
+            assigned.lease
         ):
-            assigned.lease_state.lock_lost()
+            assigned.lease.lock_lost()
             self._drop(assigned.queue)
 
     def _drop(self, queue: TopicQueue) -> None:
@@ -209,7 +213,7 @@ class LeaseRenewer:
 
     async def _renew_locks(self) -> bool:
         """Renew the locks once; give up what was lost. Tell whether every broker answered."""
-        lost, answered = await self._member.locks.renew(self._member.tenures)
+        lost, answered = await self._member.locks.renew(self._member.lease_states)
         for queue in lost:
             self._drop(queue)
         for assigned in list(self._member.assigned_queues.values()):
@@ -224,7 +228,7 @@ class LeaseRenewer:
         self.renew_now()
         await self._renew_locks()
 
-    def doubt(self, address: str) -> None:
+    def connection_lost(self, address: str) -> None:
         """Trust no lock of the broker at an address until it is confirmed over a new connection.
 
         A stock broker that was restarted has forgotten its locks, and may give them to others at
@@ -233,7 +237,7 @@ class LeaseRenewer:
         member, now_ms = self._member, self._clock.monotonic_ms()
         for queue, assigned in member.assigned_queues.items():
             if member.session.master_address(queue) in (None, address):
-                assigned.doubt(now_ms)
+                assigned.mark_unconfirmed(now_ms)
                 if not assigned.leased:
                     member.offsets.saved(queue, NO_OFFSET)
         self.renew_now()
@@ -316,7 +320,7 @@ class Leases:
         return found
 
     async def commit(
-        self, commits: Sequence[tuple[TopicQueue, int, Numbered]]
+        self, commits: Sequence[tuple[TopicQueue, int, NumberedCommit]]
     ) -> tuple[int, set[TopicQueue], set[TopicQueue]]:
         """Commit queues of one broker, with their epochs; return when it was sent, those that were
         taken, and those that are not ours any more."""
@@ -342,7 +346,7 @@ class Leases:
         lost = {TopicQueue(one.topic, broker, one.queue_id) for one in answer.lost}
         return sent_ms, taken, lost
 
-    async def release(self, queue: TopicQueue, epoch: int, commit: Numbered | None) -> None:
+    async def release(self, queue: TopicQueue, epoch: int, commit: NumberedCommit | None) -> None:
         """Commit and give back in one request. Raises LeaseLost if it was not ours any more."""
         api = await self._meet(queue)
         await api.release(
@@ -396,10 +400,10 @@ class Leases:
 
 
 def commit_parts(
-    commits: Sequence[tuple[TopicQueue, int, Numbered]], *, count_max: int, chars_max: int
-) -> list[list[tuple[TopicQueue, int, Numbered]]]:
+    commits: Sequence[tuple[TopicQueue, int, NumberedCommit]], *, count_max: int, chars_max: int
+) -> list[list[tuple[TopicQueue, int, NumberedCommit]]]:
     """Divide the commits for a broker into requests of a bounded size."""
-    parts: list[list[tuple[TopicQueue, int, Numbered]]] = []
+    parts: list[list[tuple[TopicQueue, int, NumberedCommit]]] = []
     room = 0
     for one in commits:
         size = len(one[2].progress.finished)

@@ -79,13 +79,13 @@ class OrderedRunner:
         """Start the next run of a queue, if there is something to do and nothing against it."""
         if assigned.busy or assigned.paused or not assigned.cache.waiting:
             return
-        if assigned.doubt_ms is not None and assigned.live:
+        if assigned.unconfirmed_since_ms is not None and assigned.live:
             return  # until the broker has confirmed the lock
         now_ms = self._clock.monotonic_ms()
         if assigned.began_ms is None:
             assigned.began_ms = now_ms
         before = rules.before_batch(
-            assigned.lease_state,
+            assigned.lease,
             now_ms=now_ms,
             began_ms=assigned.began_ms,
             needs_lock=assigned.needs_lock,
@@ -170,7 +170,7 @@ class OrderedRunner:
     ) -> tuple[rules.Step, ...]:
         return rules.after_batch(
             assigned.cache,
-            assigned.lease_state,
+            assigned.lease,
             batch,
             outcome,
             now_ms=self._clock.monotonic_ms(),
@@ -229,7 +229,7 @@ class OrderedRunner:
             self._counts.dead(len(sent))
             steps = rules.after_ordered_send_back(
                 assigned.cache,
-                assigned.lease_state,
+                assigned.lease,
                 batch,
                 sent,
                 now_ms=self._clock.monotonic_ms(),
@@ -288,11 +288,11 @@ class KeyedRunner:
 
     def _start(self, assigned: AssignedQueue) -> bool:
         """Start one run of a queue; tell whether there may be another."""
-        if not assigned.live or assigned.paused or assigned.doubt_ms is not None:
+        if not assigned.live or assigned.paused or assigned.unconfirmed_since_ms is not None:
             return False
         now_ms = self._clock.monotonic_ms()
         before = rules.before_batch(
-            assigned.lease_state, now_ms=now_ms, began_ms=now_ms, needs_lock=assigned.needs_lock
+            assigned.lease, now_ms=now_ms, began_ms=now_ms, needs_lock=assigned.needs_lock
         )
         if isinstance(before, rules.Stop):
             log.info("queue=%s starts no handler: %s", assigned.queue, before.reason)
@@ -313,7 +313,9 @@ class KeyedRunner:
         assigned.enter()
         self._running += 1
         if work.parked:
-            self._tasks.start(self._set_aside(assigned, work), name=f"parking in {assigned.queue}")
+            self._tasks.start(
+                self._join_parked(assigned, work), name=f"parking in {assigned.queue}"
+            )
             return True
         run = Run(
             (work.messages,),
@@ -335,7 +337,7 @@ class KeyedRunner:
         if done:
             self._forget(assigned, done, now_ms)
 
-    async def _set_aside(self, assigned: AssignedQueue, work: Work) -> None:
+    async def _join_parked(self, assigned: AssignedQueue, work: Work) -> None:
         """Let messages join their parked key; what did not comes again, live or not."""
         assert work.key is not None, "a parked key is a text"
         done: int | None = None
@@ -349,7 +351,7 @@ class KeyedRunner:
                 self._finish(assigned, queue, work, now_ms, count=done)
             else:
                 pause_ms = self._suspend_ms if done is None or work.key in queue.parked else 0
-                queue.again(work, now_ms + pause_ms, set_aside=done is None)
+                queue.again(work, now_ms + pause_ms, maybe_parked=done is None)
             assigned.leave()
             self.pump(assigned)
 
@@ -422,7 +424,7 @@ class KeyedRunner:
     def _forget(
         self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage], now_ms: int
     ) -> None:
-        if assigned.lease_state.may_commit(now_ms, needs_lock=assigned.needs_lock):
+        if assigned.lease.may_commit(now_ms, needs_lock=assigned.needs_lock):
             offset = assigned.cache.remove(messages, now_ms)
             if offset is not None:
                 self._note(assigned.queue, offset, False)
@@ -450,7 +452,7 @@ class KeyedRunner:
             queue.again(work, now_ms + pause_ms)
             return
         limit = attempts_left(self.registration.policy, error)
-        if first.redeliveries >= limit and assigned.live and self._may_be_rid_of(work):
+        if first.redeliveries >= limit and assigned.live and self._may_leave(work):
             assigned.enter()
             if isinstance(self.registration.policy, Park):
                 ending = self._park(assigned, queue, work, error)
@@ -460,9 +462,9 @@ class KeyedRunner:
             return
         self._put_off(assigned, queue, work, pause_ms, now_ms)
 
-    def _may_be_rid_of(self, work: Work) -> bool:
+    def _may_leave(self, work: Work) -> bool:
         """Tell whether what failed can be set aside: not a barrier, which has no key."""
-        if not isinstance(self.registration.policy, Park) or work.lane is not None:
+        if not isinstance(self.registration.policy, Park) or work.order_key is not None:
             return True
         if not self._said_barrier:
             self._said_barrier = True

@@ -212,7 +212,7 @@ class Parker:
         queue = assigned.queue
         request = Park(
             self._group, self._session.client_id, self._leases.instance, queue.topic, queue.index,
-            assigned.lease_state.epoch,
+            assigned.lease.epoch,
         )  # fmt: skip
         try:
             answer = await (await self.api(queue)).park(request, ParkBody(items))
@@ -244,7 +244,7 @@ AT_ONCE: Final = 8
 """Keys of one queue that are redriven side by side."""
 READ_MESSAGES: Final = 32
 AGAIN_MS: Final = 500
-DOUBT_MS: Final = 5000
+RELOAD_MS: Final = 5000
 """How often a queue's parked keys are asked for if a redrive cannot go on."""
 OLDER_MAX: Final = 64
 """Resizes that a key may stay parked over."""
@@ -291,9 +291,9 @@ class Redriver:
         self._paces: WeakKeyDictionary[AssignedQueue, Pace] = WeakKeyDictionary()
         self._turns = itertools.count(1)
         self._begun: WeakKeyDictionary[AssignedQueue, dict[str, int]] = WeakKeyDictionary()
-        self._doubted: WeakKeyDictionary[AssignedQueue, int] = WeakKeyDictionary()
+        self._reloaded_ms: WeakKeyDictionary[AssignedQueue, int] = WeakKeyDictionary()
 
-    def look(self, assigned: AssignedQueue, runs: Runs) -> None:
+    def start_wanted(self, assigned: AssignedQueue, runs: Runs) -> None:
         """Begin what is wanted of a queue whose parked keys are known."""
         if not assigned.live or not assigned.leased:
             return
@@ -326,11 +326,11 @@ class Redriver:
         if assigned.redrive and not self._active.get(assigned) and not view.wanted(()):
             view.version = UNKNOWN
 
-    def doubt(self, assigned: AssignedQueue) -> None:
+    def reload(self, assigned: AssignedQueue) -> None:
         """Ask anew for a queue's parked keys, now and then: what is known may be of before."""
         now_ms = self.session.clock.monotonic_ms()
-        if now_ms - self._doubted.get(assigned, -DOUBT_MS) >= DOUBT_MS:
-            self._doubted[assigned] = now_ms
+        if now_ms - self._reloaded_ms.get(assigned, -RELOAD_MS) >= RELOAD_MS:
+            self._reloaded_ms[assigned] = now_ms
             self.parker.view(assigned).version = UNKNOWN
 
     async def _run(self, assigned: AssignedQueue, runs: Runs, one: OwnedKey, pace: Pace) -> None:
@@ -400,13 +400,15 @@ class _KeyRedrive:
                 end = max(end, message.offset)
                 await self._handle(place, message)
             if not found:
-                heir = place != self._own  # it may be closed though messages of a later time stay
-                if (heir or not count) and await self._let_go(place, end):
+                is_older = (
+                    place != self._own
+                )  # it may be closed though messages of a later time stay
+                if (is_older or not count) and await self._let_go(place, end):
                     return
                 if count:
-                    self._redriver.doubt(self._assigned)
+                    self._redriver.reload(self._assigned)
                     raise _Waits(f"{count} messages in {self._queue(place)} wait for older ones")
-                if heir:
+                if is_older:
                     raise _Over(f"the older list in {self._queue(place)} is not closed yet")
                 await asyncio.sleep(AGAIN_MS / 1000)
                 known = self._parker.view(self._assigned).keys.get(self._key)
@@ -454,7 +456,7 @@ class _KeyRedrive:
             records, count = await (await self._redriver.api(queue)).read_counted(request)
             limit = self._redriver.session.config.message_bytes_max
             found = [receive(queue.broker, record, limit) for record in records]
-            return [restore(message, assigned.lease_state.epoch) for message in found], count
+            return [restore(message, assigned.lease.epoch) for message in found], count
         except (InorderError, KeyError, ValueError) as error:
             raise _Over(f"its list in {queue} cannot be read: {error}") from error
 
@@ -487,10 +489,15 @@ class _KeyRedrive:
 
     async def _report(self, place: QueuePlace, body: RedrivenBody) -> None:
         """Say what became of messages, until it is answered or the queue is not ours any more."""
-        heir = place != self._own
-        queue, epoch = self._queue(place), self._assigned.lease_state.epoch
+        is_older = place != self._own
+        queue, epoch = self._queue(place), self._assigned.lease.epoch
         request = Redriven(
-            *self._redriver.owner(), queue.topic, queue.index, 0 if heir else epoch, self._key, heir
+            *self._redriver.owner(),
+            queue.topic,
+            queue.index,
+            0 if is_older else epoch,
+            self._key,
+            is_older,
         )
         while True:
             try:
@@ -502,28 +509,28 @@ class _KeyRedrive:
                     raise _Over(f"what was handled is not reported: {error}") from error
                 await asyncio.sleep(AGAIN_MS / 1000)
             else:
-                if not heir:
+                if not is_older:
                     self._parker.view(self._assigned).answered(reply.before, reply.version)
                 return
 
     async def _let_go(self, place: QueuePlace, end: int) -> bool:
         """Let the key go live, or close an older list; False if there is more in it."""
-        heir = place != self._own
+        is_older = place != self._own
         view = self._parker.view(self._assigned)
-        if not heir:
+        if not is_older:
             known = view.keys.get(self._key)
             end = max(end, -1 if known is None else known.end)
-        queue, epoch = self._queue(place), self._assigned.lease_state.epoch
+        queue, epoch = self._queue(place), self._assigned.lease.epoch
         request = Unpark(
-            *self._redriver.owner(), queue.topic, queue.index, 0 if heir else epoch, self._key,
-            end if not heir else 2**62, heir,
+            *self._redriver.owner(), queue.topic, queue.index, 0 if is_older else epoch, self._key,
+            end if not is_older else 2**62, is_older,
         )  # fmt: skip
         self._check()
         try:
             reply = await (await self._redriver.api(queue)).unpark(request)
         except InorderError as error:
             raise _Over(f"it could not be let go: {error}") from error
-        if heir:
+        if is_older:
             return reply.live
         view.answered(reply.before, reply.version)
         if reply.live:

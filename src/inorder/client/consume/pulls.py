@@ -107,7 +107,7 @@ def pull_result(
 
 _HELD_MS: Final = 100
 """A broker that has nothing holds the pull at least so long, or is not asked again at once."""
-REACH_MAX: Final = SPAN_MAX // 2
+PULL_AHEAD_MAX: Final = SPAN_MAX // 2
 """How far pulls of order="key" go ahead of the first message that is not done."""
 
 
@@ -141,13 +141,13 @@ class Puller:
         while True:
             step = rules.before_pull(
                 assigned.cache,
-                assigned.lease_state,
+                assigned.lease,
                 limits=assigned.limits,
                 now_ms=self._session.clock.monotonic_ms(),
                 ordered=assigned.ordered and not assigned.keyed,
                 needs_lock=assigned.needs_lock,
                 paused=assigned.paused,
-                reach_max=REACH_MAX if assigned.keyed else 0,
+                ahead_max=PULL_AHEAD_MAX if assigned.keyed else 0,
             )
             if isinstance(step, rules.PullNow):
                 try:
@@ -186,7 +186,7 @@ class Puller:
             self._counts.arrived(assigned.queue.topic, len(result.messages), waited_ms)
         pulled = rules.after_pull(
             assigned.cache,
-            assigned.lease_state,
+            assigned.lease,
             result.status,
             result.messages,
             result.next_offset,
@@ -233,7 +233,7 @@ class Puller:
             fields.sub_version,
             fields.subscription,
             assigned.subscription.expression_type,
-            epoch=assigned.lease_state.epoch or None,
+            epoch=assigned.lease.epoch or None,
             only_up=True if fields.commit_offset else None,
         )
         sent_ms = self._session.clock.monotonic_ms()
@@ -241,7 +241,7 @@ class Puller:
         if assigned.leased:
             self._events.confirmed(assigned, sent_ms)
             if assigned.is_news(answer.reply.map_version):
-                await self._renewer.look(assigned)
+                await self._renewer.refresh(assigned)
             assigned.parked = max(assigned.parked, answer.reply.parked or 0)
         if fields.commit_offset and done_to is not None:
             self._offsets.saved(queue, done_to)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
-from inorder.client.consume.rules.commits import CommitLine, Progress
+from inorder.client.consume.rules.commits import CommitSequence, Progress
 from inorder.client.consume.rules.keyed import KeyedQueue
 from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.parking import ParkedView
@@ -26,7 +26,7 @@ class AssignedQueue:
         queue: TopicQueue,
         *,
         subscription: Subscription,
-        lease_state: LeaseState,
+        lease: LeaseState,
         cache: ProcessQueue,
         limits: Limits,
         ordered: bool,
@@ -37,14 +37,14 @@ class AssignedQueue:
     ) -> None:
         self.queue = queue
         self.subscription = subscription
-        self.lease_state = lease_state
+        self.lease = lease
         self.cache = cache
         self.limits = limits
         self.ordered = ordered
         self.keys = keys
         """With order="key": which of its messages may run."""
         self.needs_lock = needs_lock
-        self.commits: CommitLine | None = None
+        self.commits: CommitSequence | None = None
         """Its commits under a lease."""
         self.fencing: QueueFence | None = None
         self.finished: FinishedMap | None = None if keys is None else keys.finished
@@ -59,7 +59,7 @@ class AssignedQueue:
         self.outlived = False
         """Handlers run although the lease has ended."""
         self.paused = False
-        self.doubt_ms: int | None = None
+        self.unconfirmed_since_ms: int | None = None
         """When the connection to the broker was lost; until a lock that was asked for later is
         confirmed, no handler starts and nothing is committed."""
         self.has_turn = False
@@ -81,7 +81,7 @@ class AssignedQueue:
         self._known_end = 0 if self.finished is None else self.finished.end
 
     def __repr__(self) -> str:
-        return f"AssignedQueue({self.lease_state!r}, {self.cache!r})"
+        return f"AssignedQueue({self.lease!r}, {self.cache!r})"
 
     @property
     def keyed(self) -> bool:
@@ -91,7 +91,7 @@ class AssignedQueue:
     @property
     def leased(self) -> bool:
         """Tell whether it is ours by a lease, not by RocketMQ's lock."""
-        return self.lease_state.epoch > 0
+        return self.lease.epoch > 0
 
     def begin_with(self, finished: FinishedMap) -> None:
         """Leave out what was done above the offset at which the queue is begun."""
@@ -125,49 +125,49 @@ class AssignedQueue:
     @property
     def live(self) -> bool:
         """Tell whether the queue was not given up."""
-        return self.lease_state.dropped is None
+        return self.lease.dropped is None
 
-    def doubt(self, now_ms: int) -> None:
+    def mark_unconfirmed(self, now_ms: int) -> None:
         """Trust the lock no more until it is confirmed: its broker may have forgotten it."""
         if self.needs_lock:
-            self.doubt_ms = now_ms
+            self.unconfirmed_since_ms = now_ms
 
     def confirm(self) -> bool:
         """End the doubt if the lock was asked for since; tell whether it ended."""
-        if self.doubt_ms is None or not self.lease_state.locked:
+        if self.unconfirmed_since_ms is None or not self.lease.locked:
             return False
-        if self.lease_state.lock_sent_ms < self.doubt_ms:
+        if self.lease.lock_sent_ms < self.unconfirmed_since_ms:
             return False
-        self.doubt_ms = None
+        self.unconfirmed_since_ms = None
         return True
 
     def may_commit(self, now_ms: int) -> bool:
         """Tell whether what is done counts: the queue is ours for sure, or was when it was done."""
-        if self.doubt_ms is not None and not self.lease_state.epoch:
+        if self.unconfirmed_since_ms is not None and not self.lease.epoch:
             return False
-        return self.lease_state.may_commit(now_ms, needs_lock=self.needs_lock)
+        return self.lease.may_commit(now_ms, needs_lock=self.needs_lock)
 
     def may_start(self, now_ms: int) -> bool:
         """Tell whether a handler may start; called from the thread of the handler."""
-        if self.lease_state.dropped is not None or self.paused or self.doubt_ms is not None:
+        if self.lease.dropped is not None or self.paused or self.unconfirmed_since_ms is not None:
             return False
-        return not self.needs_lock or self.lease_state.lock_valid(now_ms)
+        return not self.needs_lock or self.lease.lock_valid(now_ms)
 
     def enter(self, count: int = 1) -> None:
         """Count something that must end before the queue is released."""
-        self.lease_state.enter(count)
+        self.lease.enter(count)
 
     def leave(self, count: int = 1) -> None:
         """Count the end of it."""
-        self.lease_state.leave(count)
-        if not self.lease_state.running:
+        self.lease.leave(count)
+        if not self.lease.running:
             self.idle.set()
             if self._on_idle is not None:
                 self._on_idle(self)
 
     def drop(self, reason: RevokeReason) -> None:
         """Give the queue up: pull no more, start no handler; the release follows."""
-        self.lease_state.drop(reason)
+        self.lease.drop(reason)
         self.dropped()
 
     def dropped(self) -> None:

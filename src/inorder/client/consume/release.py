@@ -15,7 +15,7 @@ from inorder.client.consume.commits import Committer
 from inorder.client.consume.leases import Leases, Locks
 from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules.assignment import Release, release_steps
-from inorder.client.consume.rules.commits import Numbered, OffsetTable, Progress
+from inorder.client.consume.rules.commits import NumberedCommit, OffsetTable, Progress
 from inorder.client.session import Session
 from inorder.errors import InorderError, LeaseLost, LeasesFull
 from inorder.logs import get_logger
@@ -65,7 +65,7 @@ class Releaser:
 
     def _steps(self, assigned: AssignedQueue) -> tuple[Release, ...]:
         return release_steps(
-            assigned.lease_state,
+            assigned.lease,
             commit=self._offsets.is_unsaved(assigned.queue),
             ordered=assigned.ordered,
         )
@@ -75,17 +75,15 @@ class Releaser:
     async def _give_back(self, assigned: AssignedQueue) -> None:
         """Commit and release in one request. A broker that is away is waited for while the lease
         lasts: nobody else begins before its end."""
-        lease_state, queue = assigned.lease_state, assigned.queue
-        if not lease_state.locked and not lease_state.kept_epoch:
+        lease, queue = assigned.lease, assigned.queue
+        if not lease.locked and not lease.kept_epoch:
             return  # lost: the broker knows
-        commit = await self._final(assigned) if lease_state.locked else None
+        commit = await self._final(assigned) if lease.locked else None
         backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
         began_ms = self._session.clock.monotonic_ms()
         while True:
             try:
-                await self._leases.release(
-                    queue, lease_state.kept_epoch or lease_state.epoch, commit
-                )
+                await self._leases.release(queue, lease.kept_epoch or lease.epoch, commit)
                 return
             except LeaseLost as error:
                 if commit is not None:
@@ -99,24 +97,22 @@ class Releaser:
                 continue
             except InorderError as error:
                 now_ms = self._session.clock.monotonic_ms()
-                over = now_ms >= max(
-                    lease_state.lease_ends_ms(), began_ms + self._leases.terms.lease_ms
-                )
+                over = now_ms >= max(lease.lease_ends_ms(), began_ms + self._leases.terms.lease_ms)
                 if over or (self.stopping and now_ms - began_ms > STOP_COMMIT_MS):
                     self._say_uncommitted(assigned, str(error))
                     return
             await asyncio.sleep(backoff.next_ms() / 1000)
 
-    async def _final(self, assigned: AssignedQueue) -> Numbered | None:
+    async def _final(self, assigned: AssignedQueue) -> NumberedCommit | None:
         """Return the last commit: what is done, or where the queue was told to go on."""
         assert assigned.commits is not None
-        assert assigned.lease_state.dropped is not None
+        assert assigned.lease.dropped is not None
         if assigned.fixed is not None:
             if assigned.fixed < assigned.commits.saved.offset:
                 await self._reset(assigned, assigned.fixed)
                 return None
             return assigned.commits.next(Progress(assigned.fixed))
-        if not assigned.lease_state.dropped.may_commit:
+        if not assigned.lease.dropped.may_commit:
             return None
         return assigned.commits.next(assigned.progress(self._offsets.get(assigned.queue)))
 
@@ -151,7 +147,7 @@ class Releaser:
             if await self._last_save(assigned):
                 return True
             now_ms = self._session.clock.monotonic_ms()
-            if assigned.needs_lock and not assigned.lease_state.lock_valid(now_ms):
+            if assigned.needs_lock and not assigned.lease.lock_valid(now_ms):
                 break
             if not assigned.needs_lock and backoff.attempts >= COMMIT_TRIES:
                 break

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from inorder.client.consume.assignment import Member, Rebalancer
 from inorder.client.consume.commits import LocalOffsets, OffsetStore, RemoteOffsets
-from inorder.client.consume.concurrent import ConcurrentRunner, Lane, Returner
-from inorder.client.consume.handlers import Answers, run_directly
+from inorder.client.consume.concurrent import ConcurrentRunner, Returner, TopicHandler
+from inorder.client.consume.handlers import ConsumerRequests, run_directly
 from inorder.client.consume.ordered import KeyedRunner, OrderedRunner
 from inorder.client.consume.parking import Parker, Redriver
 from inorder.client.consume.pullconsumer import Target
@@ -38,7 +38,7 @@ _ROUND_MS = 5000
 """How long a stop waits for a round of the rebalance to end by itself."""
 
 
-class Consuming:
+class ConsumerService:
     """One consumer from its start to its stop."""
 
     def __init__(
@@ -91,11 +91,11 @@ class Consuming:
         )
         returner = Returner(session, group, holds_locks=member.holds_locks)
         self._workers = {topic: self._make_workers(one) for topic, one in registrations.items()}
-        self._lanes = {
-            topic: Lane(one, self._workers[topic]) for topic, one in registrations.items()
+        self._handlers = {
+            topic: TopicHandler(one, self._workers[topic]) for topic, one in registrations.items()
         }
         self._concurrent = ConcurrentRunner(
-            lanes=self._lanes,
+            handlers=self._handlers,
             fallback=self._fallback,
             clock=clock,
             counts=counts,
@@ -125,15 +125,15 @@ class Consuming:
         """Join the group, tell the brokers at once, and begin."""
         member, clock = self.member, self._session.clock
         self._store.check()
-        answers = Answers(
+        requests = ConsumerRequests(
             member,
             subscriptions=lambda: tuple(self._subscriptions.values()),
             properties=self._properties,
             direct=self._direct,
         )
-        self._session.join(self._data(), answers)
+        self._session.join(self._data(), requests)
         try:
-            await self._rebalancer.look()
+            await self._rebalancer.learn_routes()
             await self._session.heartbeat()
             refusal = self._session.refusal(self._group)
             if refusal is not None:
@@ -235,7 +235,7 @@ class Consuming:
         """Start the redrives that are wanted, and the handlers of a queue."""
         runner = self._ordered.get(assigned.queue.topic)
         if isinstance(runner, KeyedRunner):
-            self._redriver.look(assigned, runner)
+            self._redriver.start_wanted(assigned, runner)
         elif self._parker.view(assigned).keys:
             self._session.say_once(
                 f"parked {assigned.queue}",
@@ -323,13 +323,15 @@ class Consuming:
             suspend_ms=self._config.suspend_ms,
         )
 
-    def _fallback(self, topic: str) -> Lane:
-        lane = self._lanes.get(topic)
-        if lane is None:
+    def _fallback(self, topic: str) -> TopicHandler:
+        handler = self._handlers.get(topic)
+        if handler is None:
             one = fallback(topic)
-            lane = self._lanes[topic] = Lane(one, LoopWorkers(one.call, 1, self._session.clock))
-            self._workers[topic] = lane.workers
-        return lane
+            handler = self._handlers[topic] = TopicHandler(
+                one, LoopWorkers(one.call, 1, self._session.clock)
+            )
+            self._workers[topic] = handler.workers
+        return handler
 
     async def _clean(self) -> None:
         if self._clustering:
@@ -344,11 +346,11 @@ class Consuming:
     async def _direct(self, message: ReceivedMessage) -> tuple[Run, Registration]:
         if self.member.stopping:
             raise AlreadyClosed("this consumer stops; it begins no further message")
-        lane = self._lanes.get(message.topic) or self._fallback(message.topic)
-        running = asyncio.ensure_future(run_directly(lane.workers.submit, message))
+        handler = self._handlers.get(message.topic) or self._fallback(message.topic)
+        running = asyncio.ensure_future(run_directly(handler.workers.submit, message))
         self._directs.add(running)
         running.add_done_callback(self._directs.discard)
-        return await asyncio.shield(running), lane.registration
+        return await asyncio.shield(running), handler.registration
 
     def _data(self) -> ConsumerData:
         where = {"last": "CONSUME_FROM_LAST_OFFSET", "first": "CONSUME_FROM_FIRST_OFFSET"}

@@ -204,7 +204,7 @@ class Run:
         except IndexError:
             return None  # recalled this moment
 
-    def recall(self) -> Sequence[Batch]:
+    def reclaim(self) -> Sequence[Batch]:
         """Take back what the worker has not come to; it is no part of the run any more."""
         taken: list[Batch] = []
         with contextlib.suppress(IndexError):  # the worker takes from the other end

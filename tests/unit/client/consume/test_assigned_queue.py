@@ -12,14 +12,14 @@ from inorder.model import Subscription, TopicQueue
 QUEUE = TopicQueue("t", "b", 0)
 
 
-def holding_of(
+def queue_of(
     *, needs_lock: bool = True, dropped: list[AssignedQueue] | None = None
 ) -> AssignedQueue:
-    lease_state = LeaseState(QUEUE, now_ms=0, lock_sent_ms=0 if needs_lock else None)
+    lease = LeaseState(QUEUE, now_ms=0, lock_sent_ms=0 if needs_lock else None)
     return AssignedQueue(
         QUEUE,
         subscription=Subscription("t"),
-        lease_state=lease_state,
+        lease=lease,
         cache=ProcessQueue(0),
         limits=Limits(),
         ordered=needs_lock,
@@ -30,10 +30,10 @@ def holding_of(
 
 def test_a_handler_starts_only_under_a_trusted_lock():
     """30 s after the last renewal was sent it does not; without order no lock is needed."""
-    assigned = holding_of()
+    assigned = queue_of()
     assert assigned.may_start(LOCK_TRUSTED_MS)
     assert not assigned.may_start(LOCK_TRUSTED_MS + 1)
-    assert holding_of(needs_lock=False).may_start(LOCK_TRUSTED_MS + 1)
+    assert queue_of(needs_lock=False).may_start(LOCK_TRUSTED_MS + 1)
 
 
 def test_paused_and_dropped_queues_start_nothing():
@@ -41,7 +41,7 @@ def test_paused_and_dropped_queues_start_nothing():
 
     async def story() -> None:
         told: list[AssignedQueue] = []
-        assigned = holding_of(dropped=told)
+        assigned = queue_of(dropped=told)
         assigned.paused = True
         assert not assigned.may_start(0)
         assigned.paused = False
@@ -55,13 +55,13 @@ def test_paused_and_dropped_queues_start_nothing():
 
 def test_a_lock_in_doubt_is_confirmed_by_a_later_request_only():
     """An answer to what was asked before the connection was lost says nothing."""
-    assigned = holding_of()
-    assigned.lease_state.renewed(50, 60)
-    assigned.doubt(100)
+    assigned = queue_of()
+    assigned.lease.renewed(50, 60)
+    assigned.mark_unconfirmed(100)
     assert not assigned.may_start(110)
     assert not assigned.may_commit(110)
     assert not assigned.confirm()
-    assigned.lease_state.renewed(120, 130)
+    assigned.lease.renewed(120, 130)
     assert assigned.confirm()
     assert assigned.may_start(130)
     assert assigned.may_commit(130)
@@ -70,8 +70,8 @@ def test_a_lock_in_doubt_is_confirmed_by_a_later_request_only():
 
 def test_without_a_lock_there_is_no_doubt():
     """Concurrent queues go on when a connection is lost."""
-    assigned = holding_of(needs_lock=False)
-    assigned.doubt(100)
+    assigned = queue_of(needs_lock=False)
+    assigned.mark_unconfirmed(100)
     assert assigned.may_start(110)
 
 
@@ -80,7 +80,7 @@ def test_what_was_to_happen_later_does_not_happen_on_a_queue_that_is_gone():
 
     async def story() -> None:
         happened: list[AssignedQueue] = []
-        assigned = holding_of()
+        assigned = queue_of()
         assigned.later(0, happened.append)
         await asyncio.sleep(0.001)
         assert happened == [assigned]

@@ -24,8 +24,8 @@ def pause(assigned: AssignedQueue) -> None:
     [
         (lambda assigned: None, 30_000, True, True),
         (lambda assigned: None, 30_001, False, True),
-        (lambda assigned: assigned.lease_state.drop(RevokeReason.MOVED), 0, False, False),
-        (lambda assigned: assigned.lease_state.lock_lost(), 0, False, False),
+        (lambda assigned: assigned.lease.drop(RevokeReason.MOVED), 0, False, False),
+        (lambda assigned: assigned.lease.lock_lost(), 0, False, False),
         (pause, 0, False, False),
     ],
 )
@@ -42,7 +42,7 @@ def test_no_handler_starts_on_a_queue_that_is_not_ours_for_sure(
         assigned = AssignedQueue(
             QUEUE,
             subscription=Subscription("orders"),
-            lease_state=LeaseState(QUEUE, now_ms=0, lock_sent_ms=0 if needs_lock else None),
+            lease=LeaseState(QUEUE, now_ms=0, lock_sent_ms=0 if needs_lock else None),
             cache=filled(0, 3),
             limits=Limits(),
             ordered=needs_lock,

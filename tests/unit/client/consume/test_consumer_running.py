@@ -188,23 +188,23 @@ def test_calls_that_were_made_are_counted(done, result, error, calls):
 def test_what_a_worker_has_not_come_to_can_be_recalled():
     """Each call is made by the worker or given back, never both; the run ends behind its call."""
     run, ended = run_of(5)
-    recalled = []
+    reclaimed = []
 
     async def call(batch) -> None:
         if batch[0].offset == 1:
-            recalled.extend(run.recall())
+            reclaimed.extend(run.reclaim())
 
     asyncio.run(work(call, run))
-    assert [batch[0].offset for batch in recalled] == [2, 3, 4]
+    assert [batch[0].offset for batch in reclaimed] == [2, 3, 4]
     assert (run.done, len(run.batches), ended) == (2, 2, [run])
-    assert not run.recall()
+    assert not run.reclaim()
 
 
 def test_a_call_that_was_recalled_this_moment_is_not_made():
     """Between the look at the queue and the call somebody else may take it back."""
 
     def may_start(_: int) -> bool:
-        run.recall()
+        run.reclaim()
         return True
 
     run, ended = run_of(3, may_start)

@@ -1,24 +1,25 @@
-"""Which queues of a topic a consumer gets: RocketMQ's six strategies, each with Java's result.
+"""Which queues of a topic a member gets, and what a new share means for the queues that it has.
 
-Every member computes the allocation alone from the same two lists, so the results must agree, also
-with members that run Java. The lists come sorted: queues by topic, broker and index, ids as strings
-of UTF-16 (see `sort_ids`). Nothing is allocated to who is not on the list of ids.
+**Sharing.** RocketMQ's six strategies, each with Java's result. Every member computes its share
+alone from the same two lists, so the results must agree, also with members that run Java. The lists
+are sorted: queues by topic, broker and index, client ids as strings of UTF-16 (`sort_ids`). A
+client that is not in the list of ids gets nothing.
 
-What a new allocation means for the queues that a consumer has.
-
-A round: `plan` compares what is owned with what is allocated; the shell drops, locks and adds; then
-it asks `release_steps` for each queue on its way out until it is gone. Order of the steps:
+**Rounds.** `plan` compares the owned queues with the allocated ones. The shell drops, locks and
+adds queues, and then asks `release_steps` for each queue that it gives up, until the queue is gone:
 
     drop      no pull, no further handler
-    wait      for the handlers that run: for as long as they run, never forced (O8); a queue
-              without order that moves does not wait, and what its handlers do is thrown away
+    wait      for the handlers that run, however long they run (O8). A moved queue without order
+              does not wait, and the results of its handlers are thrown away
     commit    and wait for the answer
     unlock    and wait for the answer: never before the commit (O9, O10)
     forget    from now on the queue may be taken again
 
-An ordered queue of a cluster is added only with a lock, and pulled at once when it has it. Locks of
-queues whose handlers still run are renewed, dropped or not (O8); a queue that waits for its unlock
-is not: a renewal that overtakes the unlock would lock it for nobody.
+An ordered queue of a cluster is added only with a lock or a lease, and is then pulled at once. The
+lock of a queue is renewed while its handlers run, dropped or not (O8). It is not renewed while the
+queue waits for its unlock: a renewal that overtook the unlock would lock the queue for nobody.
+
+Who is a member, and who is told of changes: decision 20.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ VIRTUAL_NODES: Final = 10
 
 
 class Allocation(Protocol):
-    """A strategy. All members of a group must use the same one; heartbeats do not tell."""
+    """A strategy. All members of a group must use the same one; heartbeats do not carry it."""
 
     @property
     def name(self) -> str:
@@ -50,13 +51,13 @@ class Allocation(Protocol):
     ) -> list[TopicQueue]:
         """Return the queues of `client_id`.
 
-        Raises UsageError: a list or the id is empty.
+        Raises UsageError if a list or the id is empty.
         """
         ...
 
 
 class Average:
-    """Contiguous ranges; the first ones get one more. RocketMQ's default."""
+    """Contiguous ranges; the first members get one more. RocketMQ's default."""
 
     name = "AVG"
 
@@ -155,8 +156,10 @@ class ByMachineRoom:
 
 
 class MachineRoomNearby:
-    """Queues of a room go to the consumers in it, those of rooms without one to all; each time
-    shared out by another strategy."""
+    """Shares the queues of a room among its consumers, and queues of other rooms among all.
+
+    Another strategy does the sharing within each room.
+    """
 
     def __init__(
         self,
@@ -173,9 +176,9 @@ class MachineRoomNearby:
     def allocate(
         self, group: str, client_id: str, queues: Sequence[TopicQueue], client_ids: Sequence[str]
     ) -> list[TopicQueue]:
-        """Return the queues of the own room, then those of empty rooms in the order of their names.
+        """Return queues of the client's own room, then those of empty rooms, by name of the room.
 
-        Raises UsageError: somebody is in no room.
+        Raises UsageError if a client or a queue is in no room.
         """
         if not _is_member(client_id, queues, client_ids):
             return []
@@ -233,7 +236,7 @@ def _point(text: str) -> int:
 
 
 def _java_text(queue: TopicQueue) -> str:
-    """Return what Java's MessageQueue.toString() gives: it is what is hashed."""
+    """Return Java's MessageQueue.toString(), which RocketMQ hashes."""
     return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker}, queueId={queue.index}]"
 
 
@@ -244,22 +247,22 @@ def _utf16(text: str) -> bytes:
 
 REBALANCE_INTERVAL_MS: Final = 20_000
 REBALANCE_UNBALANCED_MS: Final = 1000
-"""The next round comes sooner if something could not be asked or begun."""
+"""The pause after a round in which a broker did not answer or a queue was not added."""
 LOCK_REFUSED_RETRY_MS: Final = 500
-"""The same if a lock was refused; who refuses a lease says how long."""
+"""The pause after a refused lock; a broker that refuses a lease says how long to wait."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What one round does: first `drop`, then lock and add."""
+class RoundPlan:
+    """The changes of one round: first `drop`, then `lock` and `add`."""
 
     drop: tuple[tuple[TopicQueue, RevokeReason], ...]
     lock: tuple[TopicQueue, ...]
-    """To be added once their lock is granted."""
+    """Queues to add once their lock or lease is granted."""
     add: tuple[TopicQueue, ...]
-    """To be added at once: no lock needed."""
+    """Queues to add at once, without a lock."""
     waiting: tuple[TopicQueue, ...]
-    """Allocated, but still on their way out: a later round adds them."""
+    """Allocated queues whose release is still under way: a later round adds them."""
 
 
 def plan(
@@ -269,26 +272,27 @@ def plan(
     needs_lock: bool,
     now_ms: int,
     absent: Collection[str] = (),
-) -> Plan:
-    """Compare; `owned` holds the queues of one topic, those on their way out included.
+) -> RoundPlan:
+    """Compare the owned queues of one topic, those being released included, with the allocated.
 
-    `needs_lock`: the handler is ordered and the group is no broadcast. `absent`: brokers that may
-    come back. What is locked there stays: it is in nobody's share, and nobody could take it over.
+    `needs_lock`: the handler is ordered and the group does not broadcast. `absent`: brokers that
+    may come back. A locked queue of such a broker stays: it is in no member's share, and no member
+    could take it over.
     """
     wanted = sorted(set(allocated))
     drop = []
-    for queue, lease_state in sorted(owned.items()):
-        if lease_state.dropped is None:
+    for queue, lease in sorted(owned.items()):
+        if lease.dropped is None:
             if queue not in wanted:
-                if needs_lock and lease_state.locked and queue.broker in absent:
+                if needs_lock and lease.locked and queue.broker in absent:
                     continue
                 drop.append((queue, RevokeReason.MOVED))
-            elif lease_state.pull_expired(now_ms):
+            elif lease.pull_expired(now_ms):
                 drop.append((queue, RevokeReason.PULL_EXPIRED))
     leaving = {queue for queue, _ in drop}
-    leaving |= {queue for queue, lease_state in owned.items() if lease_state.dropped is not None}
+    leaving |= {queue for queue, lease in owned.items() if lease.dropped is not None}
     missing = tuple(queue for queue in wanted if queue not in owned)
-    return Plan(
+    return RoundPlan(
         drop=tuple(drop),
         lock=missing if needs_lock else (),
         add=() if needs_lock else missing,
@@ -299,18 +303,18 @@ def plan(
 def plan_unsubscribed(
     owned: Mapping[TopicQueue, LeaseState], subscribed: Collection[str]
 ) -> tuple[TopicQueue, ...]:
-    """Return the queues of topics that are subscribed no more; drop them as UNSUBSCRIBED."""
+    """Return the queues of topics without a subscription; the caller drops them."""
     return tuple(
         sorted(
             queue
-            for queue, lease_state in owned.items()
-            if queue.topic not in subscribed and lease_state.dropped is None
+            for queue, lease in owned.items()
+            if queue.topic not in subscribed and lease.dropped is None
         )
     )
 
 
 class Release(Enum):
-    """The next step of a queue on its way out."""
+    """The next step in the release of a queue."""
 
     WAIT = "a handler still runs"
     COMMIT = "commit, wait for the answer"
@@ -318,37 +322,33 @@ class Release(Enum):
     FORGET = "take it out of the table"
 
 
-def release_steps(
-    lease_state: LeaseState, *, commit: bool, ordered: bool = True
-) -> tuple[Release, ...]:
-    """Return what is left to do for a dropped queue, in this order.
+def release_steps(lease: LeaseState, *, commit: bool, ordered: bool = True) -> tuple[Release, ...]:
+    """Return the steps that are left for a dropped queue, in this order.
 
-    `commit`: there is an offset that the broker has not confirmed yet. WAIT stands alone: ask again
-    when a handler ended.
+    `commit`: the broker has not confirmed the queue's offset yet. WAIT is returned alone: ask again
+    when a handler has ended.
     """
-    assert lease_state.dropped is not None, f"{lease_state!r} was not dropped"
-    if lease_state.is_waited_for(ordered=ordered):
+    assert lease.dropped is not None, f"{lease!r} was not dropped"
+    if lease.is_waited_for(ordered=ordered):
         return (Release.WAIT,)
     steps = []
-    if commit and lease_state.dropped.may_commit:
+    if commit and lease.dropped.may_commit:
         steps.append(Release.COMMIT)
-    if lease_state.locked:
+    if lease.locked:
         steps.append(Release.UNLOCK)
     steps.append(Release.FORGET)
     return tuple(steps)
 
 
 def to_renew(owned: Mapping[TopicQueue, LeaseState]) -> dict[str, tuple[TopicQueue, ...]]:
-    """Return, by broker, the queues whose lock is to be renewed; ask anew before each request.
+    """Return, by broker, the queues whose RocketMQ lock should be renewed.
 
-    Leases are renewed in another way: see `client/consume/rules/leases.py`.
+    Ask again before each request. `rules/leases.py` decides how leases are renewed.
     """
     return by_broker(
         queue
-        for queue, lease_state in owned.items()
-        if lease_state.locked
-        and not lease_state.epoch
-        and lease_state.phase in (Phase.LIVE, Phase.LEAVING)
+        for queue, lease in owned.items()
+        if lease.locked and not lease.epoch and lease.phase in (Phase.LIVE, Phase.LEAVING)
     )
 
 
@@ -360,23 +360,23 @@ def apply_renewal(
     sent_ms: int,
     now_ms: int,
 ) -> tuple[TopicQueue, ...]:
-    """Note the answer of a renewal that was sent then; return the queues that were dropped."""
+    """Note the answer to a renewal sent at `sent_ms`; return the queues that were dropped."""
     lost = []
     for queue in asked:
-        lease_state = owned.get(queue)
-        if lease_state is None or not lease_state.locked:
+        lease = owned.get(queue)
+        if lease is None or not lease.locked:
             continue
         if queue in granted:
-            if not lease_state.renewed(sent_ms, now_ms):
+            if not lease.renewed(sent_ms, now_ms):
                 lost.append(queue)
-        elif lease_state.lock_sent_ms <= sent_ms:  # else: locked anew since the question
-            lease_state.lock_lost()
+        elif lease.lock_sent_ms <= sent_ms:  # else the lock is newer than the request
+            lease.lock_lost()
             lost.append(queue)
     return tuple(lost)
 
 
 def by_broker(queues: Iterable[TopicQueue]) -> dict[str, tuple[TopicQueue, ...]]:
-    """Return the queues by the broker that keeps them."""
+    """Return the queues grouped by their broker."""
     found: dict[str, list[TopicQueue]] = {}
     for queue in sorted(queues):
         found.setdefault(queue.broker, []).append(queue)
@@ -384,5 +384,5 @@ def by_broker(queues: Iterable[TopicQueue]) -> dict[str, tuple[TopicQueue, ...]]
 
 
 def next_round_ms(*, balanced: bool) -> int:
-    """Return how long to wait for a reason before the next round comes by itself."""
+    """Return the longest pause before the next round."""
     return REBALANCE_INTERVAL_MS if balanced else REBALANCE_UNBALANCED_MS

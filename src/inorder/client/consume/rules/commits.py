@@ -1,36 +1,35 @@
-"""What of a leased queue is committed, and when the next commit is due.
+"""Where a queue is begun, what is committed of it, and when.
 
-Commits of a queue are numbered within its epoch: the broker ignores one that is overtaken by a
-later one, so requests need not wait for each other. The finished-map goes with the offset: whoever
-comes next begins with both, and repeats nothing of what was committed.
-
-    a queue has gone idle     at once, but no more often than every COMMIT_IDLE_MS
-    handlers run              every COMMIT_BUSY_MS
-
-Where a queue is read from: the offset of the group, or what consume-from says if it has none.
+**Where to begin** (`begin`): at the group's offset, or by `consume_from` if the group has none.
 
                   normal topic               %RETRY% topic
-    stored        there                      there
-    last          the end                    0: a retry must not be lost
+    stored        the stored offset          the stored offset
+    last          the end                    0: no retry may be lost
     first         0                          0
     a time        the first message then     the end
-    error         the queue is not added; asked again later
+    error         the queue is not added; the next round asks again
 
-0 may be gone already: then the first pull is answered "offset moved" and the queue goes on at the
-first message that is there. A queue that came after the group began (a topic that grew) is read
-from its first message under `last` too: all that it holds is news to the group.
+Offset 0 may be deleted already. Then the broker answers the first pull with "offset moved", and the
+queue continues at the first message that is stored. A queue that a topic gained after the group
+began is read from its first message under `last` too, because all of it is new to the group.
 
-How far a consumer is in each of its queues, and what the store does not know of it yet.
+**What is committed under a lease** (`CommitSequence`): offset and finished map, so that the next
+owner repeats nothing that was committed. Commits of a queue are numbered within its epoch. The
+broker ignores a commit that a later one has overtaken, so requests need not wait for each other.
 
-RocketMQ's offset stores: an offset is noted here when messages are done and saved every 5 s, with
-pulls, and when a queue is released. Unlike there only what changed is saved, so that an old number
-cannot come late over a newer one of somebody else (O11).
+    the queue has gone idle   commit at once, but at most every COMMIT_IDLE_MS
+    handlers run              commit every COMMIT_BUSY_MS
 
-The offsets of a broadcast consumer in a file, as RocketMQ's LocalFileOffsetStore writes them.
+**What is committed in RocketMQ's way** (`OffsetTable`): offsets are noted when messages are
+finished, and saved every 5 s, with pulls, and when a queue is released. Unlike RocketMQ's stores
+this one saves only offsets that changed, so that a stale offset never overwrites the newer offset
+of another member (O11).
 
-The file is `<directory>/<client id>/<group>/offsets.json`, fastjson's JSON with objects as keys.
-The version before it is kept beside it as `offsets.json.bak`, and is read if the file is missing,
-empty or damaged. This module has the text only; a shell reads and writes the files.
+**The file of a broadcasting consumer** (`format_offsets`, `read_offsets`): the JSON text of
+RocketMQ's LocalFileOffsetStore at `<directory>/<client id>/<group>/offsets.json`. The version
+before is kept as `offsets.json.bak`, and is read if the file is missing, empty or damaged.
+
+Why these commits: decision 18.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ COMMIT_BUSY_MS: Final = 1000
 COMMIT_IDLE_MS: Final = 100
 
 NOTHING: Final = -1
-"""No offset: the group has none, or there is none to commit."""
+"""In place of an offset: the group has none, or there is none to commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a queue is: everything below the offset is done, and what the map says above it."""
+    """Everything below the offset is finished, and above it the offsets in the finished map."""
 
     offset: int
     finished: str = ""
@@ -63,47 +62,47 @@ NOT_STORED: Final = Progress(NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
-    """One commit on its way."""
+class NumberedCommit:
+    """One commit that was sent, and its number within the epoch."""
 
     number: int
     progress: Progress
 
 
-class CommitLine:
+class CommitSequence:
     """The commits of one queue under one epoch."""
 
     __slots__ = ("_number", "_taken", "saved")
 
     def __init__(self, stored: Progress) -> None:
-        """Begin with what came with the grant; its offset is NOTHING if the group has none.
+        """Begin with the progress of the grant; its offset is NOTHING if the group has none.
 
-        Where the group has none the broker may have said where to begin all the same, so the first
-        commit is always sent: from then on the group has one.
+        The first commit is always sent, even if nothing changed: from then on the group has an
+        offset, also where the broker only said where to begin.
         """
         self.saved = stored
         self._number = 0
         self._taken = 0
 
     def __repr__(self) -> str:
-        return f"CommitLine({self.saved}, number={self._number})"
+        return f"CommitSequence({self.saved}, number={self._number})"
 
-    def next(self, progress: Progress) -> Numbered | None:
-        """Return what to send, None if the broker knows it already."""
+    def next(self, progress: Progress) -> NumberedCommit | None:
+        """Return the next commit to send; None if the broker knows this progress already."""
         if progress == self.saved and self._taken:
             return None
         self._number += 1
-        return Numbered(self._number, progress)
+        return NumberedCommit(self._number, progress)
 
-    def taken(self, commit: Numbered) -> None:
-        """Note that the broker took it; answers may come in any order."""
+    def taken(self, commit: NumberedCommit) -> None:
+        """Note that the broker accepted a commit; answers may come in any order."""
         if commit.number > self._taken:
             self._taken = commit.number
             self.saved = commit.progress
 
 
 def idle_commit_in_ms(now_ms: int, last_ms: int) -> int:
-    """Return how long a queue that went idle waits for its commit, the last one being so old."""
+    """Return how long the commit of an idle queue waits after the commit at `last_ms`."""
     return max(0, last_ms + COMMIT_IDLE_MS - now_ms)
 
 
@@ -113,18 +112,18 @@ def busy_interval_ms(configured_ms: int) -> int:
 
 
 NO_OFFSET: Final = -1
-"""The answer of an offset store that has no offset of the queue."""
+"""Answer of an offset store that has no offset of the queue."""
 NOT_READ: Final = -2
-"""The answer of an offset store that could not be asked."""
+"""Answer of an offset store that could not be read."""
 
 
 HALF_AN_HOUR_MS: Final = 30 * 60 * 1000
-"""RocketMQ's consumeTimestamp if none is given: so long before the consumer was made."""
+"""RocketMQ's default consumeTimestamp: this long before the consumer was created."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromTime:
-    """Begin with what was stored then or later (ms since 1970)."""
+    """Begin with the first message that was stored at this time (ms since 1970) or later."""
 
     at_ms: int
 
@@ -133,13 +132,13 @@ ConsumeFrom = Literal["first", "last"] | FromTime
 
 
 def from_timestamp(now_ms: int) -> FromTime:
-    """Return where "timestamp" begins for a consumer that is made now."""
+    """Return where "timestamp" begins for a consumer that is created now."""
     return FromTime(now_ms - HALF_AN_HOUR_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class BeginAt:
-    """Begin here."""
+    """Begin at this offset."""
 
     offset: int
 
@@ -158,7 +157,7 @@ class AskTime:
 
 @dataclass(frozen=True, slots=True)
 class NotNow:
-    """Do not add the queue; try again in the next round."""
+    """Do not add the queue in this round; `reason` is for the log."""
 
     reason: str
 
@@ -167,9 +166,9 @@ Begin = BeginAt | AskEnd | AskTime | NotNow
 
 
 def begin(stored: int, topic: str, consume_from: ConsumeFrom, *, late: bool = False) -> Begin:
-    """Say where to begin; `stored` is an offset, NO_OFFSET or NOT_READ.
+    """Decide where to begin; `stored` is an offset, NO_OFFSET or NOT_READ.
 
-    `late`: the queue was not there when the group's consumer first saw the topic.
+    `late`: the topic gained the queue after this consumer first saw the topic.
     """
     if stored >= 0:
         return BeginAt(stored)
@@ -184,7 +183,7 @@ def begin(stored: int, topic: str, consume_from: ConsumeFrom, *, late: bool = Fa
 
 
 def answered(offset: int) -> Begin:
-    """Take what the broker said to AskEnd or AskTime; a negative number is no offset."""
+    """Read the broker's answer to AskEnd or AskTime; a negative number is no offset."""
     return BeginAt(offset) if offset >= 0 else NotNow(f"the broker answered offset {offset}")
 
 
@@ -196,7 +195,7 @@ class _Progress:
 
 
 class OffsetTable:
-    """Noted offsets by queue."""
+    """The noted and the saved offset of each queue."""
 
     __slots__ = ("_table",)
 
@@ -210,13 +209,13 @@ class OffsetTable:
         return len(self._table)
 
     def begin(self, queue: TopicQueue, offset: int, *, stored: bool) -> None:
-        """Start a queue: at what the store said (`stored`), or at what it does not know yet."""
+        """Start a queue at an offset that the store has (`stored`), or does not have yet."""
         self._table[queue] = _Progress(offset, offset if stored else None)
 
     def note(self, queue: TopicQueue, offset: int, *, only_up: bool = True) -> bool:
-        """Note that everything below is done; tell whether that is news.
+        """Note that every message below the offset is finished; return whether that is new.
 
-        With `only_up` a lower number is ignored. A frozen queue does not move.
+        With `only_up` a lower offset is ignored. A frozen queue keeps its offset.
         """
         found = self._table.get(queue)
         if found is None:
@@ -228,7 +227,7 @@ class OffsetTable:
         return True
 
     def freeze(self, queue: TopicQueue, offset: int) -> None:
-        """Set an offset and let nothing move it until the queue is forgotten."""
+        """Set an offset that no later note moves, until the queue is forgotten."""
         saved = self._table[queue].saved if queue in self._table else None
         self._table[queue] = _Progress(offset, saved, frozen=True)
 
@@ -238,17 +237,17 @@ class OffsetTable:
         return NO_OFFSET if found is None else found.offset
 
     def is_unsaved(self, queue: TopicQueue) -> bool:
-        """Tell whether the store does not know the noted offset yet."""
+        """Return whether the store does not have the noted offset yet."""
         found = self._table.get(queue)
         return found is not None and found.saved != found.offset
 
     def unsaved(self, queues: Iterable[TopicQueue] | None = None) -> dict[TopicQueue, int]:
-        """Return what is to be saved (of these queues; default: of all)."""
+        """Return the offsets to save, of these queues (default: of all)."""
         chosen = self._table if queues is None else queues
         return {queue: self._table[queue].offset for queue in chosen if self.is_unsaved(queue)}
 
     def saved(self, queue: TopicQueue, offset: int) -> None:
-        """Note that the store took an offset."""
+        """Note that the store has an offset."""
         found = self._table.get(queue)
         if found is not None:
             found.saved = offset
@@ -269,9 +268,9 @@ _OFFSET_MAX: Final = 2**63 - 1
 
 
 def path_parts(client_id: str, group: str) -> tuple[str, str, str]:
-    """Return where the file is below the directory.
+    """Return the path of the file below the directory.
 
-    Raises UsageError: a name would lead out of the directory.
+    Raises UsageError if a name would lead out of the directory.
     """
     for name in (client_id, group):
         if name in ("", ".", "..") or "/" in name or "\0" in name:
@@ -289,9 +288,9 @@ def format_offsets(offsets: Mapping[TopicQueue, int]) -> bytes:
 
 
 def parse_offsets(text: bytes) -> dict[TopicQueue, int]:
-    """Return the offsets of a text.
+    """Return the offsets in the text of a file.
 
-    Raises RemoteProtocolError: it is damaged.
+    Raises RemoteProtocolError if the text is damaged.
     """
     value = loads(text)
     table = value.get("offsetTable") if isinstance(value, dict) else None
@@ -303,11 +302,11 @@ def parse_offsets(text: bytes) -> dict[TopicQueue, int]:
 
 
 def read_offsets(main: bytes | None, backup: bytes | None) -> tuple[dict[TopicQueue, int], bool]:
-    """Return the offsets of the file or else of its backup, and whether the backup was used.
+    """Return the offsets of the file, or else of its backup, and whether the backup was used.
 
-    Both missing or empty: none. A missing file is None.
+    None stands for a missing file. If both are missing or empty there are no offsets.
 
-    Raises ConfigError: the file cannot be used, and the backup that is there neither.
+    Raises ConfigError if the file is damaged and its backup is damaged or missing.
     """
     if main:
         try:
@@ -330,7 +329,7 @@ def read_offsets(main: bytes | None, backup: bytes | None) -> tuple[dict[TopicQu
 def merge_offsets(
     in_file: Mapping[TopicQueue, int], noted: Mapping[TopicQueue, int]
 ) -> dict[TopicQueue, int]:
-    """Return what to write: what the file has of other queues stays."""
+    """Return the offsets to write; the file keeps those of other queues."""
     return {**in_file, **noted}
 
 

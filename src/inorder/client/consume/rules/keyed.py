@@ -1,18 +1,19 @@
-"""Order by key: many handlers per queue, yet the messages of one key one after the other.
+"""Order by key: many handlers per queue, while the messages of one key run one after the other.
 
-    waiting   its key has an earlier message that is not done, or a barrier is in front
-    ready     it is the head of its key and its key is free; heads are handed out in queue order
+    waiting   an earlier message of its key is unfinished, or a barrier stands in front of it
+    ready     the first unfinished message of a key that is free; handed out in queue order
     running   handed to a handler
-    delayed   a failed or postponed head; its key waits for a time, the others go on
+    delayed   a failed or postponed message; its key waits until a time, the other keys go on
 
-A message without a key is a barrier: it is handed out when everything before it is done, and
-nothing behind it is until it is done (`keyless="concurrent"`: it is a key of its own).
+A message without a key is a barrier: it is handed out when everything before it is finished, and
+nothing behind it is handed out until the barrier is finished. With `keyless="concurrent"` such a
+message is a key of its own.
 
-What is done out of order is kept in a FinishedMap, so `base` never passes a message that is not
-done. Messages further than the map's span above the base are not taken in (`room_to`).
+A FinishedMap records what is finished out of order, so `base` never passes an unfinished message.
+Messages beyond the span of the map are not taken in (`room_to`).
 
-Messages of a parked key are handed out like others, in their order, but marked: they are not for
-the handler.
+Messages of a parked key are handed out in their order like others, but marked `parked`: they join
+the key at the broker and never reach the handler. Why offset and map: decision 18.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from inorder.ordering.finished import SPAN_MAX, FinishedMap
 KeyOf = Callable[[ReceivedMessage], str | None]
 Keyless = Literal["barrier", "concurrent"]
 
-_Key = str | int | None  # a text; the offset of a keyless one that stands alone; None: a barrier
+OrderKey = str | int | None
+"""A key; the offset of a message that is a key of its own; None for a barrier."""
 _BARRIER: Final = None
-SET_ASIDE_MAX: Final = 64
-"""Messages of a parked key that are set aside in one go."""
+PARK_MAX: Final = 64
+"""Messages of a parked key that join it in one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class Work:
 
     key: str | None
     messages: tuple[ReceivedMessage, ...]
-    lane: _Key
+    order_key: OrderKey
     parked: bool = False
-    """The key is set aside: so are these, behind what lies there."""
+    """The key is parked: these messages join it, behind those that are parked already."""
 
 
 class _State(Enum):
@@ -55,19 +57,19 @@ class _State(Enum):
 
 
 @dataclass(slots=True)
-class _Lane:
-    """The messages of one key that are not done."""
+class _Backlog:
+    """The unfinished messages of one key, in order."""
 
     messages: deque[ReceivedMessage]
     state: _State = _State.WAITING
     running: int = 0
     due_ms: int = 0
-    aside: bool = False
-    """Its first messages may be set aside already."""
+    maybe_parked: bool = False
+    """The broker may have parked the first messages: a request to park them has no answer yet."""
 
 
 class KeyedQueue:
-    """What is not done of one queue."""
+    """The unfinished messages of one queue, by key."""
 
     def __init__(
         self,
@@ -80,30 +82,30 @@ class KeyedQueue:
         self.finished = FinishedMap(base) if finished is None else finished
         self._key_of = key_of
         self._keyless = keyless
-        self._lanes: dict[_Key, _Lane] = {}
-        self._ready: list[tuple[int, _Key]] = []  # heap by the offset of the head
-        self._delayed: list[tuple[int, int, _Key]] = []
-        self._behind: deque[tuple[_Key, ReceivedMessage]] = deque()  # from a barrier on
+        self._backlogs: dict[OrderKey, _Backlog] = {}
+        self._ready: list[tuple[int, OrderKey]] = []  # heap by the offset of the head
+        self._delayed: list[tuple[int, int, OrderKey]] = []
+        self._behind: deque[tuple[OrderKey, ReceivedMessage]] = deque()  # from a barrier on
         self._end = self.finished.base
         self.messages = 0
         self.size_bytes = 0
         self.running = 0
         self.known_end = 0
-        """Below it messages may come that are done."""
+        """Below this offset a pull may bring messages that are finished already."""
         self.parked: Collection[str] = ()
-        """The keys that are set aside."""
+        """The parked keys of the queue."""
 
     def __repr__(self) -> str:
-        return f"KeyedQueue({self.messages} of {len(self._lanes)} keys, {self.finished!r})"
+        return f"KeyedQueue({self.messages} of {len(self._backlogs)} keys, {self.finished!r})"
 
     @property
     def base(self) -> int:
-        """Return the lowest offset that is not done: what may be committed."""
+        """Return the lowest unfinished offset: what may be committed."""
         return self.finished.base
 
     @property
     def end(self) -> int:
-        """Return the offset up to which messages were put in: where to pull on."""
+        """Return the offset behind the last message that was put in."""
         return self._end
 
     @property
@@ -113,13 +115,13 @@ class KeyedQueue:
 
     @property
     def room_to(self) -> int:
-        """Return the offset from which on messages have to wait: the map reaches no further."""
+        """Return the first offset that does not fit into the finished map yet."""
         return self.finished.base + SPAN_MAX
 
     def done_elsewhere(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Note that messages from ... up to, not including, ... are done and need not be had.
+        """Note ranges of offsets (start, end) that another owner has finished or parked.
 
-        Only before any of them is put in.
+        The caller does this before it puts any of these messages in.
         """
         for start, end in ranges:
             if end <= self.room_to:
@@ -127,15 +129,15 @@ class KeyedQueue:
                 self.known_end = max(self.known_end, end)
 
     def done_below(self, offset: int) -> None:
-        """Note that nothing below an offset is left to do: it was filtered, or is done."""
+        """Note that every message below an offset is filtered or finished."""
         self.finished.add_range(self.finished.base, offset)
         self._end = max(self._end, offset)
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> int:
-        """Take what a pull brought; return how many of them are new.
+        """Add the messages of a pull; return how many of them are unfinished.
 
-        Everything between the present end and `next_offset` that is not among the messages will
-        never come and counts as done. What is done already, by the map, is left out.
+        An offset between the present end and `next_offset` that no message has will never come, and
+        counts as finished. Messages that the map already holds are skipped.
         """
         taken, expected = 0, self._end
         for message in messages:
@@ -152,32 +154,32 @@ class KeyedQueue:
         return taken
 
     def take(self, now_ms: int, *, batch: int = 1) -> Work | None:
-        """Hand out the messages of the next key that is ready, at most `batch`."""
+        """Hand out up to `batch` messages of the next ready key; None if no key is ready."""
         self._wake(now_ms)
         if not self._ready:
             return None
         _, key = heapq.heappop(self._ready)
-        lane = self._lanes[key]
-        assert lane.state is _State.READY, f"{key} is {lane.state}"
+        backlog = self._backlogs[key]
+        assert backlog.state is _State.READY, f"{key} is {backlog.state}"
         name = key if isinstance(key, str) else None
-        parked = name is not None and (lane.aside or name in self.parked)
-        count = min(SET_ASIDE_MAX if parked else batch, len(lane.messages))
-        lane.state, lane.running = _State.RUNNING, count
+        parked = name is not None and (backlog.maybe_parked or name in self.parked)
+        count = min(PARK_MAX if parked else batch, len(backlog.messages))
+        backlog.state, backlog.running = _State.RUNNING, count
         self.running += 1
-        messages = tuple(lane.messages[index] for index in range(count))
+        messages = tuple(backlog.messages[index] for index in range(count))
         return Work(name, messages, key, parked)
 
     def done(self, work: Work, count: int | None = None) -> None:
-        """Note that the first `count` messages of a work (default: all) are done for good."""
-        lane = self._stop(work)
-        lane.aside = False
+        """Finish the first `count` messages of a work (default: all)."""
+        backlog = self._stop(work)
+        backlog.maybe_parked = False
         for message in work.messages[:count]:
-            first = lane.messages.popleft()
+            first = backlog.messages.popleft()
             assert first is message, "a key's messages leave in order"
             self.finished.add(message.offset)
             self.messages -= 1
             self.size_bytes -= len(message.body)
-        self._go_on(work.lane, lane)
+        self._go_on(work.order_key, backlog)
 
     def again(
         self,
@@ -185,80 +187,82 @@ class KeyedQueue:
         at_ms: int,
         messages: Sequence[ReceivedMessage] | None = None,
         *,
-        set_aside: bool = False,
+        maybe_parked: bool = False,
     ) -> None:
-        """Give a work back: its key waits until a time and begins with the same message.
+        """Take a work back: its key waits until `at_ms` and then begins with the same message.
 
-        `messages` are changed copies (redeliveries) of those of the work. `set_aside`: it may have
-        been set aside, nobody knows; until that is known it is not for the handler, whatever
-        becomes of its key.
+        `messages` are copies of the work's messages with another number of redeliveries. With
+        `maybe_parked` the broker may have parked them already. They stay away from the handler
+        until the broker has answered, even if the key goes live meanwhile.
         """
-        lane = self._stop(work)
-        lane.aside = set_aside
+        backlog = self._stop(work)
+        backlog.maybe_parked = maybe_parked
         for index, message in enumerate(messages or ()):
-            assert message.offset == lane.messages[index].offset, "copies stand for the same"
-            lane.messages[index] = message
-        lane.state, lane.due_ms = _State.DELAYED, at_ms
-        heapq.heappush(self._delayed, (at_ms, lane.messages[0].offset, work.lane))
+            assert message.offset == backlog.messages[index].offset, (
+                "copies have the offsets of the originals"
+            )
+            backlog.messages[index] = message
+        backlog.state, backlog.due_ms = _State.DELAYED, at_ms
+        heapq.heappush(self._delayed, (at_ms, backlog.messages[0].offset, work.order_key))
 
     def next_due_ms(self) -> int | None:
-        """Return when a delayed key is to be handed out again, None if there is none."""
+        """Return when the next delayed key is ready again; None if no key is delayed."""
         return self._delayed[0][0] if self._delayed else None
 
     def pending(self) -> Iterable[ReceivedMessage]:
-        """Return what is not done, in no particular order of keys."""
-        for lane in self._lanes.values():
-            yield from lane.messages
+        """Return the unfinished messages, in no particular order of keys."""
+        for backlog in self._backlogs.values():
+            yield from backlog.messages
         for _, message in self._behind:
             yield message
 
     # Inside.
 
     def _place(self, message: ReceivedMessage) -> None:
-        key: _Key = self._key_of(message)
+        key: OrderKey = self._key_of(message)
         if key is None and self._keyless == "concurrent":
             key = message.offset
         self.messages += 1
         self.size_bytes += len(message.body)
-        if self._behind or _BARRIER in self._lanes or (key is _BARRIER and self._lanes):
+        if self._behind or _BARRIER in self._backlogs or (key is _BARRIER and self._backlogs):
             self._behind.append((key, message))
         else:
             self._enter(key, message)
 
-    def _enter(self, key: _Key, message: ReceivedMessage) -> None:
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane(deque((message,)))
-            self._make_ready(key, lane)
+    def _enter(self, key: OrderKey, message: ReceivedMessage) -> None:
+        backlog = self._backlogs.get(key)
+        if backlog is None:
+            backlog = self._backlogs[key] = _Backlog(deque((message,)))
+            self._make_ready(key, backlog)
         else:
-            lane.messages.append(message)
+            backlog.messages.append(message)
 
-    def _make_ready(self, key: _Key, lane: _Lane) -> None:
-        lane.state = _State.READY
-        heapq.heappush(self._ready, (lane.messages[0].offset, key))
+    def _make_ready(self, key: OrderKey, backlog: _Backlog) -> None:
+        backlog.state = _State.READY
+        heapq.heappush(self._ready, (backlog.messages[0].offset, key))
 
     def _wake(self, now_ms: int) -> None:
         while self._delayed and self._delayed[0][0] <= now_ms:
             _, _, key = heapq.heappop(self._delayed)
-            self._make_ready(key, self._lanes[key])
+            self._make_ready(key, self._backlogs[key])
 
-    def _stop(self, work: Work) -> _Lane:
-        lane = self._lanes[work.lane]
-        assert lane.state is _State.RUNNING, f"{work.lane} is {lane.state}"
-        assert lane.running == len(work.messages)
-        lane.running = 0
+    def _stop(self, work: Work) -> _Backlog:
+        backlog = self._backlogs[work.order_key]
+        assert backlog.state is _State.RUNNING, f"{work.order_key} is {backlog.state}"
+        assert backlog.running == len(work.messages)
+        backlog.running = 0
         self.running -= 1
-        return lane
+        return backlog
 
-    def _go_on(self, key: _Key, lane: _Lane) -> None:
-        if lane.messages:
-            self._make_ready(key, lane)
+    def _go_on(self, key: OrderKey, backlog: _Backlog) -> None:
+        if backlog.messages:
+            self._make_ready(key, backlog)
             return
-        del self._lanes[key]
-        # A barrier enters alone; what follows it enters when it has left.
+        del self._backlogs[key]
+        # A barrier enters when no other message is in; what follows enters when it has left.
         while self._behind:
             behind, message = self._behind[0]
-            if (behind is _BARRIER and self._lanes) or _BARRIER in self._lanes:
+            if (behind is _BARRIER and self._backlogs) or _BARRIER in self._backlogs:
                 return
             self._behind.popleft()
             self._enter(behind, message)

@@ -1,29 +1,29 @@
-"""Whose queue it is: the lock, the last pull, the running handlers, and why it was given up.
+"""Who owns a queue: the lease or lock, the running handlers, and why the queue was given up.
 
     LIVE ──drop──> LEAVING ──last handler ended──> IDLE ──released──> GONE
 
-RocketMQ's three locks are roles here. The lock in the broker is `locked_until_ms`, counted
-from the moment the request was *sent*. The lock of the queue in the process is: one LeaseState per
-queue. The lock while handling is `running`: a queue is not released before it is 0.
+One `LeaseState` lasts from one grant of a queue to its release. A consumer that loses the lock
+drops the queue and begins again with a new lock, the offset of the broker and an empty cache.
+`running` plays the role of RocketMQ's consume lock: a queue is not released before it is 0.
 
-One lock, one LeaseState: who loses the lock drops the queue and begins anew, with a new lock, the
-offset of the broker and an empty cache. What one may still do who is not sure of it differs:
+Trust is counted from the moment a request was *sent*. While a lease or lock is unconfirmed:
 
-    RocketMQ's lock     nothing: it may have been somebody else's meanwhile, and nobody would know.
-                        The queue is dropped
-    a lease (an epoch)  no handler starts, until the broker has confirmed *this* epoch; then it goes
-                        on with what is here, for every other owner would have made another epoch.
-                        Commits carry the epoch, so the broker itself refuses what is stale
+    RocketMQ's lock     the queue is dropped: another consumer may have had it meanwhile, and no
+                        number would tell
+    a lease (an epoch)  no handler starts until the broker has confirmed *this* epoch. Then the
+                        queue continues with its cache, because another owner would have raised the
+                        epoch. Commits carry the epoch, so the broker itself refuses stale ones
 
-A lease is trusted for min(lease, grace) from the moment the last request that carried its epoch and
-was answered was *sent*: for so long the broker gives the queue to nobody, whatever happened to the
-connection since. Once the lease itself has passed, what still runs runs beside the next owner.
+A lease is trusted for min(lease, grace) after the last answered request that carried its epoch: for
+that long the broker gives the queue to nobody, whatever happens to the connection. Once the lease
+itself has ended, a handler that still runs may overlap with the next owner's.
 
-Leases of queues, as their consumer sees them: what to ask, and what an answer means.
+The second half of the file decides about requests. A request lists all queues that this consumer
+owns at a broker, with their epochs, or new queues with epoch 0. An answer confirms an epoch or says
+that it is stale: another consumer has the queue, an operator forced its release, or its offset was
+reset. In each case the queue is dropped and begun again.
 
-A request names all queues of a broker that are ours, with their epochs, or new ones with epoch 0.
-An answer confirms an epoch, or says that it is not current any more: then another consumer has the
-queue, it was taken away, or its offset was reset. In each case it is dropped and begun anew.
+Leases or locks: decision 16. Silent, unconfirmed and forced-out owners: decision 17.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ class RevokeReason(Enum):
     """Why a queue is given up."""
 
     MOVED = "allocated to another consumer"
-    UNSUBSCRIBED = "the topic is subscribed no more"
+    UNSUBSCRIBED = "the topic is no longer subscribed"
     STOPPED = "the consumer stops"
     PULL_EXPIRED = "nothing was pulled for 120 s"
-    LOCK_LOST = "the broker says that it is not ours any more"
+    LOCK_LOST = "the broker says that this consumer does not own it any more"
     LOCK_EXPIRED = "the lock could not be renewed in time"
     OFFSET_ILLEGAL = "the broker corrected the offset"
     RESET = "the offset was set by an operator or by seek"
-    RECALLED = "the broker asks for it: the group is set back to before a resize"
+    REVOKED = "the broker revokes it: the group is rewound to before a resize"
 
     @property
     def may_commit(self) -> bool:
-        """Tell whether what a handler finishes after the drop still counts."""
+        """Return whether results of handlers that end after the drop are committed."""
         return self in _MAY_COMMIT
 
     @property
     def leaves_handlers(self) -> bool:
-        """Tell whether a queue without order is let go while its handlers run.
+        """Return whether a queue without order is released while its handlers run.
 
-        Their results are thrown away, so nothing waits for them: the queue may be anybody's now,
-        and ours again the next moment.
+        Their results are thrown away: another consumer may own the queue by then, and this one may
+        own it again a moment later.
         """
         return self in _LEAVES_HANDLERS
 
@@ -79,7 +79,7 @@ _MAY_COMMIT: Final = frozenset(
         RevokeReason.UNSUBSCRIBED,
         RevokeReason.STOPPED,
         RevokeReason.PULL_EXPIRED,
-        RevokeReason.RECALLED,
+        RevokeReason.REVOKED,
     )
 )
 
@@ -89,7 +89,7 @@ _LEAVES_HANDLERS: Final = frozenset(
 
 
 class Phase(Enum):
-    """How far a queue is on its way out."""
+    """How far the release of a queue is."""
 
     LIVE = "live"
     LEAVING = "a handler still runs"
@@ -99,26 +99,26 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a consumer asks of the brokers that know leases."""
+    """The durations that a consumer asks for in its lease requests."""
 
     lease_ms: int
-    """How long a queue stays ours without a word from us."""
+    """How long a lease lasts without a renewal."""
     grace_ms: int
-    """The same once our connection is closed."""
+    """How long a lease survives the loss of its connection."""
 
     @property
     def trusted_ms(self) -> int:
-        """Return how long a lease is trusted without a confirmation."""
+        """Return how long this consumer trusts a lease without a confirmation."""
         return min(self.lease_ms, self.grace_ms)
 
     @property
     def renew_ms(self) -> int:
-        """Return how often it is renewed: two renewals may fail before it is in doubt."""
+        """Return the renewal interval: two renewals may fail before a lease is unconfirmed."""
         return max(1, self.trusted_ms // 3)
 
 
 class LeaseState:
-    """One queue while it is ours."""
+    """The ownership of one queue, from its grant to its release."""
 
     __slots__ = (
         "_gone", "_lease_ms", "_trusted_ms", "dropped", "epoch", "kept_epoch", "lock_sent_ms",
@@ -134,17 +134,17 @@ class LeaseState:
         epoch: int = 0,
         terms: Terms | None = None,
     ) -> None:
-        """Begin; an ordered queue of a cluster begins with the lock that was asked for then.
+        """Begin with a lock that was requested at `lock_sent_ms`; None for a queue without one.
 
-        With an `epoch`, under a lease of these terms; else under RocketMQ's lock.
+        With an `epoch` it is a lease of these terms, else RocketMQ's lock.
         """
         assert (epoch > 0) == (terms is not None), "a lease has an epoch and terms"
         self.queue = queue
         self.epoch = epoch
         self.kept_epoch = 0
-        """The offset was set: under this epoch the queue is ours still, to be given back."""
+        """The epoch after an offset reset: this consumer still owns the queue, to give it back."""
         self._lease_ms = 0 if terms is None else terms.lease_ms
-        # Of two times cut to milliseconds the difference may be 1 below the true one.
+        # The difference of two truncated times may be 1 ms below the true one.
         self._trusted_ms = LOCK_TRUSTED_MS if terms is None else terms.trusted_ms - 1
         self.pulled_at_ms = now_ms
         self.locked = lock_sent_ms is not None
@@ -159,7 +159,7 @@ class LeaseState:
 
     @property
     def phase(self) -> Phase:
-        """Return how far the queue is on its way out."""
+        """Return how far the release of the queue is."""
         if self._gone:
             return Phase.GONE
         if self.dropped is None:
@@ -167,15 +167,15 @@ class LeaseState:
         return Phase.LEAVING if self.running else Phase.IDLE
 
     def lock_valid(self, now_ms: int) -> bool:
-        """Tell whether a handler may start and a result may be committed under the lock."""
+        """Return whether the lock is trusted: handlers may start and commit."""
         return self.locked and now_ms - self.lock_sent_ms <= self._trusted_ms
 
     def renewed(self, sent_ms: int, now_ms: int) -> bool:
-        """Note that the broker granted the lock again; tell whether the tenure goes on.
+        """Note that the broker granted the lock again; return whether the queue continues.
 
-        If the answer comes when the lock is not trusted any more, somebody may have had it
-        meanwhile: it is ours again, but to begin anew with (O25). A lease goes on: it is renewed
-        under its epoch only.
+        If the answer comes after the trust in a RocketMQ lock has ended, another consumer may have
+        had the queue meanwhile: the queue is dropped and begun again (O25). A lease continues,
+        because the broker renews it only under its epoch.
         """
         if not self.locked:
             return False
@@ -186,21 +186,21 @@ class LeaseState:
         return not lapsed
 
     def lock_lost(self) -> None:
-        """Note that the broker gave the lock to somebody else, or raised the epoch."""
+        """Note that the broker gave the queue to another owner, or raised the epoch."""
         self.locked = False
         self.drop(RevokeReason.LOCK_LOST)
 
     def kept(self, epoch: int, sent_ms: int) -> None:
-        """Note that a queue which has to be begun anew is not another's while its handlers run."""
+        """Note the epoch under which a reset queue stays reserved while its handlers run."""
         self.kept_epoch = epoch
         self.lock_sent_ms = max(self.lock_sent_ms, sent_ms)
 
     def check_lock(self, now_ms: int) -> bool:
-        """Drop the queue if the lock is not to be trusted any more; tell whether it is.
+        """Return whether the lock is trusted; drop the queue if a RocketMQ lock is not.
 
-        It may still be ours at the broker: it is renewed while a handler runs, so that nobody
-        begins beside it if that can be helped, and given back in the end. A lease in doubt is not
-        dropped: it waits for the broker's word.
+        The broker may still hold the lock for this consumer. So it is renewed while a handler runs,
+        to keep other owners away, and unlocked at the end. An unconfirmed lease is not dropped: it
+        waits for the broker's answer.
         """
         if self.lock_valid(now_ms):
             return True
@@ -209,31 +209,31 @@ class LeaseState:
         return False
 
     def lease_ends_ms(self) -> int:
-        """Return when somebody else may have the queue, if nothing is confirmed before."""
+        """Return when another consumer may get the queue, unless a request confirms it before."""
         assert self.epoch, f"{self!r} has no lease"
         return self.lock_sent_ms + self._lease_ms
 
     def pulled(self, now_ms: int) -> None:
-        """Note that a pull was tried."""
+        """Note an attempt to pull."""
         self.pulled_at_ms = now_ms
 
     def pull_expired(self, now_ms: int) -> bool:
-        """Tell whether nobody tried to pull for so long that something is wrong."""
+        """Return whether the last attempt to pull is so old that the pull loop must be broken."""
         return now_ms - self.pulled_at_ms > PULL_EXPIRED_MS
 
     def drop(self, reason: RevokeReason) -> None:
-        """Give the queue up: no pull, no handler starts. What forbids a commit wins."""
+        """Give the queue up. Of several reasons one that forbids commits prevails."""
         if self.dropped is None or (self.dropped.may_commit and not reason.may_commit):
             self.dropped = reason
 
     def may_commit(self, now_ms: int, *, needs_lock: bool) -> bool:
-        """Tell whether what a handler finished now counts; under a lease the broker decides."""
+        """Return whether a result may be committed now; under a lease the broker decides."""
         if self.dropped is not None and not self.dropped.may_commit:
             return False
         return not needs_lock or self.epoch > 0 or self.lock_valid(now_ms)
 
     def is_waited_for(self, *, ordered: bool) -> bool:
-        """Tell whether a queue that was given up stays here until its handlers have ended."""
+        """Return whether the release of the queue waits for its handlers."""
         if self.dropped is None:
             return True
         return self.running > 0 and (ordered or not self.dropped.leaves_handlers)
@@ -241,7 +241,7 @@ class LeaseState:
     def enter(self, count: int = 1) -> None:
         """Count handlers that start.
 
-        Raises AssertionError: the queue was given up.
+        Raises AssertionError if the queue was given up.
         """
         assert self.dropped is None, f"a handler starts on {self!r}"
         self.running += count
@@ -252,10 +252,10 @@ class LeaseState:
         self.running -= count
 
     def released(self, *, ordered: bool = True) -> None:
-        """Note that the queue was committed and unlocked, or has nothing to commit.
+        """End the ownership.
 
-        Raises AssertionError: the queue was not given up, or a handler still runs that is to be
-        waited for.
+        Raises AssertionError if the queue was not given up, or if its release has to wait for a
+        handler that still runs.
         """
         assert self.phase is Phase.IDLE or not self.is_waited_for(ordered=ordered), (
             f"released too early: {self!r}"
@@ -265,14 +265,14 @@ class LeaseState:
 
 ASK_AGAIN_MIN_MS: Final = 20
 ASK_AGAIN_LATE_MS: Final = 2
-"""A refusal says when the lease ends; the broker may be asked when it is over."""
+"""How long after the end of another owner's lease the broker is asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A queue that may be begun. Without an epoch it is RocketMQ's lock, and nothing more is known.
+    """A granted queue. Without an epoch it is a RocketMQ lock, and the other fields are empty.
 
-    `sent_ms` is when the request was sent.
+    `sent_ms` is the time at which the request was sent.
     """
 
     sent_ms: int
@@ -285,60 +285,57 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """What a round got; `again_ms` is when to ask for the rest, None: there is none."""
+    """The granted queues; refused ones are asked for again in `again_ms`, None if none was."""
 
     grants: Mapping[TopicQueue, Grant]
     again_ms: int | None = None
 
     def and_also(self, other: Acquired) -> Acquired:
-        """Put the answers of two brokers together."""
+        """Merge the answers of two brokers."""
         both = [ms for ms in (self.again_ms, other.again_ms) if ms is not None]
         return Acquired({**self.grants, **other.grants}, min(both, default=None))
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """What a renewal changed."""
+    """The changes that a renewal brought."""
 
     lost: tuple[TopicQueue, ...]
     revived: tuple[TopicQueue, ...]
-    """They were in doubt and are not any more: handlers may start again."""
+    """Leases that were unconfirmed before: their handlers may start again."""
     granted: tuple[tuple[TopicQueue, LeaseGrant], ...]
 
 
 def take_wishes(queues: Iterable[TopicQueue], number: int) -> Iterator[list[QueueWish]]:
-    """Return requests for new queues of one broker; the number grows from call to call."""
+    """Return requests for new queues of one broker; `number` grows from call to call."""
     return _parts([QueueWish(queue.topic, queue.index, 0, number) for queue in sorted(queues)])
 
 
 def renewal_wishes(
     owned: Mapping[TopicQueue, LeaseState], broker: str
 ) -> Iterator[list[QueueWish]]:
-    """Return the requests that renew what is ours at a broker: at least one, a sign of life.
+    """Return the requests that renew the leases at a broker.
 
-    A queue that waits for its release is left out: the release itself carries the epoch. One that
-    has to be begun anew is kept while its handlers run: if its offset was set it is still ours.
+    There is at least one request, because it is also the member's heartbeat. A queue that waits for
+    its release is left out: the release carries the epoch itself. A queue whose offset was reset is
+    renewed while its handlers run, so that the broker reserves it.
     """
     return _parts(
         [
-            QueueWish(queue.topic, queue.index, lease_state.kept_epoch or lease_state.epoch)
-            for queue, lease_state in sorted(owned.items())
-            if queue.broker == broker and (is_leased(lease_state) or _is_begun_anew(lease_state))
+            QueueWish(queue.topic, queue.index, lease.kept_epoch or lease.epoch)
+            for queue, lease in sorted(owned.items())
+            if queue.broker == broker and (is_leased(lease) or _is_reserved(lease))
         ]
     )
 
 
-def _is_begun_anew(lease_state: LeaseState) -> bool:
-    return bool(lease_state.epoch) and not lease_state.locked and lease_state.phase is Phase.LEAVING
+def _is_reserved(lease: LeaseState) -> bool:
+    return bool(lease.epoch) and not lease.locked and lease.phase is Phase.LEAVING
 
 
-def is_leased(lease_state: LeaseState) -> bool:
-    """Tell whether a queue has a lease that is to be kept."""
-    return (
-        bool(lease_state.epoch)
-        and lease_state.locked
-        and lease_state.phase in (Phase.LIVE, Phase.LEAVING)
-    )
+def is_leased(lease: LeaseState) -> bool:
+    """Return whether a queue has a lease that should be renewed."""
+    return bool(lease.epoch) and lease.locked and lease.phase in (Phase.LIVE, Phase.LEAVING)
 
 
 def acquired(broker: str, answer: LeaseAnswer, sent_ms: int) -> Acquired:
@@ -359,7 +356,7 @@ def acquired(broker: str, answer: LeaseAnswer, sent_ms: int) -> Acquired:
 
 
 def ask_again_ms(waits_ms: int) -> int:
-    """Return when to ask again for a queue that was refused; a release is told before that."""
+    """Return when to ask again for a refused queue; the broker notifies of an earlier release."""
     return max(ASK_AGAIN_MIN_MS, waits_ms + ASK_AGAIN_LATE_MS)
 
 
@@ -372,54 +369,52 @@ def apply_renewal(
     sent_ms: int,
     now_ms: int,
 ) -> Renewed:
-    """Note the answer to a renewal that was sent then."""
+    """Note the answer to a renewal that was sent at `sent_ms`."""
     lost, revived, granted = [], [], []
     by_queue = {(one.topic, one.queue): one for one in answer.granted}
     for wish in asked:
         queue = TopicQueue(wish.topic, broker, wish.queue_id)
-        lease_state = owned.get(queue)
-        if lease_state is None or wish.epoch not in (lease_state.epoch, lease_state.kept_epoch):
-            continue  # it is another tenure by now
+        lease = owned.get(queue)
+        if lease is None or wish.epoch not in (lease.epoch, lease.kept_epoch):
+            continue  # the queue was released and granted again meanwhile
         found = by_queue.get((wish.topic, wish.queue_id))
-        if not lease_state.locked:
-            if found is not None and lease_state.phase is Phase.LEAVING:
-                lease_state.kept(found.epoch, sent_ms)
+        if not lease.locked:
+            if found is not None and lease.phase is Phase.LEAVING:
+                lease.kept(found.epoch, sent_ms)
             continue
         if found is not None and found.epoch == wish.epoch:
-            if confirm(lease_state, sent_ms, now_ms):
+            if confirm(lease, sent_ms, now_ms):
                 revived.append(queue)
             granted.append((queue, found))
-        elif lease_state.phase in (Phase.LIVE, Phase.LEAVING):  # else its release will be told
-            lease_state.lock_lost()
+        elif lease.phase in (Phase.LIVE, Phase.LEAVING):  # else the answer to its release says so
+            lease.lock_lost()
             lost.append(queue)
-            if found is not None and lease_state.phase is Phase.LEAVING:
-                lease_state.kept(found.epoch, sent_ms)
+            if found is not None and lease.phase is Phase.LEAVING:
+                lease.kept(found.epoch, sent_ms)
     return Renewed(tuple(lost), tuple(revived), tuple(granted))
 
 
-def confirm(lease_state: LeaseState, sent_ms: int, now_ms: int) -> bool:
-    """Note that a request under the epoch was answered; tell whether that ended a doubt."""
-    doubted = not lease_state.lock_valid(now_ms)
-    lease_state.renewed(sent_ms, now_ms)
-    return doubted and lease_state.lock_valid(now_ms)
+def confirm(lease: LeaseState, sent_ms: int, now_ms: int) -> bool:
+    """Note an answered request under the epoch; return whether the lease was unconfirmed before."""
+    unconfirmed = not lease.lock_valid(now_ms)
+    lease.renewed(sent_ms, now_ms)
+    return unconfirmed and lease.lock_valid(now_ms)
 
 
-def next_look_ms(owned: Mapping[TopicQueue, LeaseState], *, now_ms: int, renew_ms: int) -> int:
-    """Return how long to wait before leases are looked at: for a renewal, or for one that ends."""
+def next_check_ms(owned: Mapping[TopicQueue, LeaseState], *, now_ms: int, renew_ms: int) -> int:
+    """Return the time until the next check of leases: a renewal is due, or a lease ends."""
     ends = [
-        lease_state.lease_ends_ms() - now_ms
-        for lease_state in owned.values()
-        if lease_state.epoch and lease_state.running
+        lease.lease_ends_ms() - now_ms for lease in owned.values() if lease.epoch and lease.running
     ]
     return max(1, min([renew_ms, *(ms for ms in ends if ms > 0)]))
 
 
 def outlived(owned: Mapping[TopicQueue, LeaseState], now_ms: int) -> tuple[TopicQueue, ...]:
-    """Return the queues whose handlers run although the lease under which they began has ended."""
+    """Return the queues whose handlers run longer than the lease."""
     return tuple(
         queue
-        for queue, lease_state in owned.items()
-        if lease_state.epoch and lease_state.running and now_ms >= lease_state.lease_ends_ms()
+        for queue, lease in owned.items()
+        if lease.epoch and lease.running and now_ms >= lease.lease_ends_ms()
     )
 
 

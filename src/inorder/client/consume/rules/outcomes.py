@@ -1,45 +1,40 @@
-"""What a handler can say, and what is done about a message that keeps failing.
+"""What a handler can say about a message, and what follows.
 
-A handler returns: done. It raises `Retry(after=seconds)`: again later, in order; `Reject`: no
-further try. Any other exception is a failed attempt. With auto-commit off it returns an `Outcome`.
+A handler that returns is done. `Retry(after=seconds)` asks for the message again later, in order;
+`Reject` asks for no further attempt; any other exception is a failed attempt. With auto-commit off
+a handler returns an `Outcome`. `attempts` counts like RocketMQ's maxReconsumeTimes: how often a
+message is handed out *again*. The first attempt is not counted, so a handler sees a message at most
+`attempts + 1` times.
 
-`attempts` counts as RocketMQ's maxReconsumeTimes does: how often a message is handed out *again*.
-The first time is not counted, so a handler sees a message at most `attempts + 1` times.
-
-What follows when the handler of an ordered queue ends: MessageListenerOrderly's table.
-
-`before_batch` says whether a handler may start. `after_batch` turns what the handler said into
-steps, in the order in which they are to be done:
+**Ordered queues** follow MessageListenerOrderly's table. `before_batch` decides whether a handler
+may start. `after_batch` turns an outcome into steps, in the order in which they are done:
 
     outcome       auto-commit on               auto-commit off
-    SUCCESS       commit                       nothing: it stays taken
-    COMMIT        commit, with a warning       commit all that is taken
-    ROLLBACK      commit, with a warning       put all that is taken back, suspend
+    SUCCESS       commit                       nothing: the batch stays taken
+    COMMIT        commit, with a warning       commit everything that is taken
+    ROLLBACK      commit, with a warning       put everything that is taken back, suspend
     SUSPEND       put the batch back, suspend  put the batch back, suspend
     any error     as SUSPEND                   as SUSPEND
 
-A message that was put back as often as the policy allows is sent back instead: `after_send_back`
-says what follows then. What is not under a trusted lock is not committed, and ends the tenure. What
-ends after the queue was allocated to another consumer *is* committed, before the queue is released
-(O12).
+A message that was put back as often as the policy allows is sent back instead;
+`after_ordered_send_back` decides what follows then. A result is not committed without a trusted
+lock; the queue is given up. A result that arrives after the queue was allocated to another consumer
+*is* committed, before the queue is released (O12).
 
-What follows when a concurrent handler ends: MessageListenerConcurrently's table.
+**Queues without order** follow MessageListenerConcurrently's table. In a batch the messages up to
+the ack index are done and the others have failed. Failed messages of a cluster are sent back to the
+broker. A message that cannot be sent back is tried again here after 5 s, and holds up the committed
+offset meanwhile. Failed messages of a broadcast are dropped, with a log line. The lowest unfinished
+offset is committed. Results that arrive after the queue was given up are thrown away, because its
+next owner begins at the offset that was committed then; only a consumer that stops still counts
+them, because it still owns the queue.
 
-A batch has an ack index: messages up to it are done, those behind it failed. Failed ones of a
-cluster are sent back to the broker; what cannot be sent back is tried again here in 5 s and holds
-the offset meanwhile. Failed ones of a broadcast are dropped, and said so. What is committed is the
-lowest offset that is not done. What ends after the queue was given up is thrown away: its next
-owner begins at the offset that was committed then. Only what ends while the consumer stops counts:
-the queue is still its own.
+**Sending back.** A concurrent message goes back by request 36: the broker copies the stored record
+to `%RETRY%group` with a delay that grows with the attempts (level 3 + attempts), or to `%DLQ%group`
+after the last one. If that fails, and always for ordered queues, the client sends a copy to the
+retry topic itself. The broker dead-letters a copy that was handed out more often than allowed.
 
-A failed message on its way back: the request for the broker, and the copy for the retry topic.
-
-A concurrent message goes back by request 36: the broker copies the stored record to `%RETRY%group`
-with a delay that grows with the attempts (level 3 + attempts), or to `%DLQ%group` after the last
-one. If that fails, and always for ordered queues, the client sends a copy to the retry topic
-itself; one that was handed out more often than allowed is dead-lettered by the broker on arrival.
-
-What a call of a handler came to, in RocketMQ's words: for hooks.
+**Hooks** get RocketMQ's words for the result of a call (`returned`):
 
     the handler                           status (ordered, or without order)     return type
     returns                               SUCCESS, CONSUME_SUCCESS               SUCCESS
@@ -50,8 +45,8 @@ What a call of a handler came to, in RocketMQ's words: for hooks.
     took as long as its time limit        as above                               TIME_OUT, unless it
                                                                                  raised
 
-To return nothing is to be done, unlike in RocketMQ. Only a handler that commits by itself was to
-say something.
+Unlike in RocketMQ, a handler that returns nothing is done; only with auto-commit off it owes an
+Outcome. How attempts and retries are counted: decision 24.
 """
 
 from __future__ import annotations
@@ -71,7 +66,7 @@ from inorder.wire.names import DELAY_LEVELS_MS, RETRY_PREFIX
 from inorder.wire.properties import error_of, put_error
 
 ATTEMPTS_MAX: Final = 2**31 - 1
-"""RocketMQ's number for "for ever"."""
+"""RocketMQ's number for "without limit"."""
 
 
 class Outcome(Enum):
@@ -161,16 +156,16 @@ Policy = Block | DeadLetter | Park
 
 
 def default_policy(order: str | None) -> Policy:
-    """Return RocketMQ's: an ordered queue waits for ever, else there are 16 further tries."""
+    """Return RocketMQ's default: an ordered queue blocks for ever, else 16 further attempts."""
     return DeadLetter() if order is None else Block()
 
 
 def check_policy(policy: Policy, order: str | None) -> None:
-    """Refuse what has no meaning: a concurrent message blocks nothing, a queue is no key."""
+    """Raise UsageError for a policy that means nothing with this order."""
     if order != "key" and isinstance(policy, Park):
         instead = "DeadLetter(attempts=…)" + (" or Block()" if order == "queue" else "")
         raise UsageError(
-            f"Park sets a key aside while others go on, and order={order!r} knows no keys; use "
+            f"Park parks a key while others go on, and order={order!r} knows no keys; use "
             f"order='key', or {instead}"
         )
     if order is None and isinstance(policy, Block):
@@ -181,12 +176,12 @@ def check_policy(policy: Policy, order: str | None) -> None:
 
 
 def redeliveries_max(policy: Policy) -> int:
-    """Return RocketMQ's maxReconsumeTimes; ATTEMPTS_MAX stands for "for ever"."""
+    """Return RocketMQ's maxReconsumeTimes; ATTEMPTS_MAX means without limit."""
     return ATTEMPTS_MAX if policy.attempts is None else policy.attempts
 
 
 def attempts_left(policy: Policy, error: BaseException | None) -> int:
-    """Return the redeliveries that are allowed to a message whose handler ended so."""
+    """Return how many redeliveries the policy allows after this error; 0 after a Reject."""
     limit = redeliveries_max(policy)
     return 0 if isinstance(error, Reject) and limit < ATTEMPTS_MAX else limit
 
@@ -201,7 +196,7 @@ SUSPEND_MIN_MS: Final = 10
 SUSPEND_MAX_MS: Final = 30_000
 CONTINUOUS_MAX_MS: Final = 60_000
 YIELD_MS: Final = 10
-"""The pause of a queue that was handled for CONTINUOUS_MAX_MS: others get the thread."""
+"""The pause of a queue that was handled for CONTINUOUS_MAX_MS, so that others get the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,40 +206,43 @@ class Run:
 
 @dataclass(slots=True)
 class Commit:
-    """Everything below the offset is done."""
+    """Note that everything below the offset is finished."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendFor:
-    """Start no handler of this queue for a while; what was put back comes first then."""
+    """Start no handler of this queue for `ms`; then messages that were put back come first."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """Send these to the retry topic (the broker dead-letters them), then ask `after_send_back`."""
+    """Send these to the retry topic, where the broker dead-letters them.
+
+    Then `after_ordered_send_back` decides.
+    """
 
     messages: tuple[ReceivedMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Start no further handler in this tenure; `reason` is for the log."""
+    """Start no further handler: the queue is given up; `reason` is for the log."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Start no handler until the broker has confirmed the lease; then ask again."""
+    """Start no handler until the broker has confirmed the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Say this in the log."""
+    """Log this warning."""
 
     text: str
 
@@ -257,22 +255,22 @@ HOLD: Final = Hold()
 
 
 def before_batch(
-    lease_state: LeaseState,
+    lease: LeaseState,
     *,
     now_ms: int,
     began_ms: int,
     needs_lock: bool,
     run_max_ms: int = CONTINUOUS_MAX_MS,
 ) -> Before:
-    """Tell whether a handler may start now; `began_ms`: since when the queue is handled in one go.
+    """Decide whether a handler may start; `began_ms`: since when the queue runs without a pause.
 
-    An ordered queue whose lock is lost or in doubt is dropped here: it begins anew with a new lock.
-    One whose lease is in doubt waits.
+    A queue with an untrusted RocketMQ lock is dropped, and begins again with a new lock. A queue
+    with an unconfirmed lease waits.
     """
-    if lease_state.dropped is not None:
-        return Stop(lease_state.dropped.value)
-    if needs_lock and not lease_state.check_lock(now_ms):
-        return HOLD if lease_state.epoch else Stop(RevokeReason.LOCK_EXPIRED.value)
+    if lease.dropped is not None:
+        return Stop(lease.dropped.value)
+    if needs_lock and not lease.check_lock(now_ms):
+        return HOLD if lease.epoch else Stop(RevokeReason.LOCK_EXPIRED.value)
     if now_ms - began_ms > run_max_ms:
         return SuspendFor(YIELD_MS)
     return RUN
@@ -280,7 +278,7 @@ def before_batch(
 
 def after_batch(
     cache: ProcessQueue,
-    lease_state: LeaseState,
+    lease: LeaseState,
     batch: Sequence[ReceivedMessage],
     outcome: Outcome,
     *,
@@ -291,22 +289,22 @@ def after_batch(
     redeliveries_max: int,
     default_suspend_ms: int = SUSPEND_DEFAULT_MS,
 ) -> tuple[Step, ...]:
-    """Return the steps after a handler; the cache is changed accordingly.
+    """Return the steps after a handler has ended, and change the cache accordingly.
 
-    `suspend_ms` is what the handler asked for; an exception is Outcome.SUSPEND without it. Steps
-    end with Stop if no further handler may start; with none of Stop, SuspendFor and SendBack the
-    next batch may follow at once.
+    `suspend_ms` is the pause that the handler asked for; an exception is Outcome.SUSPEND without
+    one. The steps end with Stop if no further handler may start. Without Stop, SuspendFor and
+    SendBack the next batch may follow at once.
     """
-    if not lease_state.may_commit(now_ms, needs_lock=needs_lock):
-        if lease_state.dropped is None:
-            lease_state.check_lock(now_ms)
-        assert lease_state.dropped is not None
-        return (Stop(f"a result is not committed: {lease_state.dropped.value}"),)
+    if not lease.may_commit(now_ms, needs_lock=needs_lock):
+        if lease.dropped is None:
+            lease.check_lock(now_ms)
+        assert lease.dropped is not None
+        return (Stop(f"a result is not committed: {lease.dropped.value}"),)
     pause = SuspendFor(retry_pause_ms(suspend_ms, default_suspend_ms))
     steps: list[Step]
     if outcome is Outcome.SUSPEND:
         spent = tuple(message for message in batch if message.redeliveries >= redeliveries_max)
-        if spent and lease_state.dropped is None:
+        if spent and lease.dropped is None:
             return (SendBack(spent),)
         cache.make_again(map(_again, batch))
         steps = [pause]
@@ -324,15 +322,15 @@ def after_batch(
         steps = [pause]
     else:
         steps = []
-    if lease_state.dropped is not None:
+    if lease.dropped is not None:
         steps = [step for step in steps if not isinstance(step, SuspendFor)]
-        steps.append(Stop(lease_state.dropped.value))
+        steps.append(Stop(lease.dropped.value))
     return tuple(steps)
 
 
 def after_ordered_send_back(
     cache: ProcessQueue,
-    lease_state: LeaseState,
+    lease: LeaseState,
     batch: Sequence[ReceivedMessage],
     sent: Collection[int],
     *,
@@ -342,16 +340,16 @@ def after_ordered_send_back(
     suspend_ms: int | None = None,
     default_suspend_ms: int = SUSPEND_DEFAULT_MS,
 ) -> tuple[Step, ...]:
-    """Return the steps after a SendBack; `sent` holds the offsets that the broker took.
+    """Return the steps after a SendBack; `sent` holds the offsets that the broker accepted.
 
-    Those are done and never handled again (O17); the rest of the batch is put back. All sent: the
-    queue goes on at once, and commits.
+    Those messages are finished and never handled again (O17); the rest of the batch is put back. If
+    all were accepted, the queue commits and continues at once.
     """
-    if not lease_state.may_commit(now_ms, needs_lock=needs_lock):
-        if lease_state.dropped is None:
-            lease_state.check_lock(now_ms)
-        assert lease_state.dropped is not None
-        return (Stop(f"a result is not committed: {lease_state.dropped.value}"),)
+    if not lease.may_commit(now_ms, needs_lock=needs_lock):
+        if lease.dropped is None:
+            lease.check_lock(now_ms)
+        assert lease.dropped is not None
+        return (Stop(f"a result is not committed: {lease.dropped.value}"),)
     rest = [message for message in batch if message.offset not in sent]
     cache.make_again(map(_again, rest))
     steps: list[Step] = []
@@ -359,15 +357,15 @@ def after_ordered_send_back(
     if auto_commit and gone:
         offset = cache.remove(gone, now_ms)
         steps += [] if offset is None else [Commit(offset)]
-    if lease_state.dropped is not None:
-        steps.append(Stop(lease_state.dropped.value))
+    if lease.dropped is not None:
+        steps.append(Stop(lease.dropped.value))
     elif rest:
         steps.append(SuspendFor(retry_pause_ms(suspend_ms, default_suspend_ms)))
     return tuple(steps)
 
 
 def is_failure(outcome: Outcome, *, auto_commit: bool = True) -> bool:
-    """Tell whether a batch with this outcome comes again; with auto-commit on ROLLBACK does not."""
+    """Return whether a batch with this outcome is handled again."""
     return outcome is Outcome.SUSPEND or (outcome is Outcome.ROLLBACK and not auto_commit)
 
 
@@ -399,55 +397,55 @@ LOCAL_RETRY_MS: Final = 5000
 EXPIRED_SCAN_MS: Final = 15 * 60 * 1000
 RUN_CALLS_MAX: Final = 64
 RUN_US: Final = 1000
-"""How long the calls of one run may take together, by the average of those before."""
+"""How long the calls of one run may take together, by the average of earlier calls."""
 RUN_ENDS_MS: Final = 10
-"""A run whose calls take longer than expected ends then; others get what it did not come to."""
-LOOK_MS: Final = 50
-"""How often it is seen whether something waits behind a call that takes long."""
+"""A run that takes longer ends; its remaining calls go to other workers."""
+LATE_CHECK_MS: Final = 50
+"""How often the loop looks for calls that wait behind a long one."""
 HANDOVER_US: Final = 100
-"""What it costs to wake a thread: calls that take less together are not divided."""
+"""The cost of waking a thread: calls that take less time together stay in one run."""
 AHEAD_US: Final = 10_000
-"""For how long workers have something to do without a word from the loop."""
+"""How long the runs that wait at the workers keep them busy without the loop."""
 AHEAD_MAX: Final = 4
 TURN_RUNS_MAX: Final = 8
-"""How many runs of one queue are started before it is another one's turn."""
+"""How many runs of one queue start before the next queue's turn."""
 CALLS_SEEN_MIN: Final = 100
-"""Fewer calls say nothing of the average."""
+"""Fewer calls give no average."""
 CALLS_KEPT_MAX: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """What became of a batch."""
+    """What follows the end of a batch."""
 
     done: tuple[ReceivedMessage, ...] = ()
     send_back: tuple[ReceivedMessage, ...] = ()
     dropped: tuple[ReceivedMessage, ...] = ()
-    """Failed messages of a broadcast, gone for good: one log line each."""
+    """Failed messages of a broadcast, which are lost: one log line each."""
     ignored: bool = False
-    """The queue was given up meanwhile: nothing is committed, nothing sent back."""
+    """The queue was given up: nothing is committed and nothing is sent back."""
     commit: int | None = None
-    """What may be committed now; with `send_back`, ask `after_send_back` instead."""
+    """The offset to commit; with `send_back`, `after_concurrent_send_back` returns it instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class AfterSendBack:
-    """What is left of a batch after its failed messages were sent back."""
+    """What follows when the failed messages of a batch were sent back."""
 
     commit: int | None
     retry: tuple[ReceivedMessage, ...] = ()
-    """To be handled again here, after LOCAL_RETRY_MS; redeliveries count up."""
+    """Messages to handle again here after LOCAL_RETRY_MS, with one redelivery more."""
 
 
 def batches(messages: Sequence[ReceivedMessage], size: int) -> list[Sequence[ReceivedMessage]]:
-    """Cut what was taken into batches for one call of the handler each."""
+    """Cut messages into batches, one for each call of the handler."""
     return [messages[start : start + size] for start in range(0, len(messages), size)]
 
 
 def runs(
     messages: Sequence[ReceivedMessage], size: int, calls: int
 ) -> list[Sequence[Sequence[ReceivedMessage]]]:
-    """Cut what was taken into runs of so many calls, each call with a batch of that size."""
+    """Cut messages into runs of `calls` calls, each call with a batch of `size`."""
     cut = batches(messages, size)
     if calls == 1:
         return [(batch,) for batch in cut]
@@ -455,7 +453,7 @@ def runs(
 
 
 class Pace:
-    """How long calls of a handler take: the average of the last ones, older ones counting less."""
+    """The average duration of a handler's calls; older calls count less."""
 
     __slots__ = ("_calls", "_spent_ms")
 
@@ -464,7 +462,7 @@ class Pace:
         self._spent_ms = spent_ms
 
     def note(self, calls: int, spent_ms: int) -> None:
-        """Count calls that took so long together."""
+        """Count calls that took `spent_ms` together."""
         self._calls += calls
         self._spent_ms += spent_ms
         if self._calls >= CALLS_KEPT_MAX:
@@ -472,8 +470,11 @@ class Pace:
             self._spent_ms //= 2
 
     def calls_in(self, span_us: int) -> int:
-        """Return how many calls fit into a span of time: 0 for long ones, and if nothing is known;
-        no more than a run may have calls for those too short to be timed."""
+        """Return how many calls fit into a span of time.
+
+        The result is 0 for long calls and without an average, and RUN_CALLS_MAX for calls that are
+        too short to be timed.
+        """
         if self._calls < CALLS_SEEN_MIN:
             return 0
         if self._spent_ms == 0:
@@ -482,55 +483,56 @@ class Pace:
 
 
 def calls_of_run(pace: Pace, *, waiting: int, workers: int) -> int:
-    """Return how many calls one worker makes before it comes back for more.
+    """Return how many calls one run has.
 
-    A step between threads costs more than a short handler does, so short ones are called several
-    times; but no longer than such a step takes if another worker would have nothing to do, and
-    never for long: what waits behind a long one waits although others may become free.
+    Waking a thread costs more than a short handler, so a run has several short calls. It lasts no
+    longer than waking a thread while another worker would be idle, and never long: calls behind a
+    long one wait although other workers may be free.
     """
-    alone = pace.calls_in(HANDOVER_US)
-    return max(1, min(pace.calls_in(RUN_US), max(alone, waiting // max(1, workers)), RUN_CALLS_MAX))
+    cheap = pace.calls_in(HANDOVER_US)
+    return max(1, min(pace.calls_in(RUN_US), max(cheap, waiting // max(1, workers)), RUN_CALLS_MAX))
 
 
 def runs_in_hand(pace: Pace, *, capacity: int) -> int:
-    """Return how many runs the workers have, those that wait included.
+    """Return how many runs the workers hold, waiting ones included.
 
-    Whoever is free takes the next one, so nothing waits for a worker while another one is idle. The
-    shorter runs are the more of them wait there: the loop then hears of many at once.
+    A free worker takes the next run, so no run waits while a worker is idle. The shorter the runs,
+    the more of them wait at the workers, so that the loop settles many of them at once.
     """
     run_calls = max(1, min(pace.calls_in(RUN_US), RUN_CALLS_MAX))
     return capacity * max(1, min(pace.calls_in(AHEAD_US) // run_calls, AHEAD_MAX))
 
 
 def is_late(started_ms: int | None, now_ms: int) -> bool:
-    """Tell whether what a run has not come to is taken back, for whoever is free."""
+    """Return whether the remaining calls of a run go back, for workers that are free."""
     return started_ms is not None and now_ms - started_ms > RUN_ENDS_MS
 
 
 def tells_loop(ended: int, waiting: int, *, workers: int) -> bool:
-    """Tell whether a worker wakes the loop for the runs that have ended.
+    """Return whether a worker wakes the loop for the runs that have ended.
 
-    It need not while the workers have enough to do; but many at once would hold them all up.
+    It need not while the workers have enough to do, but a long list of ended runs would hold them
+    up.
     """
     return waiting <= workers or ended >= workers
 
 
 def done_count(result: object, batch: int) -> int:
-    """Return how many of a batch are done when the handler returned this: all, or as it says."""
+    """Return how many messages of a batch are done when its handler has returned `result`."""
     return min(result.count, batch) if isinstance(result, Handled) else batch
 
 
 def conclude(
     cache: ProcessQueue,
-    lease_state: LeaseState,
+    lease: LeaseState,
     batch: Sequence[ReceivedMessage],
     *,
     done: int,
     broadcasting: bool,
     now_ms: int,
 ) -> Concluded:
-    """Say what follows when the first `done` messages of a batch succeeded (0: it failed)."""
-    if lease_state.dropped is not None:
+    """Decide what follows when the first `done` messages of a batch succeeded (0: none)."""
+    if lease.dropped is not None:
         return Concluded(ignored=True)
     succeeded, failed = tuple(batch[:done]), tuple(batch[done:])
     if broadcasting:
@@ -543,22 +545,22 @@ def conclude(
 
 def after_concurrent_send_back(
     cache: ProcessQueue,
-    lease_state: LeaseState,
+    lease: LeaseState,
     concluded: Concluded,
     sent: Collection[int],
     *,
     now_ms: int,
 ) -> AfterSendBack:
-    """Say what follows when the broker took the messages with these offsets.
+    """Decide what follows when the broker accepted the messages with the offsets `sent`.
 
-    The others stay taken and hold the offset.
+    The others stay taken and hold up the committed offset.
     """
     failed = [message for message in concluded.send_back if message.offset not in sent]
     retry = tuple(replace(message, redeliveries=message.redeliveries + 1) for message in failed)
     cache.replace_taken(retry)
     gone = [message for message in concluded.send_back if message.offset in sent]
     commit = cache.remove((*concluded.done, *gone), now_ms)
-    if lease_state.dropped is not None:
+    if lease.dropped is not None:
         return AfterSendBack(None)
     return AfterSendBack(commit, retry)
 
@@ -568,22 +570,20 @@ BROKER_DECIDES: Final = 0
 DEAD_LETTER_NOW: Final = -1
 SEND_BACK_TIMEOUT_MS: Final = 5000
 
-"""RocketMQ's 18 levels, from level 1 on, as brokers have them if not set otherwise."""
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a try failed, and what the handler asked for."""
+    """How an attempt failed, and what the handler asked for."""
 
     error: str = ""
     after_ms: int | None = None
     rejected: bool = False
     level: int | None = None
-    """The delay level, where it is not for the handler to say."""
+    """A fixed delay level, which overrides the wish of the handler."""
 
 
 def failure_of(error: BaseException | None) -> Failure:
-    """Return what a handler said by what it raised; None: it returned that it failed."""
+    """Return the failure for an exception; None: the handler returned that it failed."""
     return Failure(
         error_of(error_text(error)),
         error.after_ms if isinstance(error, Retry) else None,
@@ -592,7 +592,7 @@ def failure_of(error: BaseException | None) -> Failure:
 
 
 def error_text(error: BaseException | None) -> str:
-    """Return how a try failed, for people."""
+    """Return why an attempt failed, as text."""
     if error is None:
         return "the handler asked for a pause"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -600,7 +600,7 @@ def error_text(error: BaseException | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RetryCopy:
-    """What the client sends to the retry topic; both numbers go into the header of the send."""
+    """The message for the retry topic; the header of the send carries both numbers."""
 
     topic: str
     body: bytes
@@ -618,9 +618,9 @@ def retry_topic(group: str) -> str:
 def retry_copy(
     message: ReceivedMessage, group: str, *, redeliveries_max: int, failure: Failure | None = None
 ) -> RetryCopy:
-    """Return the copy: same body, flag and properties, its origin, one redelivery more, a delay.
+    """Return the copy: body, flag and properties, its origin, one redelivery more, and a delay.
 
-    One that is to be a dead letter says how it failed.
+    The copy of a message without further attempts carries the error.
     """
     failure = failure or Failure()
     if failure.rejected:
@@ -645,7 +645,7 @@ def retry_copy(
 
 
 def level_of(failure: Failure) -> int:
-    """Return the delay level of a message that goes back: RocketMQ's delayLevelWhenNextConsume."""
+    """Return the delay level for a send-back: RocketMQ's delayLevelWhenNextConsume."""
     if failure.level is not None:
         return failure.level
     return DEAD_LETTER_NOW if failure.rejected else delay_level(failure.after_ms)
@@ -654,7 +654,7 @@ def level_of(failure: Failure) -> int:
 def delay_level(after_ms: int | None, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
     """Return the level for `Retry(after=…)`: the shortest that is long enough, else the last.
 
-    None: the broker decides by the attempts.
+    For None the broker decides by the number of attempts.
     """
     if after_ms is None:
         return BROKER_DECIDES
@@ -679,7 +679,7 @@ class ReturnType(Enum):
 
 
 class Returned(NamedTuple):
-    """What a call came to."""
+    """The result of a call, in RocketMQ's words."""
 
     status: str
     return_type: ReturnType
@@ -695,7 +695,7 @@ def returned(
     spent_ms: int,
     timeout_ms: int,
 ) -> Returned:
-    """Say what a call came to that returned `result`, or raised `error`, after so long."""
+    """Describe a call that returned `result`, or raised `error`, after `spent_ms`."""
     outcome = _outcome(result, error, ordered=ordered)
     failed = is_failure(outcome, auto_commit=auto_commit and ordered)
     if ordered:

@@ -1,9 +1,8 @@
-"""The pull loop of one queue: when to pull, what to say, and what an answer means.
+"""Decisions of the pull loop: when to pull, what a pull carries, and what its answer means.
 
-One pull of a queue is under way at a time. Delays are those of RocketMQ 5.3; where 4.x had another,
-it is said beside the number.
-
-What was read ahead of one queue, and how far the reader is.
+A queue has one pull under way at a time. Delays are those of RocketMQ 5.3; where 4.x differs, a
+comment says so. `Prefetched` is the buffer of a pull consumer: the messages that were read ahead of
+one queue, and the position of its reader. What a pull carries: decision 26.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from inorder.wire.requests.pulls import (
 FLOW_CONTROL_MS: Final = 50
 BROKER_FLOW_CONTROL_MS: Final = 20
 PLENTY_MS: Final = 5
-"""How often a queue is pulled of which plenty waits here."""
+"""The pause between pulls of a queue that has plenty of messages waiting here."""
 PAUSED_MS: Final = 1000
 EXCEPTION_MS: Final = 1000  # 4.x: 3000
 
@@ -46,14 +45,14 @@ class PullStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PullNow:
-    """Pull from this offset on."""
+    """Pull at this offset."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class PullLater:
-    """Ask again after so long; `reason` is for the log."""
+    """Decide again after `ms`; `reason` is for the log."""
 
     ms: int
     reason: str
@@ -61,26 +60,28 @@ class PullLater:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """The queue was given up: pull no more."""
+    """Stop pulling: the queue was given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixOffset:
-    """The offset is not stored at the broker: the queue was dropped. When its handlers ended,
-    commit this offset and no other, forget the queue, rebalance at once."""
+    """The broker does not store the offset, so the queue was dropped.
+
+    When its handlers have ended, commit this offset and no other, release the queue and rebalance.
+    """
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
-    """What an answer means."""
+class AfterPull:
+    """What follows the answer to a pull."""
 
     pull: PullNow | PullLater | Forget | FixOffset
     handle: bool = False
-    """Something new waits for a handler."""
+    """New messages wait for a handler."""
     commit: int | None = None
-    """Nothing is left to handle below this offset: note it, if it is higher."""
+    """Every message below this offset is finished or filtered: note it, if it is higher."""
 
 
 FORGET: Final = Forget()
@@ -88,7 +89,7 @@ FORGET: Final = Forget()
 
 def before_pull(
     cache: ProcessQueue,
-    lease_state: LeaseState,
+    lease: LeaseState,
     *,
     limits: Limits,
     now_ms: int,
@@ -96,30 +97,30 @@ def before_pull(
     needs_lock: bool,
     running: bool = True,
     paused: bool = False,
-    reach_max: int = 0,
+    ahead_max: int = 0,
 ) -> PullNow | PullLater | Forget:
-    """Tell whether to pull now; counts as an attempt, whatever comes of it.
+    """Decide whether to pull now. The call counts as an attempt to pull.
 
-    A pull under a lease carries the epoch: the broker says whether it is good.
+    A pull under a lease is not held back: it carries the epoch, and the broker checks it.
     """
-    if lease_state.dropped is not None:
+    if lease.dropped is not None:
         return FORGET
-    lease_state.pulled(now_ms)
+    lease.pulled(now_ms)
     if not running:
         return PullLater(EXCEPTION_MS, "the consumer does not run")
     if paused:
         return PullLater(PAUSED_MS, "the consumer is paused")
-    full = cache.flow_control(limits, ordered=ordered, reach_max=reach_max)
+    full = cache.flow_control(limits, ordered=ordered, ahead_max=ahead_max)
     if full is not None:
         return PullLater(FLOW_CONTROL_MS, full.value)
-    if needs_lock and not lease_state.epoch and not lease_state.check_lock(now_ms):
+    if needs_lock and not lease.epoch and not lease.check_lock(now_ms):
         return FORGET
     return PullNow(cache.pulled_to)
 
 
 def after_pull(
     cache: ProcessQueue,
-    lease_state: LeaseState,
+    lease: LeaseState,
     status: PullStatus,
     messages: Sequence[ReceivedMessage],
     next_offset: int,
@@ -127,34 +128,35 @@ def after_pull(
     interval_ms: int = 0,
     now_ms: int = 0,
     plenty: int | None = None,
-) -> Pulled:
-    """Take an answer in; `messages` are those whose tags were compared (`wanted`).
+) -> AfterPull:
+    """Put the messages of an answer into the cache and decide what follows.
 
-    If more than `plenty` messages wait here the next pull has time. One after the other without a
-    pause, and of all queues at once, they would keep the interpreter from the handlers.
+    `messages` are those whose tags match (`wanted`). If more than `plenty` messages wait here, the
+    next pull pauses: pulls of all queues without a pause would keep the interpreter from the
+    handlers.
     """
-    if lease_state.dropped is not None:
-        return Pulled(FORGET)
+    if lease.dropped is not None:
+        return AfterPull(FORGET)
     if status is PullStatus.OFFSET_MOVED:
-        lease_state.drop(RevokeReason.OFFSET_ILLEGAL)
-        return Pulled(FixOffset(next_offset))
+        lease.drop(RevokeReason.OFFSET_ILLEGAL)
+        return AfterPull(FixOffset(next_offset))
     handle = cache.put(messages, next_offset)
     commit = None if cache.count else cache.pulled_to
     if status is PullStatus.FOUND and messages and interval_ms > 0:
-        return Pulled(PullLater(interval_ms, "the pull interval"), handle, commit)
+        return AfterPull(PullLater(interval_ms, "the pull interval"), handle, commit)
     if handle and plenty is not None and cache.waiting > plenty:
-        wait_ms = turn_in_ms(lease_state.queue.index, now_ms)
-        return Pulled(PullLater(wait_ms, "plenty waits here"), handle, commit)
-    return Pulled(PullNow(cache.pulled_to), handle, commit)
+        wait_ms = turn_in_ms(lease.queue.index, now_ms)
+        return AfterPull(PullLater(wait_ms, "plenty waits here"), handle, commit)
+    return AfterPull(PullNow(cache.pulled_to), handle, commit)
 
 
 def turn_in_ms(index: int, now_ms: int) -> int:
-    """Return when it is a queue's turn to be pulled: each has its own in every PLENTY_MS."""
+    """Return the time until a queue's turn to be pulled; turns repeat every PLENTY_MS."""
     return 1 + (3 * index - now_ms - 1) % PLENTY_MS
 
 
 def after_failed_pull(*, flow_control: bool, error_delay_ms: int = EXCEPTION_MS) -> PullLater:
-    """Say when to pull again after an error; `flow_control`: the broker asked for a pause."""
+    """Return when to pull again after an error; `flow_control`: the broker asked for a pause."""
     if flow_control:
         return PullLater(BROKER_FLOW_CONTROL_MS, "the broker controls the flow")
     return PullLater(error_delay_ms, "the pull failed")
@@ -162,7 +164,7 @@ def after_failed_pull(*, flow_control: bool, error_delay_ms: int = EXCEPTION_MS)
 
 @dataclass(frozen=True, slots=True)
 class PullFields:
-    """What a pull says beside its offset."""
+    """The fields of a pull beside its offset."""
 
     sys_flag: int
     commit_offset: int
@@ -178,10 +180,10 @@ def pull_fields(
     to_master: bool = True,
     post_subscription: bool = False,
 ) -> PullFields:
-    """Return the flags: the offset is committed on the way if it is above 0 and a master reads it.
+    """Return the fields of a pull. It commits `done_to` if that is above 0 and a master answers.
 
-    The broker knows the subscription from the heartbeat, by its version; the text goes along only
-    with `post_subscription`.
+    The broker knows the subscription and its version from heartbeats. The pull carries its text
+    only with `post_subscription`.
     """
     flag, commit = PULL_SUSPEND, 0
     if clustering and to_master and done_to is not None and done_to > 0:
@@ -195,14 +197,14 @@ def pull_fields(
 
 
 def wanted(message: ReceivedMessage, subscription: Subscription) -> bool:
-    """Compare the tag itself: brokers compare hashes only. Who wants all gets the untagged too."""
+    """Compare the tag itself: brokers compare only hashes. `*` matches untagged messages too."""
     if not subscription.tags or subscription.class_filter_mode:
         return True
     return message.tag in subscription.tags
 
 
 def restore_topic(message: ReceivedMessage, group: str) -> ReceivedMessage:
-    """Return a message of the group's retry topic under the topic that it was sent to."""
+    """Return a message of the group's retry topic with its original topic."""
     if message.topic != RETRY_PREFIX + group:
         return message
     origin = message.properties.get(properties.RETRY_TOPIC)
@@ -216,7 +218,10 @@ def for_handlers(
     topic: str,
     group: str | None,
 ) -> tuple[ReceivedMessage, ...]:
-    """Return what handlers get of a pull from a queue of a topic: all of it as it is, mostly."""
+    """Return the messages of a pull that match the subscription.
+
+    With a `group`, messages of its retry topic get their original topic back.
+    """
     if group is None or topic != RETRY_PREFIX + group:
         if not subscription.tags or subscription.class_filter_mode:
             return messages
@@ -227,7 +232,7 @@ def for_handlers(
 
 
 class Suggested:
-    """Which replica of its broker a queue is read from: what the last answer suggested."""
+    """The replica that each queue is read from, as the last answer suggested."""
 
     __slots__ = ("_ids",)
 
@@ -235,20 +240,20 @@ class Suggested:
         self._ids: dict[TopicQueue, int] = {}
 
     def note(self, queue: TopicQueue, broker_id: int) -> None:
-        """Keep what an answer suggested."""
+        """Store the suggestion of an answer."""
         self._ids[queue] = broker_id
 
     def of(self, queue: TopicQueue) -> int:
-        """Return the id to read from next; the master's if nothing was suggested."""
+        """Return the broker id to read from next: the master's without a suggestion."""
         return self._ids.get(queue, MASTER_ID)
 
     def forget(self, queue: TopicQueue) -> None:
-        """Begin at the master again."""
+        """Read from the master again."""
         self._ids.pop(queue, None)
 
 
 class _Chunk:
-    """The messages of one pull, and where it ended: further on if the last ones were filtered."""
+    """The messages of one pull, and the offset behind it and behind filtered messages."""
 
     __slots__ = ("at", "messages", "next_offset")
 
@@ -259,7 +264,7 @@ class _Chunk:
 
 
 class Prefetched:
-    """Messages in order. `position` is what the reader gets next, `fetch_offset` what we pull."""
+    """Messages in order. The reader gets `position` next; the next pull is at `fetch_offset`."""
 
     __slots__ = ("_chunks", "fetch_offset", "messages", "position", "size_bytes")
 
@@ -271,7 +276,7 @@ class Prefetched:
         self._chunks: deque[_Chunk] = deque()
 
     def add(self, messages: Sequence[ReceivedMessage], next_offset: int) -> None:
-        """Append what a pull from `fetch_offset` found."""
+        """Append the messages of a pull at `fetch_offset`."""
         self.fetch_offset = next_offset
         if messages:
             self._chunks.append(_Chunk(messages, next_offset))
@@ -283,7 +288,7 @@ class Prefetched:
             self.position = next_offset
 
     def take(self, limit: int) -> list[ReceivedMessage]:
-        """Return up to `limit` messages and move on behind them."""
+        """Return up to `limit` messages and move the position behind them."""
         taken: list[ReceivedMessage] = []
         while self._chunks and len(taken) < limit:
             chunk = self._chunks[0]

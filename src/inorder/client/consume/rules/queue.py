@@ -1,13 +1,12 @@
-"""The messages of one queue that are here and not done.
+"""The unfinished messages of one queue that this consumer has pulled.
 
-    put ──> waiting ──take──> taken ──commit / done──> gone
+    put ──> waiting ──take──> taken ──commit / remove──> gone
                ^                |
-               └─ put back, rollback
+               └─ make_again, rollback
 
-Waiting ones are taken in the order of the queue, whoever takes them: one handler at a time
-(`order="queue"`) or many (`order=None`). `lowest` is the first one that is not done, so it is what
-may be committed. Whose queue it is, and for how long, is another matter: see
-client/consume/rules/leases.py.
+Waiting messages are taken in queue order, by one handler at a time (`order="queue"`) or by many
+(`order=None`). `lowest` is the first unfinished offset, so everything below it may be committed
+(decision 18). `rules/leases.py` decides who owns the queue, and for how long.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MIB: Final = 1024 * 1024
 
 
 class FlowControl(Enum):
-    """Why a queue is not pulled for a moment."""
+    """Why the next pull of a queue has to wait."""
 
     COUNT = "too many messages"
     SIZE = "too many bytes"
@@ -36,10 +35,11 @@ class FlowControl(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of one queue may be here; a pull starts only while nothing is *above* its limit.
+    """How much of one queue this consumer caches.
 
-    So at most one pull's messages come on top. The topic's limits are for all queues of the topic
-    that this consumer owns, 0: no such limit. `span_max` is for concurrent handling only.
+    A pull starts only while nothing is *above* its limit, so at most the messages of one pull come
+    on top. All queues of a topic that this consumer owns share the topic's limits; 0 means no
+    limit. `span_max` applies to concurrent handling only.
     """
 
     messages_max: int = 1000
@@ -49,7 +49,7 @@ class Limits:
     topic_bytes_max: int = 0
 
     def shared(self, queues: int) -> Limits:
-        """Return the limits of each queue when the topic's are shared by so many; at least 1."""
+        """Return the limits of each queue when `queues` of them share the topic's; at least 1."""
         if queues < 1:
             return self
         messages, size = self.messages_max, self.size_bytes_max
@@ -61,7 +61,7 @@ class Limits:
 
 
 class ProcessQueue:
-    """What is not done of one queue, from `offset` on."""
+    """The unfinished messages of one queue, from `offset` on."""
 
     __slots__ = (
         "_messages", "_offsets", "_started", "_taken", "_waiting", "handled_at_ms", "pulled_to",
@@ -70,11 +70,11 @@ class ProcessQueue:
 
     def __init__(self, offset: int) -> None:
         self.pulled_to = offset
-        """Where the next pull begins: everything below is here, done or filtered."""
+        """Where the next pull begins: every message below is cached, finished or filtered."""
         self.size_bytes = 0
         self.handled_at_ms: int | None = None
-        self._messages: dict[int, ReceivedMessage] = {}  # all that are not done
-        self._offsets: deque[int] = deque()  # theirs, ascending; between the ends some are done
+        self._messages: dict[int, ReceivedMessage] = {}  # the unfinished ones
+        self._offsets: deque[int] = deque()  # theirs, ascending; between the ends some are finished
         self._waiting: deque[ReceivedMessage] = deque()
         self._taken: dict[int, ReceivedMessage] = {}
         self._started: dict[int, int] = {}  # offset -> when its handler was called
@@ -85,16 +85,16 @@ class ProcessQueue:
             f"taken={len(self._taken)}, pulled_to={self.pulled_to})"
         )
 
-    # Looking.
+    # Reading.
 
     @property
     def count(self) -> int:
-        """Return how many messages are not done, taken ones included."""
+        """Return how many messages are unfinished, taken ones included."""
         return len(self._messages)
 
     @property
     def waiting(self) -> int:
-        """Return how many messages nobody has taken."""
+        """Return how many messages are not taken."""
         return len(self._waiting)
 
     @property
@@ -104,24 +104,24 @@ class ProcessQueue:
 
     @property
     def lowest(self) -> int:
-        """Return the offset of the first message that is not done: all below may be committed."""
+        """Return the first unfinished offset: everything below may be committed."""
         return self._offsets[0] if self._offsets else self.pulled_to
 
     @property
     def span(self) -> int:
-        """Return how far the last message is from the first one."""
+        """Return the distance from the first unfinished message to the last."""
         return self._offsets[-1] - self._offsets[0] if self._offsets else 0
 
     def __contains__(self, message: ReceivedMessage) -> bool:
         return message.offset in self._messages
 
     def flow_control(
-        self, limits: Limits, *, ordered: bool, reach_max: int = 0
+        self, limits: Limits, *, ordered: bool, ahead_max: int = 0
     ) -> FlowControl | None:
-        """Return why not to pull, or None; checked before each pull.
+        """Return why the next pull has to wait; None if it may start.
 
-        `reach_max` bounds how far pulls go ahead of the first message that is not done, whether
-        they find anything there or not; 0: no such bound.
+        `ahead_max` bounds how far pulls go ahead of the first unfinished message, whether they find
+        messages there or not; 0 means no bound.
         """
         if self.count > limits.messages_max:
             return FlowControl.COUNT
@@ -129,16 +129,16 @@ class ProcessQueue:
             return FlowControl.SIZE
         if not ordered and self.span > limits.span_max:
             return FlowControl.SPAN
-        if reach_max and self.pulled_to - self.lowest > reach_max:
+        if ahead_max and self.pulled_to - self.lowest > ahead_max:
             return FlowControl.SPAN
         return None
 
     # Pulling.
 
     def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> bool:
-        """Add what a pull found and go on behind it; tell whether something new waits.
+        """Add the messages of a pull; return whether new messages wait.
 
-        What lies below `pulled_to` was here before and is not added again.
+        Messages below `pulled_to` are known already and are skipped.
         """
         known, was_waiting = self.pulled_to, len(self._waiting)
         for message in messages:
@@ -156,7 +156,7 @@ class ProcessQueue:
     # Handling.
 
     def take(self, limit: int, now_ms: int) -> list[ReceivedMessage]:
-        """Return up to `limit` waiting messages, in order; they are with a handler now."""
+        """Take up to `limit` waiting messages, in order, for a handler."""
         self.handled_at_ms = now_ms
         waiting, taken = self._waiting, self._taken
         found = [waiting.popleft() for _ in range(min(limit, len(waiting)))]
@@ -165,22 +165,19 @@ class ProcessQueue:
         return found
 
     def take_below(self, end: int, now_ms: int) -> list[ReceivedMessage]:
-        """Return all waiting messages below an offset, in order; they are with handlers now."""
+        """Take all waiting messages below an offset, in order, for handlers."""
         if not self._waiting or self._waiting[-1].offset < end:
             return self.take(len(self._waiting), now_ms)
         return self.take(sum(message.offset < end for message in self._waiting), now_ms)
 
     def start(self, messages: Iterable[ReceivedMessage], now_ms: int) -> None:
-        """Note that a handler was called for taken messages: from now on they may expire."""
+        """Note when a handler was called for taken messages: from then on they may expire."""
         for message in messages:
             if message.offset in self._taken:
                 self._started[message.offset] = now_ms
 
     def commit(self) -> int | None:
-        """Finish everything that is taken; return the offset behind the last of it.
-
-        None if nothing was taken.
-        """
+        """Finish all taken messages; return the offset behind the last, None if none was taken."""
         if not self._taken:
             return None
         last = max(self._taken)
@@ -188,11 +185,11 @@ class ProcessQueue:
         return last + 1
 
     def rollback(self) -> None:
-        """Put everything that is taken back in front."""
+        """Put all taken messages back in front."""
         self.make_again(list(self._taken.values()))
 
     def make_again(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Put taken messages back in their place; they may come back changed (redeliveries)."""
+        """Put taken messages back in their place; the copies may count another redelivery."""
         again = []
         for message in messages:
             if self._taken.pop(message.offset, None) is None:
@@ -207,16 +204,16 @@ class ProcessQueue:
             self._waiting = deque(sorted([*again, *self._waiting], key=_offset))
 
     def replace_taken(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Let changed copies (redeliveries) stand for messages that stay with their handler."""
+        """Replace taken messages by copies that count another redelivery; they stay taken."""
         for message in messages:
             if message.offset in self._taken:
                 self._taken[message.offset] = self._messages[message.offset] = message
 
     def remove(self, messages: Iterable[ReceivedMessage], now_ms: int) -> int | None:
-        """Finish these taken messages; return what may be committed, None if nothing was here.
+        """Finish these taken messages; return the offset that may be committed.
 
-        The offset is the lowest that is not done, or where the next pull begins. Messages that
-        are gone already (expired and sent back) do not count.
+        That is the lowest unfinished offset, or where the next pull begins. Messages that expired
+        and were sent back are ignored. Returns None if no message is unfinished.
         """
         self.handled_at_ms = now_ms
         if not self._messages:
@@ -227,10 +224,11 @@ class ProcessQueue:
     def expired(
         self, now_ms: int, *, timeout_ms: int = CONSUME_TIMEOUT_MS
     ) -> ReceivedMessage | None:
-        """Return the first message if its handler was called longer ago than the timeout.
+        """Return the first unfinished message if its handler runs for longer than the timeout.
 
-        Concurrent handling only: the caller sends it back, removes it and asks again, up to
-        EXPIRED_PER_ROUND_MAX times. Others wait: only the first one holds the offset.
+        For concurrent handling: the caller sends the message back, removes it and calls again, up
+        to EXPIRED_PER_ROUND_MAX times. Later messages wait, for only the first one holds up the
+        committed offset.
         """
         if not self._offsets:
             return None

@@ -7,8 +7,8 @@ import pytest
 from inorder.client.consume.leases import commit_parts
 from inorder.client.consume.rules.commits import (
     NOT_STORED,
-    CommitLine,
-    Numbered,
+    CommitSequence,
+    NumberedCommit,
     Progress,
     busy_interval_ms,
     idle_commit_in_ms,
@@ -24,14 +24,17 @@ QUEUE = TopicQueue("orders", "broker-a", 0)
 
 def test_a11_commits_are_numbered() -> None:
     """So that the broker tells an older one that comes later."""
-    line = CommitLine(Progress(5))
+    line = CommitSequence(Progress(5))
     first, second = line.next(Progress(6)), line.next(Progress(7, "7:4"))
-    assert (first, second) == (Numbered(1, Progress(6)), Numbered(2, Progress(7, "7:4")))
+    assert (first, second) == (
+        NumberedCommit(1, Progress(6)),
+        NumberedCommit(2, Progress(7, "7:4")),
+    )
 
 
 def test_what_the_broker_knows_is_not_sent_again() -> None:
     """The first commit is, for the group may have none yet; and a map alone is news."""
-    line = CommitLine(Progress(5))
+    line = CommitSequence(Progress(5))
     commit = line.next(Progress(5))
     assert commit is not None
     line.taken(commit)
@@ -44,14 +47,14 @@ def test_what_the_broker_knows_is_not_sent_again() -> None:
 
 def test_a_commit_that_was_not_answered_is_sent_again_under_a_new_number() -> None:
     """Whether the broker took it or not: the higher number counts."""
-    line = CommitLine(NOT_STORED)
-    assert line.next(Progress(5)) == Numbered(1, Progress(5))
-    assert line.next(Progress(5)) == Numbered(2, Progress(5))
+    line = CommitSequence(NOT_STORED)
+    assert line.next(Progress(5)) == NumberedCommit(1, Progress(5))
+    assert line.next(Progress(5)) == NumberedCommit(2, Progress(5))
 
 
 def test_answers_may_come_in_any_order() -> None:
     """An older answer does not make us forget what a newer commit said."""
-    line = CommitLine(NOT_STORED)
+    line = CommitSequence(NOT_STORED)
     first, second = line.next(Progress(5)), line.next(Progress(9))
     assert first is not None
     assert second is not None
@@ -75,7 +78,7 @@ def test_a_busy_queue_is_committed_every_second(configured: int, used: int) -> N
 def test_commits_of_many_queues_are_divided() -> None:
     """By number and by size: a map may have 16 KB."""
     commits = [
-        (TopicQueue("t", "b", index), 1, Numbered(1, Progress(0, "x" * size)))
+        (TopicQueue("t", "b", index), 1, NumberedCommit(1, Progress(0, "x" * size)))
         for index, size in enumerate((5, 5, 5, 20, 1, 1, 1))
     ]
     parts = commit_parts(commits, count_max=3, chars_max=10)
@@ -116,10 +119,10 @@ def test_pulls_do_not_run_away_over_messages_of_others() -> None:
     cache = ProcessQueue(0)
     cache.put([message(0)], 40_000)
     assert cache.flow_control(Limits(), ordered=False) is None
-    assert cache.flow_control(Limits(), ordered=False, reach_max=30_000) is FlowControl.SPAN
+    assert cache.flow_control(Limits(), ordered=False, ahead_max=30_000) is FlowControl.SPAN
     cache.take(1, 0)
     cache.commit()
-    assert cache.flow_control(Limits(), ordered=False, reach_max=30_000) is None
+    assert cache.flow_control(Limits(), ordered=False, ahead_max=30_000) is None
 
 
 def test_messages_of_a_parked_key_are_marked() -> None:

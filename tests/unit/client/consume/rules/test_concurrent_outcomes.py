@@ -27,12 +27,12 @@ from inorder.client.consume.rules.queue import ProcessQueue
 from tests.unit.client.consume.consuming import QUEUE, filled, message, offsets
 
 
-def lease_state() -> LeaseState:
+def lease() -> LeaseState:
     return LeaseState(QUEUE, now_ms=0)
 
 
 def ended(cache: ProcessQueue, batch: list, done: int, *, broadcasting: bool = False) -> Concluded:
-    return conclude(cache, lease_state(), batch, done=done, broadcasting=broadcasting, now_ms=0)
+    return conclude(cache, lease(), batch, done=done, broadcasting=broadcasting, now_ms=0)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,7 @@ def test_a_message_that_was_sent_back_is_done() -> None:
     """The broker has it: the offset goes on."""
     cache = filled(0, 3)
     found = ended(cache, cache.take(3, 0), 1)
-    assert after_concurrent_send_back(
-        cache, lease_state(), found, {1, 2}, now_ms=0
-    ) == AfterSendBack(3)
+    assert after_concurrent_send_back(cache, lease(), found, {1, 2}, now_ms=0) == AfterSendBack(3)
     assert cache.lowest == 3
 
 
@@ -79,7 +77,7 @@ def test_what_cannot_be_sent_back_is_tried_again_in_5_s() -> None:
     """It stays here, holds the offset, and counts one try more."""
     cache = filled(0, 3)
     found = ended(cache, cache.take(3, 0), 0)
-    after = after_concurrent_send_back(cache, lease_state(), found, {0, 2}, now_ms=0)
+    after = after_concurrent_send_back(cache, lease(), found, {0, 2}, now_ms=0)
     assert after.commit == 1
     assert [(one.offset, one.redeliveries) for one in after.retry] == [(1, 1)]
     assert offsets(cache.take(9, 0)) == [3]  # it is not handed to anybody else
@@ -98,7 +96,7 @@ def test_a_broadcast_drops_what_failed() -> None:
 
 def test_what_ends_after_the_queue_was_given_up_is_thrown_away() -> None:
     """Its next owner begins at the committed offset; a late commit would move that back."""
-    cache, gone = filled(0, 3), lease_state()
+    cache, gone = filled(0, 3), lease()
     batch = cache.take(2, 0)
     gone.drop(RevokeReason.MOVED)
     found = conclude(cache, gone, batch, done=2, broadcasting=False, now_ms=0)
@@ -108,7 +106,7 @@ def test_what_ends_after_the_queue_was_given_up_is_thrown_away() -> None:
 
 def test_a_drop_while_a_message_is_sent_back_commits_nothing() -> None:
     """Nor is anything tried again here."""
-    cache, gone = filled(0, 3), lease_state()
+    cache, gone = filled(0, 3), lease()
     found = conclude(cache, gone, cache.take(2, 0), done=0, broadcasting=False, now_ms=0)
     gone.drop(RevokeReason.MOVED)
     assert after_concurrent_send_back(cache, gone, found, {0}, now_ms=0) == AfterSendBack(None)

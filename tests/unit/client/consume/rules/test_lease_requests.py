@@ -56,19 +56,19 @@ def test_a10_a_handler_starts_within_the_grace_of_the_last_request(
     age_ms: int, valid: bool
 ) -> None:
     """Counted from its sending; times are cut to milliseconds, so 999 is the last that is sure."""
-    lease_state = leased(sent_ms=400)
-    assert lease_state.lock_valid(400 + age_ms) is valid
-    before = outcomes.before_batch(lease_state, now_ms=400 + age_ms, began_ms=400, needs_lock=True)
+    lease = leased(sent_ms=400)
+    assert lease.lock_valid(400 + age_ms) is valid
+    before = outcomes.before_batch(lease, now_ms=400 + age_ms, began_ms=400, needs_lock=True)
     assert before == (outcomes.RUN if valid else outcomes.HOLD)
 
 
 def test_a_lease_in_doubt_is_not_dropped() -> None:
     """It waits: the epoch tells whether somebody had the queue meanwhile. Pulls go on and ask."""
-    lease_state = leased()
-    assert not lease_state.check_lock(60_000)
-    assert lease_state.dropped is None
+    lease = leased()
+    assert not lease.check_lock(60_000)
+    assert lease.dropped is None
     step = before_pull(
-        ProcessQueue(0), lease_state, limits=Limits(), now_ms=60_000, ordered=True, needs_lock=True
+        ProcessQueue(0), lease, limits=Limits(), now_ms=60_000, ordered=True, needs_lock=True
     )
     assert step == PullNow(0)
 
@@ -87,10 +87,10 @@ def test_the_same_epoch_ends_the_doubt_however_late() -> None:
 
 def test_an_answer_counts_from_when_its_request_was_sent() -> None:
     """A10: an answer that took 2 s to come says nothing about now."""
-    lease_state = leased()
-    assert not leases.confirm(lease_state, 1500, 3500)
-    assert not lease_state.lock_valid(3500)
-    assert lease_state.lock_sent_ms == 1500
+    lease = leased()
+    assert not leases.confirm(lease, 1500, 3500)
+    assert not lease.lock_valid(3500)
+    assert lease.lock_sent_ms == 1500
 
 
 @pytest.mark.parametrize("answer", [refused(), granted(epoch=8), LeaseAnswer([], [])])
@@ -109,8 +109,8 @@ def test_a11_a_queue_whose_offset_was_set_is_kept_while_its_handlers_run() -> No
     """It is begun anew, by nobody else before they ended; then it is given back. One that is
     another's is not kept."""
     owned = {Q0: leased(), Q1: leased(Q1, epoch=8)}
-    for lease_state in owned.values():
-        lease_state.enter()
+    for lease in owned.values():
+        lease.enter()
     (wishes,) = leases.renewal_wishes(owned, "broker-a")
     leases.apply_renewal(owned, "broker-a", wishes, granted(epoch=9), sent_ms=100, now_ms=110)
     assert [owned[queue].dropped for queue in (Q0, Q1)] == [RevokeReason.LOCK_LOST] * 2
@@ -147,12 +147,12 @@ def test_a_queue_on_its_way_back_to_the_broker_is_not_lost_by_a_refusal() -> Non
 
 def test_o12_under_a_lease_the_broker_decides_what_counts() -> None:
     """A result in doubt, or after a clean drop, is sent with its epoch; a lost one is not."""
-    lease_state = leased()
-    assert lease_state.may_commit(60_000, needs_lock=True)
-    lease_state.drop(RevokeReason.MOVED)
-    assert lease_state.may_commit(60_000, needs_lock=True)
-    lease_state.lock_lost()
-    assert not lease_state.may_commit(60_000, needs_lock=True)
+    lease = leased()
+    assert lease.may_commit(60_000, needs_lock=True)
+    lease.drop(RevokeReason.MOVED)
+    assert lease.may_commit(60_000, needs_lock=True)
+    lease.lock_lost()
+    assert not lease.may_commit(60_000, needs_lock=True)
 
 
 def test_o8_a_lease_is_renewed_while_a_handler_of_a_dropped_queue_runs() -> None:
@@ -212,10 +212,10 @@ def test_o7_a_handler_outlives_its_lease(now_ms: int, over: tuple[TopicQueue, ..
 def test_the_end_of_a_lease_is_not_slept_through() -> None:
     """The next look comes with the next renewal, or when a lease under a handler ends."""
     owned = {Q0: leased()}
-    assert leases.next_look_ms(owned, now_ms=4900, renew_ms=333) == 333
+    assert leases.next_check_ms(owned, now_ms=4900, renew_ms=333) == 333
     owned[Q0].enter()
-    assert leases.next_look_ms(owned, now_ms=4900, renew_ms=333) == 100
-    assert leases.next_look_ms(owned, now_ms=5200, renew_ms=333) == 333
+    assert leases.next_check_ms(owned, now_ms=4900, renew_ms=333) == 100
+    assert leases.next_check_ms(owned, now_ms=5200, renew_ms=333) == 333
 
 
 def test_a_lease_has_an_epoch_and_terms() -> None:

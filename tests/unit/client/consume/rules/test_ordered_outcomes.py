@@ -37,7 +37,7 @@ def end(
     outcome: Outcome,
     *,
     auto_commit: bool = True,
-    lease_state: LeaseState | None = None,
+    lease: LeaseState | None = None,
     attempts: int = ATTEMPTS_MAX,
     suspend_ms: int | None = None,
     now_ms: int = 0,
@@ -46,7 +46,7 @@ def end(
     """End a handler."""
     return after_batch(
         cache,
-        locked() if lease_state is None else lease_state,
+        locked() if lease is None else lease,
         batch,
         outcome,
         now_ms=now_ms,
@@ -193,19 +193,19 @@ def test_without_a_limit_a_message_is_tried_for_ever() -> None:
 
 def test_what_the_broker_took_is_done() -> None:
     """The queue goes on at once, behind the dead letter."""
-    cache, lease_state = filled(0, 1), locked()
+    cache, lease = filled(0, 1), locked()
     batch = cache.take(1, 0)
-    found = after_ordered_send_back(cache, lease_state, batch, {0}, now_ms=0, needs_lock=True)
+    found = after_ordered_send_back(cache, lease, batch, {0}, now_ms=0, needs_lock=True)
     assert found == (Commit(1),)
     assert offsets(cache.take(9, 0)) == [1]
 
 
 def test_what_the_broker_did_not_take_is_tried_again() -> None:
     """A failed send back is a failed attempt; the queue waits."""
-    cache, lease_state = filled(0, 1), locked()
+    cache, lease = filled(0, 1), locked()
     batch = cache.take(1, 0)
     found = after_ordered_send_back(
-        cache, lease_state, batch, set(), now_ms=0, needs_lock=True, suspend_ms=50
+        cache, lease, batch, set(), now_ms=0, needs_lock=True, suspend_ms=50
     )
     assert found == (SuspendFor(50),)
     assert [(one.offset, one.redeliveries) for one in cache.take(9, 0)] == [(0, 1), (1, 0)]
@@ -213,13 +213,13 @@ def test_what_the_broker_did_not_take_is_tried_again() -> None:
 
 def test_of_a_batch_only_what_was_not_sent_back_comes_again() -> None:
     """O17: RocketMQ repeats those that are dead letters already."""
-    cache, lease_state = filled(0, 3), locked()
+    cache, lease = filled(0, 3), locked()
     first = cache.take(3, 0)
-    end(cache, first, SUSPEND, lease_state=lease_state, attempts=1)
+    end(cache, first, SUSPEND, lease=lease, attempts=1)
     batch = [*cache.take(2, 0)]
-    steps = end(cache, batch, SUSPEND, lease_state=lease_state, attempts=1)
+    steps = end(cache, batch, SUSPEND, lease=lease, attempts=1)
     assert steps == (SendBack(tuple(batch)),)
-    found = after_ordered_send_back(cache, lease_state, batch, {1}, now_ms=0, needs_lock=True)
+    found = after_ordered_send_back(cache, lease, batch, {1}, now_ms=0, needs_lock=True)
     assert found == (Commit(0), SuspendFor(1000))
     assert offsets(cache.take(9, 0)) == [0, 2, 3]
     assert cache.lowest == 0  # 0 is not done
@@ -227,24 +227,22 @@ def test_of_a_batch_only_what_was_not_sent_back_comes_again() -> None:
 
 def test_auto_commit_off_leaves_dead_letters_to_the_next_commit() -> None:
     """Nothing is committed behind the handler's back."""
-    cache, lease_state = filled(0, 1), locked()
+    cache, lease = filled(0, 1), locked()
     batch = cache.take(1, 0)
     assert (
         after_ordered_send_back(
-            cache, lease_state, batch, {0}, now_ms=0, needs_lock=True, auto_commit=False
+            cache, lease, batch, {0}, now_ms=0, needs_lock=True, auto_commit=False
         )
         == ()
     )
-    assert end(cache, cache.take(1, 0), COMMIT, auto_commit=False, lease_state=lease_state) == (
-        Commit(2),
-    )
+    assert end(cache, cache.take(1, 0), COMMIT, auto_commit=False, lease=lease) == (Commit(2),)
 
 
 # Starting.
 
 
-def start(lease_state: LeaseState, now_ms: int = 0) -> object:
-    return before_batch(lease_state, now_ms=now_ms, began_ms=0, needs_lock=True)
+def start(lease: LeaseState, now_ms: int = 0) -> object:
+    return before_batch(lease, now_ms=now_ms, began_ms=0, needs_lock=True)
 
 
 def test_a_handler_starts_under_a_fresh_lock() -> None:
@@ -255,32 +253,32 @@ def test_a_handler_starts_under_a_fresh_lock() -> None:
 
 def test_no_handler_starts_when_the_lock_expired() -> None:
     """The tenure ends: it is locked and read anew, not resumed from the cache (O25)."""
-    lease_state = locked()
-    assert start(lease_state, 30_001) == Stop(RevokeReason.LOCK_EXPIRED.value)
-    assert lease_state.dropped is RevokeReason.LOCK_EXPIRED
-    lease_state.renewed(30_001, 30_001)
-    assert start(lease_state, 30_001) == Stop(RevokeReason.LOCK_EXPIRED.value)
+    lease = locked()
+    assert start(lease, 30_001) == Stop(RevokeReason.LOCK_EXPIRED.value)
+    assert lease.dropped is RevokeReason.LOCK_EXPIRED
+    lease.renewed(30_001, 30_001)
+    assert start(lease, 30_001) == Stop(RevokeReason.LOCK_EXPIRED.value)
 
 
 @pytest.mark.parametrize("reason", list(RevokeReason))
 def test_no_handler_starts_on_a_dropped_queue(reason: RevokeReason) -> None:
     """Whatever the reason."""
-    lease_state = locked()
-    lease_state.drop(reason)
-    assert start(lease_state) == Stop(reason.value)
+    lease = locked()
+    lease.drop(reason)
+    assert start(lease) == Stop(reason.value)
 
 
 def test_a_broadcast_needs_no_lock() -> None:
     """Everybody has every queue."""
-    lease_state = LeaseState(QUEUE, now_ms=0)
-    assert before_batch(lease_state, now_ms=0, began_ms=0, needs_lock=False) == Run()
+    lease = LeaseState(QUEUE, now_ms=0)
+    assert before_batch(lease, now_ms=0, began_ms=0, needs_lock=False) == Run()
 
 
 @pytest.mark.parametrize(("handled_ms", "step"), [(60_000, Run()), (60_001, SuspendFor(10))])
 def test_a_queue_yields_after_60_s(handled_ms: int, step: object) -> None:
     """Other queues get the thread; the queue goes on 10 ms later."""
-    lease_state = locked(handled_ms)
-    assert start(lease_state, handled_ms) == step
+    lease = locked(handled_ms)
+    assert start(lease, handled_ms) == step
     assert CONTINUOUS_MAX_MS == 60_000
 
 
@@ -301,19 +299,19 @@ def test_after_how_long_a_queue_yields_is_a_setting(handled_ms: int, step: objec
 )
 def test_a_success_after_a_clean_drop_is_committed(reason: RevokeReason) -> None:
     """O12: RocketMQ throws it away and the heir repeats it."""
-    cache, lease_state = filled(0, 4), locked()
+    cache, lease = filled(0, 4), locked()
     batch = cache.take(2, 0)
-    lease_state.drop(reason)
-    assert end(cache, batch, SUCCESS, lease_state=lease_state) == (Commit(2), Stop(reason.value))
+    lease.drop(reason)
+    assert end(cache, batch, SUCCESS, lease=lease) == (Commit(2), Stop(reason.value))
 
 
 def test_a_failure_after_a_clean_drop_is_left_to_the_heir() -> None:
     """No pause, no dead letter: the queue is released at once."""
     for attempts in (0, ATTEMPTS_MAX):
-        cache, lease_state = filled(0, 4), locked()
+        cache, lease = filled(0, 4), locked()
         batch = cache.take(2, 0)
-        lease_state.drop(RevokeReason.MOVED)
-        steps = end(cache, batch, SUSPEND, lease_state=lease_state, attempts=attempts)
+        lease.drop(RevokeReason.MOVED)
+        steps = end(cache, batch, SUSPEND, lease=lease, attempts=attempts)
         assert steps == (Stop(RevokeReason.MOVED.value),)
         assert cache.lowest == 0
 
@@ -323,62 +321,58 @@ def test_a_failure_after_a_clean_drop_is_left_to_the_heir() -> None:
 @pytest.mark.parametrize(
     "lose",
     [
-        lambda lease_state: lease_state.lock_lost(),
-        lambda lease_state: lease_state.drop(RevokeReason.RESET),
-        lambda lease_state: lease_state.drop(RevokeReason.OFFSET_ILLEGAL),
-        lambda lease_state: None,  # it just grows old: 30 s without a renewal
+        lambda lease: lease.lock_lost(),
+        lambda lease: lease.drop(RevokeReason.RESET),
+        lambda lease: lease.drop(RevokeReason.OFFSET_ILLEGAL),
+        lambda lease: None,  # it just grows old: 30 s without a renewal
     ],
 )
 def test_nothing_is_committed_without_a_trusted_lock(
     lose: Callable[[LeaseState], None], auto_commit: bool, outcome: Outcome
 ) -> None:
     """O7, O11, O25: another consumer may have the queue, or an operator set its offset."""
-    cache, lease_state = filled(0, 4), locked()
+    cache, lease = filled(0, 4), locked()
     batch = cache.take(2, 0)
-    lose(lease_state)
+    lose(lease)
     steps = end(
         cache,
         batch,
         outcome,
-        lease_state=lease_state,
+        lease=lease,
         auto_commit=auto_commit,
         now_ms=30_001,
         attempts=0,
     )
     assert [type(step) for step in steps] == [Stop]
-    assert lease_state.dropped is not None
+    assert lease.dropped is not None
     assert cache.lowest == 0
-    back = after_ordered_send_back(
-        cache, lease_state, batch, {0, 1}, now_ms=30_001, needs_lock=True
-    )
+    back = after_ordered_send_back(cache, lease, batch, {0, 1}, now_ms=30_001, needs_lock=True)
     assert [type(step) for step in back] == [Stop]
 
 
 def test_a_lock_that_expires_while_a_dead_letter_is_sent_ends_the_tenure() -> None:
     """The dead letter may come twice; the offset does not move under another owner."""
-    cache, lease_state = filled(0, 1), locked()
+    cache, lease = filled(0, 1), locked()
     batch = cache.take(1, 0)
-    found = after_ordered_send_back(cache, lease_state, batch, {0}, now_ms=30_001, needs_lock=True)
+    found = after_ordered_send_back(cache, lease, batch, {0}, now_ms=30_001, needs_lock=True)
     assert [type(step) for step in found] == [Stop]
-    assert lease_state.dropped is RevokeReason.LOCK_EXPIRED
+    assert lease.dropped is RevokeReason.LOCK_EXPIRED
 
 
 def test_a_drop_while_a_dead_letter_is_sent_still_commits() -> None:
     """What the broker took is done; what it did not take goes to the heir without a pause."""
     for sent, expected in (({0}, [Commit(1)]), (set(), [])):
-        cache, lease_state = filled(0, 1), locked()
+        cache, lease = filled(0, 1), locked()
         batch = cache.take(1, 0)
-        lease_state.drop(RevokeReason.MOVED)
-        found = after_ordered_send_back(cache, lease_state, batch, sent, now_ms=0, needs_lock=True)
+        lease.drop(RevokeReason.MOVED)
+        found = after_ordered_send_back(cache, lease, batch, sent, now_ms=0, needs_lock=True)
         assert list(found) == [*expected, Stop(RevokeReason.MOVED.value)]
 
 
 def test_a_broadcast_commits_without_a_lock() -> None:
     """Its offsets are its own."""
-    cache, lease_state = filled(0, 1), LeaseState(QUEUE, now_ms=0)
-    assert end(cache, cache.take(1, 0), SUCCESS, lease_state=lease_state, needs_lock=False) == (
-        Commit(1),
-    )
+    cache, lease = filled(0, 1), LeaseState(QUEUE, now_ms=0)
+    assert end(cache, cache.take(1, 0), SUCCESS, lease=lease, needs_lock=False) == (Commit(1),)
 
 
 def test_a_run_without_messages_commits_nothing() -> None:

@@ -39,7 +39,7 @@ FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED = PullStatus
 
 def ask(
     cache: ProcessQueue,
-    lease_state: LeaseState,
+    lease: LeaseState,
     *,
     now_ms: int = 0,
     ordered: bool = True,
@@ -47,7 +47,7 @@ def ask(
 ) -> object:
     return before_pull(
         cache,
-        lease_state,
+        lease,
         limits=Limits(messages_max=5),
         now_ms=now_ms,
         ordered=ordered,
@@ -66,10 +66,10 @@ def test_a_pull_begins_where_the_last_one_ended() -> None:
 
 def test_a_dropped_queue_is_pulled_no_more() -> None:
     """Whatever the reason; it does not count as an attempt."""
-    lease_state = locked()
-    lease_state.drop(RevokeReason.MOVED)
-    assert ask(ProcessQueue(0), lease_state, now_ms=99) == FORGET
-    assert lease_state.pulled_at_ms == 0
+    lease = locked()
+    lease.drop(RevokeReason.MOVED)
+    assert ask(ProcessQueue(0), lease, now_ms=99) == FORGET
+    assert lease.pulled_at_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_a_dropped_queue_is_pulled_no_more() -> None:
 )
 def test_a_queue_waits_for_its_reason(said: dict[str, bool], delay_ms: int) -> None:
     """1 s when stopped or paused, 50 ms when it is full; each is an attempt all the same."""
-    lease_state = locked()
-    found = ask(filled(0, 5), lease_state, now_ms=77, **said)
+    lease = locked()
+    found = ask(filled(0, 5), lease, now_ms=77, **said)
     assert isinstance(found, PullLater)
     assert found.ms == delay_ms
-    assert lease_state.pulled_at_ms == 77
+    assert lease.pulled_at_ms == 77
 
 
 def test_flow_control_names_its_reason() -> None:
@@ -92,15 +92,15 @@ def test_flow_control_names_its_reason() -> None:
 
 def test_an_ordered_queue_is_not_pulled_without_its_lock() -> None:
     """The lock expired: the tenure ends, a new one begins with a new lock and offset."""
-    lease_state = locked()
-    assert ask(ProcessQueue(0), lease_state, now_ms=30_001) == FORGET
-    assert lease_state.dropped is RevokeReason.LOCK_EXPIRED
+    lease = locked()
+    assert ask(ProcessQueue(0), lease, now_ms=30_001) == FORGET
+    assert lease.dropped is RevokeReason.LOCK_EXPIRED
 
 
 def test_a_concurrent_queue_needs_no_lock() -> None:
     """Nor does it ever expire."""
-    lease_state = LeaseState(QUEUE, now_ms=0)
-    assert ask(ProcessQueue(4), lease_state, now_ms=10**9, ordered=False) == PullNow(4)
+    lease = LeaseState(QUEUE, now_ms=0)
+    assert ask(ProcessQueue(4), lease, now_ms=10**9, ordered=False) == PullNow(4)
 
 
 # After.
@@ -178,22 +178,22 @@ def test_a_queue_with_unfinished_messages_commits_nothing_by_a_pull(status: Pull
 
 def test_an_illegal_offset_drops_the_queue_and_is_corrected() -> None:
     """The cache is void, and no handler that still runs may commit over the correction."""
-    cache, lease_state = filled(0, 2), locked()
+    cache, lease = filled(0, 2), locked()
     batch = cache.take(1, 0)
-    lease_state.enter()
-    found = after_pull(cache, lease_state, OFFSET_MOVED, [], 500)
+    lease.enter()
+    found = after_pull(cache, lease, OFFSET_MOVED, [], 500)
     assert (found.pull, found.handle, found.commit) == (FixOffset(500), False, None)
-    assert lease_state.dropped is RevokeReason.OFFSET_ILLEGAL
-    assert not lease_state.may_commit(0, needs_lock=True)
+    assert lease.dropped is RevokeReason.OFFSET_ILLEGAL
+    assert not lease.may_commit(0, needs_lock=True)
     assert offsets(batch) == [0]
-    assert ask(cache, lease_state) == FORGET
+    assert ask(cache, lease) == FORGET
 
 
 def test_an_answer_that_comes_after_the_drop_is_thrown_away() -> None:
     """Its messages are the heir's."""
-    cache, lease_state = ProcessQueue(0), locked()
-    lease_state.drop(RevokeReason.MOVED)
-    found = after_pull(cache, lease_state, FOUND, [message(0)], 1)
+    cache, lease = ProcessQueue(0), locked()
+    lease.drop(RevokeReason.MOVED)
+    found = after_pull(cache, lease, FOUND, [message(0)], 1)
     assert (found.pull, found.handle, cache.count) == (FORGET, False, 0)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from inorder.client.consume.rules.assignment import (
     LOCK_REFUSED_RETRY_MS,
-    Plan,
     Release,
+    RoundPlan,
     apply_renewal,
     by_broker,
     next_round_ms,
@@ -29,24 +29,24 @@ def owned(*queues: TopicQueue, lock_sent_ms: int | None = 0) -> dict[TopicQueue,
 
 def test_a_concurrent_queue_is_added_at_once() -> None:
     """No lock is asked for."""
-    assert plan(owned(Q0), [Q1, Q0], needs_lock=False, now_ms=0) == Plan((), (), (Q1,), ())
+    assert plan(owned(Q0), [Q1, Q0], needs_lock=False, now_ms=0) == RoundPlan((), (), (Q1,), ())
 
 
 def test_an_ordered_queue_is_added_with_a_lock_only() -> None:
     """It is in `lock`, not in `add`: no lock, no pull."""
-    assert plan(owned(Q0), [Q1, Q0], needs_lock=True, now_ms=0) == Plan((), (Q1,), (), ())
+    assert plan(owned(Q0), [Q1, Q0], needs_lock=True, now_ms=0) == RoundPlan((), (Q1,), (), ())
 
 
 @pytest.mark.parametrize("needs_lock", [False, True])
 def test_a_queue_of_somebody_else_is_dropped(needs_lock: bool) -> None:
     """What is allocated no more is given up, the rest is kept as it is."""
     found = plan(owned(Q0, Q1), [Q1], needs_lock=needs_lock, now_ms=0)
-    assert found == Plan(((Q0, RevokeReason.MOVED),), (), (), ())
+    assert found == RoundPlan(((Q0, RevokeReason.MOVED),), (), (), ())
 
 
 def test_nothing_new_changes_nothing() -> None:
     """A timer round with the same allocation is no change."""
-    assert plan(owned(Q0, Q1), [Q1, Q0], needs_lock=True, now_ms=0) == Plan((), (), (), ())
+    assert plan(owned(Q0, Q1), [Q1, Q0], needs_lock=True, now_ms=0) == RoundPlan((), (), (), ())
 
 
 @pytest.mark.parametrize(("now_ms", "dropped"), [(120_000, False), (120_001, True)])
@@ -63,7 +63,7 @@ def test_a_queue_on_its_way_out_is_not_taken_again_before_it_is_gone() -> None:
     queues[Q0].enter()
     queues[Q0].drop(RevokeReason.MOVED)
     found = plan(queues, [Q0], needs_lock=True, now_ms=0)
-    assert found == Plan((), (), (), (Q0,))
+    assert found == RoundPlan((), (), (), (Q0,))
     del queues[Q0]
     assert plan(queues, [Q0], needs_lock=True, now_ms=0).lock == (Q0,)
 
@@ -77,7 +77,7 @@ def test_a_queue_on_its_way_out_is_not_taken_again_before_it_is_gone() -> None:
         (RevokeReason.STOPPED, False, 1, True),  # what its handlers finish is committed
         (RevokeReason.RESET, False, 1, True),  # seek says that they end before
         (RevokeReason.OFFSET_ILLEGAL, False, 1, True),
-        (RevokeReason.RECALLED, False, 1, True),
+        (RevokeReason.REVOKED, False, 1, True),
         (RevokeReason.MOVED, True, 1, True),
         (RevokeReason.STOPPED, True, 1, True),
         (RevokeReason.STOPPED, True, 0, False),
@@ -88,15 +88,15 @@ def test_a_queue_without_order_that_moves_does_not_wait_for_its_handlers(
     reason: RevokeReason, ordered: bool, running: int, waits: bool
 ) -> None:
     """It is committed as it stands and let go; their results are thrown away, as in RocketMQ."""
-    lease_state = LeaseState(Q0, now_ms=0)
-    lease_state.enter(running)
-    lease_state.drop(reason)
-    steps = release_steps(lease_state, commit=True, ordered=ordered)
+    lease = LeaseState(Q0, now_ms=0)
+    lease.enter(running)
+    lease.drop(reason)
+    steps = release_steps(lease, commit=True, ordered=ordered)
     assert (steps == (Release.WAIT,)) is waits
     if not waits:
         assert steps == (Release.COMMIT, Release.FORGET)
-        lease_state.released(ordered=ordered)
-        assert lease_state.phase is Phase.GONE
+        lease.released(ordered=ordered)
+        assert lease.phase is Phase.GONE
 
 
 @pytest.mark.parametrize(
@@ -137,29 +137,29 @@ def test_an_unsubscribed_topic_leaves_with_its_queues() -> None:
 
 def test_a_release_commits_before_it_unlocks() -> None:
     """O9, O10: the heir cannot read an offset that is not there yet."""
-    lease_state = owned(Q0)[Q0]
-    lease_state.drop(RevokeReason.MOVED)
-    assert release_steps(lease_state, commit=True) == (
+    lease = owned(Q0)[Q0]
+    lease.drop(RevokeReason.MOVED)
+    assert release_steps(lease, commit=True) == (
         Release.COMMIT,
         Release.UNLOCK,
         Release.FORGET,
     )
-    assert release_steps(lease_state, commit=False) == (Release.UNLOCK, Release.FORGET)
+    assert release_steps(lease, commit=False) == (Release.UNLOCK, Release.FORGET)
 
 
 def test_a_release_waits_for_the_handler_however_long_it_runs() -> None:
     """O8: never forced after 20 s, nor ever; the lock is renewed meanwhile."""
     queues = owned(Q0)
-    lease_state = queues[Q0]
-    lease_state.enter()
-    lease_state.drop(RevokeReason.MOVED)
+    lease = queues[Q0]
+    lease.enter()
+    lease.drop(RevokeReason.MOVED)
     for now_ms in range(0, 3_600_000, 20_000):
         assert to_renew(queues) == {"broker-a": (Q0,)}
         assert apply_renewal(queues, [Q0], {Q0}, sent_ms=now_ms, now_ms=now_ms + 500) == ()
-        assert release_steps(lease_state, commit=True) == (Release.WAIT,)
-        assert lease_state.may_commit(now_ms + 20_000, needs_lock=True)
-    lease_state.leave()
-    assert release_steps(lease_state, commit=True) == (
+        assert release_steps(lease, commit=True) == (Release.WAIT,)
+        assert lease.may_commit(now_ms + 20_000, needs_lock=True)
+    lease.leave()
+    assert release_steps(lease, commit=True) == (
         Release.COMMIT,
         Release.UNLOCK,
         Release.FORGET,
@@ -183,21 +183,21 @@ def test_what_is_left_to_do_depends_on_why_it_was_dropped(
     reason: RevokeReason, steps: tuple[Release, ...]
 ) -> None:
     """No commit against a correction or in doubt, no unlock of what is not ours."""
-    lease_state = owned(Q0)[Q0]
+    lease = owned(Q0)[Q0]
     if reason is RevokeReason.LOCK_LOST:
-        lease_state.lock_lost()
+        lease.lock_lost()
     elif reason is RevokeReason.LOCK_EXPIRED:
-        assert not lease_state.check_lock(30_001)
+        assert not lease.check_lock(30_001)
     else:
-        lease_state.drop(reason)
-    assert release_steps(lease_state, commit=True) == steps
+        lease.drop(reason)
+    assert release_steps(lease, commit=True) == steps
 
 
 def test_a_concurrent_queue_is_released_without_unlock() -> None:
     """Its offset is committed, and it is forgotten."""
-    lease_state = owned(Q0, lock_sent_ms=None)[Q0]
-    lease_state.drop(RevokeReason.MOVED)
-    assert release_steps(lease_state, commit=True) == (Release.COMMIT, Release.FORGET)
+    lease = owned(Q0, lock_sent_ms=None)[Q0]
+    lease.drop(RevokeReason.MOVED)
+    assert release_steps(lease, commit=True) == (Release.COMMIT, Release.FORGET)
 
 
 def test_a_live_queue_has_no_release() -> None:

@@ -95,7 +95,7 @@ class Lists:
 
         parker = SimpleNamespace(view=lambda _: self.view, is_known=self.look)
         assigned: Any = SimpleNamespace(
-            queue=TopicQueue("t", BROKER, OWN), live=True, lease_state=SimpleNamespace(epoch=1),
+            queue=TopicQueue("t", BROKER, OWN), live=True, lease=SimpleNamespace(epoch=1),
             enter=lambda: None, leave=lambda: None,
         )  # fmt: skip
         clock = SimpleNamespace(monotonic_ms=lambda: 0)
