@@ -165,9 +165,9 @@ def test_what_is_no_renewal_keeps_the_deadline(how: str) -> None:
             if how == "fold":
                 await rig.broker.lease_journal.fold()
             elif how == "reset":
-                rig.broker.lock_service.reset(GROUP, QUEUES[0].topic, {0: 2})
+                rig.broker.offset_service.reset(GROUP, QUEUES[0].topic, {0: 2})
             else:
-                assert rig.broker.lock_service.recall(GROUP, QUEUES[0].topic, 0)
+                assert rig.broker.lease_service.revoke(GROUP, QUEUES[0].topic, 0)
 
         await flapping.life(act)
         assert await flapping.waited_ms() == LEASE_MS - EVERY_MS
@@ -183,7 +183,7 @@ def test_a_queue_taken_away_is_free_when_its_owners_trust_has_ended() -> None:
         await owned(flapping)
 
         async def take_away(rig: Rig, b: Ours) -> None:
-            assert rig.broker.lock_service.take_away(GROUP, QUEUES[0].topic, 0)[0] == "a"
+            assert rig.broker.lease_service.force_release(GROUP, QUEUES[0].topic, 0)[0] == "a"
 
         await flapping.life(take_away)
         assert await flapping.waited_ms() == 1000

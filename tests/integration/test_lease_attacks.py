@@ -147,7 +147,7 @@ class Attack:
                 may_lower = True
                 await self.rig.ask(15, self.fields(queue))
             case "take away":
-                self.rig.broker.lock_service.take_away(GROUP, TOPIC, queue)
+                self.rig.broker.lease_service.force_release(GROUP, TOPIC, queue)
         self.compare(act, queue if may_lower else None)
 
     async def stock_commit(self, who: Stock | Rig, queue: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _LEASES = "inorder.broker.leases.rules"
 _LEASING = "inorder.broker.leases.service"
-_OWNERSHIP = "inorder.broker.locks.service"
+_OFFSETS = "inorder.broker.offsets.service"
 _OWNERS_FILE = "inorder.broker.leases.storage"
 _STARTS = "inorder.broker.leases.storage"
 _TENURE = "inorder.client.consume.rules.leases"
@@ -208,7 +208,7 @@ MUTANTS = [
     Mutant(
         "commits-not-journalled", "P4", "an answered commit is forgotten by a kill",
         _LEASING,
-        "        self._file.write(records.values())\n        for decision in renewed:",
+        "        self._journal.write(records.values())\n        for decision in renewed:",
         "        for decision in renewed:",
         "tests/integration/test_broker_leases.py::test_p4_an_answered_commit_survives_a_kill",
     ),
@@ -264,8 +264,8 @@ MUTANTS = [
     ),
     Mutant(
         "deleted-topic-begins-again", "P7, A5", "a topic that is made again has its old fences",
-        _OWNERSHIP,
-        "                self._file.retire(topic)\n",
+        _OFFSETS,
+        "                self._journal.retire(topic)\n",
         "                pass\n",
         f"{_IN_LEASES}test_a_deleted_topic_leaves_nothing_and_begins_in_a_new_generation",
     ),
@@ -315,8 +315,8 @@ MUTANTS = [
     ),
     Mutant(
         "reset-keeps-the-epoch", "A11", "a commit in flight undoes a reset",
-        _OWNERSHIP,
-        "                self._table.raise_epoch(key, epoch)\n",
+        _OFFSETS,
+        "                self._leases.raise_epoch(key, epoch)\n",
         "                pass\n",
         "tests/integration/test_broker_leases.py::"
         "test_a11_a_reset_makes_the_owners_commits_and_its_map_void",
@@ -727,8 +727,8 @@ MUTANTS = [
     ),
     Mutant(
         "past-owner-goes-on", "P4, A11", "a lease that ran out before a reset is taken up again",
-        _OWNERSHIP,
-        "        self._file.write([lease_records.freed(key)])\n"
+        _LEASING,
+        "        self._journal.write([lease_records.freed(key)])\n"
         "        self._table.forget_past(key)\n        return True\n",
         "        return True\n",
         _REWINDING + "::test_a_lease_that_had_run_out_before_is_not_taken_up_again",

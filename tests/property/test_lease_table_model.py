@@ -151,7 +151,7 @@ class LeaseModel(RuleBasedStateMachine):
             self.journal[key] = Past(
                 NOBODY, epoch, lease.terms, released=False, deadline_ms=until_ms
             )
-            assert self.table.void(key, epoch, self.now) == until_ms
+            assert self.table.force_release(key, epoch, self.now) == until_ms
             self.last_epoch[key] = epoch
 
     @rule(key=keys)

@@ -52,14 +52,15 @@ class Watch:
         self._commit, lease_service.commit = lease_service.commit, self.commit
         self._release, lease_service.release = lease_service.release, self.release
         self._check_pull, lease_service.check_pull = lease_service.check_pull, self.check_pull
+        self._force_release = lease_service.force_release
+        lease_service.force_release = self.force_release
+        self._revoke, lease_service.revoke = lease_service.revoke, self.revoke
         lock_service: Any = broker.lock_service
-        self._reset, lock_service.reset = lock_service.reset, self.reset
-        self._take_away, lock_service.take_away = lock_service.take_away, self.take_away
-        self._recall, lock_service.recall = lock_service.recall, self.recall
         self._client_left, lock_service.client_left = lock_service.client_left, self.client_left
         self._lock_batch, lock_service.lock_batch = lock_service.lock_batch, self.lock_batch
-        any_broker: Any = broker
-        self._commit_offset, any_broker.commit_offset = broker.commit_offset, self.commit_offset
+        offset_service: Any = broker.offset_service
+        self._reset, offset_service.reset = offset_service.reset, self.reset
+        self._commit_offset, offset_service.commit = offset_service.commit, self.commit_offset
         parking: Any = broker.parking
         self._park, parking.park = parking.park, self.park
         broker.server.handler = Copies(world, broker)
@@ -182,17 +183,17 @@ class Watch:
             if self._broker.config.store.sync_flush:
                 self._settle(partial(self._trace, "kept", None, group, (topic, queue_id)))
 
-    def take_away(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
+    def force_release(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
         """Note an operator's order."""
-        holder, epoch = self._take_away(group, topic, queue_id)
+        holder, epoch = self._force_release(group, topic, queue_id)
         if holder:
             self._trace("taken", None, group, (topic, queue_id))
         return holder, epoch
 
-    def recall(self, group: str, topic: str, queue_id: int) -> bool:
+    def revoke(self, group: str, topic: str, queue_id: int) -> bool:
         """Note that a lease is void that has run out; one that stands is void when it does."""
         lease = self._broker.leases.get(group, self._queue(topic, queue_id))
-        found: bool = self._recall(group, topic, queue_id)
+        found: bool = self._revoke(group, topic, queue_id)
         if found and lease is None:
             self._trace("taken", None, group, (topic, queue_id))
         elif lease is not None and lease.recalled and group == GROUP:

@@ -34,7 +34,8 @@ from inorder.broker.leases.storage import LeaseJournal, end_of
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import LockService
 from inorder.broker.offload import Offload
-from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
+from inorder.broker.offsets.rules import CommitTable, OffsetTable
+from inorder.broker.offsets.service import OffsetService
 from inorder.broker.parking.service import Parking
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.producers.storage import ProducerSnapshot
@@ -49,7 +50,6 @@ from inorder.broker.topics.rules import TopicTable, not_here
 from inorder.broker.topics.storage import TopicNotes, refuse_foreign
 from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
 from inorder.logs import get_logger
-from inorder.model import TopicQueue
 from inorder.net.accepted import ServerConnection
 from inorder.net.server import Server, connections_below
 from inorder.ordering.fence import Generations
@@ -152,6 +152,7 @@ class Broker:
         self.lease_journal = LeaseJournal(self)
         self.lease_service = LeaseService(self)
         self.lock_service = LockService(self)
+        self.offset_service = OffsetService(self)
         self.lease_expiry = LeaseExpiry(self)
         self.resizing = Resizing(self)
         self.forwarding = Forwarding(self)
@@ -513,37 +514,6 @@ class Broker:
     def save_again(self) -> None:
         """Save what the disk did not take."""
         self.saving.save_again()
-
-    def commit_offset(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        connection: ServerConnection,
-        *,
-        manner: Manner,
-        look: bool = False,
-    ) -> Ruling:
-        """Store a group's progress if it may be; with `look` only say what would become of it."""
-        return commit(
-            self.offsets,
-            self.locks,
-            group,
-            TopicQueue(topic, self.config.name, queue_id),
-            offset,
-            committer=Committer(self.members.client_id(group, connection), connection.id),
-            manner=manner,
-            end=end_of(self.store, topic, queue_id),
-            now_ms=self.clock.now_ms(),
-            look=look,
-        )
-
-    def reconfigure(self, config: BrokerConfig) -> None:
-        """Go on with other settings, of which only those that may change at run time differ."""
-        self.config = config
-        self.pulls.configure(config)
-        self.pulls.forget_checks()
 
     def count(self) -> None:
         """Bring the statistics up to date with what the hot paths counted."""

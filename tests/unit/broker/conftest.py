@@ -19,16 +19,17 @@ from inorder.broker.durability import Safety
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.leases.rules import LeaseTable
 from inorder.broker.leases.service import LeaseExpiry, LeaseService
-from inorder.broker.leases.storage import LeaseJournal, end_of
+from inorder.broker.leases.storage import LeaseJournal
 from inorder.broker.locks.rules import QueueLocks
 from inorder.broker.locks.service import LockService
-from inorder.broker.offsets.rules import CommitTable, Committer, Manner, OffsetTable, Ruling, commit
+from inorder.broker.offsets.rules import CommitTable, OffsetTable
+from inorder.broker.offsets.service import OffsetService
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.router import invoke
 from inorder.broker.topics.rules import TopicTable
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
-from inorder.model import GroupConfig, TopicConfig, TopicQueue
+from inorder.model import GroupConfig, TopicConfig
 from inorder.ordering.fence import Generations
 from inorder.ordering.keymap import version_of
 from inorder.store.store import Store
@@ -186,6 +187,7 @@ class FakeBroker:
         self.lease_journal.begin()
         self.lease_service = LeaseService(self)  # type: ignore[arg-type]
         self.lock_service = LockService(self)  # type: ignore[arg-type]
+        self.offset_service = OffsetService(self)  # type: ignore[arg-type]
         self.lease_expiry = LeaseExpiry(self)  # type: ignore[arg-type]
         self.notified: list[tuple[str, list[Any]]] = []
         self.saved: list[str] = []
@@ -207,30 +209,6 @@ class FakeBroker:
 
     def save_groups(self) -> None:
         self.saved.append("groups")
-
-    def commit_offset(
-        self,
-        group: str,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        connection: Any,
-        *,
-        manner: Manner,
-        look: bool = False,
-    ) -> Ruling:
-        return commit(
-            self.offsets,
-            self.locks,
-            group,
-            TopicQueue(topic, self.config.name, queue_id),
-            offset,
-            committer=Committer(self.members.client_id(group, connection), connection.id),
-            manner=manner,
-            end=end_of(self.store, topic, queue_id),
-            now_ms=self.clock.now_ms(),
-            look=look,
-        )
 
     def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:
         self.topics.create_internal(name, queues, self.clock.now_ms(), sys_flag=sys_flag)

@@ -104,7 +104,7 @@ class Mending:
         keys = broker.leases.keys()
         for key in [key for key in keys if key.queue == place]:
             try:
-                broker.lock_service.take_away(key.group, queue.topic, queue.queue_id)
+                broker.lease_service.force_release(key.group, queue.topic, queue.queue_id)
             except StoreError as error:
                 log.error("a damaged queue waits: its owner cannot be changed error=%s", error)
                 return False

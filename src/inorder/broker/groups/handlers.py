@@ -106,7 +106,7 @@ def delete_group(call: Call[DeleteGroup]) -> Reply:
         logger.info("group=%s deleted peer=%s", request.group, call.connection.peer)
     if not request.clean_offset:
         return call.reply()
-    broker.lock_service.forget(group=request.group)
+    broker.offset_service.forget(group=request.group)
     return _answer_forgotten(broker, request.group, call.reply())
 
 

@@ -180,7 +180,7 @@ def _shown(broker: Broker, key: LeaseKey, open_ids: set[int]) -> HeldLease:
 def free(call: Call[LeaseFree]) -> Command:
     """Force the release of a queue; for operators."""
     request = call.request
-    holder, epoch = call.broker.lock_service.take_away(
+    holder, epoch = call.broker.lease_service.force_release(
         request.group, request.topic, request.queue_id
     )
     if holder:

@@ -383,7 +383,7 @@ class LeaseTable:
         lease = self._groups[key.group][key.queue]
         return max(now_ms, min(lease.expires_ms, lease.renewed_ms + lease.terms.trust_ms))
 
-    def void(self, key: LeaseKey, epoch: int, now_ms: int) -> int:
+    def force_release(self, key: LeaseKey, epoch: int, now_ms: int) -> int:
         """Take a queue from its owner; return when another one may have it.
 
         Not before the owner has ceased to start handlers by itself.

@@ -30,7 +30,6 @@ from inorder.broker.leases.rules import (
 )
 from inorder.broker.leases.storage import end_of
 from inorder.broker.offsets.rules import Committed, QueueKey
-from inorder.broker.offsets.service import first_offset
 from inorder.errors import InvalidParameter, LeaseLost, LeasesFull, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
@@ -63,7 +62,7 @@ class LeaseService:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._table = broker.leases
-        self._file = broker.lease_journal
+        self._journal = broker.lease_journal
 
     # -- our clients -----------------------------------------------------------------------------
 
@@ -99,7 +98,7 @@ class LeaseService:
                 lease.asked = max(lease.asked, wish.number)
         granted = [self._granted(one) for one in decisions if one.is_granted]
         refused = [self._refused(one, now_ms) for one in decisions if not one.is_granted]
-        return LeaseAnswer(granted, refused, self._file.start.now.generation)
+        return LeaseAnswer(granted, refused, self._journal.start.now.generation)
 
     def _is_late(self, key: LeaseKey, owner: Owner, wish: QueueWish) -> bool:
         """Tell whether somebody took a queue by a later request than this one, a copy of before."""
@@ -135,10 +134,10 @@ class LeaseService:
             STOCK_RESTART_MS if one.owner.is_rocketmq else one.terms.lease_ms for one in decisions
         )
         try:
-            self._file.start.raise_longest(longest_ms)
+            self._journal.start.raise_longest(longest_ms)
         except OSError as error:
             raise StoreError(f"leases cannot be granted: {error}") from error
-        self._file.write(
+        self._journal.write(
             lease_records.granted(
                 one.key,
                 one.owner,
@@ -160,7 +159,7 @@ class LeaseService:
             offset = broker.offsets.query(group, topic, queue_id)
             finished = broker.commits.finished(QueueKey(group, topic, queue_id), offset)
             if offset < 0:
-                first = first_offset(broker, topic, queue_id)
+                first = broker.offset_service.first_offset(topic, queue_id)
                 offset = -1 if first is None else first
         parked, redrive = broker.parking.of_lease(group, topic, queue_id)
         return LeaseGrant(
@@ -212,7 +211,7 @@ class LeaseService:
             if record is not None:
                 records[key] = record
         self._write_grants([one for one in renewed if one.is_new])
-        self._file.write(records.values())
+        self._journal.write(records.values())
         for decision in renewed:
             self._table.apply(decision, now_ms, connection=connection.id)
         for record in records.values():
@@ -272,7 +271,7 @@ class LeaseService:
         records: list[Record] = [lease_records.freed(key)]
         if record is not None:
             records.insert(0, record)
-        self._file.write(records)
+        self._journal.write(records)
         if record is not None:
             self._take(record)
         if self._broker.config.store.sync_flush:
@@ -281,7 +280,7 @@ class LeaseService:
         return None
 
     async def _release_when_settled(self, key: LeaseKey, epoch: int) -> None:
-        await self._file.settled()
+        await self._journal.settled()
         self._release(key, epoch)
 
     def _release(self, key: LeaseKey, epoch: int) -> None:
@@ -337,6 +336,62 @@ class LeaseService:
         key = self._key(fields.group, fields.topic, fields.queue_id)
         if not self._table.is_current(*key, fields.epoch):
             raise self.lost(key)
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def force_release(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
+        """Take a queue from its owner; return the owner's client id and epoch, ("", 0) if free.
+
+        The broker refuses the next request of the owner. The next owner gets the queue once the
+        old one no longer starts handlers on its own: at most its grace after its last renewal.
+        """
+        key = self._key(group, topic, queue_id)
+        lease = self._table.get(*key)
+        if lease is None or lease.owner == NOBODY:
+            return "", 0
+        holder, epoch = lease.client_id, lease.epoch
+        new = self._table.take_epoch()
+        now_ms = self._broker.clock.monotonic_ms()
+        until_ms = self._table.trusted_until_ms(key, now_ms)
+        self._journal.write(
+            [lease_records.granted(key, NOBODY, new, lease.terms, deadline_ms=until_ms)]
+        )
+        self._table.force_release(key, new, now_ms)
+        self._broker.housekeeping.lock_deadline_changed()
+        self._broker.wake(topic, queue_id)  # refuses its held pulls
+        return holder, epoch
+
+    def revoke(self, group: str, topic: str, queue_id: int) -> bool:
+        """Ask the owner to hand a queue back; return whether the queue had, or could get, an owner.
+
+        An inorder client finishes its handlers first. The protocol of a RocketMQ client has no
+        such request, so its lock is released by force.
+        """
+        key = self._key(group, topic, queue_id)
+        lease, past = self._table.get(*key), self._table.past(key)
+        if lease is not None and lease.owner.is_rocketmq:
+            return bool(self.force_release(group, topic, queue_id)[0])
+        if lease is not None:
+            if lease.owner != NOBODY and not lease.recalled:
+                self._journal.write(
+                    [
+                        lease_records.granted(
+                            key,
+                            lease.owner,
+                            lease.epoch,
+                            lease.terms,
+                            recalled=True,
+                            deadline_ms=lease.deadline_ms,
+                        )
+                    ]
+                )
+                lease.recalled = True
+            return True
+        if past is None or past.released:
+            return False
+        self._journal.write([lease_records.freed(key)])
+        self._table.forget_past(key)
+        return True
 
     # -- small -----------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.groups.relay import tell_reset
 from inorder.broker.offsets.rules import Ruling, manner_of
-from inorder.broker.offsets.service import first_offset
 from inorder.errors import GroupNotFound, InvalidParameter, SystemError_, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig, TopicQueue
@@ -70,7 +69,7 @@ def query_consumer_offset(call: Call[QueryConsumerOffset]) -> Command:
                 "Not found, do not set to zero, maybe this group boot first",
                 fields={},
             )
-        start = first_offset(call.broker, topic, queue_id)
+        start = call.broker.offset_service.first_offset(topic, queue_id)
         if start is None:
             return call.reply(
                 ResponseCode.QUERY_NOT_FOUND,
@@ -112,7 +111,7 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
 
     def store() -> Command:
         before = broker.offsets.query(group, topic, queue_id)
-        ruling = broker.commit_offset(
+        ruling = broker.offset_service.commit(
             group, topic, queue_id, offset, call.connection, manner=manner
         )
         if ruling is not Ruling.TAKEN:
@@ -123,7 +122,7 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
             broker.lease_journal.flush()
         return call.reply(fields={})
 
-    ruling = broker.commit_offset(
+    ruling = broker.offset_service.commit(
         group, topic, queue_id, offset, call.connection, manner=manner, look=True
     )
     if ruling is not Ruling.TAKEN:
@@ -328,7 +327,7 @@ def _reset(
     broker: Broker, request: ResetOffset, targets: dict[int, int]
 ) -> list[asyncio.Task[None]]:
     topic, group = request.topic, request.group
-    broker.lock_service.reset(group, topic, targets)
+    broker.offset_service.reset(group, topic, targets)
     notes = broker.parking.was_reset(group, topic, targets)
     for queue_id in targets:
         broker.wake(topic, queue_id)

@@ -1,25 +1,124 @@
-"""Where a group begins a queue for which it has no offset."""
+"""Consumer offsets at work: commits without an epoch, first offsets, resets, deletions.
+
+`broker/offsets/rules.py` decides. Commits under an epoch belong to `broker/leases/service.py`.
+A reset is in the lease journal before it is applied (decision 25). A deletion also works on a full
+disk: the journal writes that record as soon as it can.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inorder.broker.leases import records as lease_records
+from inorder.broker.leases.rules import LeaseKey
+from inorder.broker.leases.storage import end_of
+from inorder.broker.offsets.rules import Committed, Committer, Manner, QueueKey, Ruling, commit
+from inorder.model import TopicQueue
+
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
+    from inorder.broker.leases.records import Record
+    from inorder.net.accepted import ServerConnection
 
 
-def first_offset(broker: Broker, topic: str, queue_id: int) -> int | None:
-    """Return where a group without an offset starts; None: where its own setting says."""
-    config = broker.topics.get(topic)
-    if config is None or not 0 <= queue_id < config.read_queues:
+class OffsetService:
+    """Stores, resets and forgets the offsets of groups."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._leases = broker.leases
+        self._journal = broker.lease_journal
+
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        connection: ServerConnection,
+        *,
+        manner: Manner,
+        look: bool = False,
+    ) -> Ruling:
+        """Store an offset if the rules allow it; with `look` only return the ruling."""
+        broker = self._broker
+        return commit(
+            broker.offsets,
+            broker.locks,
+            group,
+            TopicQueue(topic, broker.config.name, queue_id),
+            offset,
+            committer=Committer(broker.members.client_id(group, connection), connection.id),
+            manner=manner,
+            end=end_of(broker.store, topic, queue_id),
+            now_ms=broker.clock.now_ms(),
+            look=look,
+        )
+
+    def first_offset(self, topic: str, queue_id: int) -> int | None:
+        """Return where a group without an offset starts; None if the client decides.
+
+        An empty queue starts at its end. A queue starts at 0 if its first message is still there
+        and in memory, as in RocketMQ.
+        """
+        config = self._broker.topics.get(topic)
+        if config is None or not 0 <= queue_id < config.read_queues:
+            return None
+        store = self._broker.store
+        queue = store.find_queue(topic, queue_id)
+        if queue is None:
+            return 0
+        if queue.min_offset >= queue.visible_offset:
+            return queue.visible_offset
+        first = queue.entry(0) if queue.min_offset <= 0 else None
+        if first is not None and store.log.end_position - first[0] <= store.reader.hot_bytes:
+            return 0
         return None
-    store = broker.store
-    queue = store.find_queue(topic, queue_id)
-    if queue is None:
-        return 0
-    if queue.min_offset >= queue.visible_offset:
-        return queue.visible_offset
-    first = queue.entry(0) if queue.min_offset <= 0 else None
-    if first is not None and store.log.end_position - first[0] <= store.reader.hot_bytes:
-        return 0
-    return None
+
+    def reset(self, group: str, topic: str, targets: dict[int, int]) -> None:
+        """Set offsets on behalf of an operator.
+
+        Each queue gets a new epoch, so that commits under way are stale.
+        """
+        records: list[Record] = []
+        raised: dict[LeaseKey, int] = {}
+        end = self._broker.store.log.end_position
+        for queue_id, offset in targets.items():
+            key = LeaseKey(group, TopicQueue(topic, self._broker.config.name, queue_id))
+            epoch = raised[key] = self._leases.take_epoch()
+            lease = self._leases.get(*key)
+            records.append(
+                lease_records.freed(key)
+                if lease is None
+                else lease_records.granted(
+                    key,
+                    lease.owner,
+                    epoch,
+                    lease.terms,
+                    recalled=lease.recalled,
+                    deadline_ms=lease.deadline_ms,
+                )
+            )
+            records.append(lease_records.Commit(group, topic, queue_id, offset, end, epoch, 0, ""))
+        self._journal.write(records)
+        for (key, epoch), offset in zip(raised.items(), targets.values(), strict=True):
+            queue = QueueKey(group, topic, key.queue.index)
+            self._broker.offsets.reset(*queue, offset, self._broker.clock.now_ms())
+            self._broker.commits.put(queue, Committed(epoch, 0, offset))
+            if self._leases.get(*key) is None:
+                self._leases.forget_past(key)
+            else:
+                self._leases.raise_epoch(key, epoch)
+
+    def forget(self, *, group: str = "", topic: str = "") -> None:
+        """Forget the offsets, commits and leases of a deleted group or topic."""
+        broker = self._broker
+        self._journal.write_later([lease_records.Forgotten(group, topic)])
+        if topic:
+            broker.offsets.remove_topic(topic)
+            if broker.store.queues_of(topic):
+                self._journal.retire(topic)
+        else:
+            broker.offsets.remove_group(group)
+        broker.commits.remove(group=group, topic=topic)
+        self._leases.forget(group=group, topic=topic)

@@ -223,7 +223,7 @@ class Pulls:
         if fields.epoch:
             self._broker.lease_service.check_pull(fields, pull.connection)
         if fields.sys_flag & COMMIT_OFFSET:
-            self._broker.commit_offset(
+            self._broker.offset_service.commit(
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection,
                 manner=Manner.ONLY_UP if fields.only_up else Manner.ORDINARY,
             )  # fmt: skip

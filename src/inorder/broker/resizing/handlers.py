@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.broker.resizing.rules import REWIND_NUMBER_MAX, Plan, counts_of
-from inorder.broker.topics.handlers import check_topic
+from inorder.broker.topics.checks import check_topic
 from inorder.errors import InvalidParameter, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
@@ -65,7 +65,7 @@ def _topic_to_make(broker: Broker, request: ResizeStop) -> TopicConfig | None:
         )
     config = TopicConfig(request.topic, perm=request.perm, order=request.order)
     if missing:
-        check_topic(broker, config)
+        check_topic(broker.topics, config)
     return config
 
 

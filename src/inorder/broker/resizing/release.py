@@ -401,7 +401,7 @@ class Rewinding:
             return
         revoked = [
             queue.queue_id for queue in self._broker.store.queues_of(topic)
-            if self._broker.lock_service.recall(group, topic, queue.queue_id)
+            if self._broker.lease_service.revoke(group, topic, queue.queue_id)
         ]  # fmt: skip
         self._emptied[topic, group] = known.term
         log.warning(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from inorder.broker.topics.checks import check_key_map, check_not_system, check_topic
 from inorder.broker.topics.rules import parse_changes
-from inorder.errors import InvalidParameter, SystemError_
+from inorder.errors import InvalidParameter
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
-from inorder.ordering import keymap
 from inorder.wire.codes import ResponseCode
-from inorder.wire.names import RETRY_PREFIX, validate_topic
+from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.requests.nameserver import encode_topic_list
 from inorder.wire.requests.topics import (
     CreateTopic,
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-QUEUES_MAX = 65_536
-PERM_MAX = 15
-FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 NOTHING_SET = "not set any response code"
 """The remark with which RocketMQ's broker says that it made a topic."""
 
@@ -49,8 +45,8 @@ def create_topic(call: Call[CreateTopic]) -> Reply:
         order=request.order,
     )
     changes = parse_changes(request.attributes or "")
-    check_topic(broker, config)
-    _check_map(broker, config, changes)
+    check_topic(broker.topics, config)
+    check_key_map(broker, config, changes)
     _apply(broker, [broker.topics.altered(config, changes)])
     logger.info("topic=%s created or changed peer=%s", request.topic, call.connection.peer)
     return _answer_registered(broker, call.reply(remark=NOTHING_SET))
@@ -61,66 +57,11 @@ def create_topic_list(call: Call[None]) -> Reply:
     broker = call.broker
     configs = decode_topic_configs(call.command.body)
     for config in configs:
-        check_topic(broker, config)
-        _check_map(broker, config, config.attributes)
+        check_topic(broker.topics, config)
+        check_key_map(broker, config, config.attributes)
     _apply(broker, [broker.topics.altered(config, config.attributes) for config in configs])
     logger.info("topics=%d created or changed peer=%s", len(configs), call.connection.peer)
     return _answer_registered(broker, call.reply(remark=NOTHING_SET))
-
-
-def check_topic(broker: Broker, config: TopicConfig) -> None:
-    """Refuse a topic that cannot be."""
-    invalid = validate_topic(config.name)
-    if invalid is not None:
-        raise InvalidParameter(invalid)
-    _check_not_system(broker, config.name)
-    if config.filter_type not in FILTER_TYPES:
-        raise SystemError_(f"topicFilterType = [{config.filter_type}] value invalid")
-    for count in (config.read_queues, config.write_queues):
-        if not 0 <= count <= QUEUES_MAX:
-            raise InvalidParameter(f"{count} queues: a topic has 0 to {QUEUES_MAX}")
-    if not 0 <= config.perm <= PERM_MAX:
-        raise InvalidParameter(
-            f"perm {config.perm} is not made of 4 (read), 2 (write), 1 (inherit)"
-        )
-    if config.attributes.get("+message.type") == "MIXED":
-        raise InvalidParameter("MIXED message type is not supported.")
-
-
-def _check_map(broker: Broker, config: TopicConfig, changes: Mapping[str, str]) -> None:
-    """Keep map and queues of a mapped topic: with others keys would go elsewhere.
-
-    A topic gets its first map by this request, of a version that its name never had.
-    """
-    known = broker.topics.get(config.name)
-    old = None if known is None else known.attributes.get(keymap.ATTRIBUTE)
-    new = changes.get(f"+{keymap.ATTRIBUTE}")
-    removed = f"-{keymap.ATTRIBUTE}" in changes
-    if known is not None and old is not None:
-        counts = (config.read_queues, config.write_queues)
-        if removed or new not in (None, old) or counts != (known.read_queues, known.write_queues):
-            raise InvalidParameter(
-                f"topic[{config.name}] has a key map, so its {known.write_queues} queues do not "
-                "change by this request: it would break the order of its keys; use "
-                "`inorder topic resize`"
-            )
-    elif new is not None:
-        if known is not None and not broker.resizing.is_empty(config.name):
-            raise InvalidParameter(
-                f"topic[{config.name}] has messages, which its first key map would move keys away "
-                "from; use `inorder topic resize`, which keeps their order"
-            )
-        last = broker.resizing.last_version(config.name)
-        if keymap.version_of(new) <= last:
-            raise InvalidParameter(
-                f"a topic[{config.name}] had version {last} of its key map before it was deleted; "
-                f"the next one is {last + 1}, not {keymap.version_of(new)}"
-            )
-
-
-def _check_not_system(broker: Broker, name: str) -> None:
-    if broker.topics.is_system(name):
-        raise InvalidParameter(f"The topic[{name}] is conflict with system topic.")
 
 
 def _apply(broker: Broker, configs: list[TopicConfig]) -> None:
@@ -144,7 +85,7 @@ def delete_topic(call: Call[DeleteTopic]) -> Reply:
     name = call.request.topic
     if not name.strip():
         raise InvalidParameter("The specified topic is blank.")
-    _check_not_system(broker, name)
+    check_not_system(broker.topics, name)
     gone = [name]
     for group in broker.offsets.groups_of(name):
         retries = (f"{RETRY_PREFIX}{group}_{name}", f"{RETRY_PREFIX}{group}+{name}")
@@ -154,7 +95,7 @@ def delete_topic(call: Call[DeleteTopic]) -> Reply:
         known = broker.topics.delete(topic, broker.clock.now_ms()) is not None
         if known:
             broker.save_topics()
-        broker.lock_service.forget(topic=topic)
+        broker.offset_service.forget(topic=topic)
         broker.parking.topic_gone(topic)
         numbered += broker.producers.drop_topic(topic)
         if broker.store.queues_of(topic):

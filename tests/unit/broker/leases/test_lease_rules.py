@@ -194,7 +194,7 @@ def test_an_operator_takes_a_queue_away() -> None:
     table = LeaseTable()
     take(table, ANNE, 0)
     take(table, ANNE, 2000, epoch=1)
-    assert table.void(KEY, table.take_epoch(), 2500) == 3000
+    assert table.force_release(KEY, table.take_epoch(), 2500) == 3000
     assert take(table, ANNE, 2501, epoch=1).holder == NOBODY
     assert take(table, BOB, 2999).verdict is Verdict.REFUSE
     assert table.expire(3000) == [KEY]
