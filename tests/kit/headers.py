@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import ModuleType
 
-REFUSALS = ("PullRefusal", "SendRefusal")
-
 
 def headers_of(modules: Iterable[ModuleType]) -> list[type]:
     """Return each class that stands for the fields of a request (it has a CODE) or of a reply."""
@@ -15,5 +13,5 @@ def headers_of(modules: Iterable[ModuleType]) -> list[type]:
         for module in modules
         for name, cls in vars(module).items()
         if isinstance(cls, type) and cls.__module__ == module.__name__
-        if hasattr(cls, "CODE") or name.endswith("Reply") or name in REFUSALS
+        if hasattr(cls, "CODE") or name.endswith("Reply")
     ]

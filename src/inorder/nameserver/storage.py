@@ -1,8 +1,7 @@
-"""kvConfig.json: written whole, beside the old one, so that a crash leaves one of both.
+"""kvConfig.json: the name server's key-value table, as one snapshot (`store/snapshot.py`).
 
-kvConfig.json.tmp   written and synced, then
-kvConfig.json       becomes kvConfig.json.bak, and
-kvConfig.json.tmp   becomes kvConfig.json
+A name server whose file and backup are both damaged logs that and starts with an empty table, since
+routes do not depend on the table. How a snapshot is written: decision 7.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING
 from inorder.errors import RemoteProtocolError
 from inorder.logs import get_logger
 from inorder.nameserver.rules import KvTable
+from inorder.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from inorder.disk import Files
 
 logger = get_logger(__name__)
-
-FILE_BYTES_MAX = 256 * 1024 * 1024
 
 
 class KvFile:
@@ -29,52 +27,29 @@ class KvFile:
         self._files = files
         self._folder = folder
         self.path = folder / "kvConfig.json"
-        self.backup_path = folder / "kvConfig.json.bak"
-        self._temporary_path = folder / "kvConfig.json.tmp"
+        self._snapshot = Snapshot(files, self.path)
 
     def load(self) -> KvTable:
-        """Return what was saved last; from the backup if the file is missing or damaged.
+        """Return the table that was saved last, or the backup if the file is missing or damaged.
 
         A damaged file is kept as kvConfig.json.corrupt for a person to look at. Raises OSError if
-        the folder is not there and cannot be made.
+        the folder does not exist and cannot be created: a name server that cannot save says so when
+        it starts.
         """
-        self._files.makedirs(self._folder)  # who cannot keep anything says so at its start
-        for path in (self.path, self.backup_path):
-            if not self._files.exists(path):
-                continue
+        self._files.makedirs(self._folder)
+        for path, content in self._snapshot.contents():
             try:
-                table = KvTable.decode(self._read(path))
+                table = KvTable.decode(content)
             except RemoteProtocolError as error:
                 kept = path.with_name(f"{path.name}.corrupt")
                 self._files.rename(path, kept)
                 logger.error("file=%s is damaged (%s); it is kept as %s", path, error, kept.name)
                 continue
-            if path == self.backup_path:
+            if path != self.path:
                 logger.warning("file=%s is used: the newer one is missing or damaged", path)
             return table
         return KvTable()
 
     def save(self, table: KvTable) -> None:
         """Write the table so that it is on disk when this returns. Raises OSError."""
-        data = table.encode()
-        self._files.makedirs(self._folder)
-        file = self._files.open(self._temporary_path, create=True, size=len(data))
-        try:
-            file.pwrite(data, 0)
-            file.fdatasync()
-        finally:
-            file.close()
-        if self._files.exists(self.path):
-            self._files.rename(self.path, self.backup_path)
-        self._files.rename(self._temporary_path, self.path)
-        self._files.fsync_dir(self._folder)
-
-    def _read(self, path: Path) -> bytes:
-        file = self._files.open(path)
-        try:
-            size = file.size()
-            if size > FILE_BYTES_MAX:
-                raise RemoteProtocolError(f"it has {size} bytes, more than {FILE_BYTES_MAX}")
-            return file.pread(size, 0)
-        finally:
-            file.close()
+        self._snapshot.save(table.encode())

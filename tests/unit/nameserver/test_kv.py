@@ -73,7 +73,10 @@ def file(tmp_path: Path) -> KvFile:
 def test_the_last_save_is_what_is_loaded(file: KvFile) -> None:
     """The newest generation wins, the one before is the backup, nothing else is left."""
     assert file.load().get("NS", "k") == "new"
-    assert KvTable.decode(file.backup_path.read_bytes()).get("NS", "k") == "old"
+    assert (
+        KvTable.decode(file.path.with_name("kvConfig.json.bak").read_bytes()).get("NS", "k")
+        == "old"
+    )
     names = sorted(path.name for path in file.path.parent.iterdir())
     assert names == ["kvConfig.json", "kvConfig.json.bak"]
 
@@ -90,7 +93,7 @@ def test_a_damaged_file_is_set_aside_and_the_backup_used(
 
 def test_a_crash_between_the_two_renames_loses_nothing(file: KvFile) -> None:
     """Only the backup exists in that moment, and it is whole."""
-    file.path.rename(file.backup_path)
+    file.path.rename(file.path.with_name("kvConfig.json.bak"))
     assert file.load().get("NS", "k") == "new"
 
 
@@ -108,5 +111,5 @@ def test_without_any_file_the_table_is_empty(tmp_path: Path) -> None:
     file = KvFile(OsFiles(), tmp_path)
     assert len(file.load()) == 0
     file.path.write_bytes(b"x")
-    file.backup_path.write_bytes(b"y")
+    file.path.with_name("kvConfig.json.bak").write_bytes(b"y")
     assert len(file.load()) == 0

@@ -24,7 +24,15 @@ from inorder.errors import (
     TopicNotFound,
 )
 from inorder.model import PERM_READ, Subscription
-from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, parse_subscription
+from inorder.wire.requests.pulls import (
+    FORBIDDEN_BROADCAST,
+    FORBIDDEN_BROKER,
+    FORBIDDEN_GROUP,
+    FORBIDDEN_SUBSCRIPTION,
+    FORBIDDEN_TOPIC,
+    PULL_SUBSCRIPTION,
+    parse_subscription,
+)
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -124,17 +132,21 @@ class PullChecks:
         """Apply RocketMQ's checks in its order."""
         broker = self._broker
         if not broker.config.perm & PERM_READ:
-            raise _forbidden(1, f"the broker[{broker.address}] pulling message is forbidden")
+            raise _forbidden(
+                FORBIDDEN_BROKER, f"the broker[{broker.address}] pulling message is forbidden"
+            )
         group = broker.find_group(fields.group)
         if group is None:
             raise GroupNotFound(f"subscription group [{fields.group}] does not exist, {FAQ}")
         if not group.consume_enable:
-            raise _forbidden(2, f"subscription group no permission, {fields.group}")
+            raise _forbidden(FORBIDDEN_GROUP, f"subscription group no permission, {fields.group}")
         topic = broker.topics.get(fields.topic)
         if topic is None:
             raise TopicNotFound(f"topic[{fields.topic}] not exist, apply first please! \n{FAQ}")
         if not topic.readable:
-            raise _forbidden(3, f"the topic[{fields.topic}] pulling message is forbidden")
+            raise _forbidden(
+                FORBIDDEN_TOPIC, f"the topic[{fields.topic}] pulling message is forbidden"
+            )
         if not 0 <= fields.queue_id < topic.read_queues:
             raise InvalidParameter(
                 f"queueId[{fields.queue_id}] is illegal, topic:[{fields.topic}] "
@@ -157,11 +169,13 @@ class PullChecks:
         group = broker.groups.get(fields.group)
         if group is not None and not group.consume_broadcast_enable and info.broadcasting:
             raise _forbidden(
-                4, f"the consumer group[{fields.group}] can not consume by broadcast way"
+                FORBIDDEN_BROADCAST,
+                f"the consumer group[{fields.group}] can not consume by broadcast way",
             )
         if broker.groups.is_forbidden(fields.group, fields.topic):
             raise _forbidden(
-                5, f"the consumer group[{fields.group}] is forbidden for topic[{fields.topic}]"
+                FORBIDDEN_SUBSCRIPTION,
+                f"the consumer group[{fields.group}] is forbidden for topic[{fields.topic}]",
             )
         found = info.subscriptions.get(fields.topic)
         if found is None:

@@ -183,24 +183,10 @@ class UnregisterClient(msgspec.Struct, frozen=True):
     consumer_group: str | None = None
 
 
-class CheckClientConfig(msgspec.Struct, frozen=True):
-    """Ask whether a subscription can be served; the body is a ClientConfigCheck."""
-
-    CODE: ClassVar = RequestCode.CHECK_CLIENT_CONFIG
-
-
 class GetConsumerList(msgspec.Struct, frozen=True):
     """Ask for the client ids of a group."""
 
     CODE: ClassVar = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-
-    consumer_group: str
-
-
-class NotifyConsumerIdsChanged(msgspec.Struct, frozen=True):
-    """Tell a client that the members of its group changed (broker to client, oneway)."""
-
-    CODE: ClassVar = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
 
     consumer_group: str
 
@@ -211,12 +197,6 @@ class UpdateGroup(msgspec.Struct, frozen=True):
     CODE: ClassVar = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 
 
-class UpdateGroupList(msgspec.Struct, frozen=True):
-    """Create or change several groups; the body is a list of configs."""
-
-    CODE: ClassVar = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
-
-
 class GetAllGroupConfig(msgspec.Struct, frozen=True):
     """Ask for all groups; the paging of newer peers may be ignored."""
 
@@ -225,12 +205,6 @@ class GetAllGroupConfig(msgspec.Struct, frozen=True):
     group_seq: Int32 | None = None
     groups_max: Int32 | None = msgspec.field(default=None, name="maxGroupNum")
     data_version: str | None = None
-
-
-class GetAllGroupConfigReply(msgspec.Struct, frozen=True):
-    """How many groups there are; absent means that the body holds all of them."""
-
-    total_groups: Int32 | None = msgspec.field(default=None, name="totalGroupNum")
 
 
 class GetGroupConfig(msgspec.Struct, frozen=True):

@@ -72,30 +72,6 @@ class GetTopicsByCluster(msgspec.Struct, frozen=True):
     cluster: str
 
 
-class GetSystemTopicsFromNameServer(msgspec.Struct, frozen=True):
-    """Ask for cluster and broker names, which are topics too."""
-
-    CODE: ClassVar = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
-
-
-class GetUnitTopics(msgspec.Struct, frozen=True):
-    """Ask for the topics with the unit flag."""
-
-    CODE: ClassVar = RequestCode.GET_UNIT_TOPIC_LIST
-
-
-class GetUnitSubscribedTopics(msgspec.Struct, frozen=True):
-    """Ask for the topics with the unit-subscription flag."""
-
-    CODE: ClassVar = RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST
-
-
-class GetUnitSubscribedPlainTopics(msgspec.Struct, frozen=True):
-    """Ask for the topics with the unit-subscription flag that lack the unit flag."""
-
-    CODE: ClassVar = RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST
-
-
 class DeleteTopicInNameServer(msgspec.Struct, frozen=True):
     """Forget a topic, of one cluster or of all."""
 
@@ -111,18 +87,6 @@ class RegisterTopicInNameServer(msgspec.Struct, frozen=True):
     CODE: ClassVar = RequestCode.REGISTER_TOPIC_IN_NAMESRV
 
     topic: str
-
-
-class UpdateNameServerConfig(msgspec.Struct, frozen=True):
-    """Change settings; the body is properties text."""
-
-    CODE: ClassVar = RequestCode.UPDATE_NAMESRV_CONFIG
-
-
-class GetNameServerConfig(msgspec.Struct, frozen=True):
-    """Ask for the settings; the answer's body is properties text."""
-
-    CODE: ClassVar = RequestCode.GET_NAMESRV_CONFIG
 
 
 _ITEMS_MAX: Final = 2_000_000

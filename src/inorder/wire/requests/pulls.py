@@ -78,12 +78,6 @@ class PullReply(msgspec.Struct, frozen=True):
     parked: int | None = None  # ours
 
 
-class PullRefusal(msgspec.Struct, frozen=True):
-    """What accompanies NO_PERMISSION: one of the FORBIDDEN_ numbers."""
-
-    forbidden_type: Int32
-
-
 class QueryMessage(msgspec.Struct, frozen=True):
     """Ask for the messages of a key that were stored between two times."""
 

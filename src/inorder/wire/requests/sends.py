@@ -76,14 +76,6 @@ class SendReply:
     trace_on: bool | None = field(default=None, metadata={"wire": "TRACE_ON"})
 
 
-@dataclass(frozen=True, slots=True)
-class SendRefusal:
-    """What accompanies the codes 13, 16, 17 and 29 of a send."""
-
-    region: str = field(metadata={"wire": "MSG_REGION"})
-    trace_on: bool = field(metadata={"wire": "TRACE_ON"})
-
-
 _HEAD: Final = struct.Struct(">iiiii")
 _PROPERTIES: Final = struct.Struct(">h")
 _OVERHEAD_BYTES: Final = 22

@@ -36,12 +36,6 @@ class CreateTopic(msgspec.Struct, frozen=True):
     force: bool | None = None
 
 
-class CreateTopicList(msgspec.Struct, frozen=True):
-    """Create or change several topics; the body is a list of configs."""
-
-    CODE: ClassVar = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
-
-
 class GetAllTopicConfig(msgspec.Struct, frozen=True):
     """Ask for all topics; the paging of newer peers may be ignored."""
 
@@ -50,12 +44,6 @@ class GetAllTopicConfig(msgspec.Struct, frozen=True):
     topic_seq: Int32 | None = None
     topics_max: Int32 | None = msgspec.field(default=None, name="maxTopicNum")
     data_version: str | None = None
-
-
-class GetAllTopicConfigReply(msgspec.Struct, frozen=True):
-    """How many topics there are; absent means that the body holds all of them."""
-
-    total_topics: Int32 | None = msgspec.field(default=None, name="totalTopicNum")
 
 
 class GetTopicConfig(msgspec.Struct, frozen=True):
