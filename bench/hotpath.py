@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.sends.service import FastSends
-from inorder.broker.ticks import Answers
+from inorder.broker.sends.service import Sends
+from inorder.broker.ticks import PendingReplies
 from inorder.clock import SystemClock
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.disk import OsFiles
@@ -86,7 +86,7 @@ def bulk_body(first: int, count: int = BULK) -> bytes:
     return b"".join(items)
 
 
-def rig(folder: Path) -> tuple[Any, FastSends, ProducerTable[Any]]:
+def rig(folder: Path) -> tuple[Any, Sends, ProducerTable[Any]]:
     """Return a store, a hot path over it and its producers, without a network."""
     clock = SystemClock()
     config = BrokerConfig(data=str(folder), store=StoreConfig())
@@ -95,49 +95,49 @@ def rig(folder: Path) -> tuple[Any, FastSends, ProducerTable[Any]]:
         store=store, clock=clock, config=config, store_host=pack_host("127.0.0.1", 10911),
         unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
         resizing=SimpleNamespace(
-            places=SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
+            placement=SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
         ),
     )  # fmt: skip
     store.companions.append(broker.producers)
-    hot = FastSends(broker)
+    sends = Sends(broker)
     for queue_id in range(8):
-        hot.target("Bench", queue_id)
-    return store, hot, broker.producers
+        sends.target("Bench", queue_id)
+    return store, sends, broker.producers
 
 
 def measure(folder: Path) -> dict[str, float]:
     """Return the best µs per message of each path."""
-    store, hot, producers = rig(folder)
+    store, sends, producers = rig(folder)
     connection: Any = Connection()
     names = ("send", "numbered", "batch", "bulk", "housekeep", "pull")
     best = dict.fromkeys(names, 9e9)
     producer = producers.hello(PRODUCER_ID, 1, connection, named=False)
     for queue_id in range(8):
-        producers.add_numbers(producer, "Bench", queue_id)
+        producers.add_queue(producer, "Bench", queue_id)
     sink = producers.hello(SINK, 1, connection, named=True)
-    producers.add_numbers(sink, "Bench", 3)
+    producers.add_queue(sink, "Bench", 3)
     number = 0
     for round_number in range(ROUNDS):
         headers = [send_header(number + i, i % 8) for i in range(MESSAGES)]
-        best["send"] = min(best["send"], _send(store, hot, connection, headers))
+        best["send"] = min(best["send"], _send(store, sends, connection, headers))
         number += MESSAGES
         best["housekeep"] = min(best["housekeep"], _housekeep(store, MESSAGES))
         headers = [
             send_header(number + i, i % 8, (round_number * MESSAGES + i) // 8)
             for i in range(MESSAGES)
         ]
-        best["numbered"] = min(best["numbered"], _send(store, hot, connection, headers))
+        best["numbered"] = min(best["numbered"], _send(store, sends, connection, headers))
         number += MESSAGES
         _housekeep(store, MESSAGES)
         header = send_header(number, 3).replace(b'"code":310', b'"code":320')
         header = header.replace(b'"m":"false"', b'"m":"true"')
         bodies = [batch_body(number + i * 32) for i in range(MESSAGES // 32)]
-        best["batch"] = min(best["batch"], _batches(store, hot, connection, header, bodies))
+        best["batch"] = min(best["batch"], _batches(store, sends, connection, header, bodies))
         number += MESSAGES
         _housekeep(store, MESSAGES)
         first = round_number * MESSAGES
         bodies = [bulk_body(first + i * BULK) for i in range(MESSAGES // BULK)]
-        best["bulk"] = min(best["bulk"], _batches(store, hot, connection, header, bodies))
+        best["bulk"] = min(best["bulk"], _batches(store, sends, connection, header, bodies))
         number += MESSAGES
         _housekeep(store, MESSAGES)
         queue = store.queue("Bench", 3)
@@ -151,12 +151,12 @@ def measure(folder: Path) -> dict[str, float]:
     return {name: seconds * 1e6 for name, seconds in best.items()}
 
 
-def _send(store: Any, hot: FastSends, connection: Any, headers: list[bytes]) -> float:
+def _send(store: Any, sends: Sends, connection: Any, headers: list[bytes]) -> float:
     started = time.perf_counter()
     for at in range(0, MESSAGES, PER_TICK):
-        answers = Answers(connection, 1794715657300)
+        replies = PendingReplies(connection, 1794715657300)
         for header in headers[at : at + PER_TICK]:
-            if not hot.send_v2(connection, header, BODY, answers):
+            if not sends.send_v2(connection, header, BODY, replies):
                 raise SystemExit("the hot path refused a plain send")
         tick = store.write_tick()
         assert tick is not None
@@ -165,13 +165,13 @@ def _send(store: Any, hot: FastSends, connection: Any, headers: list[bytes]) -> 
 
 
 def _batches(
-    store: Any, hot: FastSends, connection: Any, header: bytes, bodies: list[bytes]
+    store: Any, sends: Sends, connection: Any, header: bytes, bodies: list[bytes]
 ) -> float:
     started = time.perf_counter()
     for at in range(0, len(bodies), 4):
-        answers = Answers(connection, 1794715657300)
+        replies = PendingReplies(connection, 1794715657300)
         for body in bodies[at : at + 4]:
-            if not hot.send_v2(connection, header, body, answers):
+            if not sends.send_v2(connection, header, body, replies):
                 raise SystemExit("the hot path refused a plain batch")
         tick = store.write_tick()
         assert tick is not None

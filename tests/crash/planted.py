@@ -24,8 +24,8 @@ def no_duplicate_check() -> None:
         return (Verdict.NEXT, 0) if verdict is Verdict.DUPLICATE else (verdict, 0)
 
     def note_new_ones(claim: producer_service.Claim, *place: Any) -> None:
-        assert claim.numbers is not None
-        if claim.rest[0] > claim.numbers.last:
+        assert claim.state is not None
+        if claim.rest[0] > claim.state.last:
             settle(claim, *place)
 
     producer_service.judge_batch = judge
@@ -49,10 +49,10 @@ def no_gap_check() -> None:
 def no_fence() -> None:
     """The broker takes late copies of older connections, and does not compare ids."""
     from inorder.broker.producers.rules import ProducerTable
-    from inorder.broker.producers.service import Numbering
+    from inorder.broker.producers.service import SequenceChecks
     from inorder.errors import ProducerMismatch
 
-    speaker, stored = ProducerTable.speaker, Numbering._stored
+    speaker, stored = ProducerTable.speaker, SequenceChecks._stored
 
     def anyone(table: Any, producer_id: str, connection: Any) -> Any:
         return table.find(producer_id) or speaker(table, producer_id, connection)
@@ -64,7 +64,7 @@ def no_fence() -> None:
             return stored(self, numbers, number, str(error).rpartition(" ")[2])
 
     ProducerTable.speaker = anyone  # type: ignore[method-assign]
-    Numbering._stored = whichever  # type: ignore[method-assign]
+    SequenceChecks._stored = whichever  # type: ignore[method-assign]
 
 
 def half_a_replay() -> None:

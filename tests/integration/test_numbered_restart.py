@@ -515,20 +515,20 @@ def test_the_file_is_saved_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         async with running(files) as rig:
             producer_snapshot = rig.broker.producer_snapshot
             await rig.send(b"x")
-            producer_snapshot.look()
+            producer_snapshot.save_if_due()
             assert producer_snapshot._task is None, "nothing to save"
             await send_all(await greeted(rig), range(1))
-            producer_snapshot.look()
+            producer_snapshot.save_if_due()
             assert producer_snapshot._task is None, "not yet"
             monkeypatch.setattr("inorder.broker.producers.storage.SAVE_INTERVAL_MS", 0)
-            producer_snapshot.look()
+            producer_snapshot.save_if_due()
             assert producer_snapshot._task is not None
             await producer_snapshot._task
             assert [one.producer_id for one in decode(files.read(FILE)).producers] == [PRODUCER]
             monkeypatch.setattr("inorder.broker.producers.storage.SAVE_LOG_BYTES", 1000)
             for _ in range(10):
                 await rig.send(b"x" * 200)
-            producer_snapshot.look()
+            producer_snapshot.save_if_due()
             await producer_snapshot._task
             assert decode(files.read(FILE)).replay_from == rig.broker.store.log.end_position
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from inorder.accelerated import native, reason
 from inorder.broker.producers.rules import ProducerTable
-from inorder.broker.sends.service import FastSends
-from inorder.broker.ticks import Answers
+from inorder.broker.sends.service import Sends
+from inorder.broker.ticks import PendingReplies
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.store.keyindex import Noted, NotedRows, hash_pure, keys_of, prefix_hash
 from inorder.store.store import Store
@@ -117,30 +117,33 @@ def sent(body: bytes, numbers: list[int], *, compiled: bool = False, kind: str =
     """
     clock = FakeClock()
     store = Store.open(Path("/store"), StoreConfig(), FakeFiles(), clock)
-    places = SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
+    placement = SimpleNamespace(send_version=lambda _: "", send_digest=lambda _: "")
     broker: Any = SimpleNamespace(
         store=store, clock=clock, config=BrokerConfig(), store_host=pack_host("127.0.0.1", 10911),
         unique_ids=UniqueIds("127.0.0.1", 1, 2), producers=ProducerTable(), topics={},
-        resizing=SimpleNamespace(places=places),
+        resizing=SimpleNamespace(placement=placement),
     )  # fmt: skip
     connection: Any = Connection()
     table = broker.producers
     for name, named in ((NAMED, True), (ANONYMOUS, False)):
-        made = table.add_numbers(table.hello(name, 1, connection, named=named), "Bulk", 3)
+        made = table.add_queue(table.hello(name, 1, connection, named=named), "Bulk", 3)
         if kind == "aligned" and named:
             table.stored(made, ALIGNED, 0)
-    path = FastSends(broker)
+    path = Sends(broker)
     target = path.target("Bulk", 3)
-    answers = Answers(connection, NOW_MS)
-    plain = Watched(path._plain) if compiled else None
-    path._plain = plain
+    answers = PendingReplies(connection, NOW_MS)
+    watched: Any = Watched(path._compiled) if compiled else None
+    if watched is None:
+        path._split = None
+    else:
+        path._compiled = watched.take  # type: ignore[method-assign]
     taken = path.send_v2(connection, header(3), body, answers)
     log = bytes(store.log.pending[: store.log._used])
-    known = {name: table.numbers(name, "Bulk", 3) for name in (NAMED, ANONYMOUS)}
+    known = {name: table.queue_state(name, "Bulk", 3) for name in (NAMED, ANONYMOUS)}
     chosen = known[ANONYMOUS if kind == "anonymous" else NAMED]
     assert chosen is not None
     seen = Seen(
-        taken if plain is None else plain.has_taken,
+        taken if watched is None else watched.has_taken,
         log,
         bytes(target.queue.tail),
         key_rows(store.keys.waiting),
@@ -156,14 +159,13 @@ def sent(body: bytes, numbers: list[int], *, compiled: bool = False, kind: str =
 class Watched:
     """The compiled way, and whether it took a batch."""
 
-    def __init__(self, plain: Any) -> None:
-        self.plain = plain
+    def __init__(self, compiled: Any) -> None:
+        self.compiled = compiled
         self.has_taken = False
 
-    def take(self, *words: Any) -> Any:
-        batch = self.plain.take(*words)
-        self.has_taken = batch is not None
-        return batch
+    def take(self, *words: Any) -> bool:
+        self.has_taken = self.compiled(*words)
+        return self.has_taken
 
 
 @needs_compiled

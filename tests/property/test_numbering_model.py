@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inorder.broker.producers.records import Encoder, decode
-from inorder.broker.producers.rules import ProducerTable, QueueNumbers
+from inorder.broker.producers.rules import ProducerQueueState, ProducerTable
 from inorder.ordering.sequence import NOTHING, Verdict, judge_batch
 
 ANONYMOUS, NAMED = ("a", "b"), ("n", "m")
@@ -32,8 +32,8 @@ class NumberingModel(RuleBasedStateMachine):
         for name in ANONYMOUS + NAMED:
             self.table.hello(name, 1, "c", named=name in NAMED)
 
-    def _numbers(self, name: str) -> QueueNumbers[str] | None:
-        return self.table.numbers(name, "T", 0)
+    def _numbers(self, name: str) -> ProducerQueueState[str] | None:
+        return self.table.queue_state(name, "T", 0)
 
     def _stored(self, name: str) -> list[int]:
         return [number for producer, number, _ in self.log + self.open if producer == name]
@@ -75,7 +75,7 @@ class NumberingModel(RuleBasedStateMachine):
         if verdict is Verdict.NEXT and not self.refused_by_check:
             if known is None:
                 producer = self.table.speaker(name, "c")
-                known = self.table.add_numbers(producer, "T", 0)
+                known = self.table.add_queue(producer, "T", 0)
             if at_once:
                 self.table.stored_many(known, numbers[done:], len(self.log) + len(self.open))
             for number, before in list(zip(numbers, befores, strict=True))[done:]:

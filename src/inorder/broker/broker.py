@@ -44,8 +44,8 @@ from inorder.broker.pulls.service import Pull, Pulls
 from inorder.broker.resizing.service import Resizing
 from inorder.broker.router import Router
 from inorder.broker.sends.checks import require_writable
-from inorder.broker.sends.service import FastSends
-from inorder.broker.ticks import Answers, Ticks
+from inorder.broker.sends.service import Sends
+from inorder.broker.ticks import PendingReplies, Ticks
 from inorder.broker.topics.rules import TopicTable, not_here
 from inorder.broker.topics.storage import TopicNotes, refuse_foreign
 from inorder.errors import BrokerNameTaken, StoreError, StoreFailed
@@ -84,7 +84,7 @@ class Broker:
     """One broker process."""
 
     store: Store
-    hot: FastSends
+    hot: Sends
     pulls: Pulls
     ticks: Ticks
     router: Router
@@ -187,7 +187,7 @@ class Broker:
         self.unique_ids = UniqueIds(shown, os.getpid(), self.random.getrandbits(32))
         self.offload = Offload(loop)
         self.saving = Saving(self.clock, self.server.turns, self.offload)
-        self.sends = FastSends(self)
+        self.sends = Sends(self)
         self.pulls = Pulls(self)
         self.ticks = Ticks(self, loop)
         self.router = Router(self)
@@ -462,15 +462,15 @@ class Broker:
     ) -> None:
         """Store a message of the broker's own making, after a delay if `level` says so."""
         require_writable(self)
-        answers = Answers(connection, self.clock.now_ms())
-        record.stored_at_ms = answers.now_ms
+        replies = PendingReplies(connection, self.clock.now_ms())
+        record.stored_at_ms = replies.now_ms
         self.delayed.put(self.sends.target(record.topic, queue_id), record, level)
         if oneway:
-            answers.add_oneway()
+            replies.add_oneway()
         else:
             frame = encode_frame(answer)
-            answers.add(answer.request_id, frame, serializer=answer.serializer)
-        self.ticks.take(answers)
+            replies.add(answer.request_id, frame, serializer=answer.serializer)
+        self.ticks.take(replies)
 
     def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:
         """Return a topic that the broker needs itself, made if it is not there."""

@@ -166,7 +166,7 @@ class Housekeeping:
         broker = self._broker
         broker.count()
         broker.stats.sample(broker.clock.monotonic_ms(), broker.clock.now_ms())
-        broker.producer_snapshot.look()
+        broker.producer_snapshot.save_if_due()
         broker.lease_journal.look()
         broker.parking.file.save_if_due()
         broker.resizing.repair_file()

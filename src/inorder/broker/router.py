@@ -30,7 +30,7 @@ from inorder.broker.producers import handlers as producer_handlers
 from inorder.broker.resizing import handlers as resizing_handlers
 from inorder.broker.retries import handlers as retry_handlers
 from inorder.broker.sends.service import SEND_CODES
-from inorder.broker.ticks import Answers
+from inorder.broker.ticks import PendingReplies
 from inorder.broker.topics import handlers as topic_handlers
 from inorder.errors import (
     BrokerError,
@@ -231,7 +231,7 @@ class Router:
         """Serve all frames of one read, in order; their appends become one tick."""
         broker = self._broker
         sends, pulls = broker.sends, broker.pulls
-        answers = Answers(connection, broker.clock.now_ms())
+        replies = PendingReplies(connection, broker.clock.now_ms())
         writable = broker.writable and broker.ticks.unsettled_bytes <= self._unsettled_max
         monotonic_ms = broker.clock.monotonic_ms
         ends_ms = monotonic_ms() + SHARE_MS if len(frames) > 1 else _NEVER
@@ -244,7 +244,7 @@ class Router:
                 if serializer == 0:
                     start = header[:12]
                     if start in (_SEND_V2, _SEND_BATCH):
-                        if writable and sends.send_v2(connection, header, body, answers):
+                        if writable and sends.send_v2(connection, header, body, replies):
                             continue
                     elif start[:11] == _PULL:
                         if pulls.pull_raw(connection, header):
@@ -254,24 +254,26 @@ class Router:
                     elif (
                         start[:11] == _SEND
                         and writable
-                        and sends.send_long(connection, header, body, answers)
+                        and sends.send_long(connection, header, body, replies)
                     ):
                         continue
-                self._general(connection, frame, answers)
+                self._general(connection, frame, replies)
                 if ends_ms != _NEVER and monotonic_ms() >= ends_ms:
                     connection.end_share()
         finally:
             # Also when a later frame is garbage: what was appended is written and answered.
-            broker.ticks.take(answers)
+            broker.ticks.take(replies)
 
-    def _general(self, connection: ServerConnection, frame: RawFrame, answers: Answers) -> None:
+    def _general(
+        self, connection: ServerConnection, frame: RawFrame, replies: PendingReplies
+    ) -> None:
         command = decode_command(frame)
         if command.is_response:
             connection.take_response(command)
             return
         try:
             if command.code in SEND_CODES:
-                self._broker.sends.send_command(connection, command, answers)
+                self._broker.sends.send_command(connection, command, replies)
             elif command.code in PULL_REQUESTS:
                 self._broker.pulls.pull_command(connection, command)
             else:

@@ -1,13 +1,17 @@
-"""The tick: what one turn of the loop took in, and the answers that wait for it to be safe.
+"""The tick: one write for all appends of a turn of the loop, and the replies that wait for it.
 
-    data_received …   records go into the log's buffer, answers into an `Answers` per connection
+    data_received …   records go into the log's buffer, replies into one `PendingReplies` per
+                      connection
     end of the turn   ONE write of the log (`Ticks.end`), then by the flush mode
-                        async: shown to consumers, answered, waiting pulls served, in this turn
-                        sync:  the same when the fdatasync that covers it has come back
+                        async: shown to consumers, replied, waiting pulls served, in this turn
+                        sync:  the same when the fdatasync that covers the write has returned
 
-Nothing is acknowledged or shown before that. If the write fails, the store takes everything of the
-tick back and every request of it is refused; a sync that fails, or a write that cannot be taken
-back, is final: its requests are told that their outcome is unknown, and no further write is taken.
+Nothing is acknowledged or shown before that. If the write fails, the store undoes the whole
+tick and every request of it is refused. If a sync fails, or a failed write cannot be undone,
+the failure is final: the requests learn that their outcome is unknown, and the broker accepts
+no further write.
+
+Why: decision 6.
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ _RESPONSE_FLAG: Final = 1
 SYNC_RETRY_MS: Final = 200
 
 
-class Answers:
-    """The send answers that one connection is owed for one tick."""
+class PendingReplies:
+    """The replies to the sends of one connection in one tick."""
 
     __slots__ = ("connection", "count", "frames", "now_ms", "requests")
 
@@ -47,22 +51,22 @@ class Answers:
         self.count = 0
 
     def add(self, request_id: int, frame: bytes, count: int = 1, serializer: int = 0) -> None:
-        """Owe a frame for `count` stored messages."""
+        """Add the reply to a request that stored `count` messages."""
         self.frames.append(frame)
         self.requests.append((request_id, serializer))
         self.count += count
 
     def add_oneway(self, count: int = 1) -> None:
-        """Count messages that nobody waits for."""
+        """Count messages whose sender expects no reply."""
         self.count += count
 
     def write(self) -> None:
-        """Hand the frames to the connection as one: a call for each costs more than a copy."""
+        """Write all replies as one piece: a call per frame costs more than a copy."""
         if self.frames:
             self.connection.write(b"".join(self.frames))
 
     def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
-        """Answer every request with an error instead."""
+        """Reply to every request with an error instead."""
         if self.connection.closed:
             return
         for request_id, serializer in self.requests:
@@ -77,7 +81,7 @@ class Answers:
             self.connection.write(encode_frame(reply))
 
     def write_late(self) -> bool:
-        """Answer FLUSH_DISK_TIMEOUT with the same fields: stored, not yet known to be on disk."""
+        """Reply FLUSH_DISK_TIMEOUT with the same fields: written, not yet known to be on disk."""
         for frame in self.frames if not self.connection.closed else ():
             reply = decode_command(FrameDecoder().receive_data(frame)[0])
             reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
@@ -85,13 +89,13 @@ class Answers:
         return True
 
 
-class PartlyStored(Answers):
-    """The answer of a batch whose first messages were stored before: no refusal fits it."""
+class PartlyStored(PendingReplies):
+    """The reply to a batch whose first messages were stored earlier: no plain refusal fits it."""
 
     __slots__ = ()
 
     def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
-        """Say that the outcome is mixed: only PRODUCER_STATE tells where it stopped."""
+        """Reply that the outcome is mixed: only PRODUCER_STATE tells where the batch stopped."""
         super().refuse(
             ResponseCode.SYSTEM_ERROR,
             f"the outcome is unknown: the first messages of the batch are stored, the last are "
@@ -101,40 +105,40 @@ class PartlyStored(Answers):
 
 
 class Pending(Protocol):
-    """Whoever put records into a tick and wants to know what became of them."""
+    """Something that put records into a tick and must learn their outcome."""
 
     @property
     def count(self) -> int:
-        """How many records."""
+        """The number of its records."""
         ...
 
     def write(self) -> None:
-        """They are stored, safe by the flush mode."""
+        """The records are stored, safe by the flush mode."""
         ...
 
     def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
-        """They are not, or nobody knows."""
+        """The records are not stored, or their outcome is unknown."""
         ...
 
     def write_late(self) -> bool:
-        """They are written; that they are on disk takes too long. True: that is enough to know."""
+        """The records are written, but their sync takes too long. True: no more news is needed."""
         ...
 
 
 class _Waiting:
     """A written tick that waits for its sync."""
 
-    __slots__ = ("answered", "answers", "deadline_ms", "written")
+    __slots__ = ("answered", "deadline_ms", "pending", "written")
 
-    def __init__(self, written: WrittenTick, answers: list[Pending], deadline_ms: int) -> None:
+    def __init__(self, written: WrittenTick, pending: list[Pending], deadline_ms: int) -> None:
         self.written = written
-        self.answers = answers
+        self.pending = pending
         self.deadline_ms = deadline_ms
         self.answered = False
 
 
 class Ticks:
-    """Collect a turn's appends, write them once, answer when the flush mode says so."""
+    """Collects the appends of a turn, writes them once, and replies as the flush mode allows."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
@@ -153,85 +157,85 @@ class Ticks:
 
     @property
     def unsettled_bytes(self) -> int:
-        """Return the bytes that are written and not yet durable, in sync mode."""
+        """Return how many bytes are written but not yet durable, in sync mode."""
         if not self._waiting:
             return 0
         store = self._broker.store
         return store.log.end_position - store.log.durable_position
 
-    def take(self, answers: Pending) -> None:
-        """Adopt what a connection's frames appended; the write comes at the end of the turn."""
-        if not answers.count:
+    def take(self, pending: Pending) -> None:
+        """Add records that are in the log's buffer; the write follows at the end of the turn."""
+        if not pending.count:
             return
-        self._open.append(answers)
+        self._open.append(pending)
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.end)
 
-    def answer_again(
+    def reply_again(
         self, connection: ServerConnection, command: Command, frame: bytes, position: int
     ) -> None:
-        """Answer for what was stored before, once its record (the last one) is safe."""
+        """Reply for messages that were stored earlier, once the last of their records is safe."""
         log = self._broker.store.log
-        owed = Answers(connection, 0)
-        owed.add(command.request_id, frame, 0, command.serializer)
-        if position >= log.end_position:  # of this very tick: what becomes of it becomes of this
-            self._open.append(owed)
+        one = PendingReplies(connection, 0)
+        one.add(command.request_id, frame, 0, command.serializer)
+        if position >= log.end_position:  # in the open tick: shares its outcome
+            self._open.append(one)
         elif not self._sync_flush or position < log.durable_position:
-            owed.write()
+            one.write()
         else:
-            self._answer_when_durable(owed, position)
+            self._reply_when_durable(one, position)
 
-    def _answer_when_durable(self, owed: Answers, position: int) -> None:
+    def _reply_when_durable(self, one: PendingReplies, position: int) -> None:
         for waiting in self._waiting:
             if position < waiting.written.end_position:
                 if waiting.answered:
-                    owed.write_late()
+                    one.write_late()
                 else:
-                    waiting.answers.append(owed)
+                    waiting.pending.append(one)
                 return
-        owed.refuse(
+        one.refuse(
             ResponseCode.SYSTEM_ERROR,
             "the outcome is unknown, the disk failed while the message was made durable",
             {},
         )
 
     def end(self) -> None:
-        """Write the turn's records, then acknowledge or queue them for the sync."""
+        """Write the records of the turn, then reply or wait for the sync."""
         self._scheduled = False
-        answers, self._open = self._open, []
-        if not answers:
+        pending, self._open = self._open, []
+        if not pending:
             return
         self.ticks += 1
         store = self._broker.store
         try:
             written = store.write_tick()
         except StoreError as error:
-            self._refuse(answers, error)
+            self._refuse(pending, error)
             self._tell_drained()
             return
-        assert written is not None, "answers are owed, so there were records"
+        assert written is not None, "pending replies imply records"
         if self._broker.housekeeping.refusing:
             self._broker.housekeeping.write_taken()
         if not self._sync_flush:
-            self._settle(written, answers)
+            self._settle(written, pending)
             self._tell_drained()
             return
         timeout_ms = self._broker.config.store.sync_flush_timeout_ms
         deadline = self._broker.clock.monotonic_ms() + timeout_ms
-        self._waiting.append(_Waiting(written, answers, deadline))
+        self._waiting.append(_Waiting(written, pending, deadline))
         self._start_sync()
 
-    def _settle(self, written: WrittenTick, answers: list[Pending]) -> None:
+    def _settle(self, written: WrittenTick, pending: list[Pending]) -> None:
         broker = self._broker
         broker.store.publish(written)
-        for owed in answers:
-            owed.write()
+        for one in pending:
+            one.write()
         broker.pulls.wake(written.queues)
         broker.housekeeping.indexing_needed()
         broker.server.flush()
 
-    def _refuse(self, answers: list[Pending], error: StoreError) -> None:
+    def _refuse(self, pending: list[Pending], error: StoreError) -> None:
         code = ResponseCode.SERVICE_NOT_AVAILABLE
         if isinstance(error, WriteInDoubt):
             code = ResponseCode.SYSTEM_ERROR
@@ -244,8 +248,8 @@ class Ticks:
             remark = f"the store takes no writes: {error}"
         if self._broker.store.log.failed is None:
             self._broker.housekeeping.write_refused(error)
-        for owed in answers:
-            owed.refuse(code, remark, self._refusal_fields)
+        for one in pending:
+            one.refuse(code, remark, self._refusal_fields)
         self._broker.write_failed(error)
 
     # -- sync flush ------------------------------------------------------------------------------
@@ -259,19 +263,19 @@ class Ticks:
 
     def _synced(self, durable_position: int) -> None:
         failed = self._broker.store.log.failed
-        if failed is not None:  # meanwhile, elsewhere: who knows what this sync was told
+        if failed is not None:  # another sync failed meanwhile: this result proves nothing
             self._sync_failed(StoreFailed(failed))
             return
         self._syncing = False
         waiting = self._waiting
         while waiting and waiting[0].written.end_position <= durable_position:
             done = waiting.popleft()
-            self._settle(done.written, done.answers)
+            self._settle(done.written, done.pending)
         self._start_sync()
         self._tell_drained()
 
     def _sync_failed(self, error: BaseException) -> None:
-        if isinstance(error, NoDescriptors):  # no sync was asked for: all wait on, for the next
+        if isinstance(error, NoDescriptors):  # no sync took place: all wait for the next one
             self._broker.housekeeping.no_descriptors(error)
             self._loop.call_later(SYNC_RETRY_MS / 1000, self._sync_again)
             return
@@ -280,8 +284,8 @@ class Ticks:
         remark = f"the outcome is unknown, the disk failed while it was made durable: {failure}"
         while self._waiting:
             lost = self._waiting.popleft()
-            for owed in lost.answers:
-                owed.refuse(ResponseCode.SYSTEM_ERROR, remark, {})
+            for one in lost.pending:
+                one.refuse(ResponseCode.SYSTEM_ERROR, remark, {})
         self._broker.write_failed(failure)
         self._tell_drained()
 
@@ -291,13 +295,13 @@ class Ticks:
             self._start_sync()
 
     def expire(self, now_ms: int) -> None:
-        """Answer 10 (FLUSH_DISK_TIMEOUT) for ticks whose sync takes too long."""
+        """Reply 10 (FLUSH_DISK_TIMEOUT) for ticks whose sync takes too long."""
         for late in self._waiting:
             if late.deadline_ms > now_ms:
                 break
             if not late.answered:
                 late.answered = True
-                late.answers = [owed for owed in late.answers if not owed.write_late()]
+                late.pending = [one for one in late.pending if not one.write_late()]
 
     async def drain(self) -> None:
         """Return when nothing waits to be written or synced."""

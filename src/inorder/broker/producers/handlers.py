@@ -70,15 +70,15 @@ async def state(call: Call[ProducerState]) -> Command:
     """
     request = call.request
     place = (request.producer_id, request.topic, request.queue_id)
-    numbers = call.broker.producers.numbers(*place)
-    while numbers is not None and numbers.last != numbers.settled_last:
+    state = call.broker.producers.queue_state(*place)
+    while state is not None and state.last != state.settled_last:
         await asyncio.sleep(0)
-        numbers = call.broker.producers.numbers(*place)
-    if numbers is None:
+        state = call.broker.producers.queue_state(*place)
+    if state is None:
         reply = ProducerStateReply(False, 0, -1)
     else:
-        named = numbers.producer.named
-        reply = ProducerStateReply(True, expected(numbers.last, named=named), numbers.last)
+        named = state.producer.named
+        reply = ProducerStateReply(True, expected(state.last, named=named), state.last)
     return call.reply(fields=encode_fields(reply))
 
 
@@ -105,6 +105,6 @@ def list_names(call: Call[ProducerList]) -> Command:
     for name in names[:NAMES_LISTED_MAX]:
         producer = call.broker.producers.find(name)
         assert producer is not None, "it was listed a moment ago"
-        last = {place: numbers.settled_last for place, numbers in sorted(producer.queues.items())}
+        last = {place: state.settled_last for place, state in sorted(producer.queues.items())}
         listed.append(NamedProducer(name, producer.connection is not None, last))
     return call.reply(fields={}, body=encode_named_producers(listed, len(names)))

@@ -67,7 +67,7 @@ class Saved:
         for saved in self.producers:
             producer = table.restore(saved.producer_id, named=saved.named)
             for queue in saved.queues:
-                table.restore_numbers(producer, *queue)
+                table.restore_queue(producer, *queue)
         table.memory = max(table.memory, self.memory)
 
 
@@ -91,17 +91,17 @@ class Encoder:
         return False
 
     def _add(self, producer: Producer[Hashable]) -> None:
-        settled = [numbers.settled() for numbers in producer.queues.values()]
-        settled = [numbers for numbers in settled if numbers.last >= 0]
+        settled = [state.settled() for state in producer.queues.values()]
+        settled = [state for state in settled if state.last >= 0]
         if not settled:
             return
         name = producer.id.encode()
         self._parts.append(_PRODUCER.pack(producer.named, len(name), len(settled)) + name)
-        for numbers in settled:
-            topic = numbers.topic.encode()
-            values = (numbers.last, numbers.end, numbers.first, numbers.value)
-            head = _QUEUE.pack(len(topic), numbers.queue_id, *values, len(numbers.runs))
-            self._parts.append(head + topic + _big_endian(numbers.runs).tobytes())
+        for state in settled:
+            topic = state.topic.encode()
+            values = (state.last, state.end, state.first, state.value)
+            head = _QUEUE.pack(len(topic), state.queue_id, *values, len(state.runs))
+            self._parts.append(head + topic + _big_endian(state.runs).tobytes())
         self._count += 1
 
     def finish(self, depends_on: int, log_crc: int) -> bytes:
@@ -158,14 +158,14 @@ class _Reader:
             self._take(_QUEUE.size)
         )
         if last < 0 or not 0 <= first <= last + 1 or queue_id < 0 or count % _RUN:
-            raise ValueError("numbers make no sense")
+            raise ValueError("state make no sense")
         topic = self._take(topic_bytes).decode()
         runs = array("q", self._take(count * 8))
         return SavedQueue(topic, queue_id, (last, end, first, value), _big_endian(runs))
 
 
 def _big_endian(values: array[int]) -> array[int]:
-    """Return numbers with their bytes in the order of the file, or back."""
+    """Return state with their bytes in the order of the file, or back."""
     if sys.byteorder == "little":
         values = array("q", values)
         values.byteswap()

@@ -1,7 +1,7 @@
 """Producers that number their messages: what is stored of each, queue by queue.
 
     Producer         who said hello last, and over which connection; its queues
-    QueueNumbers     its last number on one queue, and its latest answers
+    ProducerQueueState     its last number on one queue, and its latest answers
 
 Everything is bounded. At the limit of producers the anonymous one that was idle longest is
 forgotten; a named one never is. Whoever was forgotten is told so: its connection is remembered, and
@@ -10,9 +10,9 @@ forgotten; a named one never is. Whoever was forgotten is told so: its connectio
 Numbers of a tick that is not written are taken back with it: `settle` and `roll_back` are called
 by the store, as for its queues.
 
-The numbers of one producer on one queue: the last one stored, and where its latest messages lie.
+The state of one producer on one queue: the last one stored, and where its latest messages lie.
 
-Answers are remembered as runs: numbers that follow one another mostly got offsets that do, so a
+Answers are remembered as runs: state that follow one another mostly got offsets that do, so a
 run is (first number, offset, last number), and the open one costs nothing to continue. The last
 1,024 runs are kept at least, so the last 1,024 answers at least.
 """
@@ -35,7 +35,7 @@ RUN: Final = 3
 """A run is this many integers: first number, value, last number."""
 
 
-class QueueNumbers(Generic[Connection]):
+class ProducerQueueState(Generic[Connection]):
     """What is stored of one producer in one queue.
 
     A remembered value is the offset, or, of a message that lies elsewhere (one with a delay),
@@ -68,9 +68,9 @@ class QueueNumbers(Generic[Connection]):
         self.end = value + 1 if value >= 0 else NOTHING
         return grown
 
-    def note_many(self, numbers: Sequence[int], value: int) -> int:
+    def note_many(self, sequences: Sequence[int], value: int) -> int:
         """Note messages at `value` and the offsets behind it; return how the closed runs grew."""
-        count, first, last = len(numbers), numbers[0], numbers[-1]
+        count, first, last = len(sequences), sequences[0], sequences[-1]
         if last - first == count - 1:  # they follow one another
             if first != self.last + 1 or value != self.end:
                 return self.note(first, value) + self._go_on(last, value + count)
@@ -79,7 +79,7 @@ class QueueNumbers(Generic[Connection]):
         self._close_run()
         closed = min(count - 1, RUNS_MAX)  # those before them would be forgotten at once
         runs = array("q", bytes(8 * RUN * closed))
-        runs[0::RUN] = runs[2::RUN] = array("q", numbers[-1 - closed : -1])
+        runs[0::RUN] = runs[2::RUN] = array("q", sequences[-1 - closed : -1])
         runs[1::RUN] = array("q", range(value + count - 1 - closed, value + count - 1))
         self.runs += runs
         if len(self.runs) > 2 * RUNS_MAX * RUN:
@@ -134,11 +134,11 @@ class QueueNumbers(Generic[Connection]):
         self.runs = array("q")
         return -count
 
-    def settled(self) -> QueueNumbers[Connection]:
+    def settled(self) -> ProducerQueueState[Connection]:
         """Return this without what an unwritten tick holds."""
         if self.last == self.settled_last:
             return self
-        copy = QueueNumbers(self.producer, self.topic, self.queue_id)
+        copy = ProducerQueueState(self.producer, self.topic, self.queue_id)
         copy.last, copy.end, copy.first, copy.value = self.last, self.end, self.first, self.value
         copy.settled_last, copy.settled_end = self.settled_last, self.settled_end
         copy.runs = array("q", self.runs)
@@ -146,7 +146,8 @@ class QueueNumbers(Generic[Connection]):
         return copy
 
     def __repr__(self) -> str:
-        return f"QueueNumbers({self.producer.id}, {self.topic}/{self.queue_id}, last={self.last})"
+        where = f"{self.topic}/{self.queue_id}"
+        return f"ProducerQueueState({self.producer.id}, {where}, last={self.last})"
 
 
 RUNS_TOTAL_MAX: Final = 1_500_000
@@ -172,7 +173,7 @@ class Producer(Generic[Connection]):
         self.protocol = 1
         """What its hello says that its sends carry."""
         self.connection: Connection | None = None
-        self.queues: dict[tuple[str, int], QueueNumbers[Connection]] = {}
+        self.queues: dict[tuple[str, int], ProducerQueueState[Connection]] = {}
 
     def __repr__(self) -> str:
         return f"Producer({self.id!r}, named={self.named}, queues={len(self.queues)})"
@@ -185,10 +186,10 @@ class ProducerTable(Generic[Connection]):
         self.producers_max = producers_max
         self._anonymous: OrderedDict[str, Producer[Connection]] = OrderedDict()
         self._names: dict[str, Producer[Connection]] = {}
-        self._by_queue: dict[tuple[str, int], dict[str, QueueNumbers[Connection]]] = {}
+        self._by_queue: dict[tuple[str, int], dict[str, ProducerQueueState[Connection]]] = {}
         self._spoken: dict[Connection, set[str]] = {}  # for whom a connection speaks
         self._forgotten: dict[Connection, dict[str, None]] = {}  # for whom it did until then
-        self._dirty: dict[QueueNumbers[Connection], None] = {}
+        self._dirty: dict[ProducerQueueState[Connection], None] = {}
         self._touch = self._anonymous.move_to_end
         self._runs = 0
         self._queues = 0
@@ -297,20 +298,20 @@ class ProducerTable(Generic[Connection]):
         """Return a producer."""
         return self._anonymous.get(producer_id) or self._names.get(producer_id)
 
-    def on_queue(self, topic: str, queue_id: int) -> dict[str, QueueNumbers[Connection]]:
+    def on_queue(self, topic: str, queue_id: int) -> dict[str, ProducerQueueState[Connection]]:
         """Return the producers of a queue by id: the hot path's own view, always current."""
         return self._by_queue.setdefault((topic, queue_id), {})
 
-    def numbers(
+    def queue_state(
         self, producer_id: str, topic: str, queue_id: int
-    ) -> QueueNumbers[Connection] | None:
+    ) -> ProducerQueueState[Connection] | None:
         """Return what is known of a producer on a queue."""
         found = self._by_queue.get((topic, queue_id))
         return None if found is None else found.get(producer_id)
 
-    def add_numbers(
+    def add_queue(
         self, producer: Producer[Connection], topic: str, queue_id: int
-    ) -> QueueNumbers[Connection]:
+    ) -> ProducerQueueState[Connection]:
         """Begin to count a producer's messages on a queue.
 
         Raises:
@@ -318,7 +319,7 @@ class ProducerTable(Generic[Connection]):
         """
         while self._queues >= QUEUES_PER_PRODUCER * self.producers_max:
             self._evict(keep=producer)
-        made = QueueNumbers(producer, topic, queue_id)
+        made = ProducerQueueState(producer, topic, queue_id)
         producer.queues[topic, queue_id] = made
         self.on_queue(topic, queue_id)[producer.id] = made
         self._queues += 1
@@ -359,15 +360,15 @@ class ProducerTable(Generic[Connection]):
         self.revision += 1
 
     def _drop_queues(self, producer: Producer[Connection]) -> None:
-        for numbers in producer.queues.values():
-            self._forget_numbers(numbers)
+        for state in producer.queues.values():
+            self._forget_queue(state)
         producer.queues.clear()
 
-    def _forget_numbers(self, numbers: QueueNumbers[Connection]) -> None:
-        key = (numbers.topic, numbers.queue_id)
-        self._by_queue[key].pop(numbers.producer.id, None)  # the dict stays: targets hold it
-        self._dirty.pop(numbers, None)
-        self._runs += numbers.forget_runs()
+    def _forget_queue(self, state: ProducerQueueState[Connection]) -> None:
+        key = (state.topic, state.queue_id)
+        self._by_queue[key].pop(state.producer.id, None)  # the dict stays: targets hold it
+        self._dirty.pop(state, None)
+        self._runs += state.forget_runs()
         self._queues -= 1
 
     def drop_name(self, producer_id: str) -> int | None:
@@ -382,12 +383,12 @@ class ProducerTable(Generic[Connection]):
         return count
 
     def drop_topic(self, topic: str) -> int:
-        """Forget all numbers on a topic's queues; return how many."""
+        """Forget all state on a topic's queues; return how many."""
         count = 0
         for key in [key for key in self._by_queue if key[0] == topic]:
-            for numbers in list(self._by_queue[key].values()):
-                self._forget_numbers(numbers)
-                del numbers.producer.queues[key]
+            for state in list(self._by_queue[key].values()):
+                self._forget_queue(state)
+                del state.producer.queues[key]
                 count += 1
             del self._by_queue[key]
         if count:
@@ -397,50 +398,50 @@ class ProducerTable(Generic[Connection]):
     # -- what is stored --------------------------------------------------------------------------
 
     # hot: 0.4 µs
-    def stored(self, numbers: QueueNumbers[Connection], number: int, value: int) -> None:
+    def stored(self, state: ProducerQueueState[Connection], number: int, value: int) -> None:
         """Note a message that a tick will write."""
-        last = numbers.last
-        if last == numbers.settled_last:
-            self._dirty[numbers] = None
-            if not numbers.producer.named:
-                self._touch(numbers.producer.id)
-        if number == last + 1 and value == numbers.end:
-            numbers.last = number
-            numbers.end = value + 1
+        last = state.last
+        if last == state.settled_last:
+            self._dirty[state] = None
+            if not state.producer.named:
+                self._touch(state.producer.id)
+        if number == last + 1 and value == state.end:
+            state.last = number
+            state.end = value + 1
         else:
-            self._runs += numbers.note(number, value)
+            self._runs += state.note(number, value)
 
     def stored_many(
-        self, numbers: QueueNumbers[Connection], found: Sequence[int], offset: int
+        self, state: ProducerQueueState[Connection], found: Sequence[int], offset: int
     ) -> None:
         """Note messages that a tick will write, at offsets that follow one another."""
-        if numbers.last == numbers.settled_last:
-            self._dirty[numbers] = None
-            if not numbers.producer.named:
-                self._touch(numbers.producer.id)
-        self._runs += numbers.note_many(found, offset)
+        if state.last == state.settled_last:
+            self._dirty[state] = None
+            if not state.producer.named:
+                self._touch(state.producer.id)
+        self._runs += state.note_many(found, offset)
 
     def settle(self) -> None:
         """The tick is written: what it noted stays."""
         if self._dirty:
-            for numbers in self._dirty:
-                numbers.settled_last, numbers.settled_end = numbers.last, numbers.end
+            for state in self._dirty:
+                state.settled_last, state.settled_end = state.last, state.end
             self._dirty.clear()
             self.revision += 1
             if self._runs > RUNS_TOTAL_MAX:
                 self._thin_out()
 
     def roll_back(self) -> None:
-        """The tick is not written: its numbers are free again."""
-        for numbers in self._dirty:
-            self._runs += numbers.roll_back()
+        """The tick is not written: its state are free again."""
+        for state in self._dirty:
+            self._runs += state.roll_back()
         self._dirty.clear()
 
     def _thin_out(self) -> None:
-        """Forget old answers, not numbers: of producers that were idle longest first."""
+        """Forget old answers, not state: of producers that were idle longest first."""
         for producer in [*self._anonymous.values(), *self._names.values()]:
-            for numbers in producer.queues.values():
-                self._runs += numbers.forget_runs()
+            for state in producer.queues.values():
+                self._runs += state.forget_runs()
             if self._runs <= RUNS_TOTAL_MAX * 3 // 4:
                 return
 
@@ -450,19 +451,19 @@ class ProducerTable(Generic[Connection]):
         self, producer_id: str, topic: str, queue_id: int, number: int, value: int, *, named: bool
     ) -> None:
         """Note a message that the log holds. The log is right: what was known beyond it is not."""
-        numbers = self.numbers(producer_id, topic, queue_id)
-        if numbers is None:
+        state = self.queue_state(producer_id, topic, queue_id)
+        if state is None:
             producer = self.find(producer_id) or self._make(producer_id, named=named)
-            numbers = self.add_numbers(producer, topic, queue_id)
-        if number <= numbers.last:
-            if numbers.find(number) is None:  # the topic was made again, or it is long ago
-                self._runs += numbers.forget_runs()
-                numbers.first = number
-            numbers.settled_last, numbers.settled_end = number - 1, NOTHING
-            self._runs += numbers.roll_back()
-        self._runs += numbers.note(number, value)
-        numbers.settled_last, numbers.settled_end = numbers.last, numbers.end
-        if not numbers.producer.named:
+            state = self.add_queue(producer, topic, queue_id)
+        if number <= state.last:
+            if state.find(number) is None:  # the topic was made again, or it is long ago
+                self._runs += state.forget_runs()
+                state.first = number
+            state.settled_last, state.settled_end = number - 1, NOTHING
+            self._runs += state.roll_back()
+        self._runs += state.note(number, value)
+        state.settled_last, state.settled_end = state.last, state.end
+        if not state.producer.named:
             self._touch(producer_id)
         self.revision += 1
 
@@ -470,7 +471,7 @@ class ProducerTable(Generic[Connection]):
         """Add a producer of a snapshot; they come longest idle first."""
         return self.find(producer_id) or self._make(producer_id, named=named)
 
-    def restore_numbers(
+    def restore_queue(
         self,
         producer: Producer[Connection],
         topic: str,
@@ -479,11 +480,11 @@ class ProducerTable(Generic[Connection]):
         runs: Iterable[int],
     ) -> None:
         """Add what a snapshot holds of a queue: (last, end, first, value), and closed runs."""
-        numbers = self.add_numbers(producer, topic, queue_id)
-        numbers.last, numbers.end, numbers.first, numbers.value = values
-        numbers.settled_last, numbers.settled_end = numbers.last, numbers.end
-        numbers.runs.extend(runs)
-        self._runs += len(numbers.runs) // RUN
+        state = self.add_queue(producer, topic, queue_id)
+        state.last, state.end, state.first, state.value = values
+        state.settled_last, state.settled_end = state.last, state.end
+        state.runs.extend(runs)
+        self._runs += len(state.runs) // RUN
 
     def restarted(self) -> None:
         """Be sure that nobody takes this memory for the one before: some of it may be lost."""

@@ -5,7 +5,7 @@ the first message on a queue, duplicates, gaps, strangers. A duplicate is answer
 that was stored, also when its queue or its map is closed by now or the disk is full: a refusal says
 "not stored", and that would be wrong.
 
-Only what clients send is judged. Messages of retry topics are copies that carry the numbers of
+Only what clients send is judged. Messages of retry topics are copies that carry the state of
 their origin, until they become dead letters; the broker's own appends do not pass here at all.
 """
 
@@ -42,7 +42,7 @@ from inorder.wire.requests.producers import (
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.producers.rules import Producer, ProducerTable, QueueNumbers
+    from inorder.broker.producers.rules import Producer, ProducerQueueState, ProducerTable
     from inorder.broker.sends.packing import Target
     from inorder.net.accepted import ServerConnection
     from inorder.wire.header import Command
@@ -70,13 +70,13 @@ class Claim:
 
     table: ProducerTable[ServerConnection]
     producer: Producer[ServerConnection]
-    numbers: QueueNumbers[ServerConnection] | None
+    state: ProducerQueueState[ServerConnection] | None
     topic: str
     queue_id: int
     stored: list[Stored]
     """The messages at its front that are stored."""
     rest: list[int]
-    """The numbers of the others."""
+    """The state of the others."""
 
     @property
     def done(self) -> bool:
@@ -85,20 +85,20 @@ class Claim:
 
     def reserve(self) -> None:
         """Make room to remember it, before anything is stored. Raises ProducersFull."""
-        if self.numbers is None:
-            self.numbers = self.table.add_numbers(self.producer, self.topic, self.queue_id)
+        if self.state is None:
+            self.state = self.table.add_queue(self.producer, self.topic, self.queue_id)
 
     def settle(self, place: Target, offset: int, positions: list[int]) -> None:
         """Note where the rest was put; a delayed message lies elsewhere than it was sent to."""
-        assert self.numbers is not None, "room is reserved before anything is stored"
+        assert self.state is not None, "room is reserved before anything is stored"
         at_home = place.topic == self.topic and place.queue_id == self.queue_id
         for index, (number, position) in enumerate(zip(self.rest, positions, strict=True)):
             value = offset + index if at_home else -2 - position
-            self.table.stored(self.numbers, number, value)
+            self.table.stored(self.state, number, value)
 
 
-class Numbering:
-    """Judges sends by their numbers and by the version of their key map."""
+class SequenceChecks:
+    """Judges sends by their state and by the version of their key map."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -109,7 +109,7 @@ class Numbering:
     def claim(
         self, connection: ServerConnection, request: SendMessage, command: Command
     ) -> Claim | None:
-        """Judge a send; None if it has no numbers. Raises what it is refused with."""
+        """Judge a send; None if it has no state. Raises what it is refused with."""
         found = self._read(request, command)
         if found is None:
             self._check_map(request.topic, command)
@@ -124,23 +124,23 @@ class Numbering:
                 f"producer {producer_id} is {'named' if producer.named else 'anonymous'}: its "
                 f"sends {'name' if producer.named else 'do not name'} their predecessor"
             )
-        numbers = self.table.numbers(producer_id, *place)
-        last = None if numbers is None else numbers.last
+        state = self.table.queue_state(producer_id, *place)
+        last = None if state is None else state.last
         try:
             verdict, done = judge_batch(last, [item[:2] for item in items])
         except ValueError as error:
-            raise MessageIllegal(f"the numbers of producer {producer_id}: {error}") from None
+            raise MessageIllegal(f"the state of producer {producer_id}: {error}") from None
         stored = []
         for number, _, unique in items[:done]:
-            assert numbers is not None, "something is stored"
-            stored.append(self._stored(numbers, number, unique))
+            assert state is not None, "something is stored"
+            stored.append(self._stored(state, number, unique))
         if done < len(items):
             with told_if_partly_stored(done):
                 demanded = keyed and producer.protocol >= DIGESTS_SINCE
                 self._check_map(request.topic, command, demanded=demanded)
                 self._refuse(verdict, producer, items[done][0], last, place)
         rest = [number for number, _, _ in items[done:]]
-        return Claim(self.table, producer, numbers, *place, stored, rest)
+        return Claim(self.table, producer, state, *place, stored, rest)
 
     def _read(
         self, request: SendMessage, command: Command
@@ -149,7 +149,7 @@ class Numbering:
 
         None if it is not numbered.
         """
-        if not is_numbered_topic(request.topic):
+        if not has_sequences(request.topic):
             return None
         if not request.batch:
             if MARK not in (request.properties or ""):
@@ -205,34 +205,36 @@ class Numbering:
     # -- what is stored --------------------------------------------------------------------------
 
     def _stored(
-        self, numbers: QueueNumbers[ServerConnection], number: int, unique: str | None
+        self, state: ProducerQueueState[ServerConnection], number: int, unique: str | None
     ) -> Stored:
         """Find a message that was sent before. Raises ProducerMismatch if it is another one."""
-        named = numbers.producer.named
-        value = numbers.find(number)
+        named = state.producer.named
+        value = state.find(number)
         if value is None:
             if named:
                 return Stored(-1, None, None)
             raise ProducerUnknown(
-                f"number {number} of producer {numbers.producer.id} was stored too long ago to "
+                f"number {number} of producer {state.producer.id} was stored too long ago to "
                 "know which message it was"
             )
-        record = self._record(numbers, value)
+        record = self._record(state, value)
         if record is None:  # retention has removed it
             return Stored(max(value, -1), None, unique)
         known = get(record.properties, b"UNIQ_KEY")
         first = None if known is None else known.decode("utf-8", "replace")
         if not named and first != unique:
             raise ProducerMismatch(
-                f"number {number} of producer {numbers.producer.id} belongs to the message {first}"
+                f"number {number} of producer {state.producer.id} belongs to the message {first}"
             )
         return Stored(record.queue_offset, record.position, first)
 
-    def _record(self, numbers: QueueNumbers[ServerConnection], value: int) -> ScannedRecord | None:
+    def _record(
+        self, state: ProducerQueueState[ServerConnection], value: int
+    ) -> ScannedRecord | None:
         if value < 0:
             position, size = -2 - value, 0
         else:
-            queue = self._store.find_queue(numbers.topic, numbers.queue_id)
+            queue = self._store.find_queue(state.topic, state.queue_id)
             entry = None if queue is None else queue.given_entry(value)
             if entry is None:
                 return None
@@ -256,7 +258,7 @@ class Numbering:
 def told_if_partly_stored(count: int) -> Iterator[None]:
     """Refuse the rest of a batch whose first messages are stored so that it is not taken for all.
 
-    Any other refusal says that nothing of the request is stored, and frees its numbers.
+    Any other refusal says that nothing of the request is stored, and frees its state.
     """
     try:
         yield
@@ -269,8 +271,8 @@ def told_if_partly_stored(count: int) -> Iterator[None]:
         ) from error
 
 
-def is_numbered_topic(topic: str) -> bool:
-    """Tell whether the numbers of messages of a topic count."""
+def has_sequences(topic: str) -> bool:
+    """Tell whether the state of messages of a topic count."""
     return not topic.startswith(RETRY_PREFIX)
 
 
@@ -298,11 +300,11 @@ def lacks_map(
 
 def in_turn(
     connection: ServerConnection,
-    known: dict[str, QueueNumbers[ServerConnection]],
+    known: dict[str, ProducerQueueState[ServerConnection]],
     properties: str,
     start: int,
-) -> tuple[QueueNumbers[ServerConnection], int] | None:
-    """Return the producer's numbers and this one if it is plainly the next of its speaker.
+) -> tuple[ProducerQueueState[ServerConnection], int] | None:
+    """Return the producer's state and this one if it is plainly the next of its speaker.
 
     `start` is where the mark first stands. Anything but a plain group there is not judged here.
     """
@@ -311,33 +313,33 @@ def in_turn(
     if found is None:
         return None
     producer_id, sequence, before = found.groups()
-    numbers = known.get(producer_id)
+    state = known.get(producer_id)
     if (
-        numbers is None
+        state is None
         or (start and properties[start - 1] != "\x02")
-        or (producer := numbers.producer).connection is not connection
+        or (producer := state.producer).connection is not connection
         or producer.named is (before is None)
     ):
         return None
-    number, last = int(sequence), numbers.last
+    number, last = int(sequence), state.last
     if number != last + 1 if before is None else int(before) != last or number <= last:
         return None
-    return (numbers, number) if number <= NUMBER_MAX else None
+    return (state, number) if number <= NUMBER_MAX else None
 
 
 def items_in_turn(
     connection: ServerConnection,
-    known: dict[str, QueueNumbers[ServerConnection]],
+    known: dict[str, ProducerQueueState[ServerConnection]],
     body: bytes,
     items: list[tuple[int, int, int, int]],
-) -> list[tuple[QueueNumbers[ServerConnection], int]] | None:
+) -> list[tuple[ProducerQueueState[ServerConnection], int]] | None:
     """Return the number of each item, empty if none has one; None if that is not plain.
 
     Plain are the next messages of one producer, one after another.
     """
     # hot: 1.5 µs a message
-    found: list[tuple[QueueNumbers[ServerConnection], int]] = []
-    numbers: QueueNumbers[ServerConnection] | None = None
+    found: list[tuple[ProducerQueueState[ServerConnection], int]] = []
+    state: ProducerQueueState[ServerConnection] | None = None
     last = 0
     for index, (_, at, size, more) in enumerate(items):
         text = body[at + size + 2 : at + size + 2 + more].decode()
@@ -347,19 +349,19 @@ def items_in_turn(
                 return None
             continue
         producer_id, number, before = numbered
-        if numbers is None:
-            numbers = known.get(producer_id)
-            if index or numbers is None or numbers.producer.connection is not connection:
+        if state is None:
+            state = known.get(producer_id)
+            if index or state is None or state.producer.connection is not connection:
                 return None
-            last = numbers.last
+            last = state.last
         if (
-            numbers.producer.id != producer_id
-            or numbers.producer.named is (before is None)
+            state.producer.id != producer_id
+            or state.producer.named is (before is None)
             or (number != last + 1 if before is None else before != last)
             or number <= last
             or "UNIQ_KEY\x01" not in text
         ):
             return None
         last = number
-        found.append((numbers, number))
+        found.append((state, number))
     return found

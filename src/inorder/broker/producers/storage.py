@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.durability import check_fits, fingerprint
 from inorder.broker.producers.records import Encoder, Saved, decode
-from inorder.broker.producers.service import is_numbered_topic
+from inorder.broker.producers.service import has_sequences
 from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
 from inorder.store.scan import marked_records
@@ -133,7 +133,7 @@ class ProducerSnapshot:
         if (
             found is None
             or queue_id < 0
-            or not is_numbered_topic(topic)
+            or not has_sequences(topic)
             or topic not in self._broker.topics
         ):
             return False
@@ -148,7 +148,7 @@ class ProducerSnapshot:
         """Return the position from which the log is needed, None if none of it is."""
         return self._covered if self._table.revision != self._saved_revision else None
 
-    def look(self) -> None:
+    def save_if_due(self) -> None:
         """Save if it is time to."""
         if self._task is not None and not self._task.done():
             return

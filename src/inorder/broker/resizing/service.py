@@ -13,7 +13,7 @@ The state is in `inorder/resizing.json`. It takes precedence over the attribute 
 start repairs the attribute if a crash came between the two files.
 
 `Placement` answers which map version a send must carry and where a delayed message belongs when it
-is due. `FastSends` caches the former. Why: decisions 13 and 43.
+is due. `Sends` caches the former. Why: decisions 13 and 43.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from inorder.wire.ids import java_hash
 from inorder.wire.record import MAGIC_V1, MAGIC_V2, Record, body_crc, crc32, encode
 
 if TYPE_CHECKING:
-    from inorder.broker.producers.rules import QueueNumbers
+    from inorder.broker.producers.rules import ProducerQueueState
     from inorder.native import Batch
     from inorder.net.accepted import ServerConnection
     from inorder.store.consumequeue import QueueIndex
@@ -38,7 +38,7 @@ class Target:
     """A queue that may be written to, with what a record needs of its topic."""
 
     __slots__ = (
-        "magic", "map_digest", "map_version", "numbers", "queue", "queue_id", "topic",
+        "magic", "map_digest", "map_version", "producers", "queue", "queue_id", "topic",
         "topic_bytes", "topic_part",
     )  # fmt: skip
 
@@ -47,12 +47,12 @@ class Target:
         topic: str,
         queue_id: int,
         queue: QueueIndex,
-        numbers: dict[str, QueueNumbers[ServerConnection]] | None = None,
+        producers: dict[str, ProducerQueueState[ServerConnection]] | None = None,
         map_version: str = "",
         map_digest: str = "",
     ) -> None:
         self.topic = topic
-        self.numbers = numbers
+        self.producers = producers
         self.map_version = map_version
         self.map_digest = map_digest
         self.topic_bytes = topic.encode()

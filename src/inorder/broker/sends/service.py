@@ -1,7 +1,7 @@
 """The hot path of sending: from the bytes of a send request to a record in the log's buffer.
 
 Synchronous, called with all frames of one `data_received`. A record is packed straight into the
-log's pending buffer and gets its queue offset in that step (`broker/sends/packing.py`). The answers
+log's pending buffer and gets its queue offset in that step (`broker/sends/packing.py`). The replies
 wait in the tick (`ticks.py`) until the bytes are written or durable.
 
 Three ways lead in, all ending in the packer (`broker/sends/packing.py`):
@@ -23,107 +23,42 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from inorder.accelerated import native
 from inorder.broker.producers.service import (
-    Placing,
+    Claim,
+    SequenceChecks,
+    Stored,
+    has_sequences,
     in_turn,
-    is_numbered_topic,
     items_in_turn,
     lacks_map,
+    told_if_partly_stored,
 )
-from inorder.broker.sends.checks import GeneralSends, with_unique_key
+from inorder.broker.sends.checks import (
+    admit,
+    plain_properties,
+    require_writable,
+    with_unique_key,
+)
 from inorder.broker.sends.packing import Packer, Target
-from inorder.broker.sends.rules import split_batch, unique_key
-from inorder.broker.ticks import Answers
+from inorder.broker.sends.rules import require_batch, require_body, split_batch, unique_key
+from inorder.broker.ticks import PartlyStored, PendingReplies
 from inorder.errors import InorderError
 from inorder.wire.codes import VERSION, RequestCode
+from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command
 from inorder.wire.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
 from inorder.wire.requests.producers import MARK, MARK_BYTES
+from inorder.wire.requests.sends import SendMessage
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
-    from inorder.broker.producers.rules import ProducerTable, QueueNumbers
-    from inorder.native import Batch
+    from inorder.broker.producers.rules import ProducerQueueState
     from inorder.net.accepted import ServerConnection
-
-
-class Fields(Placing, Protocol):
-    """What a batch says of all its messages."""
-
-    f: int  # sys flag
-    g: int  # born
-    j: int  # redeliveries
-
-
-class Split(Protocol):
-    """`native.split`."""
-
-    def __call__(self, body: bytes, size_max: int) -> Batch | None:
-        """Return the messages of a batch if it is plain."""
-        ...
-
-
-class PlainBatches:
-    """Puts plain batches into the log's buffer."""
-
-    def __init__(
-        self,
-        split: Split,
-        packer: Packer,
-        producers: ProducerTable[ServerConnection],
-        body_max: int,
-    ) -> None:
-        self._split = split
-        self._packer = packer
-        self._producers = producers
-        self._body_max = body_max
-
-    def take(
-        self,
-        connection: ServerConnection,
-        fields: Fields,
-        target: Target,
-        body: bytes,
-        now_ms: int,
-    ) -> Batch | None:
-        """Pack a batch and note its numbers; None if it is not plain: nothing has happened."""
-        # hot: 0.25 µs a message, 3 µs a batch
-        batch = self._split(body, self._body_max)
-        if batch is None:
-            return None
-        numbers = None
-        if batch.producer is not None and target.numbers is not None:
-            numbers = _in_turn(connection, target.numbers, batch)
-            if numbers is None or lacks_map(fields, target, numbers.producer, body):
-                return None
-        offset = target.queue.next_offset
-        self._packer.put_plain(
-            target, connection.peer_host, batch, fields.f, fields.g, fields.j, now_ms
-        )
-        if numbers is not None:
-            self._producers.stored_many(numbers, array("q", batch.numbers()), offset)
-        return batch
-
-
-def _in_turn(
-    connection: ServerConnection, known: dict[str, QueueNumbers[ServerConnection]], batch: Batch
-) -> QueueNumbers[ServerConnection] | None:
-    """Return the producer's numbers if those of the batch are plainly the next."""
-    assert batch.producer is not None, "it is numbered"
-    numbers = known.get(batch.producer.decode())
-    if (
-        numbers is None
-        or numbers.producer.connection is not connection
-        or numbers.producer.named is not batch.named
-        or numbers.last != batch.before
-    ):
-        return None
-    return numbers
 
 
 _TARGETS_MAX: Final = 200_000
@@ -190,8 +125,8 @@ class _LongSendHeader(msgspec.Struct):
     flag: int = 0
 
 
-class FastSends:
-    """Take send requests, put records into the log's buffer, prepare the answers."""
+class Sends:
+    """Take send requests, put records into the log's buffer, prepare the replies."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -201,7 +136,7 @@ class FastSends:
         self._decode_long = msgspec.json.Decoder(_LongSendHeader, strict=False).decode
         self._targets: dict[tuple[str, int], Target] = {}
         self._ruled_targets: dict[tuple[str, int], Target] = {}
-        self._note_number = broker.producers.stored
+        self._note_sequence = broker.producers.stored
         self._body_max = broker.config.store.message_bytes_max
         self._id_prefix = broker.store_host.hex().upper().encode()
         region, trace = broker.config.region, "true" if broker.config.trace_on else "false"
@@ -209,12 +144,8 @@ class FastSends:
         suffix += f"CLUSTER\x01{broker.config.cluster}\x02"
         self.packer = Packer(broker.store, broker.store_host, suffix.encode(), self._body_max)
         self._put = self.packer.put
-        self._plain = (
-            None
-            if native is None
-            else PlainBatches(native.split, self.packer, broker.producers, self._body_max)
-        )
-        self._general = GeneralSends(broker, self)
+        self._split = None if native is None else native.split
+        self._sequences = SequenceChecks(broker)
         self._region_fields = {"TRACE_ON": trace, "MSG_REGION": region}
         region_json = msgspec.json.encode(region).replace(b"%", b"%%")
         head = b'{"code":0,"extFields":{"queueId":"%d",'
@@ -234,23 +165,23 @@ class FastSends:
     # -- the three ways in -----------------------------------------------------------------------
 
     def send_v2(
-        self, connection: ServerConnection, header: bytes, body: bytes, answers: Answers
+        self, connection: ServerConnection, header: bytes, body: bytes, replies: PendingReplies
     ) -> bool:
         """Serve code 310 or 320 from its raw JSON header; False if it needs the general way.
 
         False also for what will be refused: the general way finds out why and says so.
         """
         try:
-            return self._send(connection, self._decode(header), body, answers)
+            return self._send(connection, self._decode(header), body, replies)
         except (msgspec.MsgspecError, UnicodeError, InorderError):
             return False
 
     def send_long(
-        self, connection: ServerConnection, header: bytes, body: bytes, answers: Answers
+        self, connection: ServerConnection, header: bytes, body: bytes, replies: PendingReplies
     ) -> bool:
         """Serve code 10 likewise."""
         try:
-            return self._send(connection, self._decode_long(header), body, answers)
+            return self._send(connection, self._decode_long(header), body, replies)
         except (msgspec.MsgspecError, UnicodeError, InorderError):
             return False
 
@@ -259,7 +190,7 @@ class FastSends:
         connection: ServerConnection,
         request: _SendHeader | _LongSendHeader,
         body: bytes,
-        answers: Answers,
+        replies: PendingReplies,
     ) -> bool:
         # hot: 5.1 µs with decoding and packing (bench/hotpath.py); one stretch, for calls cost.
         fields = request.extFields
@@ -278,7 +209,7 @@ class FastSends:
         if target is None or (fields.mv and fields.mv != target.map_version):
             return False
         if fields.m not in _NO_BATCH:
-            return fields.m == "true" and self._batch(connection, request, target, body, answers)
+            return fields.m == "true" and self._batch(connection, request, target, body, replies)
         if not body or len(body) > self._body_max:
             return False
         start = properties.rfind("UNIQ_KEY\x01")
@@ -287,15 +218,15 @@ class FastSends:
             unique = properties[start + 9 : end] if end >= 0 else properties[start + 9 :]
         else:
             unique = ""
-        numbers = None
+        state = None
         start = properties.find(MARK)
-        if start >= 0 and target.numbers is not None:
-            turn = in_turn(connection, target.numbers, properties, start)
+        if start >= 0 and target.producers is not None:
+            turn = in_turn(connection, target.producers, properties, start)
             if turn is None or not unique:
                 return False
-            numbers, number = turn
+            state, number = turn
             if fields.md != target.map_digest and lacks_map(
-                fields, target, numbers.producer, properties
+                fields, target, state.producer, properties
             ):
                 return False
         if not unique:
@@ -310,18 +241,18 @@ class FastSends:
             fields.f,
             fields.g,
             fields.j,
-            answers.now_ms,
+            replies.now_ms,
         )
-        if numbers is not None:
-            self._note_number(numbers, number, offset)
-        answers.count += 1
+        if state is not None:
+            self._note_sequence(state, number, offset)
+        replies.count += 1
         if not flag & _ONEWAY:
             opaque = request.opaque
             # Client text goes into JSON through the encoder, which escapes it.
             header = self._ok % (target.queue_id, _encode(unique), position, offset, opaque)
             size = len(header)
-            answers.frames.append(_FRAME(size + 4, size) + header)
-            answers.requests.append((opaque, 0))
+            replies.frames.append(_FRAME(size + 4, size) + header)
+            replies.requests.append((opaque, 0))
         return True
 
     def _batch(
@@ -330,25 +261,20 @@ class FastSends:
         request: _SendHeader | _LongSendHeader,
         target: Target,
         body: bytes,
-        answers: Answers,
+        replies: PendingReplies,
     ) -> bool:
-        if self._plain is not None:
-            first = target.queue.next_offset
-            plain = self._plain.take(connection, request.extFields, target, body, answers.now_ms)
-            if plain is not None:
-                ids = plain.ids(self._id_prefix)
-                self._answer_batch(request, target, ids, plain.count, first, answers)
-                return True
+        if self._split is not None and self._compiled(connection, request, target, body, replies):
+            return True
         fields = request.extFields
         items = split_batch(body, self._body_max)
         if items is None:
             return False
-        numbered: list[tuple[QueueNumbers[ServerConnection], int]] = []
-        if target.numbers is not None and MARK_BYTES in body:
-            found = items_in_turn(connection, target.numbers, body, items)
+        sequenced: list[tuple[ProducerQueueState[ServerConnection], int]] = []
+        if target.producers is not None and MARK_BYTES in body:
+            found = items_in_turn(connection, target.producers, body, items)
             if found is None or (found and lacks_map(fields, target, found[0][0].producer, body)):
                 return False
-            numbered = found
+            sequenced = found
         offset = target.queue.next_offset
         positions = self.packer.put_batch(
             target,
@@ -358,37 +284,189 @@ class FastSends:
             fields.f,
             fields.g,
             fields.j,
-            answers.now_ms,
+            replies.now_ms,
         )
-        for index, (numbers, number) in enumerate(numbered):
-            self._note_number(numbers, number, offset + index)
-        self._answer_batch(request, target, self._ids(positions), len(positions), offset, answers)
+        for index, (state, number) in enumerate(sequenced):
+            self._note_sequence(state, number, offset + index)
+        self._reply_to_batch(request, target, self._ids(positions), len(positions), offset, replies)
         return True
 
-    def _answer_batch(
+    def _compiled(
+        self,
+        connection: ServerConnection,
+        request: _SendHeader | _LongSendHeader,
+        target: Target,
+        body: bytes,
+        replies: PendingReplies,
+    ) -> bool:
+        """Store a plain batch by the compiled module; False: it is not plain, nothing is stored."""
+        # hot: 0.25 µs a message, 3 µs a batch
+        assert self._split is not None, "the module is compiled"
+        batch = self._split(body, self._body_max)
+        if batch is None:
+            return False
+        fields, state = request.extFields, None
+        if batch.producer is not None and target.producers is not None:
+            state = target.producers.get(batch.producer.decode())
+            if (
+                state is None
+                or state.producer.connection is not connection
+                or state.producer.named is not batch.named
+                or state.last != batch.before
+                or lacks_map(fields, target, state.producer, body)
+            ):
+                return False
+        offset = target.queue.next_offset
+        self.packer.put_plain(
+            target, connection.peer_host, batch, fields.f, fields.g, fields.j, replies.now_ms
+        )
+        if state is not None:
+            self._broker.producers.stored_many(state, array("q", batch.numbers()), offset)
+        ids = batch.ids(self._id_prefix)
+        self._reply_to_batch(request, target, ids, batch.count, offset, replies)
+        return True
+
+    def _reply_to_batch(
         self,
         request: _SendHeader | _LongSendHeader,
         target: Target,
         ids: bytes,
         count: int,
         offset: int,
-        answers: Answers,
+        replies: PendingReplies,
     ) -> None:
         if request.flag & _ONEWAY:
-            answers.add_oneway(count)
+            replies.add_oneway(count)
             return
         unique = unique_key(request.extFields.i)
-        answers.add(
+        replies.add(
             request.opaque,
-            self._answer(target.queue_id, unique, ids, offset, request.opaque),
+            self._ok_frame(target.queue_id, unique, ids, offset, request.opaque),
             count,
         )
 
+    # -- the general path ------------------------------------------------------------------------
+
     def send_command(
-        self, connection: ServerConnection, command: Command, answers: Answers
+        self, connection: ServerConnection, command: Command, replies: PendingReplies
     ) -> None:
         """Serve a send in any form; raises BrokerError for what is refused."""
-        self._general.send(connection, command, answers)
+        request = SendMessage.from_fields(command.code, command.fields)
+        claim = self._sequences.claim(connection, request, command)
+        if claim is not None and claim.done:
+            self._reply_again(connection, command, request, claim)
+            return
+        with told_if_partly_stored(0 if claim is None else len(claim.stored)):
+            self._append(connection, command, request, claim, replies)
+
+    def _append(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        request: SendMessage,
+        claim: Claim | None,
+        replies: PendingReplies,
+    ) -> None:
+        require_writable(self._broker)
+        self._broker.resizing.placement.check_queue(
+            request.topic, request.queue_id, ours=claim is not None
+        )
+        target, request = admit(self._broker, self, connection, request, command.version)
+        redeliveries = request.redeliveries or 0
+        place = target
+        if request.batch:
+            items = require_batch(request, command.body, self._body_max)
+            if claim is not None:
+                items = items[len(claim.stored) :]
+                claim.reserve()
+            offset = target.queue.next_offset
+            positions = self.packer.put_batch(
+                target,
+                connection.peer_host,
+                bytes(command.body),
+                items,
+                request.sys_flag,
+                request.born_at_ms,
+                redeliveries,
+                replies.now_ms,
+            )
+            unique, count = unique_key(request.properties or ""), len(items)
+        else:
+            properties = plain_properties(self._broker, request)
+            body = bytes(command.body)
+            require_body(body, self._body_max)
+            # Where it is stored: in its queue, or among those that wait for their time.
+            place, properties, due_ms = self._broker.delayed.place(
+                target, properties, replies.now_ms
+            )
+            if claim is not None:
+                claim.reserve()
+            offset = place.queue.next_offset
+            position = self.packer.put(
+                place,
+                connection.peer_host,
+                properties.encode(),
+                body,
+                request.flag,
+                request.sys_flag,
+                request.born_at_ms,
+                redeliveries,
+                replies.now_ms,
+                due_ms,
+            )
+            positions = [position]
+            unique, count = unique_key(properties), 1
+        stored = [Stored(offset + at, position, unique) for at, position in enumerate(positions)]
+        if claim is not None:
+            claim.settle(place, offset, positions)
+            if claim.stored:
+                stored = claim.stored + stored
+                replies = PartlyStored(connection, replies.now_ms)
+        if command.is_oneway:
+            replies.add_oneway(count)
+        else:
+            reply = self._reply(command, target.queue_id, stored, unique)
+            replies.add(command.request_id, reply, count, command.serializer)
+        if isinstance(replies, PartlyStored):
+            self._broker.ticks.take(replies)
+
+    def _reply(
+        self, command: Command, queue_id: int, stored: list[Stored], unique: str | None
+    ) -> bytes:
+        """Return the answer of the general way: where the messages lie."""
+        first = stored[0].offset
+        prefix = self._id_prefix.decode()
+        fields = {
+            "queueId": str(queue_id),
+            "msgId": ",".join(
+                "" if one.position is None else f"{prefix}{one.position:016X}" for one in stored
+            ),
+            "queueOffset": str(first),
+            **self._region_fields,
+        }
+        if any(one.offset != first + index for index, one in enumerate(stored)):
+            fields["offsets"] = ",".join(str(one.offset) for one in stored)
+        if unique:
+            fields["transactionId"] = unique
+        return encode_frame(command.reply(fields=fields))
+
+    def _reply_again(
+        self, connection: ServerConnection, command: Command, request: SendMessage, claim: Claim
+    ) -> None:
+        """Give the first answer once more, as soon as it could be given the first time."""
+        if command.is_oneway:
+            return
+        stored = claim.stored
+        unique = stored[0].unique
+        if request.batch:
+            unique = unique_key(request.properties or "")
+        positions = [one.position for one in stored if one.position is not None]
+        self._broker.ticks.reply_again(
+            connection,
+            command,
+            self._reply(command, claim.queue_id, stored, unique),
+            max(positions, default=-1),
+        )
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -396,7 +474,7 @@ class FastSends:
         prefix = self._id_prefix
         return prefix + (b"," + prefix).join([b"%016X" % position for position in positions])
 
-    def _answer(
+    def _ok_frame(
         self, queue_id: int, unique: str | None, ids: bytes, offset: int, opaque: int
     ) -> bytes:
         if unique is None:
@@ -426,7 +504,7 @@ class FastSends:
             topic,
             queue_id,
             self._store.queue(topic, queue_id),
-            self._broker.producers.on_queue(topic, queue_id) if is_numbered_topic(topic) else None,
+            self._broker.producers.on_queue(topic, queue_id) if has_sequences(topic) else None,
             self._broker.resizing.placement.send_version(topic),
             self._broker.resizing.placement.send_digest(topic),
         )

@@ -56,7 +56,7 @@ def test_an_open_tick_is_not_saved() -> None:
     """What is not written may be taken back, so no file may know of it."""
     table: ProducerTable[str] = ProducerTable()
     producer = table.hello("p", 1, "c", named=False)
-    table.stored(table.add_numbers(producer, "T", 0), 0, 0)
+    table.stored(table.add_queue(producer, "T", 0), 0, 0)
     assert decode(whole(table)).producers == []
     table.settle()
     assert [saved.producer_id for saved in decode(whole(table)).producers] == ["p"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inorder.broker.producers import rules as module
-from inorder.broker.producers.rules import Producer, ProducerTable, QueueNumbers
+from inorder.broker.producers.rules import Producer, ProducerQueueState, ProducerTable
 from inorder.errors import InvalidParameter, ProducersFull, ProducerStale, ProducerUnknown
 
 
@@ -16,9 +16,9 @@ def made(
     return table.hello(producer_id, 1, connection, named=named)
 
 
-def counted(table: ProducerTable[str], producer_id: str = "p") -> QueueNumbers[str]:
+def counted(table: ProducerTable[str], producer_id: str = "p") -> ProducerQueueState[str]:
     """Return the numbers of a new producer on a queue."""
-    return table.add_numbers(made(table, producer_id), "T", 0)
+    return table.add_queue(made(table, producer_id), "T", 0)
 
 
 def test_answers_are_found_in_runs() -> None:
@@ -106,16 +106,16 @@ def test_the_idle_anonymous_producer_is_forgotten_and_told() -> None:
     """At the limit the longest idle one goes; its connection gets UNKNOWN, not STALE."""
     table: ProducerTable[str] = ProducerTable(producers_max=10)
     for index in range(10):
-        table.stored(table.add_numbers(made(table, f"p{index}", f"c{index}"), "T", 0), 0, index)
+        table.stored(table.add_queue(made(table, f"p{index}", f"c{index}"), "T", 0), 0, index)
     table.settle()
-    first = table.numbers("p0", "T", 0)
+    first = table.queue_state("p0", "T", 0)
     assert first is not None
     table.stored(first, 1, 10)
     table.settle()
     made(table, "new")
     assert len(table) == 10
     assert table.find("p1") is None
-    assert table.numbers("p1", "T", 0) is None
+    assert table.queue_state("p1", "T", 0) is None
     assert table.find("p0") is not None
     with pytest.raises(ProducerUnknown):
         table.speaker("p1", "c1")
@@ -154,11 +154,11 @@ def test_a_dropped_name_begins_again() -> None:
     table: ProducerTable[str] = ProducerTable()
     producer = made(table, "job", named=True)
     for queue_id in range(3):
-        table.stored(table.add_numbers(producer, "T", queue_id), 10, queue_id)
+        table.stored(table.add_queue(producer, "T", queue_id), 10, queue_id)
     assert table.drop_name("job") == 3
     assert table.drop_name("job") is None
     table.roll_back()
-    assert table.numbers("job", "T", 0) is None
+    assert table.queue_state("job", "T", 0) is None
 
 
 def test_a_deleted_topic_is_forgotten() -> None:
@@ -166,7 +166,7 @@ def test_a_deleted_topic_is_forgotten() -> None:
     table: ProducerTable[str] = ProducerTable()
     producer = made(table, "p")
     for topic in ("A", "B"):
-        table.stored(table.add_numbers(producer, topic, 0), 0, 0)
+        table.stored(table.add_queue(producer, topic, 0), 0, 0)
     table.settle()
     assert table.drop_topic("A") == 1
     assert list(producer.queues) == [("B", 0)]
@@ -203,13 +203,13 @@ def test_queues_are_bounded_too() -> None:
     """A producer that uses more queues than there is room for makes idle ones go, never itself."""
     table: ProducerTable[str] = ProducerTable(producers_max=2)
     idle, busy = made(table, "idle"), made(table, "busy")
-    table.add_numbers(idle, "T", 0)
+    table.add_queue(idle, "T", 0)
     for queue_id in range(1, 8):
-        table.add_numbers(busy, "T", queue_id)
-    table.add_numbers(busy, "T", 8)
+        table.add_queue(busy, "T", queue_id)
+    table.add_queue(busy, "T", 8)
     assert table.find("idle") is None
     with pytest.raises(ProducersFull):
-        table.add_numbers(busy, "T", 9)
+        table.add_queue(busy, "T", 9)
 
 
 def test_remembered_answers_are_bounded_in_total(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_replay_ends_where_the_log_does(known: list[int]) -> None:
         table.replayed("p", "T", 0, number, 3 * number, named=False)
     for number in range(5):
         table.replayed("p", "T", 0, number, 3 * number, named=False)
-    numbers = table.numbers("p", "T", 0)
+    numbers = table.queue_state("p", "T", 0)
     assert numbers is not None
     assert numbers.last == 4
     assert [numbers.find(number) for number in range(6)] == [0, 3, 6, 9, 12, None]
@@ -246,7 +246,7 @@ def test_replay_of_a_name_that_began_again() -> None:
     for offset, number in enumerate([10, 20, 50]):
         table.replayed("job", "T", 0, number, offset, named=True)
     table.replayed("job", "T", 0, 5, 0, named=True)
-    numbers = table.numbers("job", "T", 0)
+    numbers = table.queue_state("job", "T", 0)
     assert numbers is not None
     assert numbers.last == 5
     assert [numbers.find(number) for number in (5, 10, 50)] == [0, None, None]
