@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.journeys.playing import Told, play
+from tests.signals import hear_ctrl_c
 
 FINDINGS_SHOWN = 6
 
@@ -33,6 +34,7 @@ def main() -> int:
     options = words.parse_args()
     seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
+    hear_ctrl_c()
     began, played, failed = time.monotonic(), 0, 0
     kinds: Counter[str] = Counter()
     counts: Counter[str] = Counter()

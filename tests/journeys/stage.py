@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from tests.journeys.judging import Life
 PROGRAMS = Path(__file__).parent / "programs"
 START_S = 60
 END_S = 120
+STACKS_S = 20
 GROUP, TOPIC, OUTPUT = "billing", "orders", "shipped"
 
 
@@ -148,6 +150,7 @@ class Program:
             "NAMESRV_ADDR": namesrv,
             "JOURNEY_LEDGER": str(folder / "ledger"),
             "JOURNEY_COUNT": str(count),
+            "PYTHONFAULTHANDLER": "1",  # see `ended`
             "PYTHONPATH": os.pathsep.join(
                 [str(PROGRAMS), *filter(None, [os.environ.get("PYTHONPATH")])]
             ),
@@ -177,9 +180,16 @@ class Program:
             self._process.send_signal(number)
 
     def ended(self, end: End, *, since: float | None = None) -> Life:
-        """Wait for its end and return its life."""
+        """Wait for its end and return its life.
+
+        One that does not end in time says in which lines its threads are, and that ends it.
+        """
         try:
             self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STACKS_S)
         finally:
             self.kill()
         return Life(

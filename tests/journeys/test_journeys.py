@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from inorder.checker import Committed, Handling, Stored
+from tests.journeys import run, stage
 from tests.journeys.judging import Journey, Life, judge, read_ledger
-from tests.journeys.playing import KINDS, play
+from tests.journeys.playing import KINDS, Told, play
 
 QUEUE = "orders/broker-a/0"
 
@@ -117,6 +122,125 @@ def test_what_a_job_hands_over_is_stored_or_its_loss_is_said(
 def test_a_ledger_whose_last_line_is_cut_is_read():
     """A program that was killed in the middle of a line."""
     assert len(read_ledger(GOOD + "b 7 40 orders bro").runs) == 3
+
+
+def program(folder: Path, text: str) -> stage.Program:
+    """Start a program."""
+    words = [sys.executable, "-c", text]
+    return stage.Program(folder, words, "program-1", "", 1, forks=False, finishes=False)
+
+
+ANY_END = stage.End(frozenset(), clean=False)
+
+
+def test_programs_hear_ctrl_c_also_when_the_journeys_run_in_the_background(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """A shell has what it starts in the background ignore SIGINT, which programs inherit."""
+    codes = []
+
+    def play_one(*_: object) -> Told:
+        text = "import signal as s, sys; sys.exit(s.getsignal(s.SIGINT) is s.SIG_IGN)"
+        codes.append(program(tmp_path, text).ended(ANY_END).code)
+        return Told("program", [], {}, [], 0.0)
+
+    monkeypatch.setattr(run, "play", play_one)
+    monkeypatch.setattr(sys, "argv", ["run", "--rounds", "1"])
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run.main() == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert codes == [0]
+
+
+def test_a_program_that_does_not_end_says_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Its life tells the lines in which its threads are; the round goes on and is judged."""
+    monkeypatch.setattr(stage, "END_S", 0.01)
+    text = (
+        "import signal\n"
+        "def waits_for_ever():\n"
+        "    print('up', flush=True)\n"
+        "    while True: signal.pause()\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "waits_for_ever()\n"
+    )
+    one = program(tmp_path, text)
+    assert stage.wait_until(lambda: "up" in (tmp_path / "program-1.err").read_text(), 60)
+    one.signal(signal.SIGTERM)
+    life = one.ended(stage.End(frozenset({0}), clean=True))
+    assert life.code == -signal.SIGABRT
+    assert "in waits_for_ever" in life.said
+    assert "ended with -6, not [0]" in "\n".join(judge(journey(GOOD, lives=(life,))))
+
+
+IN_LINE = """
+import faulthandler, os, runpy, signal, sys, time, types
+
+class Consumer:
+    def __init__(self, **_): pass
+    def on(self, *_, **__): return lambda handler: handler
+    def statistics(self): pass
+
+    def __enter__(self):
+        sys._getframe(1).f_trace = trace
+        sys.settrace(trace)
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+        global closed
+        closed = True
+
+def trace(frame, event, _):
+    global left
+    left -= event == "line"
+    if event == "line" and left == 0:
+        signal.raise_signal(signal.SIGTERM)
+    return trace
+
+sys.modules["inorder"] = types.SimpleNamespace(Consumer=Consumer)
+sys.modules["ledger"] = types.ModuleType("ledger")
+time.sleep = lambda seconds: None
+for line in range(1, 61):
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.dump_traceback_later(10, exit=True)
+        left, closed = line, False
+        try:
+            runpy.run_path(sys.argv[1])
+        except SystemExit as error:
+            os._exit(error.code or not closed)
+        os._exit(3)
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, f"a signal in line {line} of the block does not end and close it"
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_block_in_whichever_line_it_arrives():
+    """The handler of a signal runs between two lines of the thread whose locks it must not need."""
+    words = [sys.executable, "-c", IN_LINE, str(stage.PROGRAMS / "block.py")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("name", ["service", "block"])
+def test_a_program_that_waits_for_its_name_server_can_be_stopped(
+    tmp_path: Path, name: str, number: signal.Signals
+):
+    """It waits in `start`; a signal ends it as documented, and the server need not come first."""
+    kind = next(kind for kind in KINDS if kind.name == name)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = f"127.0.0.1:{taken.getsockname()[1]}"
+    one = stage.Program(tmp_path, kind.words(), name, nobody, 1, forks=False, finishes=False)
+    says = tmp_path / f"{name}.err"
+    assert stage.wait_until(lambda: "waits for a name server" in says.read_text(), 90)
+    one.signal(number)
+    assert one.ended(kind.ends[number]).code in kind.ends[number].codes, says.read_text()
 
 
 @pytest.mark.slow

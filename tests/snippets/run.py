@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import inorder.testing
+from tests.signals import hear_ctrl_c
 from tests.snippets.pages import PYTHON, ROOT, SPARK, TEST, Block, blocks, pages
 
 BLOCK_SECONDS = 300
@@ -229,6 +230,7 @@ def run_page(page: str) -> list[str]:
 
 def main() -> int:
     """Run pages; say how long each took, and what failed."""
+    hear_ctrl_c()
     failed = 0
     for page in sys.argv[1:] or pages():
         began = time.monotonic()
