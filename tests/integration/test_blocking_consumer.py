@@ -101,6 +101,26 @@ def test_nothing_waits_behind_a_handler_that_hangs(broker: RunningBroker):
     assert len(set(hung)) == 2
 
 
+def test_nothing_waits_behind_a_handler_that_fails(broker: RunningBroker):
+    """Without order the messages behind a failed one are handled, also if no further one comes."""
+    broker.create_topic("receipts", queues=1)
+    consumer = consumer_of(broker)
+    done: list[int] = []
+
+    @consumer.on("receipts", order=None, concurrency=1)
+    def handle(message: inorder.ReceivedMessage) -> None:
+        if message.offset >= 500 and message.offset % 3 == 0:
+            raise inorder.Retry(after=3600)
+        done.append(message.offset)
+
+    with broker.producer() as producer:
+        for number in range(600):
+            producer.send("receipts", str(number).encode())
+    with consumer:
+        wait(lambda: len(done) >= 566)
+    assert sorted(done) == [n for n in range(600) if n < 500 or n % 3]
+
+
 def test_failures_retries_and_async_handlers(broker: RunningBroker):
     """Both kinds of handlers on one consumer; Retry and exceptions hold the queue."""
     consumer = consumer_of(broker)

@@ -117,10 +117,13 @@ class ConcurrentRunner:
 
     def pump(self, assigned: AssignedQueue) -> None:
         """Start what can be started of a queue, now or when a handler is free."""
+        self._line_up(assigned)
+        self._go_on()
+
+    def _line_up(self, assigned: AssignedQueue) -> None:
         if not assigned.has_turn:
             assigned.has_turn = True
             self._turns.append(assigned)
-        self._go_on()
 
     def _go_on(self) -> None:
         """Give queues their turn until each of them has nothing to do or no handler is free."""
@@ -228,7 +231,9 @@ class ConcurrentRunner:
         for run in runs:
             if run.done < len(run.batches):
                 rest += self._stopped(assigned, handler, run)
-        assigned.cache.make_again(rest)
+        if rest:
+            assigned.cache.make_again(rest)
+            self._line_up(assigned)  # it may have had nothing to do, and lost its turn
         assigned.leave(len(runs))
 
     def _stopped(
