@@ -80,7 +80,8 @@ def test_what_a_run_did_not_come_to_is_handled_without_a_further_message(
         )  # fmt: skip
         handler.pace = Pace(calls=CALLS_SEEN_MIN)  # short ones: several in a run
         runner = ConcurrentRunner(
-            handlers={QUEUE.topic: handler}, fallback=lambda topic: handler, clock=clock, counts=Counts(),
+            handlers={QUEUE.topic: handler}, fallback=lambda topic: handler,
+            clock=clock, counts=Counts(),
             tasks=tasks, note=lambda queue, offset, moved: None, send_back=taken_back,
             broadcasting=False, handler_timeout_ms=60_000,
         )  # fmt: skip
