@@ -569,7 +569,7 @@ def test_keys_move_with_a_resize() -> None:
                     (7, "k", QueuePlace(name, QUEUE))
                 ]
                 body = MoveBody(moves).encode()
-                await client.api._api.ask(ParkMove("billing", TOPIC), body)
+                await client.api._api.ask(ParkMove("billing", TOPIC), body=body)
             there = await client.api.keys("billing", TOPIC, 7)
             assert [(one.key, one.older, one.moved) for one in there.keys] == [
                 ("k", [QueuePlace(name, QUEUE)], False)

@@ -1,18 +1,19 @@
 """One typed method per request: values in, values out, a BrokerError for any other answer.
 
-`BrokerApi` and `NameServerApi` know no routes and no retries; they ask one server over one
-connection. Every method takes `timeout_ms`, or uses the default of its object.
+`BrokerApi` and `NameServerApi` ask one server over one connection; they know no routes and no
+retries. Every request goes through `ask`, whose argument `reply` reads the answer: `fields_as` its
+header fields, `body_as` its body. Many methods take `timeout_ms`; without it the default of the
+object counts.
 
-The requests about leases that a broker of ours answers; a stock one knows none of them.
-
-The requests about parked keys that a broker of ours answers; a stock one knows none of them.
+`LeaseApi` and `ParkingApi` hold the requests about leases and parked keys. Only inorder brokers
+answer them; Apache RocketMQ's raise CodeNotSupported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, overload
 
 from inorder.client.rules.receipts import STATUSES
 from inorder.errors import broker_error
@@ -23,11 +24,16 @@ from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
 from inorder.wire.names import AUTO_CREATE_TOPIC
 from inorder.wire.record import Record, decode, decode_all
-from inorder.wire.requests import groups, leases, nameserver, offsets, pulls, routes
-from inorder.wire.requests import leases as lease_requests
-from inorder.wire.requests import parking as bodies
-from inorder.wire.requests import parking as parking_requests
-from inorder.wire.requests import topics as admin
+from inorder.wire.requests import (
+    groups,
+    leases,
+    nameserver,
+    offsets,
+    parking,
+    pulls,
+    routes,
+    topics,
+)
 from inorder.wire.requests.connections import (
     ClientConnection,
     ConsumerConnections,
@@ -67,6 +73,7 @@ from inorder.wire.requests.producers import (
     decode_named_producers,
 )
 from inorder.wire.requests.pulls import PULL_REPLY_CODES, PullMessage, PullReply
+from inorder.wire.requests.resizing import ResizeView, decode_resize_view
 from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 from inorder.wire.requests.sends import SendMessage, SendReply
 from inorder.wire.requests.topics import TopicTable, decode_topic_config
@@ -74,17 +81,35 @@ from inorder.wire.requests.topics import TopicTable, decode_topic_config
 T = TypeVar("T")
 
 TIMEOUT_MS: Final = 3000
+WRITE_TIMEOUT_MS: Final = 10_000
+"""Time for a request whose answer waits for the disk and for other requests of its queue."""
+
+_SUCCESS: Final = (ResponseCode.SUCCESS,)
+
+
+def fields_as(reply: type[T]) -> Callable[[Command], T]:
+    """Return the reader of a reply that is in the header fields."""
+    return lambda answer: decode_fields(reply, answer.fields)
+
+
+def body_as(decode: Callable[[bytes | memoryview], T]) -> Callable[[Command], T]:
+    """Return the reader of a reply that is in the body."""
+    return lambda answer: decode(answer.body)
+
+
+def _whole(answer: Command) -> Command:
+    return answer
 
 
 class Caller(Protocol):
-    """What a connection offers."""
+    """The part of a connection that requests need."""
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
         """Send a request and return its answer."""
         ...
 
     def notify(self, command: Command) -> None:
-        """Send a request that is not answered."""
+        """Send a request that gets no answer."""
         ...
 
 
@@ -101,8 +126,12 @@ class Pulled:
         return decode_all(self.body) if self.code == ResponseCode.SUCCESS else []
 
 
+def _pulled(answer: Command) -> Pulled:
+    return Pulled(answer.code, decode_fields(PullReply, answer.fields), answer.body)
+
+
 class _Api:
-    """Asks one server."""
+    """One server and its connection."""
 
     __slots__ = ("_connection", "_timeout_ms")
 
@@ -112,34 +141,52 @@ class _Api:
 
     @property
     def connection(self) -> Caller:
-        """Return whom it asks."""
+        """The connection to the server."""
         return self._connection
 
     @property
     def compares_offsets(self) -> bool:
-        """Tell whether it has said that it knows `onlyUp`; not before its first heartbeat."""
+        """Return whether the broker knows `onlyUp`; it says so in its answer to a heartbeat."""
         return (getattr(self._connection, "capability", None) or 0) >= ONLY_UP_SINCE
 
-    async def _ask(
+    @overload
+    async def ask(
+        self, request: Any, *, body: bytes | memoryview = b"", timeout_ms: int | None = None
+    ) -> Command: ...
+
+    @overload
+    async def ask(
         self,
         request: Any,
+        reply: Callable[[Command], T],
         body: bytes | memoryview = b"",
         *,
-        code: int | None = None,
-        fields: dict[str, str] | None = None,
         timeout_ms: int | None = None,
-        good: Container[int] = (ResponseCode.SUCCESS,),
-    ) -> Command:
-        """Send a request and return the answer if its code is good."""
-        command = Command.request(
-            request.CODE if code is None else code,
-            encode_fields(request) if fields is None else fields,
-            body,
-        )
+    ) -> T: ...
+
+    async def ask(
+        self,
+        request: Any,
+        reply: Callable[[Command], Any] = _whole,
+        body: bytes | memoryview = b"",
+        *,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Send a request and return its reply. Raises BrokerError for any code but SUCCESS."""
+        command = Command.request(request.CODE, encode_fields(request), body)
+        return await self._exchange(command, reply, timeout_ms, _SUCCESS)
+
+    async def _exchange(
+        self,
+        command: Command,
+        reply: Callable[[Command], T],
+        timeout_ms: int | None,
+        good: Container[int],
+    ) -> T:
         answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
         if answer.code not in good:
             raise broker_error(answer.code, answer.remark, answer.fields)
-        return answer
+        return reply(answer)
 
     def _tell(self, request: Any, body: bytes = b"") -> None:
         self._connection.notify(
@@ -148,73 +195,62 @@ class _Api:
 
 
 class BrokerApi(_Api):
-    """The requests that a broker answers; of ours alone: `client/api.py`, `client/api.py`."""
+    """The requests that a broker answers."""
 
     __slots__ = ()
-
-    ask = _Api._ask
 
     # Messages.
 
     async def send_message(
         self, request: SendMessage, body: bytes, *, timeout_ms: int | None = None
     ) -> SendReply:
-        """Store a message, or a batch if the request says so; producers post theirs instead."""
+        """Store a message, or a batch if the request says so. Producers do not use this."""
         code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
-        answer = await self._ask(
-            request, body, code=code, fields=request.to_fields_v2(), timeout_ms=timeout_ms,
-            good=STATUSES,
-        )  # fmt: skip
-        return decode_fields(SendReply, answer.fields)
+        command = Command.request(code, request.to_fields_v2(), body)
+        return await self._exchange(command, fields_as(SendReply), timeout_ms, STATUSES)
 
     async def producer_hello(self, request: ProducerHello) -> ProducerHelloReply:
-        """Bind a producer to this connection. CodeNotSupported: the broker is not ours."""
-        return decode_fields(ProducerHelloReply, (await self._ask(request)).fields)
+        """Bind a producer to this connection. CodeNotSupported: no inorder broker."""
+        return await self.ask(request, fields_as(ProducerHelloReply))
 
     async def producer_state(
         self, producer_id: str, queue: TopicQueue, *, timeout_ms: int | None = None
     ) -> ProducerStateReply:
-        """Return how far a producer is on a queue."""
+        """Return the last sequence number of a producer on a queue."""
         request = ProducerState(producer_id, queue.topic, queue.index)
-        answer = await self._ask(request, timeout_ms=timeout_ms)
-        return decode_fields(ProducerStateReply, answer.fields)
+        return await self.ask(request, fields_as(ProducerStateReply), timeout_ms=timeout_ms)
 
     async def drop_producer(self, producer_id: str) -> int:
-        """Forget a named producer; return on how many queues it was known."""
-        answer = await self._ask(ProducerDrop(producer_id))
-        return decode_fields(ProducerDropReply, answer.fields).queues
+        """Forget a named producer; return how many queues knew it."""
+        return (await self.ask(ProducerDrop(producer_id), fields_as(ProducerDropReply))).queues
 
     async def named_producers(self, prefix: str = "") -> list[NamedProducer]:
-        """Return the named producers whose names begin so, the first 10,000 of them."""
-        return decode_named_producers((await self._ask(ProducerList(prefix))).body)[0]
+        """Return the named producers with this prefix, the first 10,000 of them."""
+        return (await self.ask(ProducerList(prefix), body_as(decode_named_producers)))[0]
 
     async def pull_message(self, request: PullMessage, *, timeout_ms: int | None = None) -> Pulled:
         """Ask for messages; nothing found and a moved offset are answers, not errors."""
         command = Command.request(request.CODE, encode_fields(request))
-        answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
-        if answer.code not in PULL_REPLY_CODES:
-            raise broker_error(answer.code, answer.remark, answer.fields)
-        return Pulled(answer.code, decode_fields(PullReply, answer.fields), answer.body)
+        return await self._exchange(command, _pulled, timeout_ms, PULL_REPLY_CODES)
 
     async def send_back(self, request: SendBack, *, timeout_ms: int | None = None) -> None:
-        """Give a message back that could not be handled."""
-        await self._ask(request, timeout_ms=timeout_ms)
+        """Give back a message that the consumer could not handle."""
+        await self.ask(request, timeout_ms=timeout_ms)
 
     async def view_message(self, position: int, topic: str | None = None) -> Record:
         """Return the record at a position of the log."""
-        answer = await self._ask(pulls.ViewMessage(position, topic))
-        return decode(answer.body)
+        return await self.ask(pulls.ViewMessage(position, topic), body_as(decode))
 
     async def query_message(self, request: pulls.QueryMessage) -> list[Record]:
-        """Return the records that the key index knows; NotFound if none. May hold strangers."""
-        return decode_all((await self._ask(request)).body)
+        """Return the records of a key; NotFound if none. Keys with equal hashes come along."""
+        return await self.ask(request, body_as(decode_all))
 
     # Offsets.
 
     async def query_offset(
         self, group: str, queue: TopicQueue, *, set_zero_if_not_found: bool | None = None
     ) -> int:
-        """Return how far a group is; NotFound if it never said."""
+        """Return the offset of a group; NotFound if it never committed one."""
         request = offsets.QueryConsumerOffset(
             group, queue.topic, queue.index, set_zero_if_not_found
         )
@@ -223,17 +259,16 @@ class BrokerApi(_Api):
     async def update_offset(
         self, group: str, queue: TopicQueue, offset: int, *, only_up: bool = False
     ) -> None:
-        """Say how far a group is, and wait for the answer.
+        """Store the offset of a group, and wait for the answer.
 
-        With `only_up` a broker of ours ignores an offset below what it has.
+        With `only_up` an inorder broker ignores an offset below the stored one.
         """
         up = True if only_up else None
-        await self._ask(
-            offsets.UpdateConsumerOffset(group, queue.topic, queue.index, offset, only_up=up)
-        )
+        request = offsets.UpdateConsumerOffset(group, queue.topic, queue.index, offset, only_up=up)
+        await self.ask(request)
 
     def update_offset_oneway(self, group: str, queue: TopicQueue, offset: int) -> None:
-        """Say how far a group is."""
+        """Store the offset of a group, without an answer."""
         self._tell(offsets.UpdateConsumerOffset(group, queue.topic, queue.index, offset))
 
     async def max_offset(self, queue: TopicQueue) -> int:
@@ -255,21 +290,25 @@ class BrokerApi(_Api):
 
     async def earliest_ms(self, queue: TopicQueue) -> int:
         """Return when the oldest message was stored; -1 if there is none."""
-        answer = await self._ask(offsets.GetEarliest(queue.topic, queue.index))
-        return decode_fields(offsets.TimestampReply, answer.fields).timestamp_ms
+        return (
+            await self.ask(
+                offsets.GetEarliest(queue.topic, queue.index), fields_as(offsets.TimestampReply)
+            )
+        ).timestamp_ms
 
     async def _offset(self, request: Any) -> int:
-        return decode_fields(offsets.OffsetReply, (await self._ask(request)).fields).offset
+        return (await self.ask(request, fields_as(offsets.OffsetReply))).offset
 
     # Clients and groups.
 
     async def heartbeat(self, heartbeat: ClientHeartbeat) -> groups.HeartbeatReply:
-        """Say which groups we serve; return what the broker can do, and what it noticed.
+        """Name the client's groups; return the broker's capability and its warnings.
 
-        Raises SubscriptionsDiffer: some of the groups do not take us.
+        Raises SubscriptionsDiffer if a group does not admit this client.
         """
-        answer = await self._ask(groups.Heartbeat(), heartbeat.encode())
-        return decode_fields(groups.HeartbeatReply, answer.fields)
+        return await self.ask(
+            groups.Heartbeat(), fields_as(groups.HeartbeatReply), heartbeat.encode()
+        )
 
     async def unregister_client(
         self,
@@ -279,66 +318,63 @@ class BrokerApi(_Api):
         consumer_group: str | None = None,
     ) -> None:
         """Leave a group."""
-        await self._ask(groups.UnregisterClient(client_id, producer_group, consumer_group))
+        await self.ask(groups.UnregisterClient(client_id, producer_group, consumer_group))
 
     async def consumer_ids(self, group: str) -> list[str]:
-        """Return the client ids of a group; SystemError_ if nobody is there."""
-        answer = await self._ask(groups.GetConsumerList(group))
-        return decode_consumer_ids(answer.body)
+        """Return the client ids of a group; SystemError_ if it has no members."""
+        return await self.ask(groups.GetConsumerList(group), body_as(decode_consumer_ids))
 
     async def lock(
         self, client_id: str, group: str, queues: list[TopicQueue]
     ) -> tuple[TopicQueue, ...]:
-        """Lock queues, or renew; return those that are ours now."""
+        """Lock queues, or renew locks; return the queues that this client has locked."""
         body = LockBatchBody(client_id, group, tuple(queues)).encode()
-        answer = await self._ask(leases.LockBatch(), body)
-        return LockedQueues.decode(answer.body).queues
+        return (await self.ask(leases.LockBatch(), body_as(LockedQueues.decode), body)).queues
 
     async def unlock(self, client_id: str, group: str, queues: list[TopicQueue]) -> None:
-        """Give queues back."""
+        """Unlock queues."""
         body = LockBatchBody(client_id, group, tuple(queues)).encode()
-        await self._ask(leases.UnlockBatch(), body)
+        await self.ask(leases.UnlockBatch(), body=body)
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:
-        """Return who consumes for a group, and what; ConsumerNotOnline if nobody."""
-        answer = await self._ask(offsets.GetConsumerConnections(group))
-        return ConsumerConnections.decode(answer.body)
+        """Return the consumers of a group and their subscriptions; ConsumerNotOnline if none."""
+        return await self.ask(
+            offsets.GetConsumerConnections(group), body_as(ConsumerConnections.decode)
+        )
 
     async def producer_connections(self, group: str) -> list[ClientConnection]:
-        """Return who sends for a producer group; SystemError_ if nobody."""
-        answer = await self._ask(offsets.GetProducerConnections(group))
-        return decode_producer_connections(answer.body)
+        """Return the clients of a producer group; SystemError_ if none."""
+        return await self.ask(
+            offsets.GetProducerConnections(group), body_as(decode_producer_connections)
+        )
 
     async def producers(self) -> dict[str, list[ClientConnection]]:
         """Return the clients of all producer groups."""
-        return decode_producers((await self._ask(offsets.GetAllProducers())).body)
+        return await self.ask(offsets.GetAllProducers(), body_as(decode_producers))
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
-        """Return how far a group is, on one topic or all that it has offsets of."""
-        answer = await self._ask(offsets.GetConsumeStats(group, topic))
-        return ConsumeStats.decode(answer.body)
+        """Return the progress of a group on one topic, or on all topics with its offsets."""
+        return await self.ask(offsets.GetConsumeStats(group, topic), body_as(ConsumeStats.decode))
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic."""
-        answer = await self._ask(offsets.GetGroupsOfTopic(topic))
-        return decode_group_list(answer.body)
+        return await self.ask(offsets.GetGroupsOfTopic(topic), body_as(decode_group_list))
 
     async def reset_offset(self, request: offsets.ResetOffset) -> dict[TopicQueue, int]:
-        """Set the offsets of a group; return what they are now."""
-        return decode_queue_offsets((await self._ask(request)).body)
+        """Set the offsets of a group; return the new offsets."""
+        return await self.ask(request, body_as(decode_queue_offsets))
 
     async def update_group(self, config: GroupConfig) -> None:
         """Create or change a group."""
-        await self._ask(groups.UpdateGroup(), encode_group_config(config))
+        await self.ask(groups.UpdateGroup(), body=encode_group_config(config))
 
     async def groups(self) -> dict[str, GroupConfig]:
         """Return all groups of the broker."""
-        answer = await self._ask(groups.GetAllGroupConfig())
-        return GroupTable.decode(answer.body).groups
+        return (await self.ask(groups.GetAllGroupConfig(), body_as(GroupTable.decode))).groups
 
     async def delete_group(self, group: str, *, clean_offset: bool = False) -> None:
-        """Forget a group."""
-        await self._ask(groups.DeleteGroup(group, clean_offset))
+        """Delete a group."""
+        await self.ask(groups.DeleteGroup(group, clean_offset))
 
     # Topics.
 
@@ -347,8 +383,8 @@ class BrokerApi(_Api):
     ) -> None:
         """Create or change a topic."""
         attributes = ",".join(f"+{name}={value}" for name, value in config.attributes.items())
-        await self._ask(
-            admin.CreateTopic(
+        await self.ask(
+            topics.CreateTopic(
                 config.name,
                 default_topic,
                 config.read_queues,
@@ -358,43 +394,46 @@ class BrokerApi(_Api):
                 config.sys_flag,
                 config.order,
                 attributes or None,
-            )
+            ),
         )
 
     async def topics(self) -> dict[str, TopicConfig]:
         """Return all topics of the broker."""
-        answer = await self._ask(admin.GetAllTopicConfig())
-        return TopicTable.decode(answer.body).topics
+        return (await self.ask(topics.GetAllTopicConfig(), body_as(TopicTable.decode))).topics
 
     async def topic(self, name: str) -> TopicConfig:
         """Return one topic; TopicNotFound if the broker has none of that name."""
-        return decode_topic_config((await self._ask(admin.GetTopicConfig(name, True))).body)
+        return await self.ask(topics.GetTopicConfig(name, True), body_as(decode_topic_config))
 
     async def topic_stats(self, topic: str) -> TopicStats:
-        """Return what the queues of a topic hold."""
-        return TopicStats.decode((await self._ask(offsets.GetTopicStats(topic))).body)
+        """Return the offsets and times of a topic's queues."""
+        return await self.ask(offsets.GetTopicStats(topic), body_as(TopicStats.decode))
 
     async def system_topics(self) -> list[str]:
-        """Return the broker's own topics."""
-        return decode_topic_list((await self._ask(admin.GetSystemTopics())).body)
+        """Return the system topics of the broker."""
+        return await self.ask(topics.GetSystemTopics(), body_as(decode_topic_list))
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic on the broker."""
-        await self._ask(admin.DeleteTopic(topic))
+        await self.ask(topics.DeleteTopic(topic))
+
+    async def resize(self, request: Any, *, timeout_ms: int | None = None) -> ResizeView:
+        """Send a request about a resize; return the broker's view of the topic."""
+        return await self.ask(request, body_as(decode_resize_view), timeout_ms=timeout_ms)
 
     # The broker itself.
 
     async def runtime_info(self) -> dict[str, str]:
-        """Return numbers about the running broker."""
-        return decode_kv_table((await self._ask(admin.GetBrokerRuntimeInfo())).body)
+        """Return figures of the running broker."""
+        return await self.ask(topics.GetBrokerRuntimeInfo(), body_as(decode_kv_table))
 
     async def settings(self) -> dict[str, str]:
         """Return the broker's settings under RocketMQ's names."""
-        return decode_settings((await self._ask(admin.GetBrokerConfig())).body)
+        return await self.ask(topics.GetBrokerConfig(), body_as(decode_settings))
 
     async def update_settings(self, settings: dict[str, str]) -> None:
         """Change settings."""
-        await self._ask(admin.UpdateBrokerConfig(), encode_settings(settings))
+        await self.ask(topics.UpdateBrokerConfig(), body=encode_settings(settings))
 
 
 class NameServerApi(_Api):
@@ -403,56 +442,58 @@ class NameServerApi(_Api):
     __slots__ = ()
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return who serves a topic; TopicNotFound if nobody."""
-        return TopicRoute.decode((await self._ask(routes.GetRoute(topic, True))).body)
+        """Return the route of a topic; TopicNotFound if no broker serves it."""
+        return await self.ask(routes.GetRoute(topic, True), body_as(TopicRoute.decode))
 
     async def cluster_info(self) -> ClusterInfo:
         """Return all brokers and clusters."""
-        return ClusterInfo.decode((await self._ask(routes.GetClusterInfo())).body)
+        return await self.ask(routes.GetClusterInfo(), body_as(ClusterInfo.decode))
 
     async def topics(self) -> list[str]:
         """Return all topics."""
-        return decode_topic_list((await self._ask(nameserver.GetAllTopics())).body)
+        return await self.ask(nameserver.GetAllTopics(), body_as(decode_topic_list))
 
     async def topics_by_cluster(self, cluster: str) -> list[str]:
         """Return the topics of a cluster."""
-        answer = await self._ask(nameserver.GetTopicsByCluster(cluster))
-        return decode_topic_list(answer.body)
+        return await self.ask(nameserver.GetTopicsByCluster(cluster), body_as(decode_topic_list))
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Forget a topic."""
-        await self._ask(nameserver.DeleteTopicInNameServer(topic, cluster))
+        """Delete the route of a topic."""
+        await self.ask(nameserver.DeleteTopicInNameServer(topic, cluster))
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Keep a value."""
-        await self._ask(nameserver.PutKv(namespace, key, value))
+        """Store a value."""
+        await self.ask(nameserver.PutKv(namespace, key, value))
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
         """Return a value; NotFound if there is none."""
-        answer = await self._ask(nameserver.GetKv(namespace, key))
-        return decode_fields(nameserver.GetKvReply, answer.fields).value
+        return (
+            await self.ask(nameserver.GetKv(namespace, key), fields_as(nameserver.GetKvReply))
+        ).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
-        """Forget a value."""
-        await self._ask(nameserver.DeleteKv(namespace, key))
+        """Delete a value."""
+        await self.ask(nameserver.DeleteKv(namespace, key))
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
         """Return all values of a namespace; NotFound if there is none."""
-        return decode_kv_table((await self._ask(nameserver.GetKvList(namespace))).body)
+        return await self.ask(nameserver.GetKvList(namespace), body_as(decode_kv_table))
 
     async def wipe_write_perm(self, broker: str) -> int:
-        """Take the write permission from all topics of a broker; return how many."""
-        answer = await self._ask(routes.WipeWritePerm(broker))
-        return decode_fields(routes.WipeWritePermReply, answer.fields).topics
+        """Remove the write permission of a broker's topics; return how many."""
+        return (
+            await self.ask(routes.WipeWritePerm(broker), fields_as(routes.WipeWritePermReply))
+        ).topics
 
     async def add_write_perm(self, broker: str) -> int:
-        """Give all topics of a broker the write permission again; return how many."""
-        answer = await self._ask(routes.AddWritePerm(broker))
-        return decode_fields(routes.AddWritePermReply, answer.fields).topics
+        """Restore the write permission of a broker's topics; return how many."""
+        return (
+            await self.ask(routes.AddWritePerm(broker), fields_as(routes.AddWritePermReply))
+        ).topics
 
 
 class LeaseApi:
-    """Asks one broker."""
+    """The requests about leases."""
 
     __slots__ = ("_api",)
 
@@ -460,131 +501,129 @@ class LeaseApi:
         self._api = api
 
     async def lease(
-        self, request: lease_requests.Lease, body: LeaseBody, *, timeout_ms: int | None = None
+        self, request: leases.Lease, body: LeaseBody, *, timeout_ms: int | None = None
     ) -> LeaseAnswer:
         """Take or renew queues under a lease."""
-        answer = await self._api.ask(request, body.encode(), timeout_ms=timeout_ms)
-        return LeaseAnswer.decode(answer.body)
+        return await self._api.ask(
+            request, body_as(LeaseAnswer.decode), body.encode(), timeout_ms=timeout_ms
+        )
 
     async def commit(
-        self, request: lease_requests.Commit, body: CommitBody, *, timeout_ms: int | None = None
+        self, request: leases.Commit, body: CommitBody, *, timeout_ms: int | None = None
     ) -> CommitAnswer:
         """Commit queues under their epochs."""
-        answer = await self._api.ask(request, body.encode(), timeout_ms=timeout_ms)
-        return CommitAnswer.decode(answer.body)
+        return await self._api.ask(
+            request, body_as(CommitAnswer.decode), body.encode(), timeout_ms=timeout_ms
+        )
 
-    async def release(
-        self, request: lease_requests.Release, *, timeout_ms: int | None = None
-    ) -> None:
-        """Commit a queue and give its lease back; LeaseLost if it is not ours any more."""
+    async def release(self, request: leases.Release, *, timeout_ms: int | None = None) -> None:
+        """Commit a queue and release its lease; LeaseLost if another member owns it."""
         await self._api.ask(request, timeout_ms=timeout_ms)
 
     async def list(self, group: str = "") -> list[HeldLease]:
-        """Return who holds which queues of a group, or of all, in order."""
+        """Return the leases of a group, or of all groups, in order."""
         found: list[HeldLease] = []
         after = ""
         while True:
-            page = LeasePage.decode((await self._api.ask(lease_requests.Leases(group, after))).body)
+            page = await self._api.ask(leases.Leases(group, after), body_as(LeasePage.decode))
             found += page.leases
             if not page.next or page.next == after:
                 return found
             after = page.next
 
     async def free(self, group: str, topic: str, queue_id: int) -> str:
-        """Take a queue from its owner; return the owner's client id, empty if there was none."""
-        answer = await self._api.ask(lease_requests.LeaseFree(group, topic, queue_id))
-        return decode_fields(lease_requests.LeaseFreeReply, answer.fields).holder
-
-
-WRITE_TIMEOUT_MS: Final = 10_000
-"""A request that is answered when it is on disk, and waits for others of its queue."""
+        """Force the release of a queue; return the owner's client id, empty if there was none."""
+        return (
+            await self._api.ask(
+                leases.LeaseFree(group, topic, queue_id), fields_as(leases.LeaseFreeReply)
+            )
+        ).holder
 
 
 class ParkingApi:
-    """Asks one broker."""
+    """The requests about parked keys."""
 
     __slots__ = ("_api",)
 
     def __init__(self, api: BrokerApi) -> None:
         self._api = api
 
-    async def park(
-        self, request: parking_requests.Park, body: bodies.ParkBody
-    ) -> bodies.ParkAnswer:
-        """Set messages aside. Raises LeaseLost."""
-        answer = await self._api.ask(request, body.encode(), timeout_ms=WRITE_TIMEOUT_MS)
-        return bodies.ParkAnswer.decode(answer.body)
-
-    async def keys(self, group: str, topic: str, queue_id: int) -> bodies.QueueParking:
-        """Return what the owner of a queue has to know."""
-        answer = await self._api.ask(
-            parking_requests.ParkedKeys(group, topic, queue_id), timeout_ms=WRITE_TIMEOUT_MS
+    async def park(self, request: parking.Park, body: parking.ParkBody) -> parking.ParkAnswer:
+        """Park messages. Raises LeaseLost."""
+        return await self._api.ask(
+            request, body_as(parking.ParkAnswer.decode), body.encode(), timeout_ms=WRITE_TIMEOUT_MS
         )
-        return bodies.QueueParking.decode(answer.body)
 
-    async def entries(self, group: str = "") -> tuple[list[bodies.ParkedEntry], dict[str, str]]:
-        """Return the parked keys of a group (default: of all), and who cannot park more."""
-        found: list[bodies.ParkedEntry] = []
+    async def keys(self, group: str, topic: str, queue_id: int) -> parking.QueueParking:
+        """Return the parked keys of a queue, for its owner."""
+        return await self._api.ask(
+            parking.ParkedKeys(group, topic, queue_id),
+            body_as(parking.QueueParking.decode),
+            timeout_ms=WRITE_TIMEOUT_MS,
+        )
+
+    async def entries(self, group: str = "") -> tuple[list[parking.ParkedEntry], dict[str, str]]:
+        """Return the parked keys of a group (default: all), and groups that cannot park more."""
+        found: list[parking.ParkedEntry] = []
         full: dict[str, str] = {}
         after = ""
         while True:
-            answer = await self._api.ask(parking_requests.ParkedList(group, after))
-            page = bodies.ParkedPage.decode(answer.body)
+            request = parking.ParkedList(group, after)
+            page = await self._api.ask(request, body_as(parking.ParkedPage.decode))
             found += page.entries
             full |= page.full
             after = page.next
             if not after:
                 return found, full
 
-    async def read(self, request: parking_requests.ParkedRead) -> list[Record]:
-        """Return the next messages of a parked key, as they lie in %PARK%group."""
+    async def read(self, request: parking.ParkedRead) -> list[Record]:
+        """Return the next messages of a parked key, as %PARK%group stores them."""
         return (await self.read_counted(request))[0]
 
-    async def read_counted(self, request: parking_requests.ParkedRead) -> tuple[list[Record], int]:
-        """Return them, and how many there are of the key."""
-        answer = await self._api.ask(request)
-        reply = decode_fields(parking_requests.ParkedReadReply, answer.fields)
-        return decode_all(answer.body), reply.messages
+    async def read_counted(self, request: parking.ParkedRead) -> tuple[list[Record], int]:
+        """Return the next messages of a parked key, and how many messages the key has."""
+        return await self._api.ask(request, _read)
 
     async def redrive(
-        self, group: str, keys: list[bodies.NamedKey], *, cancel: bool = False
+        self, group: str, keys: list[parking.NamedKey], *, cancel: bool = False
     ) -> int:
-        """Ask for a redrive, or take that back; return for how many of the keys."""
-        return await self._keys(
-            parking_requests.Redrive(group, cancel), keys, parking_requests.RedriveReply
-        )
+        """Order a redrive of keys, or cancel one; return how many keys it concerns."""
+        request, reply = parking.Redrive(group, cancel), fields_as(parking.RedriveReply)
+        return sum([one.keys for one in await self._for_keys(request, reply, keys)])
 
     async def redriven(
-        self, request: parking_requests.Redriven, body: bodies.RedrivenBody
-    ) -> parking_requests.RedrivenReply:
-        """Say what became of messages. Raises LeaseLost."""
-        answer = await self._api.ask(request, body.encode(), timeout_ms=WRITE_TIMEOUT_MS)
-        return decode_fields(parking_requests.RedrivenReply, answer.fields)
+        self, request: parking.Redriven, body: parking.RedrivenBody
+    ) -> parking.RedrivenReply:
+        """Report the outcome of redriven messages. Raises LeaseLost."""
+        return await self._api.ask(
+            request, fields_as(parking.RedrivenReply), body.encode(), timeout_ms=WRITE_TIMEOUT_MS
+        )
 
-    async def unpark(self, request: parking_requests.Unpark) -> parking_requests.UnparkReply:
-        """Let a key go live. Raises LeaseLost."""
-        answer = await self._api.ask(request, timeout_ms=WRITE_TIMEOUT_MS)
-        return decode_fields(parking_requests.UnparkReply, answer.fields)
+    async def unpark(self, request: parking.Unpark) -> parking.UnparkReply:
+        """Unpark a key: its next messages are live again. Raises LeaseLost."""
+        return await self._api.ask(
+            request, fields_as(parking.UnparkReply), timeout_ms=WRITE_TIMEOUT_MS
+        )
 
     async def drop(
-        self, group: str, keys: list[bodies.NamedKey], *, reason: str, first: bool = False
+        self, group: str, keys: list[parking.NamedKey], *, reason: str, first: bool = False
     ) -> int:
-        """Throw messages away; return how many that were."""
-        request = parking_requests.ParkedDrop(group, reason, first)
-        return await self._keys(request, keys, parking_requests.ParkedDropReply)
+        """Drop the messages of keys; return how many messages."""
+        request = parking.ParkedDrop(group, reason, first)
+        reply = fields_as(parking.ParkedDropReply)
+        return sum([one.messages for one in await self._for_keys(request, reply, keys)])
 
-    async def _keys(
-        self,
-        request: parking_requests.Redrive | parking_requests.ParkedDrop,
-        keys: list[bodies.NamedKey],
-        reply: type[parking_requests.RedriveReply] | type[parking_requests.ParkedDropReply],
-    ) -> int:
-        count = 0
-        for at in range(0, len(keys), bodies.ITEMS_MAX):
-            body = bodies.KeyList(keys[at : at + bodies.ITEMS_MAX])
-            answer = await self._api.ask(request, body.encode(), timeout_ms=WRITE_TIMEOUT_MS)
-            found = decode_fields(reply, answer.fields)
-            count += (
-                found.keys if isinstance(found, parking_requests.RedriveReply) else found.messages
-            )
-        return count
+    async def _for_keys(
+        self, request: Any, reply: Callable[[Command], T], keys: list[parking.NamedKey]
+    ) -> list[T]:
+        """Send a request for many keys in parts; return the replies."""
+        replies = []
+        for at in range(0, len(keys), parking.ITEMS_MAX):
+            body = parking.KeyList(keys[at : at + parking.ITEMS_MAX]).encode()
+            replies.append(await self._api.ask(request, reply, body, timeout_ms=WRITE_TIMEOUT_MS))
+        return replies
+
+
+def _read(answer: Command) -> tuple[list[Record], int]:
+    reply = decode_fields(parking.ParkedReadReply, answer.fields)
+    return decode_all(answer.body), reply.messages

@@ -34,7 +34,6 @@ from inorder.wire.requests.resizing import (
     ResizeStop,
     ResizeView,
     ResizeWithdraw,
-    decode_resize_view,
 )
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ class KeyMaps:
         """Return what a broker says; None if it does not answer."""
         try:
             api = await self._broker_named(topic, broker)
-            return decode_resize_view((await api.ask(ResizeStatus(topic))).body)
+            return await api.resize(ResizeStatus(topic))
         except CodeNotSupported:
             return ResizeView(broker, topic, 0, "", 0)  # it knows no key maps
         except InorderError as error:
@@ -295,7 +294,7 @@ class Maker:
                 f"no name server knows broker {name}, which is to have queues of {self._topic}"
             )
         api = await self._session.broker_at(address)
-        return decode_resize_view((await api.ask(request, timeout_ms=STEP_TIMEOUT_MS)).body)
+        return await api.resize(request, timeout_ms=STEP_TIMEOUT_MS)
 
     async def _publish(self, text: str) -> None:
         topic = self._topic

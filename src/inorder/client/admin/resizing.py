@@ -37,7 +37,6 @@ from inorder.wire.requests.resizing import (
     ResizeStop,
     ResizeView,
     ResizeWithdraw,
-    decode_resize_view,
 )
 
 if TYPE_CHECKING:
@@ -107,12 +106,11 @@ class Resizer:
     ) -> ResizeView:
         api = await self._session.broker_at(address)
         try:
-            answer = await api.ask(request, timeout_ms=timeout_ms)
+            return await api.resize(request, timeout_ms=timeout_ms)
         except CodeNotSupported as error:
             raise UsageError(
                 f"the broker at {address} is Apache RocketMQ, which cannot resize a topic in order"
             ) from error
-        return decode_resize_view(answer.body)
 
     async def status(self) -> TopicResize:
         """Return where the topic stands, as far as brokers answer; the others are named."""

@@ -24,7 +24,7 @@ from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
 from inorder.ordering import keymap
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.names import GROUP_PREFIXES, SYSTEM_TOPIC_PREFIXES
-from inorder.wire.requests.resizing import ResizeStatus, decode_resize_view
+from inorder.wire.requests.resizing import ResizeStatus
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 MAKE_WAIT_MS: Final = 30_000
@@ -173,7 +173,7 @@ class Topics:
         for node in await self._cluster.masters(cluster=cluster):
             api = await self._cluster.api(node.address)
             try:
-                view = decode_resize_view((await api.ask(ResizeStatus(name))).body)
+                view = await api.resize(ResizeStatus(name))
             except CodeNotSupported:
                 return None  # a stock broker
             if view.version or view.write_queues:
