@@ -57,7 +57,7 @@ def test_lone_sends_go_by_themselves_and_count(broker: RunningBroker):
         assert stored[-1].message_id == receipts[-1].message_id
         assert (stored[-1].key, stored[-1].tag) == ("k", "t")
     assert producer._express is not None
-    assert not producer._express._wires
+    assert not producer._express._producers
 
 
 def test_futures_and_lone_sends_keep_their_order(broker: RunningBroker):

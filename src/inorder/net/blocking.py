@@ -1,30 +1,51 @@
-"""A connection for code that blocks and has no event loop: Spark's workers.
+"""Connections and idempotent producers for code that blocks: Spark's workers, and lone sends.
 
-One thread uses it. Requests may be sent ahead (`send`) and their answers taken later (`receive`);
-answers that come before they are asked for are kept, those that nobody wants any more are not.
+    BlockingConnection   a socket that one thread uses
+        ask              a typed request; its reply, or the BrokerError that the reply stands for
+        send, receive    requests ahead of their replies, which may come in any order
+        exchange         one frame and its reply, with as few system calls as possible
+    BlockingProducer     a producer id on a connection: hello, and how far the id is on a queue
+    Incarnations         the numbers of hellos, each above the one before
+
+A producer that is not sure how far it is (a gap, a lost connection) makes a new connection, says
+hello again and asks `last`. The broker stores a sequence number once, so nothing is stored twice.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from inorder.errors import (
     ConnectFailed,
     ConnectionLost,
+    ProducerStale,
     RemoteProtocolError,
     RequestTimeout,
     TransportError,
+    broker_error,
 )
 from inorder.net.connection import parse_address
+from inorder.wire.codes import ResponseCode
+from inorder.wire.extensions import PROTOCOL
+from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command, decode_command
+from inorder.wire.requests.producers import ProducerHello, ProducerState, ProducerStateReply
+from inorder.wire.requests.sendframes import SendAnswer, decode_answer
 
 _LENGTH_BYTES: Final = 4
+_PREFIX: Final = struct.Struct(">II").unpack_from
+_PREFIX_BYTES: Final = 8
+_READ_BYTES: Final = 65_536
 _AHEAD_MAX: Final = 1024
+_TIMEVAL: Final = struct.Struct("ll").pack
+
+R = TypeVar("R")
 
 
 class BlockingConnection:
@@ -73,12 +94,20 @@ class BlockingConnection:
     ) -> None:
         self.close()
 
+    def ask(self, request: Any, body: bytes = b"") -> Command:
+        """Send a typed request; return its reply. Raises BrokerError unless it is a success."""
+        return checked(self.request(Command.request(request.CODE, encode_fields(request), body)))
+
+    def ask_for(self, reply: type[R], request: Any) -> R:
+        """Send a typed request; return its typed reply."""
+        return decode_fields(reply, self.ask(request).fields)
+
     def request(self, command: Command) -> Command:
-        """Ask and return the answer."""
+        """Send a request and return its reply, whatever its code."""
         return self.receive(self.send(command))
 
     def send(self, command: Command) -> int:
-        """Ask; return the number by which the answer is taken."""
+        """Send a request; return the id by which `receive` takes its reply."""
 
         def frame(number: int) -> bytes:
             command.request_id = number
@@ -87,17 +116,48 @@ class BlockingConnection:
         return self.send_frame(frame)
 
     def send_frame(self, make: Callable[[int], bytes], body: bytes = b"") -> int:
-        """Ask with a frame that is made for its number, but for its body; return the number."""
+        """Send the head that `make` builds for a request id, then the body; return the id."""
         if len(self._wanted) >= _AHEAD_MAX:
             raise TransportError(f"{_AHEAD_MAX} requests to {self.address} have no answer yet")
-        number = self._next_id
-        self._next_id = number % 0x7FFFFFFF + 1
+        number = self.next_id()
         try:
             self._send_all(make(number), body)
         except OSError as error:
             raise self._lost(error) from error
         self._wanted.add(number)
         return number
+
+    def next_id(self) -> int:
+        """Return the id of the next request."""
+        number = self._next_id
+        self._next_id = number % 0x7FFFFFFF + 1
+        return number
+
+    def limit_by_kernel(self, timeout_ms: int) -> None:
+        """Let the kernel time reads and writes out: it saves `exchange` two system calls."""
+        limit = _TIMEVAL(timeout_ms // 1000, timeout_ms % 1000 * 1000)
+        self._socket.settimeout(None)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    # hot: a lone send is this and the broker
+    def exchange(self, frame: bytes, request_id: int) -> SendAnswer:
+        """Send the frame of a send and return its reply. No other request may wait for one."""
+        try:
+            self._socket.sendall(frame)
+            data = self._socket.recv(_READ_BYTES)
+            while len(data) < _PREFIX_BYTES or len(data) < _PREFIX(data)[0] + _LENGTH_BYTES:
+                more = self._socket.recv(_READ_BYTES)
+                if not more:
+                    raise ConnectionResetError("it was closed")
+                data += more
+        except OSError as error:
+            raise self._lost(error) from error
+        size, word = _PREFIX(data)
+        reply = decode_answer(data[_PREFIX_BYTES : _PREFIX_BYTES + (word & 0xFFFFFF)])
+        if reply is None or reply.opaque != request_id or len(data) != size + _LENGTH_BYTES:
+            raise RemoteProtocolError(f"{self.address} sent something else than the reply")
+        return reply
 
     def _send_all(self, head: bytes, body: bytes) -> None:
         if not body:
@@ -113,7 +173,7 @@ class BlockingConnection:
                 self._socket.sendall(whole[sent - len(head) :])
 
     def receive(self, number: int) -> Command:
-        """Return the answer to a request."""
+        """Return the reply to a request. Replies to other requests are kept until taken."""
         while number not in self._early:
             answer = self._read()
             if answer.is_response and answer.request_id in self._wanted:
@@ -122,7 +182,7 @@ class BlockingConnection:
         return self._early.pop(number)
 
     def ignore(self, number: int) -> None:
-        """Want an answer no more."""
+        """Drop the reply to a request, now or when it comes."""
         self._wanted.discard(number)
         self._early.pop(number, None)
 
@@ -152,7 +212,7 @@ class BlockingConnection:
 
     def _lost(self, error: OSError) -> TransportError:
         self.close()
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError | BlockingIOError):
             return RequestTimeout(f"no answer from {self.address} in time")
         return ConnectionLost(f"lost the connection to {self.address}: {error}")
 
@@ -162,3 +222,75 @@ class BlockingConnection:
             self.closed = True
             self._file.close()
             self._socket.close()
+
+
+class Incarnations:
+    """Incarnations of producers, each above the one before: the time, and `bits` bits below it."""
+
+    __slots__ = ("_bits", "_last", "_now_ms")
+
+    def __init__(self, bits: int, now_ms: Callable[[], int]) -> None:
+        self._bits = bits
+        self._now_ms = now_ms
+        self._last = 0
+
+    def next(self, above: int = 0) -> int:
+        """Return the next incarnation, above one that a broker knows."""
+        self._last = max(self._now_ms() << self._bits, self._last, above) + 1
+        return self._last
+
+
+class BlockingProducer:
+    """A producer id on one connection, and its last sequence number on each queue."""
+
+    __slots__ = ("_has_said_hello", "_incarnations", "connection", "last", "named", "producer_id")
+
+    def __init__(
+        self,
+        connection: BlockingConnection,
+        producer_id: str,
+        incarnations: Incarnations,
+        *,
+        named: bool,
+    ) -> None:
+        self.connection = connection
+        self.producer_id = producer_id
+        self.named = named
+        self.last: dict[tuple[str, int], int] = {}
+        """The last number sent, by topic and queue; `find_last` asks for it."""
+        self._incarnations = incarnations
+        self._has_said_hello = False
+
+    def hello(self) -> None:
+        """Bind the producer id to the connection, once.
+
+        An older hello under a higher incarnation is outbid once. Raises ProducerStale if another
+        process does the same, and CodeNotSupported if the broker is not an inorder broker.
+        """
+        if not self._has_said_hello:
+            try:
+                self._say_hello(self._incarnations.next())
+            except ProducerStale as error:
+                self._say_hello(self._incarnations.next(error.highest))
+            self._has_said_hello = True
+
+    def _say_hello(self, incarnation: int) -> None:
+        self.connection.ask(
+            ProducerHello(self.producer_id, incarnation, self.named, protocol=PROTOCOL)
+        )
+
+    def find_last(self, topic: str, queue_id: int) -> int:
+        """Return the last number on a queue, -1 if there is none; the broker is asked once."""
+        found = self.last.get((topic, queue_id))
+        if found is None:
+            request = ProducerState(self.producer_id, topic, queue_id)
+            state = self.connection.ask_for(ProducerStateReply, request)
+            found = self.last[topic, queue_id] = state.last if state.known else -1
+        return found
+
+
+def checked(reply: Command) -> Command:
+    """Return a reply that is a success; raise the BrokerError that any other stands for."""
+    if reply.code != ResponseCode.SUCCESS:
+        raise broker_error(reply.code, reply.remark, reply.fields)
+    return reply

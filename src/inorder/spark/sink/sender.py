@@ -40,13 +40,12 @@ from inorder.errors import (
     KeyMapChanged,
     OutcomeUnknown,
     ProducerGap,
-    ProducerStale,
     TopicNotRouted,
     TransportError,
     broker_error,
 )
 from inorder.model import TopicQueue
-from inorder.net.blocking import BlockingConnection
+from inorder.net.blocking import BlockingConnection, BlockingProducer, Incarnations
 from inorder.ordering.keymap import KeyMap, queue_for_key
 from inorder.spark.cluster import Cluster, Servers
 from inorder.spark.sink import packing
@@ -61,12 +60,9 @@ from inorder.spark.sink.service import (
     SOURCE,
     OutOfOrder,
 )
-from inorder.wire.codes import ResponseCode
-from inorder.wire.extensions import PROTOCOL, STORED
-from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.extensions import STORED
 from inorder.wire.header import Command
 from inorder.wire.names import AUTO_CREATE_TOPIC
-from inorder.wire.requests.producers import ProducerHello, ProducerState, ProducerStateReply
 from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
 
 GROUP: Final = "inorder_spark"
@@ -123,12 +119,11 @@ class Sender:
     def __init__(self, servers: Servers) -> None:
         self._cluster = Cluster(servers, group=GROUP)
         self._connections: dict[str, BlockingConnection] = {}
-        self._greeted: set[tuple[str, str]] = set()
-        self._last: dict[tuple[str, TopicQueue], int] = {}
+        self._producers: dict[tuple[str, str], BlockingProducer] = {}
         self._targets: dict[str, Targets] = {}
         self._past: dict[str, list[Targets]] = {}
         self._begun: dict[tuple[str, str], Begun] = {}
-        self._incarnation = 0
+        self._incarnations = Incarnations(_INCARNATION_BITS, _now_ms)
         self._open: deque[_Sent] = deque()
 
     def find(self, topic: str) -> None:
@@ -163,8 +158,7 @@ class Sender:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        self._greeted.clear()
-        self._last.clear()
+        self._producers.clear()
         self._open.clear()
 
     def _send_again(self, error: InorderError, *more: Rows) -> None:
@@ -222,7 +216,7 @@ class Sender:
         begun = self._begun[rows.name, rows.topic]
         for index in np.flatnonzero(np.bincount(where[~rows.stored])).tolist():
             queue = targets.queues[index]
-            last = self._known_last(name, queue, greet=not over)
+            last = self._find_last(name, queue, hello=not over)
             begun.heard(targets.version, last)
             waiting = np.flatnonzero((where == index) & ~rows.stored)
             there = rows.numbers[waiting] <= last
@@ -247,15 +241,17 @@ class Sender:
             lanes = self._settle(rows, targets)
         name = name_at(rows.name, targets.version)
         for lane in lanes:
-            lane.chunks.extend(rows.pack(name, lane.rows, self._last[name, lane.queue]))
+            last = self._producer(name, lane.queue).last[rows.topic, lane.queue.index]
+            lane.chunks.extend(rows.pack(name, lane.rows, last))
         while lanes:
             for lane in lanes:
                 self._await(AHEAD_MAX - 1)
-                connection, number = self._ask(lane, targets.placed)
+                producer = self._producer(name, lane.queue)
+                number = self._ask(producer.connection, lane, targets.placed)
                 chunk = lane.chunks.popleft()
                 sent = lane.rows[chunk.start : chunk.end]
-                self._open.append(_Sent(rows, sent, connection, number))
-                self._last[name, lane.queue] = int(rows.numbers[sent[-1]])
+                self._open.append(_Sent(rows, sent, producer.connection, number))
+                producer.last[rows.topic, lane.queue.index] = int(rows.numbers[sent[-1]])
             lanes = [lane for lane in lanes if lane.chunks]
 
     def _await(self, open_max: int) -> None:
@@ -267,64 +263,45 @@ class Sender:
             sent.rows.stored[sent.indexes] = True
             self._open.popleft()
 
-    def _ask(self, lane: _Lane, placed: bytes) -> tuple[BlockingConnection, int]:
+    def _ask(self, connection: BlockingConnection, lane: _Lane, placed: bytes) -> int:
         queue, body = lane.queue, lane.chunks[0].body
         template = SendTemplate(
             group=GROUP, topic=queue.topic, template_topic=AUTO_CREATE_TOPIC,
             template_queues=_TEMPLATE_QUEUES, queue_id=queue.index, broker=queue.broker,
         )  # fmt: skip
-        now_ms = int(time.time() * 1000)
-        connection = self._connection(queue)
-        number = connection.send_frame(
+        now_ms = _now_ms()
+        return connection.send_frame(
             lambda request_id: template.head(
                 request_id, _PROPERTIES, len(body), born_at_ms=now_ms, batch=True,
                 placed=placed,
             ),
             body,
         )  # fmt: skip
-        return connection, number
 
-    # Who we are to a broker, and how far it says that we are.
+    # The producer of each name at each broker, and its last number on a queue.
 
-    def _known_last(self, name: str, queue: TopicQueue, *, greet: bool) -> int:
-        found = self._last.get((name, queue))
-        if found is None:
-            if greet:
-                self._greet(name, queue)
-            request = ProducerState(name, queue.topic, queue.index)
-            answer = self._request(queue, request)
-            state = decode_fields(ProducerStateReply, answer.fields)
-            found = self._last[name, queue] = state.last if state.known else -1
-        return found
-
-    def _greet(self, name: str, queue: TopicQueue) -> None:
-        if (name, queue.broker) in self._greeted:
-            return
-        for is_last in (False, True):
-            now = int(time.time() * 1000) << _INCARNATION_BITS
-            self._incarnation = max(now, self._incarnation) + 1
+    def _find_last(self, name: str, queue: TopicQueue, *, hello: bool) -> int:
+        producer = self._producer(name, queue)
+        known = producer.last.get((queue.topic, queue.index))
+        if known is not None:
+            return known
+        if hello:
             try:
-                self._request(
-                    queue, ProducerHello(name, self._incarnation, True, protocol=PROTOCOL)
-                )
-                break
+                producer.hello()
             except CodeNotSupported:
                 raise ConfigError(
                     f"broker {queue.broker} knows no named producers, as Apache RocketMQ does not; "
                     "say delivery=at-least-once"
                 ) from None
-            except ProducerStale as error:
-                if is_last:
-                    raise
-                self._incarnation = max(self._incarnation, error.highest)
-        self._greeted.add((name, queue.broker))
+        return producer.find_last(queue.topic, queue.index)
 
-    def _request(self, queue: TopicQueue, request: Any) -> Command:
-        command = Command.request(request.CODE, encode_fields(request))
-        answer = self._connection(queue).request(command)
-        if answer.code != ResponseCode.SUCCESS:
-            raise broker_error(answer.code, answer.remark, answer.fields)
-        return answer
+    def _producer(self, name: str, queue: TopicQueue) -> BlockingProducer:
+        found = self._producers.get((name, queue.broker))
+        if found is None:
+            found = self._producers[name, queue.broker] = BlockingProducer(
+                self._connection(queue), name, self._incarnations, named=True
+            )
+        return found
 
     def _connection(self, queue: TopicQueue) -> BlockingConnection:
         address = self._cluster.master_of(queue)
@@ -333,6 +310,10 @@ class Sender:
             tls = self._cluster.servers.context()
             found = self._connections[address] = BlockingConnection(address, tls=tls)
         return found
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _check_stored(answer: Command) -> None:
