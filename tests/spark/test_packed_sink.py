@@ -135,13 +135,13 @@ def test_a_lost_answer_is_asked_for(results: str, monkeypatch: pytest.MonkeyPatc
 
 def refuse_one(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:
     """Let the broker refuse the n-th request; return where requests are counted."""
-    real, calls = Sender._ask, [0]
+    real, calls = Sender._send_chunk, [0]
 
-    def ask(self: Sender, lane: Any, placed: bytes) -> Any:
+    def send_chunk(self: Sender, connection: Any, pending: Any, placed: bytes) -> Any:
         calls[0] += 1
-        return real(self, lane, by_map(99, "0") if calls[0] == number else placed)
+        return real(self, connection, pending, by_map(99, "0") if calls[0] == number else placed)
 
-    monkeypatch.setattr(Sender, "_ask", ask)
+    monkeypatch.setattr(Sender, "_send_chunk", send_chunk)
     return calls
 
 
@@ -192,13 +192,13 @@ def test_so_many_requests_go_ahead_and_no_more(
     results: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task does not wait for each answer, and what it has sent without one is bounded."""
-    real, most = Sender._ask, [0]
+    real, most = Sender._send_chunk, [0]
 
-    def ask(self: Sender, lane: Any, version: int) -> Any:
+    def send_chunk(self: Sender, connection: Any, pending: Any, placed: bytes) -> Any:
         most[0] = max(most[0], len(self._open) + 1)
-        return real(self, lane, version)
+        return real(self, connection, pending, placed)
 
-    monkeypatch.setattr(Sender, "_ask", ask)
+    monkeypatch.setattr(Sender, "_send_chunk", send_chunk)
     monkeypatch.setattr(packing, "CHUNK_MESSAGES", 3)
     send(results, *(batch([row(at) for at in range(at, at + 100)]) for at in range(0, 300, 100)))
     assert most == [AHEAD_MAX]
@@ -332,15 +332,15 @@ def test_a_topic_is_resized_while_a_task_sends(
     """The rest of its rows goes to the new queues; what is stored is not sent again."""
     monkeypatch.setattr(packing, "CHUNK_MESSAGES", 10)
     send(results, batch([row(at) for at in range(20)]))
-    real, calls = Sender._ask, [0]
+    real, calls = Sender._send_chunk, [0]
 
-    def ask(self: Sender, lane: Any, version: int) -> Any:
+    def send_chunk(self: Sender, connection: Any, pending: Any, placed: bytes) -> Any:
         calls[0] += 1
         if calls[0] in (5, 12):
             resize(results, 4 if calls[0] == 5 else 2)
-        return real(self, lane, version)
+        return real(self, connection, pending, placed)
 
-    monkeypatch.setattr(Sender, "_ask", ask)
+    monkeypatch.setattr(Sender, "_send_chunk", send_chunk)
     send(
         results,
         batch([row(at) for at in range(20, 120)]),
@@ -355,16 +355,16 @@ def test_past_versions_are_asked_only_by_the_first_batch(
 ) -> None:
     """Once a batch has ended under a version, the next ones cannot have begun before it."""
     asked: list[str] = []
-    real = Sender._request
+    real = BlockingConnection.ask_for
 
-    def request(self: Sender, queue: Any, request: Any) -> Any:
+    def ask_for(self: BlockingConnection, reply: Any, request: Any) -> Any:
         if isinstance(request, ProducerState):
             asked.append(request.producer_id)
-        return real(self, queue, request)
+        return real(self, reply, request)
 
     send(results, batch([row(at) for at in range(50)]))
     resize(results, 5)
-    monkeypatch.setattr(Sender, "_request", request)
+    monkeypatch.setattr(BlockingConnection, "ask_for", ask_for)
     send(results, batch([row(at) for at in range(50, 100)]))
     name = "spark:copy:orders:broker-a:0"
     assert set(asked) == {name, f"{name}@2"}

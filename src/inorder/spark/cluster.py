@@ -46,7 +46,7 @@ from inorder.errors import (
     broker_error,
 )
 from inorder.model import MASTER_ID, TopicQueue
-from inorder.net.blocking import BlockingConnection
+from inorder.net.blocking import BlockingConnection, checked
 from inorder.net.tls import client_context
 from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.spark.source.rules import Places
@@ -171,6 +171,7 @@ def _flag(given: Mapping[str, str], name: str) -> bool | None:
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 BULK_BYTES: Final = 4 * 1024 * 1024
 BULK_MESSAGES: Final = 16_384
@@ -223,8 +224,8 @@ class Cluster:
         Raises:
             KeyMapConflict: brokers use different maps of one version.
         """
-        answers = self._ask_name_servers(GetKv(NAMESPACE, topic))
-        texts = [decode_fields(GetKvReply, one.fields).value or "" for one in answers]
+        replies = self._ask_name_servers(GetKv(NAMESPACE, topic))
+        texts = [decode_fields(GetKvReply, one.fields).value or "" for one in replies]
         found = keymaps.newest(texts)
         if not refused and len(found) < 2:
             return found[0] if found else None
@@ -238,8 +239,8 @@ class Cluster:
 
     def topics(self) -> list[str]:
         """Return the topics that the name servers know now, without those of the system."""
-        answer = self._try(lambda: self._ask_name_server(GetAllTopics()), lambda: None)
-        names = decode_topic_list(answer.body)
+        reply = self._try(lambda: self._ask_name_server(GetAllTopics()), lambda: None)
+        names = decode_topic_list(reply.body)
         return sorted(name for name in names if not is_system_topic(name))
 
     def oldest(self, queues: Iterable[TopicQueue]) -> Places:
@@ -264,11 +265,11 @@ class Cluster:
             if queue.broker in self._mapless:
                 continue
             try:
-                answer = self._ask(queue, ResizeStatus(topic, self.group))
+                reply = self.ask(queue, ResizeStatus(topic, self.group))
             except CodeNotSupported:
                 self._mapless.add(queue.broker)
             else:
-                found.append(decode_resize_view(answer.body))
+                found.append(decode_resize_view(reply.body))
         return found
 
     def _known_queues(self, topic: str) -> list[TopicQueue]:
@@ -278,18 +279,22 @@ class Cluster:
         """Return how far the group is."""
         request = QueryConsumerOffset(self.group, queue.topic, queue.index, False)
         try:
-            return self._offset(queue, request)
+            return self._ask_for(OffsetReply, queue, request).offset
         except NotFound:
             return None
 
     def commit(self, queue: TopicQueue, offset: int) -> None:
         """Say how far the group is."""
-        request = UpdateConsumerOffset(self.group, queue.topic, queue.index, offset)
-        self._ask(queue, request)
+        self.ask(queue, UpdateConsumerOffset(self.group, queue.topic, queue.index, offset))
 
     def ask(self, queue: TopicQueue, request: Any, body: bytes = b"") -> Command:
-        """Ask the broker of a queue what is the same if it is asked twice. Raises BrokerError."""
-        return self._ask(queue, request, body)
+        """Send a request to the broker of a queue; return its reply. Raises BrokerError.
+
+        The request is sent again when the connection breaks, so it must be safe to repeat.
+        """
+        return self._try(
+            lambda: self._reader(queue).ask(request, body), lambda: self._forget(queue)
+        )
 
     def make_group(self) -> None:
         """Make the group, which so far has only been named."""
@@ -372,21 +377,15 @@ class Cluster:
                 command = Command.request(request.CODE, encode_fields(request))
                 asked.append((queue, reader, reader.send(command)))
             return {
-                queue: decode_fields(OffsetReply, _checked(reader.receive(number)).fields).offset
+                queue: decode_fields(OffsetReply, checked(reader.receive(number)).fields).offset
                 for queue, reader, number in asked
             }
 
         return self._try(ask, self._routes.clear)
 
-    def _offset(self, queue: TopicQueue, request: Any) -> int:
-        return decode_fields(OffsetReply, self._ask(queue, request).fields).offset
-
-    def _ask(self, queue: TopicQueue, request: Any, body: bytes = b"") -> Command:
-        def ask() -> Command:
-            command = Command.request(request.CODE, encode_fields(request), body)
-            return _checked(self._reader(queue).request(command))
-
-        return self._try(ask, lambda: self._forget(queue))
+    def _ask_for(self, reply: type[R], queue: TopicQueue, request: Any) -> R:
+        """Send a request as `ask` does; return its typed reply."""
+        return decode_fields(reply, self.ask(queue, request).fields)
 
     def _route(self, topic: str) -> TopicRoute:
         known = self._routes.get(topic)
@@ -410,8 +409,7 @@ class Cluster:
         addresses = parse_name_servers(self.servers.namesrv)
         for address in addresses:
             try:
-                command = Command.request(request.CODE, encode_fields(request))
-                found.append(_checked(self._connect(address).request(command)))
+                found.append(self._connect(address).ask(request))
             except CodeNotSupported:  # every name server knows these requests
                 failures.append(ConfigError(no_name_server(address)))
             except BrokerError:
@@ -426,8 +424,7 @@ class Cluster:
         failure: InorderError | None = None
         for address in parse_name_servers(self.servers.namesrv):
             try:
-                command = Command.request(request.CODE, encode_fields(request))
-                return _checked(self._connect(address).request(command))
+                return self._connect(address).ask(request)
             except (TopicNotFound, TransportError) as error:
                 failure = error
             except CodeNotSupported:  # routes and clusters: every name server knows them
@@ -485,12 +482,6 @@ def close_all() -> None:
     """Close the connections of this process."""
     for key in [key for key in _connections if key[0] == os.getpid()]:
         _connections.pop(key).close()
-
-
-def _checked(answer: Command) -> Command:
-    if answer.code != ResponseCode.SUCCESS:
-        raise broker_error(answer.code, answer.remark, answer.fields)
-    return answer
 
 
 def _pulled(answer: Command) -> Pulled:

@@ -100,7 +100,7 @@ class Rows:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Pending:
     queue: TopicQueue
     rows: Array
     chunks: deque[Chunk]
@@ -206,13 +206,13 @@ class Sender:
             ]
         return found
 
-    def _settle(self, rows: Rows, targets: Targets, *, over: bool = False) -> list[_Lane]:
+    def _settle(self, rows: Rows, targets: Targets, *, over: bool = False) -> list[_Pending]:
         """Note which rows are stored under a version; return the others, queue by queue.
 
         `over`: the version is, so nobody sends under its name any more.
         """
         where, name = rows.place(targets), name_at(rows.name, targets.version)
-        lanes = []
+        waiting_queues = []
         begun = self._begun[rows.name, rows.topic]
         for index in np.flatnonzero(np.bincount(where[~rows.stored])).tolist():
             queue = targets.queues[index]
@@ -222,8 +222,8 @@ class Sender:
             there = rows.numbers[waiting] <= last
             rows.stored[waiting[there]] = True
             if not there.all():
-                lanes.append(_Lane(queue, waiting[~there], deque()))
-        return lanes
+                waiting_queues.append(_Pending(queue, waiting[~there], deque()))
+        return waiting_queues
 
     def _settle_past(self, rows: Rows, targets: Targets) -> bool:
         """Note which rows were stored before the topic was resized; tell whether some were."""
@@ -236,23 +236,23 @@ class Sender:
 
     def _send(self, rows: Rows, targets: Targets) -> None:
         self._begun.setdefault((rows.name, rows.topic), Begun(int(rows.numbers[0])))
-        lanes = self._settle(rows, targets)
-        if lanes and self._settle_past(rows, targets):
-            lanes = self._settle(rows, targets)
+        waiting_queues = self._settle(rows, targets)
+        if waiting_queues and self._settle_past(rows, targets):
+            waiting_queues = self._settle(rows, targets)
         name = name_at(rows.name, targets.version)
-        for lane in lanes:
-            last = self._producer(name, lane.queue).last[rows.topic, lane.queue.index]
-            lane.chunks.extend(rows.pack(name, lane.rows, last))
-        while lanes:
-            for lane in lanes:
+        for pending in waiting_queues:
+            last = self._producer(name, pending.queue).last[rows.topic, pending.queue.index]
+            pending.chunks.extend(rows.pack(name, pending.rows, last))
+        while waiting_queues:
+            for pending in waiting_queues:
                 self._await(AHEAD_MAX - 1)
-                producer = self._producer(name, lane.queue)
-                number = self._ask(producer.connection, lane, targets.placed)
-                chunk = lane.chunks.popleft()
-                sent = lane.rows[chunk.start : chunk.end]
+                producer = self._producer(name, pending.queue)
+                number = self._send_chunk(producer.connection, pending, targets.placed)
+                chunk = pending.chunks.popleft()
+                sent = pending.rows[chunk.start : chunk.end]
                 self._open.append(_Sent(rows, sent, producer.connection, number))
-                producer.last[rows.topic, lane.queue.index] = int(rows.numbers[sent[-1]])
-            lanes = [lane for lane in lanes if lane.chunks]
+                producer.last[rows.topic, pending.queue.index] = int(rows.numbers[sent[-1]])
+            waiting_queues = [pending for pending in waiting_queues if pending.chunks]
 
     def _await(self, open_max: int) -> None:
         """Take answers, the oldest first, until at most so many requests wait for theirs."""
@@ -263,8 +263,8 @@ class Sender:
             sent.rows.stored[sent.indexes] = True
             self._open.popleft()
 
-    def _ask(self, connection: BlockingConnection, lane: _Lane, placed: bytes) -> int:
-        queue, body = lane.queue, lane.chunks[0].body
+    def _send_chunk(self, connection: BlockingConnection, pending: _Pending, placed: bytes) -> int:
+        queue, body = pending.queue, pending.chunks[0].body
         template = SendTemplate(
             group=GROUP, topic=queue.topic, template_topic=AUTO_CREATE_TOPIC,
             template_queues=_TEMPLATE_QUEUES, queue_id=queue.index, broker=queue.broker,
