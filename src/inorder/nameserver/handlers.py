@@ -1,7 +1,7 @@
-"""What a name server answers: one function per request code, and the table of them.
+"""The requests of a name server: one function per request code, and the table of them.
 
-Codes, fields, remarks and bodies are RocketMQ's, compared with the answers of a real one
-(tests/golden/nameserver). A BrokerError raised here becomes the answer.
+Codes, fields, remarks and bodies are RocketMQ's, compared with the replies of a real name server
+(tests/golden/nameserver). A BrokerError raised here becomes the reply.
 """
 
 from __future__ import annotations

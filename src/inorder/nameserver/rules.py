@@ -1,10 +1,11 @@
-"""Which broker serves which topic: the tables of a name server, without clock or network.
+"""The tables of a name server, without clock or network: routes, and key-value settings.
 
     topic -> broker name -> queues         what brokers registered
     broker name -> broker id -> address    id 0 is the master
     (cluster, address) -> life             last sign of life, data version, liveness channel
+    namespace -> key -> value              settings; RocketMQ keeps order topics here
 
-Rules, all RocketMQ's:
+RocketMQ's rules for routes:
 - Topics come from masters (or, 5.x, the slave with the lowest id), and an entry is written only if
   the broker's data version changed or the entry is new. Registration adds and changes topics, it
   never removes any: a broker that registers a part of its table loses nothing.
@@ -15,15 +16,11 @@ Rules, all RocketMQ's:
 - An unknown broker id whose table has exactly one topic is refused: brokers register all their
   topics first, single changes after.
 
-Not from RocketMQ: a refused registration leaves no trace, an address that comes back with another
-broker name leaves the old one, and the numbers of brokers and topic entries have limits. Key maps
-are taken from an attribute of brokers' topics, and go with them. A broker of ours says which
-directory it has: while it is connected, no other one gets its name and id.
-
-Small settings that outlive the name server: namespace -> key -> value, in memory.
-
-RocketMQ keeps order topics here (namespace ORDER_TOPIC_CONFIG); admins may keep what they like.
-Pure: `server.py` reads and writes the file, whose text is made here.
+inorder's own rules: a refused registration leaves no trace; an address that comes back under
+another broker name leaves the old one; the numbers of brokers and topic entries have limits. Key
+maps come from an attribute of brokers' topics and go with them. An inorder broker says which
+directory it has: while it is connected, no other one gets its name and id. How name servers that
+differ are read: decision 44.
 """
 
 from __future__ import annotations

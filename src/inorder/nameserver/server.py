@@ -1,6 +1,7 @@
-"""The shell of the name server: sockets, the timer that looks for silent brokers, and the file.
+"""The shell of the name server: sockets, the timer that drops silent brokers, and the file.
 
-Everything it decides is decided in `nameserver/rules.py`, `nameserver/rules.py` and `handlers.py`.
+`nameserver/rules.py` and `handlers.py` make all decisions. How registrations share the loop:
+decision 9.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Connections: the only room that knows sockets, TLS and event-loop transports."""
+"""Connections: the only package that knows sockets, TLS and event-loop transports."""

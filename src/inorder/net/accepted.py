@@ -1,6 +1,7 @@
-"""One accepted connection: bytes to frames, answers to bytes, and what its peer may cost.
+"""One accepted connection: bytes to frames, replies to bytes, and the limits on its peer.
 
-`net/server.py` has the limits and their reasons; this file applies them to one connection.
+`net/server.py` lists the limits and their reasons; this file applies them to one connection. Why
+replies are written once per turn: decision 6.
 """
 
 from __future__ import annotations

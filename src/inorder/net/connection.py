@@ -1,15 +1,13 @@
 """The asking side: one connection to a broker or a name server.
 
-Requests are numbered, queued and written once per tick; answers come back in any order. The server
-may also send requests of its own over the same connection: `on_request` gets them.
+    call              a future per request; replies come back in any order
+    post, `answered`  the short way for sends: no future, task or Command for each. `post` gives a
+                      request id, the caller writes the frame, and the reply reaches `answered`
+                      straight from `data_received`
+    on_request        requests that the server sends over the same connection
 
-Sends, of which there are many, take a shorter way: see `net/connection.py`.
-
-The short way for sends: no future, no task, no command for each.
-
-`post` numbers a send; whoever posted it writes its frame with that number and gets the answer in
-`answered`, straight from `data_received`. Watchers are told when the connection is lost, and when
-there is room again after it was full.
+Output is queued and written once per tick. Watchers hear when the connection is lost, and when it
+takes more output after it was full.
 """
 
 from __future__ import annotations

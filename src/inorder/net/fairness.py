@@ -1,17 +1,17 @@
-"""Whose turn it is: what many peers, or greedy ones, may take of the loop before others come in.
+"""Whose turn it is: how much of the event loop many peers, or greedy ones, may take.
 
-A connection that has been here for a while and asks for little is served where its bytes arrive,
-always: there is no queue that others could fill before it. Two kinds wait in line for a slice of
-each turn of the loop, and are served as far as the slice reaches:
+A connection that is older than a second and asks for little is always served where its bytes
+arrive: there is no queue that others could fill before it. Two kinds of connections wait in line
+for a slice of each turn of the loop:
 
-- greedy ones: those that had more than a share (`ServerConnection.end_share`: bytes of answers, or
+- greedy ones, which took more than a share (`ServerConnection.end_share`: bytes of replies, or
   time) within the last second;
-- new ones, in their first second, when the slice of this turn is used up already: thousands that
-  come at once must not be ahead of those who were here before.
+- new ones, in their first second, when the slice of this turn is used up: thousands that connect at
+  once must not get ahead of the connections that were there before.
 
-What is to be done about closed connections takes its time of the same slice: ten thousand that
-close at once are closed and forgotten over many turns. While nobody waits and there is time, all of
-this is done at once, so it costs nothing in quiet times.
+Closing connections takes its time from the same slice: ten thousand that close at once are
+forgotten over many turns. While nobody waits and there is time, everything is done at once, so
+fairness costs nothing in quiet times. Why: decision 9.
 """
 
 from __future__ import annotations

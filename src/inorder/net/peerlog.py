@@ -1,4 +1,4 @@
-"""Log lines about peers: few of them whatever the peers do."""
+"""Log lines about peers: few of them, whatever the peers do."""
 
 from __future__ import annotations
 

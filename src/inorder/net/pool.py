@@ -1,7 +1,7 @@
 """Shared connections: one per address, opened when needed and opened again when lost.
 
-After a failed attempt the address rests for a while (longer each time), and whoever asks meanwhile
-gets the last error at once: callers decide whether to wait or to go elsewhere.
+After a failed attempt an address is not tried for a while, longer each time. A caller who asks
+meanwhile gets the last error at once and decides whether to wait or to go elsewhere.
 """
 
 from __future__ import annotations

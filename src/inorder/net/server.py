@@ -4,34 +4,22 @@ A connection cuts its input into frames and gives the handler *all* frames of on
 in one synchronous call. Output is queued and written once per tick of the loop, for all
 connections of the server together. What a peer can cost is bounded:
 
-- memory: the bytes it sent (up to one frame), and the answers it did not read. Above
-  `write_buffer_bytes_max` nothing more is read from it, and the frames of it that were read wait;
-  above OUTPUT_FACTOR_MAX times that, or if it reads nothing for `frame_timeout_ms`, it is closed.
-  When the unread answers of all connections exceed half of `unread_bytes_max`, each may have only
-  a small part of its usual share; above all of it, those with most are closed;
+- memory: the bytes it sent (up to one frame), and the replies it did not read. Above
+  `write_buffer_bytes_max` nothing more is read from it, and frames that were read wait; above
+  OUTPUT_FACTOR_MAX times that, or if it reads nothing for `frame_timeout_ms`, it is closed. When
+  the unread replies of all connections exceed half of `unread_bytes_max`, each may have only a
+  small part of its usual share; above all of it, those with most are closed;
 - time: silence for `idle_timeout_ms`, or one frame that takes longer than `frame_timeout_ms`,
-  closes. One timer of the server looks after that, so an idle connection costs no timer;
-- number: above `connections_max`, or `connections_per_address_max`, or where it would take a
-  descriptor that is kept for files (`net/server.py`), a new connection is closed at once;
-- turns: greedy peers, and thousands of new ones, wait in line (`fairness.py`), and a turn accepts
-  only a few (`net/server.py`).
+  closes the connection. The server has one timer, so an idle connection costs none;
+- number: above `connections_max` or `connections_per_address_max` a new connection is closed at
+  once. So is one whose descriptor is kept for files: the system gives out the lowest free number,
+  so a descriptor below `limit - kept` leaves `kept` free, whatever else the process has open;
+- turns: greedy peers, and thousands of new ones, wait in line (`fairness.py`). A turn of the loop
+  accepts ACCEPTED_MAX connections. asyncio's own servers accept everything that waits, a stretch of
+  20 to 30 ms for a thousand. A loop that cannot watch a socket (an in-memory one, or Windows'
+  proactor) accepts in its own way.
 
-A peer may speak TLS on the same port: the first byte tells (`net/tls.py`).
-
-Accepting connections a few at a time, so that ten thousand that come at once stop nobody.
-
-The loops that we run on accept everything that waits in one go: with a thousand in line that is a
-stretch of 20 to 30 ms in which nobody else is served. Here a turn of the loop accepts ACCEPTED_MAX
-and leaves the rest to the next one; who is here already is served in between. A loop that cannot
-watch a socket (an in-memory one, or Windows' proactor) accepts in its own way.
-
-A connection that would take a descriptor kept for files is closed at once (`net/server.py`).
-
-How a server shares the descriptors of its process (`ulimit -n`): files first, then connections.
-
-The system gives every new descriptor the lowest free number. So a connection whose descriptor is
-below `limit - kept` leaves `kept` descriptors free, whatever else the process has open: another
-server, clients, files. One at or above it is closed at once.
+A peer may speak TLS on the same port: the first byte tells (`net/tls.py`). Why so: decision 9.
 """
 
 from __future__ import annotations

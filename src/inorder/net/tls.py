@@ -1,20 +1,14 @@
-"""TLS without a socket: an SSLObject between two memory buffers.
+"""TLS without a socket, and certificates for servers that have none.
 
-The server learns from the first byte of a connection whether it is TLS, so the session is put in
-between afterwards, inside the connection. It needs nothing of the event loop and works the same on
-a loop that lives in memory.
+A `TlsSession` is an SSLObject between two memory buffers. The first byte of a connection says
+whether it is TLS, so the session is put in between afterwards, inside the connection. It needs
+nothing from the event loop and works the same on an in-memory loop.
 
-Without a configured certificate a server makes its own on the first TLS connection
-(`net/tls.py`): it keeps listeners out and proves nothing about who the server is.
-
-A self-signed certificate from the standard library alone.
-
-Servers accept TLS without any configuration, as RocketMQ's do, and that takes a certificate.
-Python's ssl module cannot make one; a program or a package for it would be one more thing to
-install, and a process started because a stranger connected. What is needed is little: one P-256
-key, one signature, a dozen DER structures. The key signs itself here once; all later use of it is
-OpenSSL's. Nobody can verify who owns such a certificate, so nothing depends on its strength
-beyond the key being random.
+Servers accept TLS without configuration, as RocketMQ's do, so they need a certificate. Python's ssl
+module cannot make one, and a program or package for it would be one more thing to install. This
+file makes one from the standard library: one P-256 key, one signature, a dozen DER structures. The
+key signs itself once; OpenSSL does all later work with it. Such a certificate keeps eavesdroppers
+out and proves nothing about the server's identity. Why: decision 8.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""How queued output reaches a transport: few system calls, and no copy of what is large.
+"""Output to a transport, and outstanding calls: requests that wait for their replies.
 
-Requests that we send and wait for: futures over an Exchange, one timer for all deadlines.
+Queued output reaches the transport with few system calls and without a copy of large parts. Calls
+are futures over an `Exchange`, with one timer for all deadlines. Why output is written once per
+tick: decision 6.
 """
 
 from __future__ import annotations

@@ -1,25 +1,26 @@
-"""RocketMQ's `checkpoint`: up to which store time log, queues and index are on disk.
+"""How far the derived files go: RocketMQ's `checkpoint`, and the more exact `inorder/positions`.
 
-0 physicMsgTimestamp | 8 logicsMsgTimestamp | 16 indexMsgTimestamp | 24 masterFlushedOffset
-32 confirmPhyOffset | zeros up to 4096
+`checkpoint` holds store times, up to which log, queues and index are on disk:
 
-Our own note of how far the derived files go; RocketMQ ignores it.
+    0 physicMsgTimestamp | 8 logicsMsgTimestamp | 16 indexMsgTimestamp | 24 masterFlushedOffset
+    32 confirmPhyOffset | zeros up to 4096
 
-RocketMQ knows only a time (`checkpoint`) and must read whole segments after a crash. We keep three
-slots in `inorder/positions`, each with a checksum:
+With a time alone, recovery must read whole segments after a crash. `inorder/positions`, which
+RocketMQ ignores, holds three slots of log positions, each with a checksum:
 
-    written  updated often, not synced: below these positions queues and index are written. Good
-             while the operating system has not restarted, since the page cache survived.
-    synced   updated after a flush, synced: below these positions they are on disk. Good always.
-    tail     updated with every write of the log, not synced: where the log ended. While the
-             operating system has not restarted, a log that ends before it has lost its end; a
-             file that is missing, zeroed or an older copy looks like a torn write otherwise.
+    written  updated often, not synced. Queues and index are written below these positions. The
+             slot counts while the operating system has not restarted: the page cache survived.
+    synced   updated and synced after a flush. Queues and index are on disk below these positions.
+    tail     updated with every write of the log, not synced: the end of the log. While the
+             operating system has not restarted, a log that ends before it has lost its end.
+             Without the slot, a missing, zeroed or older file would look like a torn write.
 
-A slot counts only if its `token` is the content of the file `abort`, which whoever runs a broker on
-the directory writes anew: so a run of another broker in between makes the slots void. After a clean
-stop there is no `abort`; then `clean` is set and `checkpoint_crc` must fit the checkpoint, which
-another broker's run would have changed, and `queue_count` the queues that there are. The sizes
-tell a broken-off cut of ours (a short file) from a directory opened with wrong settings.
+A slot counts only if its `token` is the content of the file `abort`. Every broker that opens the
+directory writes a new token there, so a run of another broker makes the slots void. After a clean
+stop there is no `abort`. Then `clean` is set, `checkpoint_crc` must match `checkpoint`, which
+another broker's run would have changed, and `queue_count` must match the queues that exist. The
+sizes tell an interrupted cut (a short file) from a directory that is opened with wrong settings.
+Where recovery starts, and why: decision 5.
 """
 
 from __future__ import annotations

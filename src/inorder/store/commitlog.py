@@ -5,13 +5,13 @@
     sync()                                     from another thread: what is written becomes durable
 
 A record never spans two segments. When the next one does not fit (with 8 bytes to spare) a blank
-record ends the segment and the buffer is sealed: files are touched by `write` alone, so that
-`reserve` cannot fail for reasons of the disk, and a failed write leaves nothing half done.
+record ends the segment and the buffer is sealed. Only `write` touches files, so `reserve` cannot
+fail because of the disk, and a failed write leaves nothing half done.
 
-If a write fails, the bytes that may have reached the file are cut off (and, if there were any, that
-is synced), so that a refused record cannot come back at the next start. They are not overwritten:
-that could break off half way and look like damage. If the cut fails too, or a sync fails, the log
-is failed for good: nothing is known any more about what the disk holds (`faults.py`).
+If a write fails, the bytes that may have reached the file are cut off, so that a refused record
+cannot come back at the next start; if there were such bytes, the cut is synced. They are not
+overwritten: an overwrite could stop half way and look like damage. If the cut or a sync fails, the
+log is failed for good, because the content of the disk is unknown (`faults.py`). Why: decision 4.
 """
 
 from __future__ import annotations

@@ -3,15 +3,13 @@
     min_offset <= visible_offset <= settled_offset <= next_offset
                   readers end here  the log has it    given out in this tick
 
-New entries wait in `tail` and reach their file in `write_out`, together, a little later: the log is
-the truth, the entries are derived from it and rebuilt after a crash. Entries that the log did not
-take are dropped by `roll_back`, so offsets have no gaps (S1).
+New entries wait in `tail` and reach their file together, a little later, in `write_out`. The log
+is the truth: entries are derived from it and rebuilt after a crash. `roll_back` drops the entries
+of records that the log did not take, so offsets have no gaps (S1).
 
-The consume-queue files of all queues behind a bounded number of descriptors.
-
-A broker with 80,000 queues must not need 80,000 descriptors: the files used last stay open, the
-others are opened again when needed. `unsynced` remembers what was written since the last flush; a
-flush opens those files itself, so that it may run in another thread while this pool goes on.
+`QueueFiles` opens the files of all queues through a bounded number of descriptors, since a broker
+may have 80,000 queues. The files used last stay open. `unsynced` lists the files written since the
+last flush; a flush opens them itself, so it can run in another thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """From a record of the log to its queue entry and its keys: how recovery makes the derived files.
 
-The hot path does the same by hand. Under `strict` the queue files are believed to hold everything
-before the records dispatched: an offset that does not continue its queue then means that they do
+The fast path of sends does the same inline. With `strict`, the queue files must hold everything
+before the first record dispatched. An offset that does not continue its queue shows that they do
 not, and `Mismatch` asks for a start further back. When the whole log is read (not strict), the log
-is right by definition: a queue may begin late (older records expired) or begin again (its topic was
-deleted and made anew); a hole is filled with entries that no reader is given, and reported.
+is right by definition. A queue may then begin late, because older records expired, or begin again,
+because its topic was deleted and created again. A hole is filled with entries that no reader gets,
+and reported.
 """
 
 from __future__ import annotations

@@ -1,27 +1,27 @@
 """Where each queue ends, noted apart from the queue's own files: `inorder/ends.NNNNNN`.
 
-A consume queue that lost a file looks like one that has fewer messages: its numbering would begin
-again, and offsets that were given once would be given twice. So the ends are noted here as the
-entries are written, before `positions` moves over them. Each block has a length and a checksum:
+A consume queue that lost a file looks like a queue with fewer messages. Its offsets would begin
+again, and offsets that were given once would be given twice. So the ends are noted here as entries
+are written, before `positions` moves past them. Each block has a length and a checksum:
 
     0        4        8
     +--------+--------+---------------+
     | length |  crc32 |    payload    |   msgpack lists, the kind first; big-endian
     +--------+--------+---------------+
 
-    begun    a run of ours begins: the token in `abort`, and the size of queue files
-    ends     the ends of some queues, and the log's end when they were noted
-    emptied  the same of queues whose last message retention took
+    begun    an inorder broker opens the directory: the token in `abort`, the size of queue files
+    ends     the ends of some queues, and the end of the log when they were noted
+    emptied  the same for queues whose last message retention removed
     dropped  a topic was deleted, with all its records before a position of the log
-    firsts   with which file queues begin, if not with the one named 0
-    kept     the log begins here: retention takes what lies before
+    firsts   the first file of queues that do not begin with the file named 0
+    kept     the log begins here: retention removes everything before
     clean    a clean stop, with the checksums that `checkpoint` may have
 
-The notes count only if nobody else has used the directory since: the token is that in `abort`, or
-the last run stopped cleanly and `checkpoint` is the one that it left. They are written with every
-batch of queue entries and so survive a kill; a flush puts them on disk after the log.
-
-The files do not grow for ever: a flush folds the older ones into one while a new one is written.
+The notes count only if no other broker has used the directory since: the token is the one in
+`abort`, or the last run stopped cleanly and `checkpoint` is the one that it left. A note is written
+with every batch of queue entries and so survives a kill; a flush puts the notes on disk after the
+log. A flush also folds older files into one, so the files do not grow for ever. What happens to a
+damaged queue: decision 45.
 """
 
 from __future__ import annotations

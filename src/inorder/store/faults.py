@@ -1,13 +1,14 @@
 """What an error of the disk means: the one rule that every file of the data directory follows.
 
-retry    nothing has changed. The request is refused, the work is tried again, and that may succeed
-rewrite  what the file holds on disk is unknown. The kernel may have dropped the pages that it could
-         not write, and the next sync of this file would report success. Nothing that rests on the
-         file is acknowledged until all that stands is in a new file, and that one is synced
-final    the same, for a file that nobody can write again from memory: the broker takes no writes
-         until it is started again and has read what the disk really holds
+    retry    nothing has changed. The request is refused, and another try may succeed.
+    rewrite  the content of the file on disk is unknown. The kernel may have dropped pages that it
+             could not write, and the next sync of this file would report success. Nothing that
+             depends on the file is acknowledged until a new file holds all of it and is synced.
+    final    the same, for a file that cannot be written again from memory. The broker refuses
+             writes until a restart has read what the disk really holds.
 
-A process that has no descriptor left has not touched the file: that is never more than `retry`.
+A process without a free descriptor has not touched the file: that is always
+`retry`. Why: decision 4.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """One file of the key index: a hash table whose chains run through an array of entries.
 
-Writes go entries -> slots -> header. Entries are appended at once; changed slots are collected in
-memory (one by one they would cost a page write each) and go out together, region by region; the
-header, whose count makes entries valid, follows. So after a kill the file holds a valid prefix:
-a slot may point at an entry at or behind the count, and is then followed through that entry's
-`previous` until it is inside. Continuing with the same records writes the same entries again.
-After a power cut only the entries below a synced count are sure: `rebuild` makes the slots again.
+Writes go entries -> slots -> header. Entries are appended at once. Changed slots are collected in
+memory, because each would cost a page write, and go out together, region by region. The header
+follows: its count makes entries valid. So after a kill the file holds a valid prefix. A slot may
+point at an entry at or behind the count; it is followed through that entry's `previous` until it
+is below the count. Adding the same records again writes the same entries. After a power cut only
+the entries below a synced count are certain, and `rebuild` makes the slots from them.
 """
 
 from __future__ import annotations

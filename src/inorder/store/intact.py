@@ -1,4 +1,8 @@
-"""Whether the entries of a queue lead to their records, without reading all of them."""
+"""Whether the entries of a queue lead to their records, without reading all of them.
+
+An entry is right if it leads to a record of that topic, queue and offset. `count_right` compares
+them in Python or by the compiled module.
+"""
 
 from __future__ import annotations
 

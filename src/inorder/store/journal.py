@@ -1,4 +1,4 @@
-"""Small files of what was answered: records appended one after the other, read back at a start.
+"""Append-only files of small records that a start reads back, such as leases.
 
     0        4        8
     +--------+--------+---------------+
@@ -6,14 +6,14 @@
     +--------+--------+---------------+
 
 An append is written when it returns and so survives a kill; it is on disk after a sync. A torn or
-damaged record ends the journal: what follows it is cut off at the next start.
+damaged record ends the journal, and the next start cuts off the bytes behind it.
 
-A sync that failed puts the journal in doubt: nothing is appended until `switch` has gone to a new
-file that says all that stands and is on disk, and the older ones are dropped.
+After a failed sync the content on disk is unknown. Nothing is appended until `switch` has gone to
+a new file that holds the whole state and is on disk; the older files are then dropped.
 
-It does not grow for ever. `prepare` and `switch` begin a new file behind the others; when all that
-the older ones say has been said again in it or elsewhere, and that is on disk, they are dropped. A
-start reads what files there are, in order.
+`prepare` and `switch` also keep the journal short: they begin a new file, and the older files are
+dropped once the new one, or a snapshot, holds everything and is on disk. A start reads all files in
+order. Why a journal: decision 15.
 """
 
 from __future__ import annotations

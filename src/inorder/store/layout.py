@@ -3,8 +3,8 @@
 commitlog/<20 digits: position of the first byte>            records, then zeros
 consumequeue/<topic>/<queue id>/<20 digits: byte offset>     20-byte entries, then zeros
 index/<yyyyMMddHHmmssSSS>                                    header, slots, entries
-checkpoint  abort  lock                                      as RocketMQ has them
-inorder/positions                                            ours alone (`store/checkpoints.py`)
+checkpoint  abort  lock                                      as in RocketMQ
+inorder/positions                                            inorder's own (`checkpoints.py`)
 
 queue entry   | position 8 | size 4 | tag code 8 |
 index header  | begin ms 8 | end ms 8 | begin position 8 | end position 8 |

@@ -1,19 +1,18 @@
-"""Consume queues compared with the log, and made right from it.
+"""Consume queues compared with the log, and repaired from it.
 
-A queue is damaged if an entry of it does not lead to the record of that topic, queue and offset: a
-file of it is missing, cut, zeroed, flipped, or an older copy. The log has all that an entry says,
-so the entry is made again. What the log has no more stays a gap: a filler stands there, which no
-reader is given, and the gap is reported as lost.
+A queue is damaged if one of its entries does not lead to the record of that topic, queue and
+offset: a file is missing, cut, zeroed, flipped or an older copy. The log holds everything that an
+entry says, so the entry is made again. Where the log no longer has the record, a filler marks the
+gap: no reader gets it, and the gap is reported as lost messages (`Loss`).
 
-`mend` reads the log once for any number of queues, and touches files through descriptors of its
-own: it may run in any thread. Offsets that are given out meanwhile lie behind those it looks at.
+    mend         reads the log once for any number of queues and repairs their entries. It opens
+                 files of its own, so it may run in any thread. Offsets that are given out meanwhile
+                 lie behind the ones it looks at.
+    compare      compares all queues of a directory with its log and changes nothing. It may run
+                 beside a broker: entries below the noted ends no longer change. Without notes
+                 (`ends.py`), the log says where queues end.
 
-All queues of a directory compared with its log, without changing anything.
-
-It may run beside a broker: entries below the noted ends change no more. Of a directory without
-notes of ours, the log says where queues end.
-
-What is gone: messages that were stored and have no record any more.
+Why a damaged queue stops only itself: decision 45.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""All topic queues: found at start by their directories, loaded when first asked for.
+"""All topic queues: found at start by their directories, loaded when first used.
 
-`limit` is the position below which every entry is known to be in the files; loading a queue takes
-the entries below it and, with `cutting`, clears what follows: after a crash those entries are made
-again from the log. `thorough` is for what may have holes, after a crash of the machine or of
-another broker. In a directory that we closed ourselves nothing follows, and no file is opened
-before somebody asks.
+`limit` is the position below which every entry is known to be in the files. Loading a queue takes
+the entries below it. With `cutting`, it clears the entries behind, which recovery makes again from
+the log. With `thorough`, it expects holes, after a crash of the machine or of another broker. In a
+directory that an inorder broker closed nothing follows the limit, and no file is opened before its
+queue is used. What happens to a damaged queue: decision 45.
 """
 
 from __future__ import annotations

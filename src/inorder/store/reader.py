@@ -1,11 +1,11 @@
-"""Reading a queue: entries in one unpack, records as views of the log, neighbours as one view.
+"""Reading a queue by offset, and finding messages by store time.
 
+Entries come from one unpack, records are views of the log, and neighbouring records are one view.
 The loop is RocketMQ's: the first record always fits; then the limits on messages, bytes and
-examined entries hold; at most one consume-queue file is read per call. `cold` says that the bytes
-lie so far behind the end of the log that they are probably not in memory: touching the views could
-then stop the caller, and `load` reads them by pread from another thread instead.
-
-Finding messages of a queue by their store time.
+examined entries hold; a call reads at most one consume-queue file. `cold` says that the bytes lie
+so far behind the end of the log that they are probably not in memory. Touching the views could
+then block the caller, so `load` reads them by pread in another thread. How a reader meets a damaged
+queue: decision 45.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""What may go: a pure decision over ages and the disk's room, and the hand that carries it out.
+"""What may be deleted: a pure decision from ages and free disk space, and the code that deletes.
 
-RocketMQ's rules: segments go oldest first, never the last, at most ten a run. In the hours of
-`delete_when`, or when the disk is fuller than `disk_used_ratio_max`, those that expired (by the
-time of their last change) go; above `disk_clean_forcibly_ratio` they go expired or not; above
-`disk_full_ratio` writes are refused until it is below the forcible ratio again.
-Two rules are ours. A segment stays until its records' queue entries are on disk: they are all that
-is left of the numbering of a queue whose records have gone. And it stays until nobody has to read
-it any more (`Store.keep_from`): the numbers of producers are in the log alone until they are saved.
+RocketMQ's rules: segments go oldest first, never the last one, at most ten a run. In the hours of
+`delete_when`, or when the disk is fuller than `disk_used_ratio_max`, expired segments go (by the
+time of their last change). Above `disk_clean_forcibly_ratio` segments go whether they are expired
+or not. Above `disk_full_ratio` writes are refused until usage is below the forcible ratio again.
+
+inorder adds two rules. A segment stays until the queue entries of its records are on disk, because
+after the segment is gone only the entries say at which offset a queue continues. And it stays while
+something still has to read it (`Store.keep_from`), such as producers' sequence numbers that are in
+the log and not yet in a snapshot.
 """
 
 from __future__ import annotations

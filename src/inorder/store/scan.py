@@ -1,11 +1,12 @@
-"""Walking over the log from a position to its end, and looking behind that end.
+"""Walking over the log: to its end, behind its end, and to the records that hold a mark.
 
-The records of the log that hold a mark, found without looking at the others one by one.
+    LogScan          record by record from a position to the end of the log
+    Behind           what follows the first invalid bytes: whether valid records do
+    marked_records   the log is searched for the mark at the speed of memory. Where one record
+                     holds it, its neighbours are read one by one until one does not
+    record_at        one record, without trust in the position that led to it
 
-A log that holds none is searched as fast as memory is read. Where there is one there are mostly
-more: then the records are read one after the other until one comes without.
-
-Looking at single records in the log without trusting the position that led to them.
+Where recovery starts its walk: decision 5.
 """
 
 from __future__ import annotations

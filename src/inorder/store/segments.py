@@ -1,8 +1,8 @@
-"""One commit-log file: opened when first needed, written by pwrite, read through a map.
+"""The commit-log files: one segment, and the chain of all segments.
 
-The chain of commit-log files: load, find, extend, drop.
-
-The list is replaced, never changed: a sync or a cold read in another thread sees a whole one.
+A segment is opened when first needed, written by pwrite and read through a map. The chain loads,
+finds, extends and drops segments. Its list is replaced and never changed in place, so a sync or a
+cold read in another thread always sees a whole list.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""Small JSON files that hold a whole table: topics, groups, offsets.
+"""Whole tables in small JSON files: topics, groups, offsets.
 
-A save leaves the new content under the name and the previous one under `<name>.bak`, as RocketMQ's
-ConfigManager does, and is on disk when it returns. The new file is complete before it gets its
-name, so that a crash at any point leaves one readable file at least:
+A save leaves the new content under the name and the previous content under `<name>.bak`, as
+RocketMQ's ConfigManager does. It is on disk when the call returns. The new file is complete before
+it gets its name, so a crash at any point leaves at least one readable file:
 
     write <name>.tmp, sync      <name> old    .bak older
     rename <name> to .bak       <name> -      .bak old
     rename .tmp to <name>       <name> new    .bak old      sync the directory
 
 After a failed sync the next save begins with a new draft, so that no page of the old one counts.
-Until one has succeeded a file of `inorder/` is in doubt (`safety.py`).
+Until a save succeeds, the content of a file below `inorder/` is unknown (`faults.py`).
 
-A load takes the file, or, if it is missing, empty or unreadable, the `.bak`. An unreadable file is
-kept as `<name>.corrupt` for people to look at. If the file and the `.bak` are both there and both
-unreadable, the load fails: to start with an empty table would forget topics or progress.
+A load takes the file, or the `.bak` if the file is missing, empty or unreadable. An unreadable file
+is kept as `<name>.corrupt`. If both exist and both are unreadable, the load fails: an empty table
+would forget topics or progress. How tables reach their files: decision 7.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store: log, queues and key index behind one door. One thread owns it.
+"""The store: log, queues and key index behind one facade. One thread owns it.
 
 A tick, as the broker drives it:
 
@@ -8,17 +8,14 @@ A tick, as the broker drives it:
     tick = store.write_tick()                        one pwrite; or an error, and nothing happened
     store.publish(tick)                              now (async flush) or after sync() (sync flush)
 
-Everything else follows later, in `housekeep`: the log alone is the truth, and queues and index are
-made from it again after a crash. `sync` and a `FlushPlan` may run in another thread; everything
-else belongs to the owner.
+Everything else follows later, in `housekeep`: the log is the truth, and queues and index are made
+from it again after a crash.
 
-One flush of the derived files, prepared by the owner of the store and run in any thread.
-
-The order is the promise: the log first, then queues and index, then the notes that say so. A plan
-only carries values and opens files of its own, so the store goes on meanwhile.
-
-After a kill nobody knows which queue files the process before had written and not synced: `walk`
-is the part of the log whose records tell.
+A `FlushPlan` is one flush of the derived files. The owner prepares it, and any thread may run it:
+it holds values only and opens files of its own, so the store goes on meanwhile. Its order is the
+guarantee: first the log, then queues and index, then the notes that say so. After a kill the files
+that the process had written and not synced are unknown; `walk` is the part of the log whose records
+name them. Only `sync` and a `FlushPlan` may run in another thread than the owner's.
 """
 
 from __future__ import annotations
