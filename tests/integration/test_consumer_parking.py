@@ -489,7 +489,7 @@ def test_where_everybody_gets_all_it_is_refused() -> None:
     async def tale(kit: Kit) -> None:
         consumer = await consumer_of(kit, message_model="broadcasting")
         consumer.on(TOPIC, order="key", on_failure=Park())(_nothing)
-        with pytest.raises(UsageError, match="nothing to set aside"):
+        with pytest.raises(UsageError, match="cannot park keys"):
             await begin(kit, consumer)
 
     play(tale)

@@ -68,7 +68,7 @@ class PullConsumer:
     paused = on_loop(twin.PullConsumer.paused)
 
     def close(self) -> None:
-        """Stop reading and let go; nothing is committed."""
+        """Stop reading and close the connections; nothing is committed."""
         if not self._closed:
             self._closed = True
             self._portal.finish(self._async.close)

@@ -1,18 +1,17 @@
-"""A consumer as a member of its group: the queues that it holds, from their lock to their release.
+"""Membership in a group: the queues that a consumer owns, and the rounds that share them out.
 
-    rebalance ── add ──> Holding: pull loop, handlers ── drop ──> release: wait, commit, unlock
+    round ── add ──> AssignedQueue: pull loop, handlers ── drop ──> release: wait, commit, unlock
 
-Every queue has one Holding at a time, and whoever is to give it up only says why: the release is
-the same for all (`client/consume/release.py`). Ordered queues are ours by a lease where the broker
-knows leases, else by RocketMQ's lock; a Holding keeps the kind that it began with.
+`Member` owns one `AssignedQueue` per queue. Any part of the consumer may drop a queue with a
+reason; the release is the same for all (`release.py`). Ordered queues are owned by a lease where
+the broker knows leases, else by RocketMQ's lock; an assigned queue keeps the kind that it began
+with.
 
-Sharing the queues of each topic among the members of a group, round by round.
-
-Each member computes the allocation alone, from the route and the list of members; what follows is
-in `client/consume/rules/assignment.py`. All members ask the same broker for the list, the first one
-of the topic that answers, so that they see the same list unless it is changing (O6). A round comes
-when a broker says that the members changed, when a route changed, when a queue was released, and
-every 20 s.
+`Rebalancer` runs the rounds. Each member computes its share alone from the route and the list of
+members (`rules/assignment.py`). All members ask the same broker for the list, the first of the
+topic that answers, so that they see the same list unless it is changing (O6). A round starts when a
+broker says that the members changed, when a route changed, when a queue was released, and every 20
+s. Who is a member, and who is told of changes: decision 20.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ log = get_logger(__name__)
 
 
 class Member:
-    """The queues of one consumer."""
+    """The queues of one consumer, and the parts that lease, pull, commit and release them."""
 
     def __init__(
         self,
@@ -88,10 +87,10 @@ class Member:
         self.tasks = Tasks(f"consumer {group}")
         self.locks = Locks(session, group)
         self.leases = Leases(session, group, terms)
-        self.left: dict[TopicQueue, int] = {}
-        """Where the queues were when the consumer stopped."""
+        self.final_offsets: dict[TopicQueue, int] = {}
+        """The offsets of the queues when the consumer stopped."""
         self.changed = asyncio.Event()
-        """Something asks for a round of the rebalance."""
+        """Set to ask for a round of the rebalance."""
         self._registrations = registrations
         self._events = events
         config = session.config.consumer
@@ -139,34 +138,42 @@ class Member:
 
     @property
     def stopping(self) -> bool:
-        """Tell whether the consumer is on its way out."""
+        """Return whether the consumer is stopping."""
         return self._releaser.stopping
 
     def begin_stop(self) -> None:
-        """Take no further queue."""
+        """Add no further queue."""
         self._releaser.stopping = True
 
-    # Queues come.
+    # Adding queues.
 
     @property
     def lease_states(self) -> Mapping[TopicQueue, LeaseState]:
-        """Return whose each queue is; those on their way out are among them."""
+        """Return the lease of every queue, including those being released."""
         return {queue: assigned.lease for queue, assigned in self.assigned_queues.items()}
 
-    async def meet(self, queues: Iterable[TopicQueue]) -> None:
-        """Learn which brokers of these queues know leases; they hear of us also if none is ours."""
-        new = [one[0] for name, one in by_broker(queues).items() if name not in self.leases.met]
-        if new:
-            await asyncio.gather(*map(self._meet, new))
+    async def learn_brokers(self, queues: Iterable[TopicQueue]) -> None:
+        """Learn which brokers of these queues know leases.
 
-    async def _meet(self, queue: TopicQueue) -> None:
+        The lease renewals to those brokers then carry this member's heartbeat, even if it owns
+        none of their queues.
+        """
+        new = [
+            one[0]
+            for name, one in by_broker(queues).items()
+            if name not in self.leases.known_brokers
+        ]
+        if new:
+            await asyncio.gather(*map(self._learn_broker, new))
+
+    async def _learn_broker(self, queue: TopicQueue) -> None:
         try:
             await self.leases.known_at(queue)
         except InorderError as error:
             log.info("broker=%s is away: %s", queue.broker, error)
 
     async def acquire(self, queues: Iterable[TopicQueue]) -> Acquired:
-        """Ask for ordered queues, all brokers at once: by leases, or by RocketMQ's locks."""
+        """Request ordered queues of all brokers at once, by leases or by RocketMQ's locks."""
         found = Acquired({})
         for got in await asyncio.gather(*map(self._acquire_at, by_broker(queues).values())):
             found = found.and_also(got)
@@ -197,7 +204,7 @@ class Member:
         late: bool,
         grant: Grant | None,
     ) -> bool:
-        """Begin with a queue at the offset of the group; tell whether that was possible."""
+        """Add a queue at the offset of the group; return whether that was possible."""
         leased = grant is not None and grant.epoch > 0
         stored = grant.stored.offset if grant and leased else await self._store.read(queue)
         begin = commits.begin(stored, queue.topic, self._consume_from, late=late)
@@ -205,18 +212,18 @@ class Member:
         if offset is None or self.stopping:
             await self._give_back(queue, grant)
             return False
-        assigned = self._hold(queue, subscription, offset, ordered=ordered, grant=grant)
+        assigned = self._assign(queue, subscription, offset, ordered=ordered, grant=grant)
         self.offsets.begin(queue, offset, stored=stored >= 0)
         self.assigned_queues[queue] = assigned
         self._share_limits(queue.topic)
         assigned.pulling = self.tasks.start(self._puller.run(assigned), name=f"pull {queue}")
-        log.info("queue=%s of group=%s is ours from offset %d on", queue, self.group, offset)
-        self.committer.idle(assigned)  # where it begins is news, if the group had no offset
+        log.info("queue=%s of group=%s is assigned from offset %d on", queue, self.group, offset)
+        self.committer.idle(assigned)  # commits the first offset, if the group has none
         if grant is not None and grant.parked:
             self._events.parked_changed(assigned)
         return True
 
-    def _hold(
+    def _assign(
         self,
         queue: TopicQueue,
         subscription: Subscription,
@@ -261,7 +268,7 @@ class Member:
         return assigned
 
     async def _give_back(self, queue: TopicQueue, grant: Grant | None) -> None:
-        """Return a queue that was granted and is not begun."""
+        """Release a queue that was granted and is not added."""
         if grant is None:
             return
         if not grant.epoch:
@@ -273,7 +280,7 @@ class Member:
             log.info("not given back group=%s queue=%s error=%s", self.group, queue, error)
 
     def _share_limits(self, topic: str) -> None:
-        """Divide the limits of a topic among the queues of it that are here."""
+        """Divide the limits of a topic among its assigned queues."""
         sharing = [one for queue, one in self.assigned_queues.items() if queue.topic == topic]
         limits = self._limits.shared(len(sharing))
         for assigned in sharing:
@@ -307,10 +314,10 @@ class Member:
         if isinstance(begin, commits.BeginAt):
             return begin.offset
         reason = begin.reason if isinstance(begin, commits.NotNow) else "not asked"
-        log.info("queue=%s is not begun: %s", queue, reason)
+        log.info("queue=%s is not added: %s", queue, reason)
         return None
 
-    # Queues go.
+    # Releasing queues.
 
     def _start_release(self, assigned: AssignedQueue) -> None:
         if assigned.queue not in self._releasing:
@@ -327,9 +334,9 @@ class Member:
             await self._releaser.release(assigned)
         finally:
             if self.stopping:
-                self.left[queue] = self.offsets.get(queue)
+                self.final_offsets[queue] = self.offsets.get(queue)
             if not (lease.running and lease.is_waited_for(ordered=assigned.ordered)):
-                self._released(assigned)  # else the stop has given up on its handlers
+                self._released(assigned)  # else close() does not wait for its handlers any more
 
     def _released(self, assigned: AssignedQueue) -> None:
         queue, lease = assigned.queue, assigned.lease
@@ -343,7 +350,7 @@ class Member:
         self.changed.set()
 
     def _leave_behind(self, assigned: AssignedQueue) -> None:
-        """Let handlers of a queue that moved end by themselves; only a stop waits for them."""
+        """Watch the handlers of a moved queue; only a stop waits for them."""
         task = self.tasks.start(self._watch(assigned), name=f"handlers of {assigned.queue}")
         self._left_behind[assigned] = task
 
@@ -357,17 +364,17 @@ class Member:
 
     @property
     def running(self) -> int:
-        """Return how many handlers run, those of queues that moved included."""
+        """Return how many handlers run, those of moved queues included."""
         queues = (*self.assigned_queues.values(), *self._left_behind)
         return sum(assigned.lease.running for assigned in queues)
 
     def drop_all(self) -> None:
-        """Give everything up: pull no more, start no handler."""
+        """Give all queues up: end their pull loops and start no handler."""
         for assigned in list(self.assigned_queues.values()):
             assigned.drop(RevokeReason.STOPPED)
 
     async def release_all(self, patience: Patience) -> bool:
-        """Give everything up and wait for it; tell whether all handlers ended in time."""
+        """Give all queues up and wait for their release; return whether all handlers ended."""
         self.begin_stop()
         self.drop_all()
         while waits := [each for each in self._ending() if not each.done()]:
@@ -376,8 +383,8 @@ class Member:
         running = [str(one.queue) for one in (*self.assigned_queues.values(), *self._left_behind)]
         if running:
             log.warning(
-                "group=%s stops, but its handlers did not end in time: %s; what they do is not "
-                "committed, and the next owner waits until the locks have run out",
+                "group=%s stops, but its handlers did not end in time: %s; their results are not "
+                "committed, and the next owner waits until the locks have expired",
                 self.group, ", ".join(running),
             )  # fmt: skip
         return not running
@@ -386,32 +393,32 @@ class Member:
         return [*self._releasing.values(), *self._left_behind.values()]
 
     async def move(self, queue: TopicQueue, offset: int) -> None:
-        """Let a queue go on elsewhere, once its handlers ended."""
+        """Continue a queue at another offset, once its handlers have ended."""
         self.set_moving(queue, offset)
         releasing = self._releasing.get(queue)
         if releasing is not None:
             await asyncio.shield(releasing)
 
     def set_moving(self, queue: TopicQueue, offset: int) -> None:
-        """The same without waiting for it, as a handler has to: it would wait for itself."""
+        """Do the same without waiting, for a handler would wait for itself."""
         assigned = self.assigned_queues[queue]
         assigned.fixed = offset
         assigned.drop(RevokeReason.RESET)
 
-    # How far we are.
+    # Offsets.
 
     def note(self, queue: TopicQueue, offset: int, only_up: bool = True) -> None:
-        """Note that everything below an offset is done."""
+        """Note that every message below an offset is finished."""
         self.offsets.note(queue, offset, only_up=only_up)
 
     def holds_locks(self) -> bool:
-        """Tell whether some queue is locked."""
+        """Return whether this consumer holds a lock or a lease."""
         return any(lease.locked for lease in self.lease_states.values())
 
     # Pausing.
 
     def pause(self, queues: Iterable[TopicQueue]) -> None:
-        """Pull nothing and start no handler of these queues; of none: of all, now and later."""
+        """Pause these queues; without queues, all present and future ones."""
         chosen = tuple(queues)
         self._paused.update(chosen)
         self._all_paused = self._all_paused or not chosen
@@ -419,7 +426,7 @@ class Member:
             assigned.paused = self._all_paused or assigned.queue in self._paused
 
     def resume(self, queues: Iterable[TopicQueue]) -> None:
-        """End a pause; of none: every pause."""
+        """Resume these queues; without queues, all."""
         chosen = tuple(queues)
         if chosen:
             if self._all_paused:
@@ -435,12 +442,12 @@ class Member:
                 self._events.arrived(assigned)
 
     def paused(self) -> tuple[TopicQueue, ...]:
-        """Return which of our queues are paused."""
+        """Return the assigned queues that are paused."""
         return tuple(sorted(q for q, assigned in self.assigned_queues.items() if assigned.paused))
 
 
 def _finished(queue: TopicQueue, offset: int, grant: Grant | None) -> FinishedMap:
-    """Return what was done above the offset at which a queue is begun."""
+    """Return the finished messages above the first offset of a queue."""
     text = "" if grant is None else grant.stored.finished
     if not text:
         return FinishedMap(offset)
@@ -456,7 +463,7 @@ def _finished(queue: TopicQueue, offset: int, grant: Grant | None) -> FinishedMa
 
 SAY_WAITING_MS: Final = 30_000
 GATHER_MS: Final = 10
-"""Notices that come so close together share a round."""
+"""Notices within this time share a round."""
 
 
 class Rebalancer:
@@ -479,9 +486,9 @@ class Rebalancer:
         self.rounds = 0
 
     async def learn_routes(self) -> None:
-        """Learn the routes of all topics before anything else happens.
+        """Learn the routes of all topics before the first round.
 
-        Name servers that are not there yet are waited for, and it is said now and then. Raises
+        Waits for name servers that do not answer yet, with a log line now and then. Raises
         AlreadyClosed if the member stops meanwhile.
         """
         config = self._session.config
@@ -498,14 +505,14 @@ class Rebalancer:
                 await self._pause(backoff.next_ms())
 
     async def _pause(self, wait_ms: int) -> None:
-        """Wait, but no longer than until the member stops."""
+        """Wait for `wait_ms`, or until the member stops."""
         self._member.changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1000):
                 await self._member.changed.wait()
 
     def _say_waiting(self, what: str, why: str) -> None:
-        """Say what is waited for, at once and then every half a minute."""
+        """Log what the group waits for, at once and then every half a minute."""
         now_ms, last_ms = self._session.clock.monotonic_ms(), self._said_ms.get(what)
         if last_ms is None or now_ms - last_ms >= SAY_WAITING_MS:
             self._said_ms[what] = now_ms
@@ -519,8 +526,8 @@ class Rebalancer:
             try:
                 wait_ms = await self._round()
             except Exception:
-                # A task root: an allocation of the user's own may fail, and must be tried again.
-                log.exception("group=%s was not rebalanced; tried again soon", member.group)
+                # A task root: a user's own allocation may fail, and the next round tries again.
+                log.exception("group=%s was not rebalanced; trying again soon", member.group)
                 wait_ms = rules.next_round_ms(balanced=False)
             try:
                 async with asyncio.timeout(wait_ms / 1000):
@@ -530,7 +537,7 @@ class Rebalancer:
                 pass
 
     async def _round(self) -> int:
-        """Run one round; return how long to wait for a reason before the next."""
+        """Run one round; return the longest pause before the next."""
         self.rounds += 1
         waits = []
         for queue in rules.plan_unsubscribed(self._member.lease_states, self._subscriptions):
@@ -548,14 +555,17 @@ class Rebalancer:
         return min(waits, default=rules.REBALANCE_INTERVAL_MS)
 
     async def _share(self, topic: str) -> tuple[int | None, bool]:
-        """Do one topic; return when to ask for the rest, if queues were refused, and whether all
-        went well."""
+        """Share one topic's queues.
+
+        Returns when to ask again for refused queues, None if none was refused, and whether every
+        allocated queue was added.
+        """
         queues = await self._queues(topic)
         if queues is None:
             return None, topic.startswith(RETRY_PREFIX) and self.rounds > 3
         needs_lock = self._ordered[topic] and self._member.clustering
         if needs_lock:
-            await self._member.meet(queues)
+            await self._member.learn_brokers(queues)
         allocated = await self._allocate(topic, queues)
         if allocated is None or self._member.stopping:
             return None, False
@@ -584,12 +594,12 @@ class Rebalancer:
         return got.again_ms, all(added)
 
     async def _queues(self, topic: str) -> list[TopicQueue] | None:
-        """Return the queues of a topic; None if nobody serves it now."""
+        """Return the queues of a topic; None if no broker serves it now."""
         try:
             route = await self._session.route(topic)
         except TopicNotRouted:
             if not topic.startswith(RETRY_PREFIX):
-                self._say_waiting(f"topic {topic}", "it is not there yet")
+                self._say_waiting(f"topic {topic}", "no broker serves it yet")
             self._first_seen.setdefault(topic, set())
             return None
         queues = sort_queues(subscribe_queues(route, topic, self._session.key_map(topic)))
@@ -597,13 +607,13 @@ class Rebalancer:
         return queues or None
 
     async def _allocate(self, topic: str, queues: list[TopicQueue]) -> list[TopicQueue] | None:
-        """Return our share; None if the list of members is not to be had."""
+        """Return this member's share; None if no broker lists it as a member."""
         if not self._member.clustering:
             return queues
         client_id = self._session.client_id
         ids = await self._ids(await self._session.route(topic))
         if ids is None or client_id not in ids:
-            # The broker has not heard of us, or has forgotten: what we hold stays ours for now.
+            # The broker does not know this member, or has forgotten it: its queues stay for now.
             await self._session.heartbeat()
             ids = await self._ids(await self._session.route(topic))
         if ids is None or client_id not in ids:

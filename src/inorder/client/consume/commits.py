@@ -1,10 +1,11 @@
-"""Saving how far a consumer is: under leases by numbered commits, else in RocketMQ's way.
+"""Saving a consumer's offsets: by numbered commits under leases, else in RocketMQ's way.
 
-Under a lease a queue that has gone idle is committed at once, and one whose handlers run every
-second, all queues of a broker in one request: so a kill repeats little, and a busy consumer sends
-few requests. See `client/consume/rules/commits.py`.
+Under a lease a queue that has gone idle is committed at once, and a queue whose handlers run is
+committed every second, with all queues of a broker in one request. So a kill repeats little, and a
+busy consumer sends few requests. `rules/commits.py` decides what is committed and when.
 
-Where a consumer keeps how far it is: at the brokers, or (broadcasting) in a file of its own.
+`OffsetStore` is where offsets without a lease are kept: at the brokers (`RemoteOffsets`), or in a
+file of a broadcasting consumer (`LocalOffsets`). What is committed, and when: decision 18.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ log = get_logger(__name__)
 
 
 class OffsetStore(Protocol):
-    """Reads and saves offsets."""
+    """Where the offsets of a group are kept."""
 
     def check(self) -> None:
-        """Raise ConfigError if nothing can be read from it, ever."""
+        """Raise ConfigError if the store can never be read."""
         ...
 
     async def read(self, queue: TopicQueue) -> int:
@@ -54,23 +55,23 @@ class OffsetStore(Protocol):
         ...
 
     async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:
-        """Save offsets; return those that were taken."""
+        """Save offsets; return those that were accepted."""
         ...
 
     async def move(self, queue: TopicQueue, offset: int) -> bool:
-        """Set an offset, also a lower one; tell whether it is set."""
+        """Set an offset, also a lower one; return whether it is set."""
         ...
 
 
 class RemoteOffsets:
-    """The offsets of a group, at the broker of each queue."""
+    """Offsets at the broker of each queue."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
 
     def check(self) -> None:
-        """Do nothing: brokers are asked when they are needed."""
+        """Do nothing: brokers are asked later."""
 
     async def read(self, queue: TopicQueue) -> int:
         """Return an offset, NO_OFFSET or NOT_READ."""
@@ -84,10 +85,11 @@ class RemoteOffsets:
             return NOT_READ
 
     async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:
-        """Save offsets, one after the other, each answered; return those that were taken.
+        """Save offsets, one request after the other; return those that were accepted.
 
-        What the group has is never lowered: who lost a queue unawares may be behind its next owner.
-        Our broker compares; Apache RocketMQ takes any number, so there we look first.
+        The group's offset is never lowered: a consumer that has lost the queue without knowing may
+        be behind its next owner. An inorder broker compares; Apache RocketMQ stores any number, so
+        there the client reads the stored offset first.
         """
         taken = {}
         for queue, offset in offsets.items():
@@ -106,7 +108,7 @@ class RemoteOffsets:
         return taken
 
     async def _is_behind(self, api: BrokerApi, queue: TopicQueue, offset: int) -> bool:
-        """Tell whether a broker that does not compare has a higher offset than this."""
+        """Return whether a broker that does not compare has a higher offset."""
         if api.compares_offsets:
             return False
         try:
@@ -116,10 +118,10 @@ class RemoteOffsets:
         return stored > offset
 
     async def move(self, queue: TopicQueue, offset: int) -> bool:
-        """Set an offset, also a lower one; tell whether it is set.
+        """Set an offset, also a lower one; return whether it is set.
 
-        RocketMQ takes any number. Our broker lets no commit of a locked queue go back: there it is
-        an explicit reset.
+        RocketMQ stores any number. An inorder broker refuses a lower commit of a locked queue:
+        there a reset sets the offset.
         """
         try:
             api = await self._session.reader_of(queue)
@@ -134,7 +136,7 @@ class RemoteOffsets:
 
 
 class LocalOffsets:
-    """The offsets of a broadcasting consumer: RocketMQ's JSON file and its backup."""
+    """Offsets of a broadcasting consumer, in RocketMQ's JSON file and its backup."""
 
     def __init__(self, files: Files, directory: Path, client_id: str, group: str) -> None:
         self._files = files
@@ -150,7 +152,7 @@ class LocalOffsets:
         return self._load().get(queue, NO_OFFSET)
 
     async def save(self, offsets: Mapping[TopicQueue, int]) -> dict[TopicQueue, int]:
-        """Write the file anew, and keep the one before it."""
+        """Replace the file, and keep the version before as the backup."""
         known = self._load()
         text = format_offsets(merge_offsets(known, offsets))
         self._files.makedirs(self._path.parent)
@@ -214,15 +216,15 @@ class Committer:
         self._stopped = False
 
     async def all(self) -> None:
-        """Save what is not saved yet, of all queues that are ours for sure."""
+        """Save the unsaved offsets of all queues that may commit."""
         await self.of(list(self._assigned_queues))
 
     async def leased(self) -> None:
-        """Save what is not saved yet of the queues under leases."""
+        """Save the unsaved offsets of the queues with leases."""
         await self.of([queue for queue, one in self._assigned_queues.items() if one.leased])
 
     async def of(self, queues: Iterable[TopicQueue]) -> None:
-        """Save offsets and wait for the answers."""
+        """Save the offsets of these queues and wait for the answers."""
         now_ms = self._session.clock.monotonic_ms()
         mine = [
             assigned
@@ -243,7 +245,7 @@ class Committer:
             return await self._store.move(queue, offset)
 
     def idle(self, assigned: AssignedQueue) -> None:
-        """Commit a queue soon whose last handler has ended, if it is idle then."""
+        """Commit a leased queue soon, now that its last handler has ended."""
         if self._timer is None and assigned.leased and not self._stopped:
             now_ms = self._session.clock.monotonic_ms()
             delay_ms = rules.idle_commit_in_ms(now_ms, self._last_ms)
@@ -251,7 +253,7 @@ class Committer:
             self._timer = loop.call_later(delay_ms / 1000, self._start_idle)
 
     def stop(self) -> None:
-        """Start no commit any more."""
+        """Start no further commit of idle queues."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -267,7 +269,7 @@ class Committer:
             self._tasks.start(self.of(idle), name="commit of idle queues")
 
     async def _save(self, queues: list[TopicQueue]) -> None:
-        """Save offsets in RocketMQ's way: one caller at a time, so that none overtakes."""
+        """Save offsets in RocketMQ's way; one call at a time, so that no save overtakes another."""
         async with self._saving:
             unsaved = self._offsets.unsaved(queues)
             if unsaved:
@@ -307,8 +309,10 @@ class Committer:
     async def _send(
         self, part: list[tuple[TopicQueue, int, NumberedCommit]]
     ) -> tuple[int, set[TopicQueue], set[TopicQueue]]:
-        """Send commits. A broker without room for their maps gets those that need none: of the
-        others the commit before stands."""
+        """Send commits. A broker without room for finished maps gets the commits without a map.
+
+        For the other queues the commit before stays in force.
+        """
         try:
             return await self._leases.commit(part)
         except LeasesFull as error:

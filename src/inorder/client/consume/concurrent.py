@@ -1,14 +1,15 @@
-"""Handlers without order: many at a time, failed messages go back to the broker.
+"""Handlers without order: many at a time; failed messages go back to the broker.
 
-What a handler's outcome means is in `client/consume/rules/outcomes.py`; this file does it. Queues
-take turns, so that one with a long backlog does not hold up the others. Runs that ended together
-are dealt with together, queue by queue.
+`ConcurrentRunner` gives queues their turn, so that a queue with a long backlog does not hold up the
+others, and settles runs that ended together, queue by queue. `rules/outcomes.py` decides what the
+end of a run means.
 
-Giving messages back: to the retry topic, or to the dead letters.
+`Returner` gives messages back to the broker: to the retry topic, or to the dead letters. Request 36
+names the stored record, and the broker copies it. If the broker refuses, the client sends a copy to
+the retry topic itself, as RocketMQ's client does, but not while this group holds locks of ordered
+queues: then a broker takes every such copy for a dead letter.
 
-Request 36 names the stored record, and the broker copies it. Where that is refused the client sends
-a copy to the retry topic itself, as RocketMQ's does; but not while this group holds locks of
-ordered queues, for then a broker takes every such copy for a dead letter.
+How attempts and retries are counted: decision 24. How handlers run and stop: decision 29.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ SendBack = Callable[[Registration, ReceivedMessage, Failure], Awaitable[bool]]
 
 
 class TopicHandler:
-    """The handler of one topic and who calls it."""
+    """The handler of one topic, the workers that call it, and its runs."""
 
     def __init__(self, registration: Registration, workers: Workers) -> None:
         self.registration = registration
@@ -71,14 +72,14 @@ class TopicHandler:
         return self._runs_max - len(self.runs)
 
     def ended(self, runs: Sequence[ConcurrentRun]) -> None:
-        """Note that runs are over, and how long their calls took."""
+        """Note that runs have ended, and how long their calls took."""
         self.runs.difference_update(runs)
         self.pace.note(sum([run.calls for run in runs]), sum([run.spent_ms for run in runs]))
         self._runs_max = rules.runs_in_hand(self.pace, capacity=self.workers.capacity)
 
 
 class ConcurrentRun(Run):
-    """A run of one queue's messages, with the handler of one topic."""
+    """A run of one queue's messages by the handler of one topic."""
 
     __slots__ = ("assigned", "handler")
 
@@ -116,17 +117,18 @@ class ConcurrentRunner:
         self._late_check: asyncio.TimerHandle | None = None
 
     def pump(self, assigned: AssignedQueue) -> None:
-        """Start what can be started of a queue, now or when a handler is free."""
+        """Start the runs of a queue that may start, now or when a worker is free."""
         self._line_up(assigned)
         self._go_on()
 
     def _line_up(self, assigned: AssignedQueue) -> None:
+        """Give a queue a turn, unless it has one."""
         if not assigned.has_turn:
             assigned.has_turn = True
             self._turns.append(assigned)
 
     def _go_on(self) -> None:
-        """Give queues their turn until each of them has nothing to do or no handler is free."""
+        """Give queues their turn until no queue has work or no worker is free."""
         refused = 0
         while self._turns and refused < len(self._turns):
             assigned = self._turns.popleft()
@@ -140,10 +142,10 @@ class ConcurrentRunner:
             self._turns.append(assigned)
 
     def _start(self, assigned: AssignedQueue) -> bool:
-        """Start runs of a queue; tell whether there was room for one."""
+        """Start runs of a queue; return whether there was room for one."""
         now_ms = self._clock.monotonic_ms()
         if assigned.queue.topic.startswith(RETRY_PREFIX):
-            # One message at a time: its neighbour may be of another topic, with another handler.
+            # One message at a time: the next may belong to another topic and handler.
             if any(handler.room <= 0 for handler in self._handlers.values()):
                 return False
             taken = assigned.cache.take(1, now_ms)
@@ -161,7 +163,7 @@ class ConcurrentRunner:
         return True
 
     def _handler_of(self, topic: str) -> TopicHandler:
-        """Return the handler for a message of a topic, however it came here."""
+        """Return the handler for messages of a topic, which may come by the retry topic."""
         return self._handlers.get(topic) or self._fallback(topic)
 
     def _submit(
@@ -187,7 +189,7 @@ class ConcurrentRunner:
         self._late_check = loop.call_later(rules.LATE_CHECK_MS / 1000, self._reclaim)
 
     def _reclaim(self) -> None:
-        """Take back what waits behind a call that takes long, for workers that are free."""
+        """Take back the calls that wait behind a long one, for workers that are free."""
         self._late_check = None
         now_ms = self._clock.monotonic_ms()
         several = [
@@ -204,7 +206,7 @@ class ConcurrentRunner:
             self._check_later()
 
     def _settle(self) -> None:
-        """Do what follows from the runs that have ended, and start others in their place."""
+        """Settle the runs that have ended, and start others in their place."""
         ended: dict[tuple[AssignedQueue, TopicHandler], list[ConcurrentRun]] = {}
         for run in self._over:
             assert isinstance(run, ConcurrentRun)
@@ -215,7 +217,7 @@ class ConcurrentRunner:
             try:
                 self._finish(assigned, handler, runs)
             except Exception:
-                # A mistake of ours about one queue must not stop the others.
+                # A bug that concerns one queue must not stop the others.
                 log.exception("what follows handlers failed queue=%s", assigned.queue)
         self._go_on()
 
@@ -239,7 +241,7 @@ class ConcurrentRunner:
     def _stopped(
         self, assigned: AssignedQueue, handler: TopicHandler, run: Run
     ) -> list[ReceivedMessage]:
-        """Deal with the call that did not simply return; return what the run did not come to."""
+        """Settle the call at which a run stopped; return the messages that it did not reach."""
         rest, batch = run.done, run.stopped_at
         if batch is not None:
             rest += 1
@@ -279,9 +281,10 @@ class ConcurrentRunner:
             self._tasks.start(work, name=f"send back of {assigned.queue}")
 
     def _conclude_leaving(self, assigned: AssignedQueue, done: Batch) -> None:
-        """Count what ended well while the consumer stops; what failed is left to the next owner.
+        """Count successful results while the consumer stops; the next owner retries failures.
 
-        A queue that moved was committed and left when it moved: its next owner is further by now.
+        Results of a moved queue are thrown away: it was committed when it moved, and its next owner
+        may have passed them.
         """
         if assigned.lease.dropped is RevokeReason.STOPPED:
             commit = assigned.cache.remove(done, self._clock.monotonic_ms())
@@ -289,7 +292,7 @@ class ConcurrentRunner:
                 self._note(assigned.queue, commit, True)
 
     def _done(self, run: Run, batch: Batch) -> int:
-        """Return how many messages of a batch are done."""
+        """Return how many messages of a batch succeeded."""
         if run.error is not None:
             if isinstance(run.error, Reject):
                 log.warning("message is rejected %s error=%s", where(batch[0]), run.error)
@@ -307,7 +310,7 @@ class ConcurrentRunner:
         concluded: rules.Concluded,
         failure: Failure,
     ) -> None:
-        """Send failed messages back; what the broker does not take is tried again here."""
+        """Send failed messages back; retry here those that the broker does not accept."""
         sent: set[int] = set()
         try:
             for message in concluded.send_back:
@@ -336,7 +339,7 @@ class ConcurrentRunner:
             self._submit(assigned, handler, (((message,),),))
 
     async def clean(self, assigned_queues: Sequence[AssignedQueue]) -> None:
-        """Send back what its handler had for too long, so that the offset can go on."""
+        """Send back messages whose handler runs too long, so that the offset can advance."""
         for handler in self._handlers.values():
             for run in handler.runs:
                 if run.started_ms is not None and run.done < len(run.batches):
@@ -371,7 +374,7 @@ class ConcurrentRunner:
 
 
 def where(message: ReceivedMessage) -> str:
-    """Return a message's place, for logs."""
+    """Describe a message for log lines."""
     queue = message.queue
     return (
         f"topic={message.topic} queue={queue.broker}/{queue.topic}/{queue.index} "
@@ -383,7 +386,7 @@ PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 
 class Returner:
-    """Gives the messages of one group back."""
+    """Gives messages of one group back to the broker."""
 
     def __init__(self, session: Session, group: str, *, holds_locks: Callable[[], bool]) -> None:
         self._session = session
@@ -396,7 +399,7 @@ class Returner:
         message: ReceivedMessage,
         failure: Failure,
     ) -> bool:
-        """Let a message come again later; tell whether the broker took it."""
+        """Send a message back, to be redelivered later; return whether the broker accepted it."""
         attempts = registration.redeliveries_max
         request = SendBackRequest(
             message.position,
@@ -422,7 +425,7 @@ class Returner:
     async def dead_letter(
         self, registration: Registration, messages: Sequence[ReceivedMessage], failure: Failure
     ) -> set[int]:
-        """Set messages of an ordered queue aside; return the offsets of those that are."""
+        """Dead-letter messages of an ordered queue; return the offsets that succeeded."""
         sent = set()
         for message in messages:
             if await self._send_copy(registration, message, failure):

@@ -1,9 +1,10 @@
-"""ConsumerService: handlers for topics, called as messages come, queues shared with the group.
+"""The public `Consumer`: handlers for topics, called as messages arrive.
 
-A consumer is a member of its group: the queues of a topic are shared out among the members, and
-what a handler has done is committed under the group's name. `order="queue"` calls one handler per
-queue at a time, in order, under the broker's lock on the queue; `order=None` calls many, and gives
-failed messages back to the broker.
+A consumer is a member of its group: the members share the queues of a topic, and finished messages
+are committed under the group's name. `order="queue"` calls one handler per queue at a time, in
+order, while the consumer owns the queue. `order="key"` does the same per key. `order=None` calls
+many handlers at a time, and gives failed messages back to the broker. `service.py` wires a running
+consumer.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ log = get_logger(__name__)
 MessageModel = Literal["clustering", "broadcasting"]
 BeginFrom = ConsumeFrom | Literal["timestamp"]
 BROADCAST_INSTANCE = "DEFAULT"
-"""RocketMQ's: the offset file of a broadcasting consumer is found again by it."""
+"""RocketMQ's instance name, by which a broadcasting consumer finds its offset file again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """What a consumer did so far, in messages, and what it holds."""
+    """Counters of a consumer, in messages, and what it holds now."""
 
     handled: int
     failed: int
@@ -63,9 +64,9 @@ class ConsumerStatistics:
     outlived: int
     """Handlers that ran longer than the lease of their queue."""
     parked: int
-    """Messages that were set aside with their keys."""
+    """Messages that were parked with their keys."""
     queues: dict[TopicQueue, int]
-    """The queues that are ours, or were at the end, and how far each is done."""
+    """The offset of every assigned queue; after `close`, its last offset."""
 
 
 class Consumer:
@@ -75,14 +76,14 @@ class Consumer:
     127.0.0.1:9876; or a Session.
     `consume_from` says where to begin in a queue for which the group has committed nothing: at its
     end (`"last"`), its beginning (`"first"`), half an hour before now (`"timestamp"`), or a time.
-    With `message_model="broadcasting"` every consumer gets everything, and offsets are kept in a
-    file of this machine. `allocation` must be the same for all members of a group. `instance` tells
+    With `message_model="broadcasting"` every consumer gets every message, and offsets are kept in a
+    file on this machine. `allocation` must be the same for all members of a group. `instance` tells
     two consumers of one group in one process apart. `before_handle` and `after_handle` get a
-    HandleContext before and after every call of a handler, where it runs.
+    HandleContext before and after every call of a handler, in its thread.
 
-    `lease` is how long an ordered queue stays ours when nothing is heard of us (5 s), `grace` the
-    same once our connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer
-    than that after a failure may overlap with the next owner's.
+    `lease` is how long this consumer owns an ordered queue without a renewal (5 s), `grace` how
+    long it owns the queue after its connection is lost (1 s); in seconds, or a timedelta. A handler
+    that runs longer than that after a failure may overlap with the next owner's.
     """
 
     def __init__(
@@ -146,16 +147,17 @@ class Consumer:
     ) -> Callable[[Handler], Handler]:
         """Decorate the handler of a topic: a function, or a class or object with `handle`.
 
-        It gets a message, or with `batch` above 1 a list of up to so many. To return is to be
-        done; `raise Retry(after=seconds)` is to be called again later; any other exception is a
-        failed attempt, and `on_failure` says what follows: Block() or DeadLetter(). `tag` is `*`,
-        a tag, or several as in `paid || shipped`. With `auto_commit=False` a handler of an ordered
-        topic returns Outcome.COMMIT or Outcome.ROLLBACK for all that it got since the last one.
+        The handler gets a message, or with `batch` above 1 a list of up to `batch` messages. When
+        it returns, the message is done. After `raise Retry(after=seconds)` it is called again
+        later. Any other exception is a failed attempt, and `on_failure` says what follows: Block(),
+        DeadLetter() or, with `order="key"`, Park(). `tag` is `*`, a tag, or several as in `paid ||
+        shipped`. With `auto_commit=False` a handler of an ordered topic returns Outcome.COMMIT or
+        Outcome.ROLLBACK for all messages since its last such result.
 
         With `order="key"` up to `concurrency` handlers run at a time, and the messages of one key
-        one after the other. The key is the message's own, or what `key_of` says: the name of a
-        property, or a function of the message. One without a key waits for all before it and holds
-        all behind it, unless `keyless="concurrent"`.
+        run one after the other. The key is the message's own, or comes from `key_of`: the name of a
+        property, or a function of the message. A message without a key waits for all messages
+        before it and holds up all behind it, unless `keyless="concurrent"`.
         """
         if self._service is not None:
             raise UsageError("this consumer has started; register its handlers before that")
@@ -190,8 +192,8 @@ class Consumer:
     async def start(self) -> None:
         """Join the group and begin to consume; returns at once, before the first message.
 
-        Name servers that are not there yet are waited for until they are, or the consumer is
-        closed (AlreadyClosed); brokers and topics are waited for by what it begins.
+        Waits until a name server answers; AlreadyClosed is raised if the consumer is closed
+        meanwhile. Brokers and topics that do not exist yet are waited for in the background.
         """
         if self._closed.is_set() or self._closing is not None:
             raise AlreadyClosed("this consumer was closed; make a new one")
@@ -225,7 +227,7 @@ class Consumer:
             raise
 
     async def run(self) -> None:
-        """Consume until the consumer is closed, or this is interrupted, and close it."""
+        """Consume until the consumer is closed, or this call is cancelled; then close it."""
         begun = self._closing is None
         try:
             await self.start()
@@ -237,16 +239,16 @@ class Consumer:
             await self.close()
 
     async def close(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109 - of handlers
-        """Stop pulling, let handlers end, commit, release the queues and leave the group.
+        """Stop pulling, wait for handlers, commit, release the queues and leave the group.
 
-        Several may call it; each returns when all of that is done. In a handler, or in what a
-        handler started while it runs, it returns at once, for it would wait for itself: no further
-        message is begun, and `run`, or a `close` elsewhere, waits for the rest.
+        Several tasks may call it; each call returns when all of that is done. In a handler, or in a
+        task that a running handler has started, it returns at once, because it would wait for
+        itself: no further handler starts, and `run`, or a `close` elsewhere, waits for the rest.
 
         `timeout` is how long to wait for handlers, in seconds or as a timedelta; by default
-        `consumer.close_timeout_ms`, 30 s. Of several the earliest end counts. A handler that runs
-        longer is left behind: what it does is not committed, and its queue goes to another consumer
-        when its lease has run out.
+        `consumer.close_timeout_ms`, 30 s. Of several timeouts the earliest end counts. A handler
+        that runs longer is left behind: its result is not committed, and its queue goes to another
+        consumer when the lease has expired.
         """
         self._begin_close(timeout)
         if not in_handler(self):
@@ -254,7 +256,7 @@ class Consumer:
             await asyncio.shield(self._closing)
 
     def _begin_close(self, timeout: Duration | None = None) -> None:
-        """Begin no further message, and let the rest follow in a task; more than once is fine."""
+        """Start no further handler, and close in a task of its own. May be called again."""
         default_ms = self._access.config.consumer.close_timeout_ms
         timeout_ms = default_ms if timeout is None else to_ms(timeout)
         if self._patience is None or self._closing is None:
@@ -299,8 +301,8 @@ class Consumer:
     async def seek(self, queue: TopicQueue, to: Target) -> int:
         """Continue a queue at another offset: an offset, a time, "beginning" or "end".
 
-        The handlers that run end before; the new offset is committed. Returns the offset. In a
-        handler it does not wait for that.
+        Waits until the queue's handlers have ended and the new offset is committed; in a handler it
+        does not wait. Returns the offset.
         """
         return await self._seek(queue, to, wait=not in_handler(self))
 
@@ -326,7 +328,7 @@ class Consumer:
         except Exception as failed:
             if error is None:
                 raise
-            # The block's own error goes on.
+            # The error of the block is raised, not this one.
             log.warning("a consumer of group=%s was not closed cleanly: %s", self._group, failed)
 
     def statistics(self) -> ConsumerStatistics:
@@ -349,7 +351,7 @@ class Consumer:
             rebalances=consuming.rebalances,
             outlived=counts.outlived,
             parked=counts.parked,
-            queues=member.left | dict(member.offsets.items()),
+            queues=member.final_offsets | dict(member.offsets.items()),
         )
 
     def __repr__(self) -> str:
@@ -369,7 +371,7 @@ def _begin(consume_from: BeginFrom, now_ms: int) -> commits.ConsumeFrom:
 
 
 def _terms(config: ConsumerConfig, lease: Duration | None, grace: Duration | None) -> Terms:
-    """Return what to ask of brokers, in the bounds that they know. Raises UsageError."""
+    """Return the durations for lease requests. Raises UsageError if they are out of bounds."""
     lease_ms = config.lease_ms if lease is None else to_ms(lease)
     grace_ms = min(config.grace_ms, lease_ms) if grace is None else to_ms(grace)
     if not LEASE_MS_MIN <= lease_ms <= LEASE_MS_MAX:

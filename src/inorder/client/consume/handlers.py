@@ -1,5 +1,10 @@
-"""What a broker asks a consumer, on its own account (40) or for somebody at a console (220, 221,
-307, 309).
+"""Requests of a broker to a consumer, on its own (40) or for an operator (220, 221, 307, 309).
+
+40    the members of the group changed, or a route: rebalance
+220   an offset was reset: continue there
+221   which offsets does the consumer have?
+307   what does the consumer do? (`running_info`)
+309   handle one message now, and say how that went
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ _RESULTS = {
 
 
 class ConsumerRequests:
-    """Answers for one consumer; see `Session.join`."""
+    """Takes the requests of brokers to one consumer; see `Session.join`."""
 
     def __init__(
         self,
@@ -72,7 +77,7 @@ class ConsumerRequests:
         self._direct = direct
 
     def asked(self, connection: Connection, command: Command) -> None:
-        """Take a broker's request to the group."""
+        """Answer a broker's request to the group."""
         match command.code:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
                 self._changed(command.fields.get("topic", ""))
@@ -91,16 +96,16 @@ class ConsumerRequests:
                 raise AssertionError(f"code {command.code} is not for consumers")
 
     def connected(self, address: str) -> None:
-        """Renew locks and share anew: over a new connection a broker may have forgotten us."""
+        """Renew leases and locks, and rebalance: the broker may have forgotten this member."""
         if not self._member.stopping:
             self._member.tasks.start(self._renew(), name=f"greet {address}")
 
     def lost(self, address: str) -> None:
-        """Start no handler under the locks of that broker before it has confirmed them."""
+        """Start no handler under that broker's locks until it confirms them."""
         self._member.renewer.connection_lost(address)
 
     def route_changed(self, topic: str) -> None:
-        """Share a topic's queues anew, and ask for what is in doubt: its broker may be back."""
+        """Rebalance, and renew what is unconfirmed: its broker may be back."""
         member = self._member
         member.changed.set()
         unconfirmed = any(
@@ -115,7 +120,7 @@ class ConsumerRequests:
         await self._member.committer.all()
 
     def _changed(self, topic: str) -> None:
-        """Share anew; if a topic is named, with a fresh route of it."""
+        """Rebalance; refresh the route of the topic first if one is named."""
         if topic and not self._member.stopping:
             self._member.tasks.start(self._reroute(topic), name=f"route of {topic}")
         else:
@@ -133,12 +138,12 @@ class ConsumerRequests:
                 continue
             log.info("offset of %s is reset to %d by the broker", queue, offset)
             if assigned.leased:
-                self._member.renewer.renew_now()  # its epoch has ended: it begins anew
+                self._member.renewer.renew_now()  # its epoch has ended: it is begun again
                 continue
             self._member.tasks.start(self._member.move(queue, offset), name=f"reset {queue}")
 
     async def _consume(self, connection: Connection, command: Command) -> None:
-        """Handle one message, as somebody asked; what it says is told and nothing committed."""
+        """Handle one message and report the result; nothing is committed."""
         member = self._member
         try:
             request = decode_fields(ConsumeDirectly, command.fields)
@@ -155,7 +160,7 @@ class ConsumerRequests:
         connection.send(command.reply(body=direct.encode()))
 
     def running_info(self) -> RunningInfo:
-        """Return what this consumer does."""
+        """Return the state of the consumer and its queues, for operators."""
         member = self._member
         clock = member.session.clock
         seconds = max(clock.monotonic_ms() - member.counts.since_ms, 1) / 1000
@@ -196,7 +201,7 @@ class ConsumerRequests:
 
 
 def _offsets(body: bytes | memoryview) -> dict[TopicQueue, int]:
-    """Read a ResetOffsetBody, or the list that a C++ client gets."""
+    """Read a ResetOffsetBody, or the list form that C++ clients get."""
     value = shapes.as_object(loads(body), "offsets") if body else {}
     table: Any = value.get("offsetTable")
     if isinstance(table, list):
@@ -208,7 +213,7 @@ def _offsets(body: bytes | memoryview) -> dict[TopicQueue, int]:
 
 
 def _result(run: Run, registration: Registration) -> tuple[str, str | None]:
-    """Return what a handler of one message came to, by RocketMQ's names, and why."""
+    """Return the result of a handler in RocketMQ's words, and the reason."""
     if isinstance(run.error, Retry | Reject):
         return CR_LATER, str(run.error)
     if run.error is not None:
@@ -225,7 +230,7 @@ def _result(run: Run, registration: Registration) -> tuple[str, str | None]:
 
 
 async def run_directly(submit: Callable[[Run], None], message: ReceivedMessage) -> Run:
-    """Make one call and wait for its end."""
+    """Call the handler with one message and wait for its end."""
     ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
 
     def settle(run: Run) -> None:

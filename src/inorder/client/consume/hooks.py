@@ -1,7 +1,7 @@
-"""Hooks: functions of the application around every call of a handler, where it runs.
+"""Functions of the application that run around every call of a handler, in its thread.
 
-They get a context, RocketMQ's ConsumeMessageContext. They watch and change nothing: one that raises
-is logged, and the attempt goes on as if it were not there.
+A hook gets a context, RocketMQ's ConsumeMessageContext. It watches and changes nothing: an
+exception in a hook is logged, and the call continues as if there were no hook.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Hook = Callable[[HandleContext], None]
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What is called around every handler, in its thread, and what it is told."""
+    """The functions to call before and after every handler, and the values for their context."""
 
     before: Hook | None = None
     after: Hook | None = None
@@ -92,7 +92,7 @@ class _Hooked:
         self._auto_commit = auto_commit
 
     def begin(self, batch: Batch) -> tuple[HandleContext, int]:
-        """Tell that a call begins; return its context and when that was."""
+        """Call `before_handle`; return the context and the time at which the call begins."""
         hooks, first = self._hooks, batch[0]
         context = HandleContext(hooks.group, first.topic, first.queue, tuple(batch))
         _tell(hooks.before, context, "before_handle")
@@ -101,7 +101,7 @@ class _Hooked:
     def end(
         self, context: HandleContext, began_ms: int, result: object, error: BaseException | None
     ) -> None:
-        """Tell what a call came to."""
+        """Call `after_handle` with the result of the call."""
         hooks = self._hooks
         context.spent_ms = hooks.clock.monotonic_ms() - began_ms
         context.error = error
@@ -122,8 +122,8 @@ def _tell(hook: Hook | None, context: HandleContext, name: str) -> None:
     try:
         hook(context)
     except Exception:
-        # The application's own code: it watches, and must not decide.
+        # The application's own code, which must not change the outcome of the call.
         log.exception(
-            "%s failed, the attempt goes on group=%s topic=%s queue=%s offset=%d", name,
+            "%s failed, the attempt continues group=%s topic=%s queue=%s offset=%d", name,
             context.group, context.topic, context.queue, context.messages[0].offset,
         )  # fmt: skip

@@ -1,19 +1,18 @@
-"""Keeping what is ours: renewing leases and locks, and what follows when one is lost or in doubt.
+"""Taking, renewing and losing the leases and locks of ordered queues.
 
-Leases are renewed every third of min(lease, grace), all queues of a broker in one request, which is
-also a sign of life of a member that holds none. When the connection to a broker is lost, no handler
-of its queues starts until the broker has confirmed their epochs over another one.
+`LeaseRenewer` keeps what this member owns. It renews leases every third of min(lease, grace), with
+all queues of a broker in one request; the request is also the heartbeat of a member that owns
+nothing there. When the connection to a broker is lost, no handler of its queues starts until the
+broker has confirmed their epochs over a new connection.
 
-Leases at the brokers that know them: take, renew, commit, give back.
+`Leases` speaks to brokers that know leases: take, renew, commit, release. Requests do not wait for
+each other, because each carries the epoch and commits are numbered: the broker refuses a late one.
 
-What to ask and what an answer means is in `client/consume/rules/leases.py` and
-`client/consume/rules/commits.py`. Requests do not wait for each other: each carries the epoch, and
-commits are numbered, so whatever comes late to the broker is refused there.
+`Locks` speaks RocketMQ's lock protocol: lock, renew, unlock. Each broker gets one request at a
+time: in the threads of a broker a renewal could overtake an unlock, and lock the queue for nobody.
 
-The locks of ordered queues at their brokers: ask, renew, give back.
-
-One request of these to a broker at a time: a renewal that overtook an unlock in the threads of a
-broker would lock the queue again, for nobody.
+`rules/leases.py` decides what to ask and what an answer means. Leases or locks: decision 16.
+Silent, unconfirmed and forced-out owners: decision 17.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 UNANSWERED_MAX: Final = 2
-"""Renewals in a row that a connection may leave without an answer."""
+"""After this many unanswered renewals in a row the connection is closed."""
 
 
 class LeaseRenewer:
-    """Keeps the leases and locks of one member."""
+    """Renews the leases and locks of one member."""
 
     def __init__(self, member: Member, events: QueueEvents) -> None:
         self._member = member
@@ -73,7 +72,7 @@ class LeaseRenewer:
     # Leases.
 
     async def keep_leases(self) -> None:
-        """Renew the leases for as long as this is a member, and stop what outlives its own."""
+        """Renew the leases until cancelled, and cancel handlers that run longer than theirs."""
         member, renew_ms = self._member, self._member.leases.terms.renew_ms
         due_ms = self._clock.monotonic_ms() + renew_ms
         while True:
@@ -96,7 +95,7 @@ class LeaseRenewer:
                 pass
 
     def renew_now(self) -> None:
-        """Ask all brokers soon whether what we hold is still ours."""
+        """Renew all leases at once."""
         self._wake.set()
 
     def _start_renewal(self, broker: str) -> None:
@@ -119,21 +118,21 @@ class LeaseRenewer:
             self._renewing.discard(broker)
 
     def _no_leases(self, broker: str) -> None:
-        """Another kind of broker answers at its address: what we hold there is nobody's lease."""
+        """Give up the leases of a broker that no longer knows leases."""
         self._member.leases.forget(broker)
         for assigned in list(self._member.assigned_queues.values()):
             if assigned.leased and assigned.queue.broker == broker:
                 self.lost(assigned)
 
     def _not_answered(self, broker: str) -> None:
-        """Give up a connection on which nothing comes back: its other end may be gone."""
+        """Close a connection that leaves renewals unanswered: its other end may be gone."""
         self._unanswered[broker] = self._unanswered.get(broker, 0) + 1
         if self._unanswered[broker] >= UNANSWERED_MAX:
             del self._unanswered[broker]
             self._member.leases.drop_connection(broker, "renewals were not answered in time")
 
     async def refresh(self, assigned: AssignedQueue) -> None:
-        """Hear what the broker has to say of a queue before anything else happens to it."""
+        """Renew the leases of a queue's broker now, and take in its answer."""
         for renewed in await self._member.leases.renew(
             assigned.queue.broker, self._member.lease_states
         ):
@@ -145,11 +144,11 @@ class LeaseRenewer:
             self._drop(queue)
         for queue, grant in renewed.granted:
             if queue in assigned_queues:
-                self._news(assigned_queues[queue], grant)
+                self._take_in(assigned_queues[queue], grant)
                 self._settle(assigned_queues[queue], revived=queue in renewed.revived)
 
-    def _news(self, assigned: AssignedQueue, grant: LeaseGrant) -> None:
-        """Take what a renewal says beside "still yours"."""
+    def _take_in(self, assigned: AssignedQueue, grant: LeaseGrant) -> None:
+        """Take in what a renewal says beside the epoch: revokes, versions and parked keys."""
         if grant.recalled and assigned.live:
             assigned.drop(RevokeReason.REVOKED)
             return
@@ -160,12 +159,12 @@ class LeaseRenewer:
             self._events.parked_changed(assigned)
 
     def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:
-        """Note that a request under a queue's epoch was answered as if it is ours."""
+        """Note that the broker accepted a request under the queue's epoch."""
         revived = rules.confirm(assigned.lease, sent_ms, self._clock.monotonic_ms())
         self._settle(assigned, revived=revived)
 
     def _settle(self, assigned: AssignedQueue, *, revived: bool) -> None:
-        """Let handlers start again that waited for the broker's word."""
+        """Start the handlers that waited for the confirmation of a lease."""
         revived |= assigned.confirm()
         if revived:
             assigned.outlived = False
@@ -174,7 +173,7 @@ class LeaseRenewer:
                 self._events.arrived(assigned)
 
     def lost(self, assigned: AssignedQueue) -> None:
-        """Give up a queue of which the broker says that it is not ours any more."""
+        """Give up a queue whose epoch the broker has refused."""
         if self._member.assigned_queues.get(assigned.queue) is assigned and rules.is_leased(
             assigned.lease
         ):
@@ -188,7 +187,7 @@ class LeaseRenewer:
             assigned.dropped()
 
     def _outlived(self, assigned: AssignedQueue) -> None:
-        """Cancel the async handlers of a queue whose lease has ended; others are only counted."""
+        """Cancel the async handlers of a queue whose lease has ended; count the others."""
         runs = [run for run in assigned.runs if run.started_ms is not None]
         if assigned.outlived or not runs:
             return
@@ -204,7 +203,7 @@ class LeaseRenewer:
     # RocketMQ's locks.
 
     async def keep_locks(self) -> None:
-        """Renew the locks for as long as this is a member."""
+        """Renew the locks until cancelled."""
         delay_ms = LOCK_RENEW_FIRST_MS
         while True:
             await asyncio.sleep(delay_ms / 1000)
@@ -212,7 +211,7 @@ class LeaseRenewer:
             delay_ms = LOCK_RENEW_MS if answered else LOCK_RENEW_FIRST_MS
 
     async def _renew_locks(self) -> bool:
-        """Renew the locks once; give up what was lost. Tell whether every broker answered."""
+        """Renew the locks once and give up lost queues; return whether every broker answered."""
         lost, answered = await self._member.locks.renew(self._member.lease_states)
         for queue in lost:
             self._drop(queue)
@@ -224,15 +223,15 @@ class LeaseRenewer:
     # Connections.
 
     async def reconnected(self) -> None:
-        """Confirm everything over a new connection, or by a new route."""
+        """Renew all leases and locks over a new connection or route."""
         self.renew_now()
         await self._renew_locks()
 
     def connection_lost(self, address: str) -> None:
-        """Trust no lock of the broker at an address until it is confirmed over a new connection.
+        """Distrust the locks of the broker at an address until it confirms them.
 
-        A stock broker that was restarted has forgotten its locks, and may give them to others at
-        once (O13); it may also have forgotten our last commits, so they are sent again.
+        A RocketMQ broker forgets its locks when it restarts, and may give them to others at once
+        (O13). It may also have forgotten the last commits, so they are sent again.
         """
         member, now_ms = self._member, self._clock.monotonic_ms()
         for queue, assigned in member.assigned_queues.items():
@@ -244,7 +243,7 @@ class LeaseRenewer:
 
 
 LEASES_SINCE: Final = 1
-"""The protocol of ours that has leases."""
+"""The version of inorder's extensions that brought leases."""
 
 _ON_ROCKETMQ: Final = (
     "broker %s knows no leases: queues are locked by RocketMQ's rules. Order is kept; a queue of a "
@@ -254,7 +253,7 @@ _ON_ROCKETMQ: Final = (
 
 
 class Leases:
-    """The leases of one consumer, under an id of its own: another one is another owner."""
+    """The lease requests of one consumer. Its `instance` id makes it an owner of its own."""
 
     def __init__(self, session: Session, group: str, terms: Terms) -> None:
         self.terms = terms
@@ -263,18 +262,18 @@ class Leases:
         self._group = group
         self._brokers: dict[str, TopicQueue] = {}
         self._numbers = itertools.count(1)
-        self.met: set[str] = set()
-        """Brokers that were asked whether they know leases."""
+        self.known_brokers: set[str] = set()
+        """Brokers that have said whether they know leases."""
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """Return the brokers that know leases, of those that were asked."""
+        """Return the brokers that have said that they know leases."""
         return tuple(self._brokers)
 
     async def known_at(self, queue: TopicQueue) -> bool:
-        """Tell whether the broker of a queue knows leases. Raises InorderError if it is away."""
+        """Return whether a queue's broker knows leases. Raises InorderError without an answer."""
         capability = await self._session.capability(queue)
-        self.met.add(queue.broker)
+        self.known_brokers.add(queue.broker)
         if capability < LEASES_SINCE:
             self._without(queue)
             return False
@@ -282,11 +281,11 @@ class Leases:
         return True
 
     async def take(self, queues: Sequence[TopicQueue]) -> rules.Acquired | None:
-        """Ask for new queues of one broker; None if it does not know leases after all."""
+        """Request new queues of one broker; None if it does not know leases after all."""
         found = rules.Acquired({})
         broker = queues[0].broker
         for wishes in rules.take_wishes(queues, next(self._numbers)):
-            api = await self._meet(queues[0])
+            api = await self._api(queues[0])
             sent_ms = self._session.clock.monotonic_ms()
             try:
                 answer = await api.lease(self._lease(), LeaseBody(wishes))
@@ -299,16 +298,18 @@ class Leases:
     async def renew(
         self, broker: str, owned: Mapping[TopicQueue, LeaseState]
     ) -> list[rules.Renewed]:
-        """Renew what is ours at a broker. Raises InorderError if it does not answer.
+        """Renew the leases at a broker.
 
-        CodeNotSupported: it is another kind of broker by now, and knows nothing of our leases.
+        Raises:
+            CodeNotSupported: Another kind of broker answers at its address by now.
+            InorderError: The broker does not answer.
         """
         found = []
         for wishes in rules.renewal_wishes(owned, broker):
             queue = self._brokers.get(broker)
             if queue is None:
                 break
-            api = await self._meet(queue)
+            api = await self._api(queue)
             sent_ms = self._session.clock.monotonic_ms()
             answer = await api.lease(
                 self._lease(), LeaseBody(wishes), timeout_ms=self.request_timeout_ms
@@ -322,8 +323,11 @@ class Leases:
     async def commit(
         self, commits: Sequence[tuple[TopicQueue, int, NumberedCommit]]
     ) -> tuple[int, set[TopicQueue], set[TopicQueue]]:
-        """Commit queues of one broker, with their epochs; return when it was sent, those that were
-        taken, and those that are not ours any more."""
+        """Commit queues of one broker, with their epochs.
+
+        Returns when the request was sent, the queues whose commit was accepted, and the queues that
+        this consumer does not own any more.
+        """
         broker = commits[0][0].broker
         body = CommitBody(
             [
@@ -338,7 +342,7 @@ class Leases:
                 for queue, epoch, one in commits
             ]
         )
-        api = await self._meet(commits[0][0])
+        api = await self._api(commits[0][0])
         sent_ms = self._session.clock.monotonic_ms()
         request = Commit(self._group, self._session.client_id, self.instance)
         answer = await api.commit(request, body, timeout_ms=self.request_timeout_ms)
@@ -347,8 +351,8 @@ class Leases:
         return sent_ms, taken, lost
 
     async def release(self, queue: TopicQueue, epoch: int, commit: NumberedCommit | None) -> None:
-        """Commit and give back in one request. Raises LeaseLost if it was not ours any more."""
-        api = await self._meet(queue)
+        """Commit and release in one request. Raises LeaseLost if the epoch is stale."""
+        api = await self._api(queue)
         await api.release(
             Release(
                 self._group,
@@ -365,23 +369,23 @@ class Leases:
         )
 
     def forget(self, broker: str) -> None:
-        """Use leases at a broker no more, until it says again that it knows them."""
+        """Send no lease requests to a broker until it says again that it knows leases."""
         if broker in self._brokers:
             self._without(self._brokers[broker])
-            self.met.discard(broker)
+            self.known_brokers.discard(broker)
 
     def drop_connection(self, broker: str, reason: str) -> None:
-        """Close the connection to a broker: it does not answer."""
+        """Close the connection to a broker that does not answer."""
         if broker in self._brokers:
             self._session.drop_connection(self._brokers[broker], reason)
 
     @property
     def request_timeout_ms(self) -> int:
-        """Return how long an answer is waited for: later than the end of the lease it is none."""
+        """Return how long to wait for an answer: after the end of the lease it is useless."""
         return min(self._session.config.request_timeout_ms, self.terms.lease_ms)
 
-    async def _meet(self, queue: TopicQueue) -> LeaseApi:
-        """Return a queue's broker; over a new connection it hears of us first."""
+    async def _api(self, queue: TopicQueue) -> LeaseApi:
+        """Return the requests to a queue's broker; a new connection exchanges versions first."""
         await self._session.capability(queue)
         return LeaseApi(await self._session.master_of(queue))
 
@@ -416,7 +420,7 @@ def commit_parts(
 
 
 class Locks:
-    """The locks of one group's consumer."""
+    """The lock requests of one consumer."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
@@ -424,7 +428,7 @@ class Locks:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def acquire(self, queues: Iterable[TopicQueue]) -> dict[TopicQueue, int]:
-        """Ask for locks; return those that we have now, with the time at which we asked."""
+        """Request locks; return the granted queues and when each request was sent."""
         granted: dict[TopicQueue, int] = {}
         for broker, wanted in by_broker(queues).items():
             async with self._turns[broker]:
@@ -438,12 +442,12 @@ class Locks:
         return granted
 
     async def renew(self, owned: Mapping[TopicQueue, LeaseState]) -> tuple[list[TopicQueue], bool]:
-        """Renew all locks; return those that were lost, and whether every broker answered."""
+        """Renew all locks; return the lost queues, and whether every broker answered."""
         lost: list[TopicQueue] = []
         answered = True
         for broker in to_renew(owned):
             async with self._turns[broker]:
-                asked = to_renew(owned).get(broker, ())  # some may have been given up meanwhile
+                asked = to_renew(owned).get(broker, ())  # some queues may be gone by now
                 if not asked:
                     continue
                 sent_ms = self._session.clock.monotonic_ms()
@@ -458,7 +462,7 @@ class Locks:
         return lost, answered
 
     async def release(self, queue: TopicQueue) -> bool:
-        """Give a lock back and wait for the answer; tell whether it came."""
+        """Unlock a queue and wait for the answer; return whether it came."""
         async with self._turns[queue.broker]:
             try:
                 api = await self._session.master_of(queue)

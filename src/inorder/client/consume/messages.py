@@ -1,12 +1,11 @@
-"""The records of a pull answer as messages: lengths and checksums are checked, the rest waits.
+"""The records of a pull answer as messages: checked at once, their fields read on first use.
 
-A consumer of much looks at little: of most messages it reads the body and perhaps the key. So a
-message keeps its record as it came, and takes a field out of it, or parses the properties, when
-somebody asks. What is not plain (packed or large bodies, long topics, IPv6 hosts) becomes an
-ordinary message at once.
+Most consumers read the body of a message and perhaps its key. So a message keeps its record as it
+came, and reads a field, or parses the properties, on first use. A record that is not plain
+(compressed or large body, long topic, IPv6 host) becomes an ordinary message at once.
 
-A message that is damaged, or packed in a way that this process cannot unpack, hides none before it
-in the same answer: they are handed out, and the next pull begins with it and fails.
+A damaged message, or one with a compression that this process lacks, does not hide the messages
+before it in the same answer: they are returned, and the next pull begins with it and fails.
 """
 
 from __future__ import annotations
@@ -35,19 +34,20 @@ from inorder.wire.record import (
 )
 
 _NOT_PLAIN: Final = COMPRESSED | BORN_HOST_V6 | STORE_HOST_V6
-_PLAIN_BODY_MAX: Final = 4096  # each look at a body copies it
-# Of HEAD what is needed at once: size, magic, checksum, queue, offset, flags, size of the body.
+_PLAIN_BODY_MAX: Final = 4096  # every access to a body copies it
+# The fields of HEAD that are checked: size, magic, checksum, queue, offset, flags, body size.
 _CHECKED: Final = struct.Struct(">iiii4xq8xi44xi")
-# Places in what HEAD unpacks.
+# Indexes into the tuple that HEAD unpacks.
 _FLAG, _POSITION, _BORN, _STORED, _HOST, _REDELIVERIES = 4, 6, 8, 10, 11, 12
 assert _CHECKED.size == HEAD.size == BODY_AT
 
 
 class _Lazy(ReceivedMessage):
-    """A message that is still its record: (record, queue, bytes of the body, gap behind, fences).
+    """A message that reads its fields from its record.
 
-    Its offset is taken out at once: a consumer asks for it again and again.
-    Called like the class that it stands for it makes an ordinary message, as `replace` does.
+    `_record` is (record, queue, size of the body, gap behind the body, fences). The offset is read
+    at once, because a consumer needs it often. Calling the class, as `replace` does, returns an
+    ordinary message.
     """
 
     __slots__ = ("_parsed", "_record")
@@ -118,7 +118,7 @@ class _Lazy(ReceivedMessage):
             return NotImplemented
         return _values(self) == _values(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as that of any message: properties have none
+    __hash__ = None  # type: ignore[assignment]  # like every message: properties are not hashable
 
     def __reduce__(self) -> tuple[type[ReceivedMessage], tuple[Any, ...]]:
         return ReceivedMessage, (*_values(self), self.fence)
@@ -127,14 +127,14 @@ class _Lazy(ReceivedMessage):
         return repr(ReceivedMessage(*_values(self)))
 
 
-# A frozen class lets nobody assign; its slots do.
+# A frozen class forbids assignment; its slots do not.
 _set_record: Final[Any] = vars(_Lazy)["_record"].__set__
 _set_parsed: Final[Any] = vars(_Lazy)["_parsed"].__set__
 _set_offset: Final[Any] = vars(ReceivedMessage)["offset"].__set__
 
 
 class Received(NamedTuple):
-    """The messages of a pull answer, and where to go on."""
+    """The messages of a pull answer, and the offset of the next pull."""
 
     messages: tuple[ReceivedMessage, ...]
     next_offset: int
@@ -149,13 +149,13 @@ def receive_from(
     body_bytes_max: int,
     fencing: Fencing | None = None,
 ) -> Received:
-    """Return the messages of an answer to a pull at `offset`, as far as they are whole.
+    """Return the messages of an answer to a pull at `offset`, up to the first damaged one.
 
-    `next_offset` is what the broker says; behind a damaged message it is that message's.
+    The next pull begins at the broker's `next_offset`, or at the damaged message.
 
     Raises:
-        CorruptRecord: the first one is not what was stored.
-        LocalProtocolError: the first one is packed, and the package for it is not installed.
+        CorruptRecord: The first message is damaged.
+        LocalProtocolError: The first message is compressed, and the package for it is missing.
     """
     found, error = receive_whole(queue.broker, buffer, body_bytes_max, fencing)
     if error is None:
@@ -173,9 +173,9 @@ def receive_from(
 def receive_all(
     broker: str, buffer: Buffer, body_bytes_max: int, fencing: Fencing | None = None
 ) -> tuple[ReceivedMessage, ...]:
-    """Return the messages of a pull answer; bodies unpacked, but never beyond the limit.
+    """Return the messages of a pull answer, with bodies decompressed up to the limit.
 
-    `fencing` knows their fences. Raises CorruptRecord if what came is not what was stored.
+    `fencing` gives their fences. Raises CorruptRecord if a message is damaged.
     """
     found, error = receive_whole(broker, buffer, body_bytes_max, fencing)
     if error is not None:
@@ -186,7 +186,7 @@ def receive_all(
 def receive_whole(
     broker: str, buffer: Buffer, body_bytes_max: int, fencing: Fencing | None = None
 ) -> tuple[tuple[ReceivedMessage, ...], InorderError | None]:
-    """Return the messages before the first that cannot be read, and why it cannot."""
+    """Return the messages before the first unreadable one, and its error."""
     # hot: 0.85 us a message of 200 bytes (bench/decoding.py).
     data = bytes(buffer)
     unpack, short, checksum = _CHECKED.unpack_from, SHORT.unpack_from, crc32
@@ -197,7 +197,7 @@ def receive_whole(
     at, stop = 0, len(data)
     last = stop - OVERHEAD_V1
     queue = TopicQueue("", broker, -1)
-    queue_before, topic, gap = -1, b"", 0  # of the message before: length byte and name
+    queue_before, topic, gap = -1, b"", 0  # of the previous message: length byte and name
     while at < stop:
         if at <= last:
             size, magic, crc, queue_id, offset, flags, body_bytes = unpack(data, at)
@@ -237,7 +237,7 @@ def receive_whole(
 def receive(
     broker: str, record: Record, body_bytes_max: int, fencing: Fencing | None = None
 ) -> ReceivedMessage:
-    """Return a record as a message; its body unpacked, but never beyond the limit."""
+    """Return a record as a message, with its body decompressed up to the limit."""
     properties = parse(record.properties)
     return ReceivedMessage(
         record.topic,

@@ -1,13 +1,15 @@
-"""Handlers of ordered queues: one run per queue at a time, in the order of the queue.
+"""Handlers of ordered topics: one run at a time, of a queue or of a key.
 
-What a handler's outcome means is in `client/consume/rules/outcomes.py`; this file does it.
+`OrderedRunner` (`order="queue"`) makes one run per queue at a time, in queue order.
+`rules/outcomes.py` decides what the end of a run means.
 
-Handlers in the order of keys: many per queue, the messages of one key one after the other.
+`KeyedRunner` (`order="key"`) makes many runs per queue; the messages of one key follow each other.
+`rules/keyed.py` decides which messages may run. The runner starts them, up to the concurrency of
+the topic, and the queues take turns. The lowest unfinished offset is committed. Under a lease the
+commit also carries the finished map, so that the next owner repeats nothing; with RocketMQ's locks
+finished messages above the offset are repeated after a crash.
 
-Who may run when is in `client/consume/rules/keyed.py`; this file starts what it hands out, up to
-the concurrency of the topic, queues taking turns. The offset that is committed is the lowest that
-is not done. Under a lease a map of what is done above it goes along, and nothing of it is handed
-out again; by RocketMQ's rules it is, after a crash.
+How handlers run and stop: decision 29.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ from inorder.tasks import Tasks
 log = get_logger(__name__)
 
 RUN_CALLS_MAX: Final = 256
-"""Calls that one run may make: what it has done is committed when it ends."""
+"""The most calls of one run; its results are committed when it ends."""
 
 NoteOffset = Callable[[TopicQueue, int, bool], None]
 DeadLetters = Callable[[Registration, Sequence[ReceivedMessage], Failure], Awaitable[set[int]]]
 
 
 class OrderedRunner:
-    """Hands the messages of one topic's queues to its handler."""
+    """Hands the queues of one topic to its handler, queue by queue in order."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class OrderedRunner:
         self._run_max_ms = run_max_ms
 
     def pump(self, assigned: AssignedQueue) -> None:
-        """Start the next run of a queue, if there is something to do and nothing against it."""
+        """Start the next run of a queue, if messages wait and a handler may start."""
         if assigned.busy or assigned.paused or not assigned.cache.waiting:
             return
         if assigned.unconfirmed_since_ms is not None and assigned.live:
@@ -94,7 +96,7 @@ class OrderedRunner:
         if isinstance(before, rules.Run):
             self._start(assigned, now_ms)
         else:
-            self._do(assigned, (before,), ())
+            self._apply(assigned, (before,), ())
 
     def _start(self, assigned: AssignedQueue, now_ms: int) -> None:
         size = self.registration.batch
@@ -117,15 +119,15 @@ class OrderedRunner:
         done = [message for batch in run.batches[: run.done] for message in batch]
         handled, failed = self._counted(run, len(done), len(stopped))
         self._counts.ended(self.registration.topic, handled, failed, run.spent_ms)
-        # What the run did not come to goes back as it was, and what it stopped at for a moment.
+        # Messages that the run did not reach go back, and for a moment those that it stopped at.
         assigned.cache.make_again(m for batch in run.batches[run.done :] for m in batch)
         if done:
-            self._do(assigned, self._after(assigned, done, Outcome.SUCCESS, None), done)
+            self._apply(assigned, self._after(assigned, done, Outcome.SUCCESS, None), done)
         if stopped:
             batch = assigned.cache.take(len(stopped), self._clock.monotonic_ms())
             outcome, after_ms = self._said(run, batch)
             steps = self._after(assigned, batch, outcome, after_ms, run.error)
-            self._do(assigned, steps, batch, run.error)
+            self._apply(assigned, steps, batch, run.error)
         if not assigned.cache.waiting:
             assigned.began_ms = None
         assigned.leave()
@@ -181,7 +183,7 @@ class OrderedRunner:
             default_suspend_ms=self._suspend_ms,
         )
 
-    def _do(
+    def _apply(
         self,
         assigned: AssignedQueue,
         steps: Sequence[rules.Step],
@@ -221,7 +223,7 @@ class OrderedRunner:
         batch: Sequence[ReceivedMessage],
         failure: Failure,
     ) -> None:
-        """Dead-letter what was tried often enough; the rest of its batch is put back."""
+        """Dead-letter the messages without attempts left; put the rest of the batch back."""
         sent: set[int] = set()
         try:
             sent = await self._dead_letter(self.registration, messages, failure)
@@ -238,14 +240,14 @@ class OrderedRunner:
                 default_suspend_ms=self._suspend_ms,
             )
             assigned.busy = False
-            self._do(assigned, steps, batch)
+            self._apply(assigned, steps, batch)
             assigned.leave()
         if assigned.live:
             self.pump(assigned)
 
 
 class KeyedRunner:
-    """Hands the messages of one topic's queues to its handler."""
+    """Hands the queues of one topic to its handler, key by key in order."""
 
     def __init__(
         self,
@@ -274,20 +276,20 @@ class KeyedRunner:
         self._running = 0
 
     def pump(self, assigned: AssignedQueue) -> None:
-        """Start what can be started of a queue, now or when a worker is free."""
+        """Start the runs of a queue that may start, now or when a worker is free."""
         if assigned not in self._turns:
             self._turns.append(assigned)
         self._go_on()
 
     def _go_on(self) -> None:
-        """Give queues their turn until each of them has nothing to do or no worker is free."""
+        """Give queues their turn until no queue has work or no worker is free."""
         while self._turns and self._running < self.workers.capacity:
             assigned = self._turns.popleft()
             if self._start(assigned):
                 self._turns.append(assigned)
 
     def _start(self, assigned: AssignedQueue) -> bool:
-        """Start one run of a queue; tell whether there may be another."""
+        """Start one run of a queue; return whether there may be another."""
         if not assigned.live or assigned.paused or assigned.unconfirmed_since_ms is not None:
             return False
         now_ms = self._clock.monotonic_ms()
@@ -329,7 +331,7 @@ class KeyedRunner:
     def _put(
         self, assigned: AssignedQueue, queue: KeyedQueue, taken: list[ReceivedMessage], now_ms: int
     ) -> None:
-        """Put messages in; those that are done already, by being parked, have only to go."""
+        """Put messages in; those that were parked before count as finished at once."""
         done = []
         if taken[0].offset < queue.known_end:
             done = [message for message in taken if message.offset in queue.finished]
@@ -338,7 +340,7 @@ class KeyedRunner:
             self._forget(assigned, done, now_ms)
 
     async def _join_parked(self, assigned: AssignedQueue, work: Work) -> None:
-        """Let messages join their parked key; what did not comes again, live or not."""
+        """Let messages join their parked key; those that do not join are taken again."""
         assert work.key is not None, "a parked key is a text"
         done: int | None = None
         try:
@@ -356,7 +358,7 @@ class KeyedRunner:
             self.pump(assigned)
 
     async def run_apart(self, assigned: AssignedQueue, message: ReceivedMessage) -> Run:
-        """Hand a redriven message to the handler, beside those of the queue."""
+        """Hand a redriven message to the handler, beside the messages of the queue."""
         ended: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
 
         def end(run: Run) -> None:
@@ -376,7 +378,7 @@ class KeyedRunner:
             )
 
     def _wait(self, assigned: AssignedQueue, queue: KeyedQueue, now_ms: int) -> None:
-        """Come back when a key that was put off is due."""
+        """Start a timer for the next delayed key."""
         due_ms = queue.next_due_ms()
         if due_ms is not None and (assigned.due_ms is None or due_ms < assigned.due_ms):
             assigned.due_ms = due_ms
@@ -386,7 +388,7 @@ class KeyedRunner:
         assigned.due_ms = None
         self.pump(assigned)
 
-    # Afterwards.
+    # After a run.
 
     def _ended(self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, run: Run) -> None:
         self._running -= 1
@@ -396,7 +398,7 @@ class KeyedRunner:
         if run.done:
             self._counts.ended(topic, count, 0, run.spent_ms)
             self._finish(assigned, queue, work, now_ms)
-        elif run.stopped_at is None:  # it never began
+        elif run.stopped_at is None:  # the run never began
             queue.again(work, now_ms)
         elif run.result is not None and run.result is not Outcome.SUSPEND:
             if run.result is not Outcome.SUCCESS:
@@ -448,7 +450,7 @@ class KeyedRunner:
                 exc_info=None if isinstance(error, Reject) else error,
             )  # fmt: skip
         if isinstance(error, Retry) and isinstance(self.registration.policy, Park):
-            # To wait is no failure: a key is not set aside because a gateway is busy.
+            # Waiting is no failure: a key is not parked because a gateway is busy.
             queue.again(work, now_ms + pause_ms)
             return
         limit = attempts_left(self.registration.policy, error)
@@ -458,12 +460,12 @@ class KeyedRunner:
                 ending = self._park(assigned, queue, work, error)
             else:
                 ending = self._send_back(assigned, queue, work, failure_of(error))
-            self._tasks.start(ending, name=f"to be rid of a message of {assigned.queue}")
+            self._tasks.start(ending, name=f"failed message of {assigned.queue}")
             return
-        self._put_off(assigned, queue, work, pause_ms, now_ms)
+        self._delay(assigned, queue, work, pause_ms, now_ms)
 
     def _may_leave(self, work: Work) -> bool:
-        """Tell whether what failed can be set aside: not a barrier, which has no key."""
+        """Return whether a failed message may leave the queue; a barrier cannot be parked."""
         if not isinstance(self.registration.policy, Park) or work.order_key is not None:
             return True
         if not self._said_barrier:
@@ -478,7 +480,10 @@ class KeyedRunner:
     async def _park(
         self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, error: BaseException | None
     ) -> None:
-        """Park the first message of a work; the rest of its key joins it. Else it blocks."""
+        """Park the first message of a work, or delay its key if that is impossible.
+
+        The later messages of the key join it.
+        """
         outcome = ""
         try:
             outcome = await self._parker.park_first(assigned, work, error)
@@ -487,11 +492,11 @@ class KeyedRunner:
             if outcome == "parked":
                 self._finish(assigned, queue, work, now_ms, count=1)
             else:
-                self._put_off(assigned, queue, work, self._suspend_ms, now_ms)
+                self._delay(assigned, queue, work, self._suspend_ms, now_ms)
             assigned.leave()
             self.pump(assigned)
 
-    def _put_off(
+    def _delay(
         self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, pause_ms: int, now_ms: int
     ) -> None:
         tried = [replace(each, redeliveries=each.redeliveries + 1) for each in work.messages]
@@ -501,7 +506,7 @@ class KeyedRunner:
     async def _send_back(
         self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, failure: Failure
     ) -> None:
-        """Dead-letter the first message of a work; the rest of its key goes on behind it."""
+        """Dead-letter the first message of a work; its key continues behind it."""
         first = work.messages[:1]
         sent: set[int] = set()
         try:
@@ -512,6 +517,6 @@ class KeyedRunner:
             if sent:
                 self._finish(assigned, queue, work, now_ms, count=1)
             else:
-                self._put_off(assigned, queue, work, self._suspend_ms, now_ms)
+                self._delay(assigned, queue, work, self._suspend_ms, now_ms)
             assigned.leave()
             self.pump(assigned)

@@ -1,24 +1,24 @@
-"""Setting keys aside at the broker, and knowing which are.
+"""Parking keys at the broker, and redriving them.
 
-What is known of a queue's parked keys, and when it has to be asked for, is in
-`client/consume/rules/parking.py`. No handler of a queue starts before its keys are known as the
-broker's number for them says; the number comes with the lease and with every pull.
+**Parking** (`Parker`). A message that failed too often is parked: it becomes the first of its key's
+list, or joins the list. Later messages of the key join it one request after the other, in order. A
+request without an answer is repeated: the broker recognises a message by its offset. No handler of
+a queue starts before its parked keys are known in the version that the broker names; the version
+comes with the lease and with every pull. `rules/parking.py` keeps the copy.
 
-A message that failed too often is parked as the first of its key, or joins what lies there; the
-messages behind it join it one request after the other, in order. A request whose answer is lost is
-made again: the broker knows a message by its offset.
-
-Handling parked keys again, by the owner of their queue.
-
-A redrive reads a key's list from its beginning and hands one message after the other to the
-handler; each is reported before the next begins. When the list is empty the key is let go, which
-the broker refuses if it grew meanwhile: then there is more to do. A key that came with a resize has
-older lists in other queues; they are drained first, the oldest first. What points to a list that is
-closed, or to a queue where the key lives itself, is what an owner that died has left: nothing is
-drained there, and the pointer goes.
+**Redriving** (`Redriver`), by the owner of the queue. A redrive reads a key's list from its
+beginning and hands one message after the other to the handler. Each result is reported before the
+next message begins. When the list is empty the owner unparks the key. The broker refuses if the
+list has grown; then the redrive continues. A key that came with a resize has older lists in other
+queues, and those are drained first, the oldest first. A pointer to a list that is closed, or to a
+queue where the key is live, is left over from an owner that died: nothing is drained there, and the
+pointer is removed.
 
 A message that fails ends the redrive: its key stays parked, with the new error. `Retry` only makes
-it wait. What is under way when the queue is given up is finished and reported before the release.
+the redrive wait. A message that is at the handler when the queue is given up is finished and
+reported before the release.
+
+How parked keys are stored: decision 21. Who parks and who releases a key: decision 22.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ LOAD_AGAIN_MS: Final = 200
 
 
 class Parker:
-    """The parked keys of one consumer's queues."""
+    """Parks keys of one consumer's queues, and knows which keys are parked."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Parker:
         self._said_full = False
 
     def view(self, assigned: AssignedQueue) -> ParkedView:
-        """Return what is known of a queue."""
+        """Return the copy of a queue's parked keys."""
         found = assigned.view
         if found is None:
             found = assigned.view = ParkedView(assigned.parked)
@@ -100,8 +100,8 @@ class Parker:
         return found
 
     def is_known(self, assigned: AssignedQueue) -> bool:
-        """Tell whether a queue's parked keys are known; if not, ask for them."""
-        # hot: asked before every handler
+        """Return whether a queue's parked keys are known; load them if not."""
+        # hot: called before every handler
         view = assigned.view
         if view is not None and assigned.parked <= view.version:
             return True
@@ -127,9 +127,9 @@ class Parker:
             self._loading.discard(assigned)
         if found is None:
             return
-        done = [] if view.is_loaded else found.done  # later on they are our own
+        done = [] if view.is_loaded else found.done  # later ones are parked by this owner itself
         view.load(found)
-        # A copy of an older version than the number that brought us here would be asked for again.
+        # Without this, a copy that is older than the version that triggered the load is reloaded.
         assigned.parked = min(assigned.parked, found.version)
         if assigned.keys is not None:
             assigned.keys.parked = view.keys
@@ -138,9 +138,9 @@ class Parker:
             self._events.parked_loaded(assigned)
 
     async def api(self, queue: TopicQueue) -> ParkingApi:
-        """Return the requests to a queue's broker, also if it has no queue of the topic any more.
+        """Return the parking requests of a queue's broker, even if the route omits the broker.
 
-        Raises InorderError.
+        Raises InorderError if the broker is not reachable.
         """
         try:
             return ParkingApi(await self._session.master_of(queue))
@@ -156,9 +156,10 @@ class Parker:
     async def park_first(
         self, assigned: AssignedQueue, work: Work, error: BaseException | None
     ) -> str:
-        """Park the first message of a work, which failed too often; return what became of it.
+        """Park the first message of a work; return the broker's outcome.
 
-        Empty: it cannot be parked, or the queue is not ours any more and nobody knows.
+        The outcome is empty if the message cannot be parked, or if the queue was given up before
+        the broker answered.
         """
         first = work.messages[0]
         key = key_to_park(work.key, first)
@@ -172,7 +173,7 @@ class Parker:
         )  # fmt: skip
         outcome: ParkOutcome | Literal[""] = ""
         while not outcome and assigned.live:
-            # Without an answer it may be parked: the handler must not have it before that is known.
+            # Without an answer it may be parked, so the handler must not get it yet.
             outcomes = await self._park(assigned, [item])
             if outcomes:
                 outcome = outcomes[0]
@@ -190,9 +191,9 @@ class Parker:
     async def join(
         self, assigned: AssignedQueue, key: str, messages: Sequence[ReceivedMessage]
     ) -> int | None:
-        """Let messages join their parked key; return how many of them did, from the first on.
+        """Let messages join their parked key; return how many joined, counted from the first.
 
-        None: nobody knows.
+        None means that the broker did not answer.
         """
         items = [ParkItem(one.offset, key, 0, None, one.fence.sequence) for one in messages]
         outcomes = await self._park(assigned, items)
@@ -229,8 +230,8 @@ class Parker:
 
     def _say(self, queue: TopicQueue, outcomes: list[ParkOutcome], remark: str) -> None:
         if "gone" in outcomes:
-            log.error("the broker does not have a message any more that is to be parked queue=%s; "
-                      "it blocks its key", queue)  # fmt: skip
+            log.error("a message cannot be parked, the broker has deleted it; it blocks its key "
+                      "queue=%s", queue)  # fmt: skip
         full = "full" in outcomes
         if full and not self._said_full:
             log.error(
@@ -241,29 +242,29 @@ class Parker:
 
 
 AT_ONCE: Final = 8
-"""Keys of one queue that are redriven side by side."""
+"""Keys of one queue that are redriven at the same time."""
 READ_MESSAGES: Final = 32
 AGAIN_MS: Final = 500
 RELOAD_MS: Final = 5000
-"""How often a queue's parked keys are asked for if a redrive cannot go on."""
+"""How often a queue's parked keys are reloaded while a redrive waits."""
 OLDER_MAX: Final = 64
-"""Resizes that a key may stay parked over."""
+"""The most resizes over which a key stays parked."""
 
 
 class Runs(Protocol):
-    """Who calls the handler of a topic."""
+    """Calls the handler of a topic for redriven messages."""
 
     async def run_apart(self, assigned: AssignedQueue, message: ReceivedMessage) -> Run:
-        """Hand one message to the handler, beside those of the queue; return what became of it."""
+        """Hand one message to the handler, beside the messages of the queue; return the run."""
         ...
 
 
 class _Over(Exception):
-    """A redrive cannot go on here; its key stays parked."""
+    """A redrive ends here; its key stays parked."""
 
 
 class _Waits(_Over):
-    """Its messages have to wait for older ones, which come again after a reset."""
+    """The messages wait for older ones, which come again after a reset."""
 
 
 class Redriver:
@@ -294,7 +295,7 @@ class Redriver:
         self._reloaded_ms: WeakKeyDictionary[AssignedQueue, int] = WeakKeyDictionary()
 
     def start_wanted(self, assigned: AssignedQueue, runs: Runs) -> None:
-        """Begin what is wanted of a queue whose parked keys are known."""
+        """Start the wanted redrives of a queue whose parked keys are known."""
         if not assigned.live or not assigned.leased:
             return
         wanted = self.parker.view(assigned).wanted(self._active.get(assigned, ()))
@@ -303,7 +304,7 @@ class Redriver:
         active = self._active.setdefault(assigned, set())
         pace = self._paces.setdefault(assigned, Pace())
         begun = self._begun.setdefault(assigned, {})
-        wanted.sort(key=lambda one: begun.get(one.key, 0))  # what cannot go on lets others begin
+        wanted.sort(key=lambda one: begun.get(one.key, 0))  # a redrive that waits lets others begin
         for one in wanted[: max(0, AT_ONCE - len(active))]:
             active.add(one.key)
             if one.key not in begun:
@@ -317,17 +318,17 @@ class Redriver:
             )
 
     def check(self, assigned: AssignedQueue) -> None:
-        """Ask anew for a queue's parked keys if a redrive waits for us of which nothing is known.
+        """Reload a queue's parked keys if the broker wants a redrive that the copy does not show.
 
-        Their version may be one that we had: a broker that was restarted counts anew what changed
-        without a record.
+        The version may be one that this consumer has: a restarted broker counts changes without a
+        record again.
         """
         view = self.parker.view(assigned)
         if assigned.redrive and not self._active.get(assigned) and not view.wanted(()):
             view.version = UNKNOWN
 
     def reload(self, assigned: AssignedQueue) -> None:
-        """Ask anew for a queue's parked keys, now and then: what is known may be of before."""
+        """Reload a queue's parked keys, at most every RELOAD_MS: the copy may be stale."""
         now_ms = self.session.clock.monotonic_ms()
         if now_ms - self._reloaded_ms.get(assigned, -RELOAD_MS) >= RELOAD_MS:
             self._reloaded_ms[assigned] = now_ms
@@ -344,7 +345,7 @@ class Redriver:
                 "redrive ended, the key stays parked group=%s queue=%s key=%s handled=%d: %s",
                 self._group, assigned.queue, one.key, redrive.handled, why,
             )  # fmt: skip
-            await asyncio.sleep(AGAIN_MS / 1000)  # it may still be wanted, and begin anew
+            await asyncio.sleep(AGAIN_MS / 1000)  # it may still be wanted, and start again
         else:
             self._begun[assigned].pop(one.key, None)
             log.info(
@@ -357,11 +358,11 @@ class Redriver:
             self._events.parked_loaded(assigned)
 
     async def api(self, queue: TopicQueue) -> ParkingApi:
-        """Return the requests to a queue's broker."""
+        """Return the parking requests of a queue's broker."""
         return await self.parker.api(queue)
 
     def owner(self) -> tuple[str, str, str]:
-        """Return what every request of an owner begins with."""
+        """Return the first fields of every request of an owner."""
         return self._group, self.session.client_id, self._leases.instance
 
 
@@ -387,11 +388,11 @@ class _KeyRedrive:
         return QueuePlace(self._assigned.queue.broker, self._assigned.queue.index)
 
     async def run(self) -> None:
-        """Drain all lists, let the key go. Raises _Over if that is not possible now."""
+        """Drain all lists and unpark the key. Raises _Over if that is not possible now."""
         await self._drain(self._own, self._older, depth=0)
 
     async def _drain(self, place: QueuePlace, older: list[QueuePlace], depth: int) -> None:
-        """Handle a list until it is let go, after those that are older."""
+        """Drain the older lists, then this one, until the broker closes it."""
         await self._drain_older(place, older, depth)
         end = -1
         while True:
@@ -400,10 +401,8 @@ class _KeyRedrive:
                 end = max(end, message.offset)
                 await self._handle(place, message)
             if not found:
-                is_older = (
-                    place != self._own
-                )  # it may be closed though messages of a later time stay
-                if (is_older or not count) and await self._let_go(place, end):
+                is_older = place != self._own  # it is closed even if later messages stay in it
+                if (is_older or not count) and await self._unpark(place, end):
                     return
                 if count:
                     self._redriver.reload(self._assigned)
@@ -417,7 +416,7 @@ class _KeyRedrive:
     async def _drain_older(
         self, place: QueuePlace, older: Iterable[QueuePlace], depth: int
     ) -> None:
-        """Handle the lists before a list, which then forgets them."""
+        """Drain the lists that are older than a list, and remove the pointers to them."""
         if depth > OLDER_MAX:
             raise _Over("its older lists point at each other")
         for before in older:
@@ -427,9 +426,9 @@ class _KeyRedrive:
             await self._report(place, RedrivenBody(older=before))
 
     async def _older_of(self, place: QueuePlace) -> list[QueuePlace] | None:
-        """Return the lists before a list of an older queue.
+        """Return the lists that are older than a list in another queue.
 
-        None: it is closed already, or it is no older list, for the key lives there.
+        None: the list is closed already, or the key is live there and it is no older list.
         """
         queue = self._queue(place)
         try:
@@ -443,9 +442,9 @@ class _KeyRedrive:
         return None
 
     async def _read(self, place: QueuePlace) -> tuple[list[ReceivedMessage], int]:
-        """Return the first messages of a list, and how many it has.
+        """Return the first messages of a list, and the length of the list.
 
-        What was handled and reported is gone from it; what has to wait is not given.
+        Reported messages are gone from the list; messages that have to wait are not returned.
         """
         queue, assigned = self._queue(place), self._assigned
         request = ParkedRead(
@@ -461,7 +460,7 @@ class _KeyRedrive:
             raise _Over(f"its list in {queue} cannot be read: {error}") from error
 
     async def _handle(self, place: QueuePlace, message: ReceivedMessage) -> None:
-        """Hand a message to the handler until it is done; report that, or that it failed."""
+        """Hand a message to the handler until it succeeds or fails; report the result."""
         assigned = self._assigned
         while True:
             wait_ms = self._pace.wait_ms(self._rate, self._now_ms())
@@ -488,7 +487,7 @@ class _KeyRedrive:
             await asyncio.sleep(pause_ms / 1000)
 
     async def _report(self, place: QueuePlace, body: RedrivenBody) -> None:
-        """Say what became of messages, until it is answered or the queue is not ours any more."""
+        """Report results until the broker answers or the queue is given up."""
         is_older = place != self._own
         queue, epoch = self._queue(place), self._assigned.lease.epoch
         request = Redriven(
@@ -503,18 +502,18 @@ class _KeyRedrive:
             try:
                 reply = await (await self._redriver.api(queue)).redriven(request, body)
             except InorderError as error:
-                # Also if the lease is lost: it may come back, and the handler shall not run again.
+                # Also if the lease is lost: it may come back, and the handler must not run again.
                 log.warning("redrive is not reported yet queue=%s error=%s", queue, error)
                 if not self._assigned.live:
-                    raise _Over(f"what was handled is not reported: {error}") from error
+                    raise _Over(f"a result is not reported: {error}") from error
                 await asyncio.sleep(AGAIN_MS / 1000)
             else:
                 if not is_older:
                     self._parker.view(self._assigned).answered(reply.before, reply.version)
                 return
 
-    async def _let_go(self, place: QueuePlace, end: int) -> bool:
-        """Let the key go live, or close an older list; False if there is more in it."""
+    async def _unpark(self, place: QueuePlace, end: int) -> bool:
+        """Unpark the key, or close an older list; False if the list has grown."""
         is_older = place != self._own
         view = self._parker.view(self._assigned)
         if not is_older:
@@ -529,7 +528,7 @@ class _KeyRedrive:
         try:
             reply = await (await self._redriver.api(queue)).unpark(request)
         except InorderError as error:
-            raise _Over(f"it could not be let go: {error}") from error
+            raise _Over(f"the key could not be unparked: {error}") from error
         if is_older:
             return reply.live
         view.answered(reply.before, reply.version)
@@ -538,15 +537,15 @@ class _KeyRedrive:
         else:
             log.info("key is not live yet queue=%s key=%s: %s", queue, self._key, reply.why)
             view.version = UNKNOWN
-            self._parker.is_known(self._assigned)  # it asks again
+            self._parker.is_known(self._assigned)  # loads the keys again
         return reply.live
 
     def _check(self) -> None:
-        """Raise _Over if nobody wants this redrive here any more."""
+        """Raise _Over if the queue was given up or the redrive was cancelled."""
         if not self._assigned.live:
             raise _Over("the queue is given up")
         if not self._parker.view(self._assigned).goes_on(self._key, self._redrive):
-            raise _Over("it was taken back")
+            raise _Over("the redrive was cancelled")
 
     def _queue(self, place: QueuePlace) -> TopicQueue:
         return TopicQueue(self._assigned.queue.topic, place.broker, place.queue_id)

@@ -1,10 +1,9 @@
-"""Reading by the reader's own pace: assign or subscribe, poll, seek, commit.
+"""The public `PullConsumer`: assign or subscribe, poll, seek, commit, at the caller's own pace.
 
-A pull consumer reads every queue that it is given; it is no member of its group and shares no
-queues with others of it. The group is the name under which offsets are committed. Nothing is
-committed by itself.
-
-Reading ahead of one queue: pull, keep, pull on, until enough is kept.
+A pull consumer reads every queue that it is given. It is not a member of its group and shares no
+queues; the group is the name under which offsets are committed, and nothing is committed without a
+call. `Fetcher` reads ahead of one queue until enough messages are buffered. What a pull consumer
+is: decision 28.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from inorder.wire.requests.pulls import parse_subscription
 log = get_logger(__name__)
 
 _HELD_MS = 100
-"""An answer that took this long was held by the broker."""
+"""An answer "nothing new" that took this long was held by the broker."""
 
 Locate = Callable[[TopicQueue], Awaitable[int]]
 
 
 class Fetcher:
-    """One queue of a consumer. `run` is its task; `arrived` is called when poll has something."""
+    """Reads ahead of one queue. `run` is its task; `arrived` is called when poll can go on."""
 
     def __init__(
         self,
@@ -61,10 +60,12 @@ class Fetcher:
         self.queue = queue
         self.subscription = subscription
         self.paused = False
-        self.ahead: Prefetched | None = None  # None: where to begin is not known yet
+        self.ahead: Prefetched | None = None  # None: the first offset is not known yet
         self.committed: int | None = None
-        self.failing: str = ""  # why the last attempt failed; it is tried again
-        self.error: InorderError | None = None  # what a retry does not help; poll raises it
+        self.failing: str = ""  # why the last pull failed; it is repeated
+        self.error: InorderError | None = (
+            None  # an error that a retry does not help; poll raises it
+        )
         self.task: asyncio.Task[None] | None = None
         self._session = session
         self._group = group
@@ -93,15 +94,15 @@ class Fetcher:
                 backoff.reset()
 
     async def position(self) -> int:
-        """Return the offset that poll hands out next."""
+        """Return the offset of the message that poll returns next."""
         if self.ahead is None:
             offset = await self._locate(self.queue)
-            if self.ahead is None:  # nobody else was faster
+            if self.ahead is None:  # no other task was faster
                 self.ahead = Prefetched(offset)
         return self.ahead.position
 
     def take(self, limit: int) -> list[ReceivedMessage]:
-        """Return messages that are here."""
+        """Return buffered messages."""
         if self.ahead is None or self.paused:
             return []
         taken = self.ahead.take(limit)
@@ -110,8 +111,10 @@ class Fetcher:
         return taken
 
     async def _step(self) -> bool:
-        """Pull once; False if the broker had nothing and did not wait for more, as it does at its
-        limit of held pulls: then we wait here."""
+        """Pull once; False if the broker had nothing new and did not hold the pull.
+
+        A broker does so at its limit of held pulls; then the caller waits instead.
+        """
         await self.position()
         ahead = self.ahead
         assert ahead is not None
@@ -128,7 +131,7 @@ class Fetcher:
         )
         if result.status is PullStatus.OFFSET_MOVED:
             log.warning(
-                "offset %d of %s is not stored; going on at %d (stored: %d to %d)",
+                "offset %d of %s is not stored; continuing at %d (stored: %d to %d)",
                 offset, self.queue, result.next_offset, result.min_offset, result.max_offset,
             )  # fmt: skip
         ahead.add(result.messages, result.next_offset)
@@ -162,7 +165,7 @@ Target = int | datetime | Literal["beginning", "end"]
 
 @dataclass(frozen=True, slots=True)
 class PullConsumerStatistics:
-    """What a consumer reads, holds and waits for."""
+    """The queues, the buffered messages and the failing queues of a pull consumer."""
 
     queues: tuple[TopicQueue, ...]
     prefetched_messages: int
@@ -209,7 +212,7 @@ class PullConsumer:
     async def queues(self, topic: str, *, wait: Duration = 0) -> list[TopicQueue]:
         """Return the queues of a topic, as the name server knows them now.
 
-        A topic that was just made is known a moment later; `wait` says how long to ask again.
+        The name server learns of a new topic after a moment; `wait` says how long to ask again.
         """
         session = await self._session()
         deadline_ms = session.clock.monotonic_ms() + to_ms(wait)
@@ -260,13 +263,13 @@ class PullConsumer:
                 return
             offset = result.next_offset
 
-    # All that was subscribed or assigned.
+    # Subscribed and assigned queues.
 
     async def subscribe(self, topic: str, tag: str = "*") -> None:
-        """Read all queues of a topic, also those that come later.
+        """Read all queues of a topic, also those that the topic gains later.
 
-        `tag` is `*`, a tag, or several as in `paid || shipped`. Raises TopicNotRouted if nobody
-        serves the topic, SubscriptionParseFailed if the tags cannot be read.
+        `tag` is `*`, a tag, or several as in `paid || shipped`. Raises TopicNotRouted if no broker
+        serves the topic, SubscriptionParseFailed if the tags cannot be parsed.
         """
         if self._fetchers and not self._subscriptions:
             raise UsageError("this consumer has assigned queues; use another one to subscribe")
@@ -286,7 +289,7 @@ class PullConsumer:
             self._following = self._tasks.start(work, name="queues")
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read a topic no more; what was read ahead of it is dropped."""
+        """Stop reading a topic, and drop its buffered messages."""
         if self._subscriptions.pop(topic, None) is None:
             raise UsageError(f"topic {topic} is not subscribed")
         await self._remove([queue for queue in self._fetchers if queue.topic == topic])
@@ -314,10 +317,10 @@ class PullConsumer:
     async def poll(
         self, timeout: Duration | None = 1.0, *, messages_max: int | None = None
     ) -> list[ReceivedMessage]:
-        """Return messages, of each queue in order; wait for the first one if there is none yet.
+        """Return messages, of each queue in order; wait for the first one if there is none.
 
-        An empty list means that nothing came in time (None: wait as long as it takes). Errors that
-        pass are waited out, see `statistics().failing`; others are raised.
+        An empty list means that no message came within `timeout` (None: no limit). Errors that a
+        retry may help are retried, see `statistics().failing`; others are raised.
         """
         limit = self._config.poll_messages_max if messages_max is None else messages_max
         seconds = None if timeout is None else to_ms(timeout) / 1000
@@ -344,7 +347,7 @@ class PullConsumer:
                 yield message
 
     async def seek(self, queue: TopicQueue, to: Target) -> int:
-        """Go on reading a queue elsewhere: an offset, a time, "beginning" or "end".
+        """Continue a queue at an offset, at a time, at its "beginning" or at its "end".
 
         Returns the offset. For a time it is that of the first message stored then or later.
         """
@@ -361,10 +364,10 @@ class PullConsumer:
         return await self._fetcher(queue).position()
 
     async def commit(self, queue: TopicQueue | None = None, offset: int | None = None) -> None:
-        """Save how far the group is, and wait for the answer.
+        """Commit the group's offsets, and wait for the answers.
 
-        Without arguments: for every queue, everything that poll returned is done. With a queue:
-        the same for it alone, or everything below `offset` (the queue need not be assigned).
+        Without arguments every message that poll has returned is done. With a queue, only messages
+        of that queue are, or every message below `offset`; the queue need not be assigned.
         """
         if queue is not None:
             done = await self.position(queue) if offset is None else offset
@@ -406,7 +409,7 @@ class PullConsumer:
         return tuple(sorted(queue for queue, found in self._fetchers.items() if found.paused))
 
     async def close(self) -> None:
-        """Stop reading and let go; nothing is committed."""
+        """Stop reading and close the connections; nothing is committed."""
         if self._closed:
             return
         self._closed = True
@@ -444,14 +447,14 @@ class PullConsumer:
 
     async def _api(self, queue: TopicQueue) -> BrokerApi:
         session = await self._session()
-        if session.known_route(queue.topic) is None:  # it may have been made just now
+        if session.known_route(queue.topic) is None:  # the topic may be new
             await self.queues(queue.topic, wait=self._config.request_timeout_ms / 1000)
         return await session.reader_of(queue)
 
     def _add(
         self, session: Session, queue: TopicQueue, subscription: Subscription, *, late: bool = False
     ) -> None:
-        """Read a queue; one that came late is read from its beginning, or it would lose some."""
+        """Read a queue; a queue that the topic gained later is read from its beginning."""
         fetcher = Fetcher(
             session,
             self._group,
@@ -512,7 +515,7 @@ class PullConsumer:
         return self._fetchers[queue]
 
     def _take(self, limit: int) -> list[ReceivedMessage]:
-        """Return what is here, beginning with another queue each time."""
+        """Return buffered messages, beginning with another queue each time."""
         if self._closed:
             raise AlreadyClosed("this consumer was closed; make a new one")
         if not self._fetchers:
@@ -530,7 +533,7 @@ class PullConsumer:
         return taken
 
     def _raise_errors(self, fetchers: list[Fetcher]) -> None:
-        """Raise what a fetcher ended with, and let it try again."""
+        """Raise the error that ended a fetcher, and start the fetcher again."""
         for fetcher in fetchers:
             error, fetcher.error = fetcher.error, None
             if error is not None:

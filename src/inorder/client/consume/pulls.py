@@ -1,8 +1,9 @@
-"""The pull loop of one queue: one pull at a time, held by the broker while it has nothing.
+"""The pull loop of an assigned queue, and the reading of pull answers.
 
-When to pull and what an answer means is in `client/consume/rules/pulls.py`; this file does it.
-
-One pull: the request, the records checked and unpacked, the tags compared.
+A queue has one pull under way at a time; the broker holds it while it has nothing new. `Puller`
+runs the loop of a consumer; `pull` asks once, for a pull consumer. Both read the answer by
+`pull_result`: check and unpack the records, compare the tags. `rules/pulls.py` decides when to pull
+and what an answer means. What a pull carries: decision 26.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """Messages, and where to go on."""
+    """The messages of a pull, and the offset of the next one."""
 
     status: PullStatus
     messages: tuple[ReceivedMessage, ...]
@@ -51,10 +52,10 @@ async def pull(
     messages_max: int | None = None,
     suspend_ms: int = 0,
 ) -> PullResult:
-    """Ask for messages from an offset on; the broker may hold the pull for `suspend_ms`.
+    """Pull at an offset; the broker may hold the pull for `suspend_ms`.
 
-    Raises CorruptRecord if the first message that came is not what was stored; those before a
-    damaged one are returned.
+    Raises CorruptRecord if the first message is damaged; the messages before a damaged one are
+    returned.
     """
     config = session.config
     request = PullMessage(
@@ -106,13 +107,13 @@ def pull_result(
 
 
 _HELD_MS: Final = 100
-"""A broker that has nothing holds the pull at least so long, or is not asked again at once."""
+"""A broker that answers "nothing new" sooner does not hold pulls: the loop pauses instead."""
 PULL_AHEAD_MAX: Final = SPAN_MAX // 2
-"""How far pulls of order="key" go ahead of the first message that is not done."""
+"""How far pulls with order="key" go ahead of the first unfinished message."""
 
 
 class Puller:
-    """Pulls the queues of one group."""
+    """Pulls the assigned queues of one consumer."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class Puller:
         self._suggested = rules.Suggested()
 
     async def run(self, assigned: AssignedQueue) -> None:
-        """Pull until the queue is given up."""
+        """Pull a queue until it is given up."""
         failing = ""
         while True:
             step = rules.before_pull(
@@ -154,7 +155,7 @@ class Puller:
                     step = await self._pull(assigned, step.offset)
                     failing = ""
                 except LeaseLost:
-                    assigned.pulling = None  # this task: it ends by itself
+                    assigned.pulling = None  # it is this task, which ends itself
                     self._events.lost(assigned)
                     return
                 except InorderError as error:
@@ -164,10 +165,10 @@ class Puller:
                         and error.code == ResponseCode.FLOW_CONTROL,
                         error_delay_ms=self._config.pull_error_delay_ms,
                     )
-                    await assigned.rest(step.ms)
+                    await assigned.pause(step.ms)
                     continue
             if isinstance(step, rules.Forget):
-                assigned.pulling = None  # this task: it ends by itself
+                assigned.pulling = None  # it is this task, which ends itself
                 assigned.dropped()
                 return
             if isinstance(step, rules.PullLater):
@@ -176,12 +177,12 @@ class Puller:
     async def _pull(
         self, assigned: AssignedQueue, offset: int
     ) -> rules.PullNow | rules.PullLater | rules.Forget:
-        """Pull once and take the answer in."""
+        """Pull once and put the messages into the cache."""
         clock = self._session.clock
-        asked_ms = clock.monotonic_ms()
+        began_ms = clock.monotonic_ms()
         result = await self._ask(assigned, offset)
         now_ms = clock.monotonic_ms()
-        waited_ms = now_ms - asked_ms
+        waited_ms = now_ms - began_ms
         if result.messages:
             self._counts.arrived(assigned.queue.topic, len(result.messages), waited_ms)
         pulled = rules.after_pull(
@@ -200,7 +201,7 @@ class Puller:
             self._events.arrived(assigned)
         if isinstance(pulled.pull, rules.FixOffset):
             log.warning(
-                "offset %d of %s is not stored; going on at %d (stored: %d to %d)",
+                "offset %d of %s is not stored; continuing at %d (stored: %d to %d)",
                 offset, assigned.queue, pulled.pull.offset, result.min_offset, result.max_offset,
             )  # fmt: skip
             assigned.fixed = pulled.pull.offset
@@ -219,7 +220,7 @@ class Puller:
             done_to=done_to,
             clustering=self._clustering,
             to_master=suggested == MASTER_ID,
-            post_subscription=True,  # our own tags, whatever others of the group asked for (O24)
+            post_subscription=True,  # own tags, whatever other members subscribe to (O24)
         )
         request = PullMessage(
             self._group,
@@ -272,7 +273,7 @@ class Puller:
         return self._offsets.unsaved([assigned.queue]).get(assigned.queue)
 
     async def _failed(self, assigned: AssignedQueue, error: InorderError, before: str) -> str:
-        """Say what is the matter, once; return its kind."""
+        """Log a failed pull, once per kind of error; return the kind."""
         kind = f"{type(error).__name__} {getattr(error, 'code', '')}"
         if kind != before:
             log.warning("pull failed, trying again queue=%s error=%s", assigned.queue, error)

@@ -1,4 +1,9 @@
-"""One queue while it is ours: what was pulled of it, its lock or lease, pulls, handlers."""
+"""One assigned queue, from its grant to its release: cache, lease, pull loop and running handlers.
+
+`AssignedQueue` ties the pure parts together and says whether a handler may start and whether its
+result may be committed. `QueueEvents` is what the parts of a consumer tell its service about a
+queue.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ from inorder.ordering.finished import FinishedMap
 
 
 class AssignedQueue:
-    """A queue at work. It is made when the queue is added and gone when it is released."""
+    """A queue that this consumer owns. A queue that is released and granted again is a new one."""
 
     def __init__(
         self,
@@ -42,36 +47,36 @@ class AssignedQueue:
         self.limits = limits
         self.ordered = ordered
         self.keys = keys
-        """With order="key": which of its messages may run."""
+        """With order="key": which messages may run."""
         self.needs_lock = needs_lock
         self.commits: CommitSequence | None = None
-        """Its commits under a lease."""
+        """The commits of the queue; None without a lease."""
         self.fencing: QueueFence | None = None
         self.finished: FinishedMap | None = None if keys is None else keys.finished
-        """What was done above the committed offset, when it began or since."""
+        """The finished messages above the committed offset; None if there is no map."""
         self.parked = 0
-        """The broker's number of the parked keys and redrives of the queue."""
+        """The broker's version of the queue's parked keys and redrives."""
         self.redrive = False
         self.view: ParkedView | None = None
-        """What is known of its parked keys."""
+        """This consumer's copy of the parked keys."""
         self.runs: set[Run] = set()
-        """What is with handlers."""
+        """The runs that are at handlers."""
         self.outlived = False
-        """Handlers run although the lease has ended."""
+        """Handlers run longer than the lease."""
         self.paused = False
         self.unconfirmed_since_ms: int | None = None
-        """When the connection to the broker was lost; until a lock that was asked for later is
-        confirmed, no handler starts and nothing is committed."""
+        """When the connection to the broker was lost. Until the broker confirms the lock in answer
+        to a later request, no handler starts and nothing is committed."""
         self.has_turn = False
-        """It stands in line for a free handler; without order only."""
+        """The queue is in line for a free worker; without order only."""
         self.busy = False
-        """An ordered queue has one run at a time."""
+        """The one run of an ordered queue is under way, or the queue is suspended."""
         self.due_ms: int | None = None
-        """When a key that was put off is looked at again."""
+        """When the next delayed key is ready again."""
         self.began_ms: int | None = None
-        """Since when an ordered queue is handled without a pause."""
+        """Since when an ordered queue runs without a pause."""
         self.fixed: int | None = None
-        """What to commit when the queue is released, instead of what was done."""
+        """The offset to commit at the release, instead of the finished messages."""
         self.pulling: asyncio.Task[None] | None = None
         self.timers: set[asyncio.TimerHandle] = set()
         self.idle = asyncio.Event()
@@ -85,35 +90,35 @@ class AssignedQueue:
 
     @property
     def keyed(self) -> bool:
-        """Tell whether it is handled in the order of keys."""
+        """Return whether the queue is handled with order="key"."""
         return self.keys is not None
 
     @property
     def leased(self) -> bool:
-        """Tell whether it is ours by a lease, not by RocketMQ's lock."""
+        """Return whether this consumer owns the queue by a lease, not by RocketMQ's lock."""
         return self.lease.epoch > 0
 
     def begin_with(self, finished: FinishedMap) -> None:
-        """Leave out what was done above the offset at which the queue is begun."""
+        """Skip the messages that a former owner has finished above the first offset."""
         self.finished = finished
         self._known_end = finished.end
 
     def not_done(self, messages: tuple[ReceivedMessage, ...]) -> tuple[ReceivedMessage, ...]:
-        """Return the messages of a pull without those that a former owner has done."""
+        """Return the messages of a pull without those that a former owner has finished."""
         if not messages or messages[0].offset >= self._known_end or self.finished is None:
             return messages
         finished = self.finished
         return tuple(message for message in messages if message.offset not in finished)
 
     def is_news(self, map_version: int | None) -> bool:
-        """Tell whether messages are of a later version of the key map than the broker told us."""
+        """Return whether a pull names a later key map version than the last renewal did."""
         if map_version is None or self.fencing is None:
             return False
         chapters = self.fencing.chapters
         return map_version > (chapters[-1].version if chapters else 0)
 
     def progress(self, offset: int) -> Progress:
-        """Return what to commit when everything below an offset is done."""
+        """Return what to commit when every message below an offset is finished."""
         if self.finished is None:
             return Progress(offset)
         if self.keys is not None:
@@ -124,16 +129,16 @@ class AssignedQueue:
 
     @property
     def live(self) -> bool:
-        """Tell whether the queue was not given up."""
+        """Return whether the queue was not given up."""
         return self.lease.dropped is None
 
     def mark_unconfirmed(self, now_ms: int) -> None:
-        """Trust the lock no more until it is confirmed: its broker may have forgotten it."""
+        """Distrust the lock until the broker confirms it: the broker may have forgotten it."""
         if self.needs_lock:
             self.unconfirmed_since_ms = now_ms
 
     def confirm(self) -> bool:
-        """End the doubt if the lock was asked for since; tell whether it ended."""
+        """Trust the lock again if it was granted to a later request; return whether it was."""
         if self.unconfirmed_since_ms is None or not self.lease.locked:
             return False
         if self.lease.lock_sent_ms < self.unconfirmed_since_ms:
@@ -142,23 +147,26 @@ class AssignedQueue:
         return True
 
     def may_commit(self, now_ms: int) -> bool:
-        """Tell whether what is done counts: the queue is ours for sure, or was when it was done."""
+        """Return whether results may be committed.
+
+        They may while this consumer owns the queue, and under a lease the broker decides.
+        """
         if self.unconfirmed_since_ms is not None and not self.lease.epoch:
             return False
         return self.lease.may_commit(now_ms, needs_lock=self.needs_lock)
 
     def may_start(self, now_ms: int) -> bool:
-        """Tell whether a handler may start; called from the thread of the handler."""
+        """Return whether a handler may start; called in the thread of the handler."""
         if self.lease.dropped is not None or self.paused or self.unconfirmed_since_ms is not None:
             return False
         return not self.needs_lock or self.lease.lock_valid(now_ms)
 
     def enter(self, count: int = 1) -> None:
-        """Count something that must end before the queue is released."""
+        """Count handlers or requests that must end before the queue is released."""
         self.lease.enter(count)
 
     def leave(self, count: int = 1) -> None:
-        """Count the end of it."""
+        """Count the end of handlers or requests."""
         self.lease.leave(count)
         if not self.lease.running:
             self.idle.set()
@@ -166,12 +174,12 @@ class AssignedQueue:
                 self._on_idle(self)
 
     def drop(self, reason: RevokeReason) -> None:
-        """Give the queue up: pull no more, start no handler; the release follows."""
+        """Give the queue up: end its pull loop, start no handler, and release it."""
         self.lease.drop(reason)
         self.dropped()
 
     def dropped(self) -> None:
-        """Do what follows from a drop, whoever decided it; more than once is fine."""
+        """End the pull loop and start the release of a dropped queue. May be called again."""
         if self.pulling is not None:
             self.pulling.cancel()
         for timer in self.timers:
@@ -179,15 +187,15 @@ class AssignedQueue:
         self.timers.clear()
         self._on_drop(self)
 
-    async def rest(self, delay_ms: int) -> None:
-        """Wait, but no longer than until the broker has confirmed that the queue is ours."""
+    async def pause(self, delay_ms: int) -> None:
+        """Wait for `delay_ms`, or until the broker confirms the lease."""
         self.woken.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay_ms / 1000):
                 await self.woken.wait()
 
     def later(self, delay_ms: int, action: Callable[[AssignedQueue], None]) -> None:
-        """Do something after a while, unless the queue is given up before."""
+        """Call `action` after `delay_ms`, unless the queue is given up before."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
 
@@ -204,11 +212,11 @@ class QueueEvents(Protocol):
     """What the parts of a consumer tell its service about an assigned queue."""
 
     def arrived(self, assigned: AssignedQueue) -> None:
-        """Handlers may start: messages arrived, the lease is confirmed, or a pause ended."""
+        """Handlers may start: messages arrived, the lease is confirmed, or a pause has ended."""
         ...
 
     def passed(self, assigned: AssignedQueue, offset: int) -> None:
-        """Nothing below the offset is left to handle: a pull found it filtered or finished."""
+        """A pull found every message below the offset filtered or finished."""
         ...
 
     def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:
@@ -224,5 +232,5 @@ class QueueEvents(Protocol):
         ...
 
     def parked_loaded(self, assigned: AssignedQueue) -> None:
-        """The parked keys of the queue are known, or a redrive of one of them ended."""
+        """The parked keys of the queue are loaded, or a redrive of one of them has ended."""
         ...

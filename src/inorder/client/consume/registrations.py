@@ -1,4 +1,4 @@
-"""What a consumer is asked to do: for each topic a handler, and how it is to be called."""
+"""The user's handlers by topic: checks of `on(...)`, and how each handler is called."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Registration:
     call: Call
     is_async: bool
     key_of: KeyOf | None = None
-    """With order="key": what tells keys apart."""
+    """With order="key": returns the key of a message."""
     keyless: Keyless = "barrier"
 
     @property
@@ -55,7 +55,7 @@ class Registration:
 
     @property
     def redeliveries_max(self) -> int:
-        """Return how often a message is handed out again."""
+        """Return how often a message is handed out again, by the policy."""
         return redeliveries_max(self.policy)
 
 
@@ -74,7 +74,7 @@ def register(
     key_of: str | KeyOf | None = None,
     keyless: Keyless = "barrier",
 ) -> Registration:
-    """Check everything that can be wrong about a handler. Raises UsageError."""
+    """Check a handler and its options. Raises UsageError."""
     if order not in ("queue", "key", None):
         raise UsageError(f"order={order!r}: write order='key', order='queue' or order=None")
     if order != "key" and (key_of is not None or keyless != "barrier"):
@@ -116,7 +116,7 @@ def register(
 
 
 def _key_function(key_of: str | KeyOf | None) -> KeyOf:
-    """Return what gives a message its key: its own, a property, or a function of the user's."""
+    """Return the key function: the message's own key, a property, or the user's function."""
     if key_of is None:
         return lambda message: message.key
     if isinstance(key_of, str):
@@ -127,7 +127,7 @@ def _key_function(key_of: str | KeyOf | None) -> KeyOf:
             found = key_of(message)
             return None if found is None else str(found)
         except Exception:
-            # The user's own code, called before any handler: such a message waits for all others.
+            # The user's code, called before any handler: the message counts as one without a key.
             log.exception("key_of failed topic=%s offset=%d", message.topic, message.offset)
             return None
 
@@ -135,7 +135,7 @@ def _key_function(key_of: str | KeyOf | None) -> KeyOf:
 
 
 def fallback(topic: str) -> Registration:
-    """Return what stands for a topic that came back by the retry topic and has no handler here."""
+    """Return a handler that fails, for retries of a topic that has no handler here."""
 
     async def refuse(_: Batch) -> None:
         raise UsageError(
@@ -148,11 +148,11 @@ def fallback(topic: str) -> Registration:
 
 
 def _check_parameters(function: Callable[..., Any], topic: str, batch: int) -> None:
-    """Refuse a handler that cannot be called with what it gets. Raises UsageError."""
+    """Raise UsageError if the handler cannot be called with one argument."""
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
-        return  # some functions of C do not tell
+        return  # some C functions have no signature
     try:
         signature.bind(None)
     except TypeError as error:
@@ -166,7 +166,7 @@ def _check_parameters(function: Callable[..., Any], topic: str, batch: int) -> N
 
 
 def _callable(handler: Any, topic: str) -> Callable[..., Any]:
-    """Return the function of a handler: itself, or its method `handle`; a class is made first."""
+    """Return the function of a handler: itself, or `handle` of an object or a new instance."""
     if isinstance(handler, type):
         try:
             handler = handler()
@@ -184,7 +184,7 @@ def _callable(handler: Any, topic: str) -> Callable[..., Any]:
 
 
 def _batch_call(function: Callable[..., Any], *, single: bool) -> Call:
-    """Return a function of a batch: handlers of one get the message, others a list."""
+    """Return a function of a batch that calls the handler with a message or with a list."""
 
     def call(batch: Batch) -> Any:
         return function(batch[0]) if single else function(list(batch))

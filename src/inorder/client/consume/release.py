@@ -1,9 +1,9 @@
-"""Giving a queue up: wait for its handlers, commit, give it back, each answered before the next.
+"""Handing a queue back: wait for its handlers, commit, release; each step waits for its answer.
 
-Under a lease commit and release are one request, and the broker wakes the next owner with its
-answer. By RocketMQ's rules they are two. Nothing is forced: a handler that runs is waited for. A
-queue without order that moves is not: it is committed as it stands, and what its handlers still do
-is thrown away, as in RocketMQ.
+Under a lease the commit and the release are one request, and the broker wakes the next owner as it
+answers. With RocketMQ's locks they are two requests. A running handler is never forced: the release
+waits for it. A moved queue without order does not wait: it is committed as it stands, and the
+results of its handlers are thrown away, as in RocketMQ. Who may commit: decision 16.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from inorder.wire.requests.offsets import ResetOffset
 log = get_logger(__name__)
 
 COMMIT_TRIES: Final = 5
-"""How often the last commit of a queue without a lock is tried."""
+"""Attempts at the last commit of a queue without a lock."""
 STOP_COMMIT_MS: Final = 5000
-"""How long a consumer that stops waits for a broker that is away."""
+"""How long a stopping consumer waits for a broker that does not answer."""
 
 
 class Releaser:
@@ -52,7 +52,7 @@ class Releaser:
         self.stopping = False
 
     async def release(self, assigned: AssignedQueue) -> None:
-        """Let a dropped queue go; returns when it is gone, or its commit cannot be had."""
+        """Release a dropped queue; returns when it is released, or when its commit has failed."""
         while (steps := self._steps(assigned)) == (Release.WAIT,):
             assigned.idle.clear()
             await assigned.idle.wait()
@@ -73,11 +73,14 @@ class Releaser:
     # Under a lease.
 
     async def _give_back(self, assigned: AssignedQueue) -> None:
-        """Commit and release in one request. A broker that is away is waited for while the lease
-        lasts: nobody else begins before its end."""
+        """Commit and release in one request.
+
+        A broker that does not answer is asked again while the lease lasts, because no other owner
+        begins before its end.
+        """
         lease, queue = assigned.lease, assigned.queue
         if not lease.locked and not lease.kept_epoch:
-            return  # lost: the broker knows
+            return  # lost: the broker has given it to another owner
         commit = await self._final(assigned) if lease.locked else None
         backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
         began_ms = self._session.clock.monotonic_ms()
@@ -93,7 +96,7 @@ class Releaser:
                 if commit is None:
                     raise
                 self._say_uncommitted(assigned, str(error))
-                commit = None  # what was committed before stands
+                commit = None  # the commit before stays in force
                 continue
             except InorderError as error:
                 now_ms = self._session.clock.monotonic_ms()
@@ -104,7 +107,7 @@ class Releaser:
             await asyncio.sleep(backoff.next_ms() / 1000)
 
     async def _final(self, assigned: AssignedQueue) -> NumberedCommit | None:
-        """Return the last commit: what is done, or where the queue was told to go on."""
+        """Return the last commit: the finished messages, or the offset to continue at."""
         assert assigned.commits is not None
         assert assigned.lease.dropped is not None
         if assigned.fixed is not None:
@@ -117,7 +120,7 @@ class Releaser:
         return assigned.commits.next(assigned.progress(self._offsets.get(assigned.queue)))
 
     async def _reset(self, assigned: AssignedQueue, offset: int) -> None:
-        """Set a lower offset, which only an explicit reset does: it makes another epoch."""
+        """Set a lower offset by a reset, which raises the epoch; commits never lower it."""
         queue = assigned.queue
         request = ResetOffset(queue.topic, self._group, -1, True, queue.index, offset)
         try:
@@ -127,17 +130,18 @@ class Releaser:
 
     def _say_uncommitted(self, assigned: AssignedQueue, why: str) -> None:
         log.warning(
-            "queue=%s was given up without its last commit (offset %d): what it did since the "
-            "commit before is done again; %s",
+            "queue=%s was given up without its last commit (offset %d): messages since the commit "
+            "before are handled again; %s",
             assigned.queue, self._offsets.get(assigned.queue), why,
         )  # fmt: skip
 
-    # By RocketMQ's rules.
+    # With RocketMQ's locks.
 
     async def _last_commit(self, assigned: AssignedQueue, steps: tuple[Release, ...]) -> bool:
-        """Commit what is done, or where to go on; tell whether the lock may be given back.
+        """Commit the finished messages, or the offset to continue at; return whether to unlock.
 
-        While the lock is ours nobody else begins, so a broker that is away is waited for.
+        A broker that does not answer is asked again while the lock lasts, because no other owner
+        begins before its end.
         """
         if Release.COMMIT not in steps and assigned.fixed is None:
             return True

@@ -1,4 +1,13 @@
-"""The parts of a running consumer, put together: member, pull loops, handlers, rebalance."""
+"""One running consumer: its parts, how they are wired, and its start and stop.
+
+    Member        owns queues: leases, pull loops, commits, release     assignment.py
+    Rebalancer    shares the queues of the group, round by round        assignment.py
+    runners       hand messages to handlers, with order or without      ordered.py, concurrent.py
+    Parker        parks keys; Redriver handles parked keys again        parking.py
+
+The parts get their collaborators in the constructor. What they tell about a queue comes back by
+`QueueEvents`, which the service implements. How handlers run and stop: decision 29.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +44,7 @@ from inorder.wire.requests.pulls import parse_subscription
 log = get_logger(__name__)
 
 _ROUND_MS = 5000
-"""How long a stop waits for a round of the rebalance to end by itself."""
+"""How long a stop waits for the end of a round of the rebalance."""
 
 
 class ConsumerService:
@@ -118,11 +127,11 @@ class ConsumerService:
 
     @property
     def rebalances(self) -> int:
-        """Return how many rounds there were."""
+        """Return how many rounds of the rebalance have started."""
         return self._rebalancer.rounds
 
     async def start(self) -> None:
-        """Join the group, tell the brokers at once, and begin."""
+        """Join the group, send a heartbeat, and start the periodic work."""
         member, clock = self.member, self._session.clock
         self._store.check()
         requests = ConsumerRequests(
@@ -155,7 +164,7 @@ class ConsumerService:
             member.tasks.start(work, name=name)
 
     def halt(self) -> None:
-        """Pull nothing and begin no further message, from now on: every queue is given up."""
+        """Give every queue up: pull nothing and start no handler from now on."""
         self.member.begin_stop()
         self.member.changed.set()
         self.member.drop_all()
@@ -163,7 +172,7 @@ class ConsumerService:
             workers.halt()
 
     async def stop(self, patience: Patience) -> None:
-        """Stop pulling, let handlers end, commit, release, unregister; in this order."""
+        """Stop pulling, wait for handlers, commit, release and unregister, in this order."""
         member = self.member
         self.halt()
         if self._rounds is not None:
@@ -177,10 +186,10 @@ class ConsumerService:
             await workers.close()
 
     async def seek(self, queue: TopicQueue, to: Target, *, wait: bool = True) -> int:
-        """Go on with a queue elsewhere, once its handlers ended; return the offset."""
+        """Continue a queue at another offset, once its handlers have ended; return the offset."""
         assigned = self.member.assigned_queues.get(queue)
         if assigned is None or not assigned.live:
-            raise UsageError(f"{queue} is not ours now; see assignment()")
+            raise UsageError(f"{queue} is not assigned to this consumer now; see assignment()")
         offset = await self._resolve(queue, to)
         if wait:
             await self.member.move(queue, offset)
@@ -202,7 +211,7 @@ class ConsumerService:
             return await api.max_offset(queue)
         raise UsageError(f"{to!r}: seek to an offset, a datetime, 'beginning' or 'end'")
 
-    # What the parts tell; see `QueueEvents`.
+    # QueueEvents.
 
     def arrived(self, assigned: AssignedQueue) -> None:
         """Start the handlers of a queue that may start now."""
@@ -245,14 +254,14 @@ class ConsumerService:
         self.arrived(assigned)
 
     async def _refuse_to_park(self) -> None:
-        """Raise UsageError if keys cannot be parked where the messages are."""
+        """Raise UsageError if on_failure=Park cannot work with this group or its brokers."""
         for topic, one in self._registrations.items():
             if not isinstance(one.policy, Park):
                 continue
             if not self._clustering:
                 raise UsageError(
-                    f"on_failure=Park of topic {topic}: a group whose consumers each get all has "
-                    "nothing to set aside; use Block()"
+                    f"on_failure=Park of topic {topic}: a broadcasting group cannot park keys; "
+                    "use Block()"
                 )
             route = self._session.known_route(topic)
             queues = (
@@ -273,7 +282,7 @@ class ConsumerService:
                         "or Block(), or put the topic on brokers of inorder"
                     )
 
-    # Parts.
+    # The parts.
 
     def _all_subscriptions(self) -> dict[str, Subscription]:
         found = {topic: one.subscription for topic, one in self._registrations.items()}
@@ -364,7 +373,7 @@ class ConsumerService:
         )
 
     def _properties(self) -> dict[str, str]:
-        """Return what RocketMQ's tools show of a consumer."""
+        """Return the properties that RocketMQ's tools show."""
         session = self._session.statistics()
         return {
             "PROP_CLIENT_VERSION": "V5_3_3",

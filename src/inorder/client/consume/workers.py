@@ -1,20 +1,22 @@
-"""Calling handlers: a run of messages at a time, on the loop or (see `sync/workers.py`) in threads.
+"""Calling handlers, on the loop (`LoopWorkers`) or in threads (`sync/workers.py`).
 
-A run is a list of calls for one worker, made one after the other. It ends with the first call that
-does not simply return, when its time is up, or when its queue says that no handler may start any
-more. Then `ended` is called on the loop, and `settle` once for all runs that ended together.
+A `Run` is a list of calls for one worker, made one after the other. It ends at the first call that
+raises or returns a value, when its time slice is over, or when its queue allows no further handler.
+Then `ended` is called on the loop, and `settle` once for all runs that ended together.
 
-An async handler that runs when the lease of its queue has ended is cancelled: somebody else may
-have begun with the same message. It is no failed attempt. A plain one cannot be stopped.
+An async handler that still runs when the lease of its queue has ended is cancelled, because another
+consumer may have begun with the same message; that is no failed attempt. A plain function cannot be
+stopped.
 
-What a consumer did: counts for its user, and per topic for whoever asks by the broker.
+`Counts` holds the consumer's counters, for its user and for operators.
 
-Which running handler a piece of code belongs to.
+`in_handler` tells whether code belongs to a running handler. `close` waits for handlers, so a
+handler that waited for `close` would wait for itself. A call of a handler sets a token in its
+context, and everything that copies the context (tasks, `asyncio.to_thread`) carries the token too.
+The token is void as soon as the call has ended: a task that outlives its handler may wait for
+`close`.
 
-`close` waits for handlers, so a handler that waits for `close` waits for itself. Whether code runs
-in a handler travels with its context: a call of a handler sets a token, and what the handler starts
-(tasks, `asyncio.to_thread`, whatever copies the context) carries it too. The token is void as soon
-as the call has ended: a task that outlives its handler may wait for `close` like everybody else.
+How handlers run and stop: decision 29.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class TopicCounts:
-    """What was done of one topic."""
+    """Counters of one topic."""
 
     handled: int = 0
     failed: int = 0
@@ -51,7 +53,7 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class Counts:
-    """What was done of all topics; `since_ms` is the clock's at the start."""
+    """Counters of all topics; `since_ms` is the monotonic time of the start."""
 
     handled: int = 0
     failed: int = 0
@@ -72,7 +74,7 @@ class Counts:
         return found
 
     def ended(self, topic: str, handled: int, failed: int, spent_ms: int) -> None:
-        """Count what handlers did."""
+        """Count the results of handlers."""
         self.handled += handled
         self.failed += failed
         counts = self.of(topic)
@@ -94,14 +96,14 @@ class Counts:
 
 
 class HandlerCall:
-    """One call of a handler of a consumer, while it runs."""
+    """One call of a consumer's handler; the token of its context."""
 
     __slots__ = ("consumer", "outer", "running")
 
     def __init__(self, consumer: object, outer: HandlerCall | None) -> None:
         self.consumer = consumer
         self.outer = outer
-        """The handler that started this consumer, if it was one and still runs."""
+        """The running handler of another consumer that started this one, if any."""
         self.running = True
 
 
@@ -109,7 +111,7 @@ _CALL: ContextVar[HandlerCall | None] = ContextVar("inorder_handler_call", defau
 
 
 def begin_call(consumer: object) -> HandlerCall:
-    """Note that a handler of a consumer is called, in this context and those copied from it."""
+    """Mark this context, and its later copies, as belonging to a handler of a consumer."""
     outer = _CALL.get()
     while outer is not None and not outer.running:
         outer = outer.outer
@@ -119,13 +121,13 @@ def begin_call(consumer: object) -> HandlerCall:
 
 
 def end_call(call: HandlerCall) -> None:
-    """Note that it ended, for all who carry it."""
+    """End the mark, also in the copies of the context."""
     call.running = False
     _CALL.set(call.outer)
 
 
 def in_handler(consumer: object) -> bool:
-    """Tell whether this code is, or was started by, a handler of a consumer that still runs."""
+    """Return whether a running handler of the consumer is, or has started, this code."""
     call = _CALL.get()
     while call is not None:
         if call.running and call.consumer is consumer:
@@ -135,16 +137,17 @@ def in_handler(consumer: object) -> bool:
 
 
 SLICE_MS: Final = 100
-"""A run that lasts longer ends, so that what it did can be committed."""
+"""A run that lasts longer ends, so that its results can be committed."""
 
 Batch = Sequence[ReceivedMessage]
 Call = Callable[[Batch], Any]
 
 
 class Run:
-    """Calls for one worker, and what became of them.
+    """Calls for one worker, and their results.
 
-    Whoever has it is alone with it, but for what it has not come to: that can be recalled.
+    Only the worker touches a run while it has it, except that the loop may reclaim calls that the
+    worker has not reached.
     """
 
     __slots__ = (
@@ -168,18 +171,18 @@ class Run:
         self.settle = settle
         self.slice_ms = slice_ms
         self.done = 0
-        """How many calls simply returned; the one behind them said `result` or raised `error`."""
+        """How many calls returned None; the next one returned `result` or raised `error`."""
         self.result: Outcome | Handled | None = None
         self.error: BaseException | None = None
         self.started_ms: int | None = None
         self.spent_ms = 0
         self.task: asyncio.Task[Any] | None = None
-        """Who makes the calls, while it can be cancelled."""
+        """The task that makes the calls, while it can be cancelled."""
         self._outlived = False
 
     @property
     def stopped_at(self) -> Batch | None:
-        """Return the batch whose handler did not simply return, if there is one."""
+        """Return the batch whose call returned a value or raised; None if there is none."""
         said_something = self.result is not None or self.error is not None
         return self.batches[self.done] if said_something else None
 
@@ -189,7 +192,7 @@ class Run:
         return self.done + (self.result is not None or self.error is not None)
 
     def next(self, now_ms: int) -> Batch | None:
-        """Return what the next call is for; None: the run ends. Called by the worker."""
+        """Return the batch of the next call; None ends the run. Called by the worker."""
         left = self._left
         if not left:
             return None
@@ -202,10 +205,10 @@ class Run:
         try:
             return left.popleft()
         except IndexError:
-            return None  # recalled this moment
+            return None  # reclaimed at this moment
 
     def reclaim(self) -> Sequence[Batch]:
-        """Take back what the worker has not come to; it is no part of the run any more."""
+        """Remove and return the batches that the worker has not reached."""
         taken: list[Batch] = []
         with contextlib.suppress(IndexError):  # the worker takes from the other end
             while self._left:
@@ -214,7 +217,7 @@ class Run:
         return taken[::-1]
 
     def returned(self, value: object) -> bool:
-        """Note what a handler returned; tell whether the run goes on."""
+        """Note what a handler returned; return whether the run continues."""
         if value is not None and isinstance(value, Outcome | Handled):
             self.result = value
             return False
@@ -222,14 +225,14 @@ class Run:
         return True
 
     def cancel(self) -> bool:
-        """Cancel the handler that runs, which has outlived its lease; False if nobody can."""
+        """Cancel a handler that runs longer than its lease; False if it cannot be cancelled."""
         if self.task is not None and not self._outlived:
             self._outlived = True
             self.task.cancel()
         return self._outlived
 
     def was_cancelled(self) -> bool:
-        """Tell whether it was `cancel` that ended the handler; the worker itself goes on then."""
+        """Return whether `cancel` ended the handler; the worker itself continues then."""
         if self.task is None:
             return False
         task, self.task = self.task, None
@@ -242,30 +245,30 @@ class Run:
 
 
 class Workers(Protocol):
-    """Who calls the handlers of one topic."""
+    """The workers that call the handler of one topic."""
 
     capacity: int
-    """How many runs it takes at a time; more would only wait."""
+    """How many runs are made at a time; further ones wait."""
 
     def submit(self, run: Run) -> None:
         """Make the calls of a run, as soon as a worker is free."""
         ...
 
     def halt(self) -> None:
-        """No run that is submitted from now on may start a handler."""
+        """Note that the consumer stops: runs that are submitted later start no handler."""
         ...
 
     async def close(self) -> None:
-        """Let the workers end; those whose handler still runs are left behind."""
+        """End the workers; a worker whose handler still runs is left behind."""
         ...
 
 
 WorkersFactory = Callable[[Call, int, Clock, object], Workers]
-"""Makes workers for a handler: so many, of a consumer."""
+"""Creates workers from a call, their number, a clock and the consumer."""
 
 
 class LoopWorkers:
-    """Calls async handlers on the event loop, so many at a time."""
+    """Calls async handlers on the event loop, up to `count` at a time."""
 
     _YIELD_EVERY: Final = 64
 
@@ -285,7 +288,7 @@ class LoopWorkers:
         self._tasks = Tasks("handlers")
         self._halted = self._closed = False
         self._cancelled: list[Run] = []
-        """Runs whose handlers the program itself cancelled, as asyncio.run does at its end."""
+        """Runs whose handlers the program has cancelled, as asyncio.run does at its end."""
 
     def submit(self, run: Run) -> None:
         """Make the calls of a run, as soon as a worker is free."""
@@ -295,7 +298,7 @@ class LoopWorkers:
             self._tasks.start(self._work(), name="worker")
 
     def halt(self) -> None:
-        """End the runs that the program cancelled: nothing follows from that any more."""
+        """End the runs whose handlers the program has cancelled: the consumer stops."""
         self._halted = True
         cancelled, self._cancelled = self._cancelled, []
         end(cancelled)
@@ -323,10 +326,12 @@ class LoopWorkers:
             self._active -= 1
 
     def _was_cancelled(self, run: Run) -> None:
-        """Let a run end without its handler, now or when the consumer stops: until then it would
-        only be begun anew."""
+        """End a run whose handler the program has cancelled.
+
+        Until the consumer stops the run is kept, because its messages would only be handled again.
+        """
         if self._closed:
-            return  # we did it: the stop has given up on them
+            return  # close() cancelled the handler
         run.task = None
         run.close(self._clock.monotonic_ms())
         if self._halted:
@@ -347,21 +352,21 @@ class LoopWorkers:
                     break
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
-                    raise  # it is us who are to end, not something that the handler waited for
+                    raise  # this task is cancelled, not something that the handler waits for
                 run.error = error
                 break
             except Exception as error:
-                # The caller's own code: whatever it raises is a failed attempt.
+                # The user's code: any exception is a failed attempt.
                 run.error = error
                 break
             finally:
                 end_call(call)
-        run.was_cancelled()  # it may have come too late, or the handler would not hear of it
+        run.was_cancelled()  # the cancellation came too late, or the handler suppressed it
         run.close(clock.monotonic_ms())
 
 
 def end(runs: Sequence[Run]) -> None:
-    """Tell whoever started runs that they ended."""
+    """Call `ended` of each run, and each `settle` once."""
     settles: dict[Callable[[], None], None] = {}
     for run in runs:
         if run.settle is not None:
@@ -369,7 +374,7 @@ def end(runs: Sequence[Run]) -> None:
         try:
             run.ended(run)
         except Exception:
-            # A task root: a mistake of ours about one queue must not stop the others.
+            # A task root: a bug that concerns one queue must not stop the others.
             log.exception("what follows a handler failed")
     for settle in settles:
         try:
@@ -380,7 +385,7 @@ def end(runs: Sequence[Run]) -> None:
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
-    """Tell whether calling it gives something to await."""
+    """Return whether calling the handler gives an awaitable."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - the method, not whether it is one
     )

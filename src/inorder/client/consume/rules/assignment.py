@@ -156,7 +156,7 @@ class ByMachineRoom:
 
 
 class MachineRoomNearby:
-    """Shares the queues of a room among its consumers, and queues of other rooms among all.
+    """Shares queues of a room among its consumers; all share those of rooms without consumers.
 
     Another strategy does the sharing within each room.
     """
