@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,11 +55,7 @@ def send(
     from inorder.cli.benching import Plan, measure_send
 
     plan = Plan(topic, size, count, keys, queues, window, producers)
-
-    async def work(session: Session, admin: Admin) -> Measured:
-        return await measure_send(session, admin, plan, target.session)
-
-    _print("send", plan, target.run(work, fast=True), output)
+    _measure(target, "send", measure_send, plan, output)
 
 
 @app.command()
@@ -80,11 +77,7 @@ def pull(
     from inorder.cli.benching import Plan, measure_pull
 
     plan = Plan(topic, size, count, 1000, queues)
-
-    async def work(session: Session, admin: Admin) -> Measured:
-        return await measure_pull(session, admin, plan, target.session)
-
-    _print("pull", plan, target.run(work, fast=True), output)
+    _measure(target, "pull", measure_pull, plan, output)
 
 
 @app.command()
@@ -106,11 +99,20 @@ def roundtrip(
     from inorder.cli.benching import Plan, measure_roundtrip
 
     plan = Plan(topic, size, count, keys, queues, window)
+    _measure(target, "roundtrip", measure_roundtrip, plan, output)
 
-    async def work(session: Session, admin: Admin) -> Measured:
-        return await measure_roundtrip(session, admin, plan, target.session)
 
-    _print("roundtrip", plan, target.run(work, fast=True), output)
+def _measure(
+    target: Cluster,
+    verb: str,
+    measure: Callable[[Session, Admin, Plan, Callable[[], Session]], Awaitable[Measured]],
+    plan: Plan,
+    output: Output,
+) -> None:
+    measured = target.run_session(
+        lambda session, admin: measure(session, admin, plan, target.session), fast=True
+    )
+    _print(verb, plan, measured, output)
 
 
 def _print(verb: str, plan: Plan, measured: Measured, output: Output) -> None:

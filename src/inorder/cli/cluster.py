@@ -12,7 +12,6 @@ from inorder.cli.output import Output, as_json, parse_pairs, put_page, show_time
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin
-    from inorder.client.session import Session
 
 app = typer.Typer(no_args_is_help=True, help="Clusters and brokers.", rich_markup_mode=None)
 
@@ -30,7 +29,7 @@ def list_(
 ) -> None:
     """List the clusters and their brokers."""
 
-    async def work(_: Session, admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: Admin) -> list[dict[str, Any]]:
         return [
             {
                 "cluster": node.cluster,
@@ -53,7 +52,7 @@ def brokers(
 ) -> None:
     """Show how every broker does: version, rates, disk."""
 
-    async def work(_: Session, admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: Admin) -> list[dict[str, Any]]:
         found = []
         for node in await admin.cluster.brokers():
             numbers = await (await admin.cluster.api(node.address)).runtime_info()
@@ -93,11 +92,7 @@ def runtime(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Print the numbers of a broker under RocketMQ's names."""
-
-    async def work(_: Session, admin: Admin) -> dict[str, str]:
-        return await admin.cluster.runtime(broker)
-
-    _print_map(target.run(work), output)
+    _print_map(target.run(lambda admin: admin.cluster.runtime(broker)), output)
 
 
 @app.command()
@@ -113,7 +108,7 @@ def losses(
     its data directory while it is stopped.
     """
 
-    async def work(_: Session, admin: Admin) -> list[dict[str, Any]]:
+    async def work(admin: Admin) -> list[dict[str, Any]]:
         found = []
         for node in await admin.cluster.brokers():
             numbers = await (await admin.cluster.api(node.address)).runtime_info()
@@ -145,7 +140,7 @@ def config(
     """Print the settings of a broker under RocketMQ's names, or change some."""
     changes = parse_pairs(set_, "--set")
 
-    async def work(_: Session, admin: Admin) -> dict[str, str]:
+    async def work(admin: Admin) -> dict[str, str]:
         if changes:
             await admin.cluster.update_settings(broker, changes)
         return await admin.cluster.settings(broker)

@@ -24,7 +24,6 @@ from inorder.clock import SystemClock
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, GroupView, QueueLag
-    from inorder.client.session import Session
     from inorder.model import GroupConfig
 
 app = typer.Typer(no_args_is_help=True, help="Consumer groups.", rich_markup_mode=None)
@@ -39,11 +38,7 @@ def list_(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the groups."""
-
-    async def work(_: Session, admin: Admin) -> dict[str, dict[str, GroupConfig]]:
-        return await admin.groups.table(system=system)
-
-    found = target.run(work)
+    found = target.run(lambda admin: admin.groups.table(system=system))
     if output is Output.JSON:
         put_page(as_json([{"group": name, "brokers": _configs(found[name])} for name in found]))
         return
@@ -78,10 +73,7 @@ def create(
         retry_max_times=retries,
     )
 
-    async def work(_: Session, admin: Admin) -> None:
-        await admin.groups.create(config, cluster=cluster)
-
-    target.run(work)
+    target.run(lambda admin: admin.groups.create(config, cluster=cluster))
     say(output, f"group {group} created", group=group, orderly=orderly, enabled=not disabled,
         retries=retries)  # fmt: skip
 
@@ -95,11 +87,7 @@ def describe(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show settings, members, subscriptions and progress of a group."""
-
-    async def work(_: Session, admin: Admin) -> GroupView:
-        return await admin.groups.describe(group)
-
-    view = target.run(work)
+    view = target.run(lambda admin: admin.groups.describe(group))
     if output is Output.JSON:
         put_page(as_json(_view(view)))
         return
@@ -147,10 +135,7 @@ def delete(
     """Delete a group with its offsets, retries and dead letters."""
     confirm(f"Delete group {group} with its retries and dead letters?", yes)
 
-    async def work(_: Session, admin: Admin) -> None:
-        await admin.groups.delete(group, offsets=not keep_offsets)
-
-    target.run(work)
+    target.run(lambda admin: admin.groups.delete(group, offsets=not keep_offsets))
     say(output, f"group {group} deleted", group=group, deleted=True)
 
 
@@ -220,7 +205,7 @@ def lag(
 ) -> None:
     """Show how far groups are behind: messages to do, and how long the oldest of them waits."""
 
-    async def work(_: Session, admin: Admin) -> dict[str, list[QueueLag]]:
+    async def work(admin: Admin) -> dict[str, list[QueueLag]]:
         if group is not None:
             await admin.groups.configs(group)
         names = [group] if group is not None else await admin.groups.names()

@@ -22,7 +22,6 @@ from inorder.cli.output import Output, as_json, put_page, say, table
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, QueueLock
-    from inorder.client.session import Session
 
 _SECOND_MS = 1000
 _MINUTE_MS = 60 * _SECOND_MS
@@ -62,11 +61,7 @@ def list_(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List who owns which queues: holder, epoch, age, what is left, and who waits."""
-
-    async def work(_: Session, admin: Admin) -> list[QueueLock]:
-        return await admin.locks.list(group, topic=topic)
-
-    found = target.run(work)
+    found = target.run(lambda admin: admin.locks.list(group, topic=topic))
     if output is Output.JSON:
         put_page(as_json([_row(one) for one in found]))
         return
@@ -99,7 +94,7 @@ def release(
     """Take a queue from its owner: what that one still does under its epoch is refused."""
     confirm(f"Take queue {queue} of {topic} from its owner in group {group}?", yes)
 
-    async def work(_: Session, admin: Admin) -> tuple[str, str]:
+    async def work(admin: Admin) -> tuple[str, str]:
         found = await admin.topics.find_queue(topic, queue, broker)
         return await admin.locks.release(group, found), found.broker
 

@@ -28,7 +28,6 @@ from inorder.errors import UsageError
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin
-    from inorder.client.session import Session
     from inorder.model import ReceivedMessage
 
 app = typer.Typer(no_args_is_help=True, help="Look up messages.", rich_markup_mode=None)
@@ -53,7 +52,7 @@ def get(
     if (message_id is None) == (queue is None) or (queue is None) != (offset is None):
         raise UsageError("give either a message id, or --queue and --offset")
 
-    async def work(_: Session, admin: Admin) -> list[ReceivedMessage]:
+    async def work(admin: Admin) -> list[ReceivedMessage]:
         if message_id is not None:
             return await admin.messages.by_id(topic, message_id)
         assert queue is not None
@@ -86,7 +85,7 @@ def find(
     since = None if begin is None else parse_time(begin, now_ms)
     until = None if end is None else parse_time(end, now_ms)
 
-    async def work(_: Session, admin: Admin) -> list[ReceivedMessage]:
+    async def work(admin: Admin) -> list[ReceivedMessage]:
         if key is None:
             return await admin.messages.by_time(topic, since, until, count=count)
         return await admin.messages.by_key(topic, key, since=since, until=until, count=count)

@@ -20,8 +20,7 @@ from inorder.clock import SystemClock
 from inorder.errors import UsageError
 
 if TYPE_CHECKING:
-    from inorder.client.admin import Admin, QueueOffsets, ResetTarget
-    from inorder.client.session import Session
+    from inorder.client.admin import Admin, ResetTarget
     from inorder.model import TopicQueue
 
 app = typer.Typer(no_args_is_help=True, help="Offsets of consumer groups.", rich_markup_mode=None)
@@ -41,10 +40,6 @@ def get(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show what a group has committed on each queue of a topic."""
-
-    async def work(_: Session, admin: Admin) -> list[QueueOffsets]:
-        return await admin.offsets.get(group, topic)
-
     rows = [
         {
             "broker": one.queue.broker,
@@ -53,7 +48,7 @@ def get(
             "max_offset": one.max_offset,
             "committed_offset": one.committed_offset,
         }
-        for one in target.run(work)
+        for one in target.run(lambda admin: admin.offsets.get(group, topic))
     ]
     if output is Output.JSON:
         put_page(as_json(rows))
@@ -78,7 +73,7 @@ def set_(
     """Store an offset of a group that is not online."""
     confirm(f"Let group {group} go on at {offset} of queue {queue} of {topic}?", yes)
 
-    async def work(_: Session, admin: Admin) -> TopicQueue:
+    async def work(admin: Admin) -> TopicQueue:
         found = await admin.topics.find_queue(topic, queue, broker)
         await admin.offsets.set(group, found, offset)
         return found
@@ -110,7 +105,7 @@ def reset(
     _target(to) if queue is None else _offset(to)  # a bad word is told before anyone is asked
     confirm(f"Reset group {group} to {to} on {where} of {topic}?", yes)
 
-    async def work(_: Session, admin: Admin) -> dict[TopicQueue, int]:
+    async def work(admin: Admin) -> dict[TopicQueue, int]:
         await admin.groups.configs(group)  # so that a typo is told
         if queue is None:
             return await admin.offsets.reset(group, topic, _target(to))

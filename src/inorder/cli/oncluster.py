@@ -80,8 +80,14 @@ class Cluster:
         self._options = {name: options[name] for name in (*FIELDS, "profile")}
         self._named = named
 
-    def run(self, work: Callable[[Session, Admin], Awaitable[T]], *, fast: bool = False) -> T:
-        """Connect, work, disconnect; `fast` is for work that takes longer than loading uvloop."""
+    def run(self, work: Callable[[Admin], Awaitable[T]]) -> T:
+        """Connect, work, disconnect."""
+        return self.run_session(lambda _, admin: work(admin))
+
+    def run_session(
+        self, work: Callable[[Session, Admin], Awaitable[T]], *, fast: bool = False
+    ) -> T:
+        """Do as `run` for work that also uses the session; `fast` loads uvloop for long work."""
         import asyncio  # not needed to parse a command line
 
         from inorder.cli.running import loop_factory

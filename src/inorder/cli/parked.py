@@ -32,7 +32,6 @@ from inorder.clock import SystemClock
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, ParkedKey
-    from inorder.client.session import Session
     from inorder.model import ReceivedMessage
 
 WAIT_SECONDS: Final = 0.25
@@ -75,7 +74,7 @@ def list_(
 ) -> None:
     """List parked keys: since when, how much, and the error that parked them."""
 
-    async def work(_: Session, admin: Admin) -> tuple[list[ParkedKey], dict[tuple[str, str], str]]:
+    async def work(admin: Admin) -> tuple[list[ParkedKey], dict[tuple[str, str], str]]:
         return await admin.parked.list(group, topic=topic), await admin.parked.full(group)
 
     keys, full = target.run(work)
@@ -115,7 +114,7 @@ def show(
 ) -> None:
     """Show the messages of a parked key, in order, and why it is parked."""
 
-    async def work(_: Session, admin: Admin) -> tuple[list[ReceivedMessage], list[ParkedKey]]:
+    async def work(admin: Admin) -> tuple[list[ReceivedMessage], list[ParkedKey]]:
         messages = await admin.parked.show(group, key, topic=topic, count=count)
         known = await admin.parked.list(group, topic=topic)
         return messages, [one for one in known if one.key == key]
@@ -152,10 +151,9 @@ def drop(
     what = "the first message" if first else "all messages"
     confirm(f"Drop {what} of {len(keys)} parked keys of group {group} for good?", yes)
 
-    async def work(_: Session, admin: Admin) -> int:
-        return await admin.parked.drop(group, keys, reason=reason, topic=topic, first=first)
-
-    count = target.run(work)
+    count = target.run(
+        lambda admin: admin.parked.drop(group, keys, reason=reason, topic=topic, first=first)
+    )
     say(output, f"{count} messages of group {group} dropped: {reason}", group=group, keys=keys,
         messages=count, reason=reason)  # fmt: skip
 
@@ -183,7 +181,7 @@ def redrive(
 ) -> None:
     """Let the group's consumers handle parked keys again, each in order; then they go live."""
 
-    async def work(_: Session, admin: Admin) -> tuple[list[ParkedKey], list[ParkedKey]]:
+    async def work(admin: Admin) -> tuple[list[ParkedKey], list[ParkedKey]]:
         parked = admin.parked
         if cancel:
             return await parked.cancel(group, keys or (), topic=topic), []

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from inorder.cli.oncluster import Cluster, OutputOption, YesOption, confirm, on_cluster
 from inorder.cli.output import Output, as_json, put_page, say, table
-
-if TYPE_CHECKING:
-    from inorder.client.admin import Admin, ProducerView
-    from inorder.client.session import Session
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,10 +25,6 @@ def list_(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the named producers and their last numbers."""
-
-    async def work(_: Session, admin: Admin) -> list[ProducerView]:
-        return await admin.producers.list(prefix)
-
     rows = [
         {
             "producer": one.name,
@@ -42,7 +34,7 @@ def list_(
             "queue": queue.index,
             "last": number,
         }
-        for one in target.run(work)
+        for one in target.run(lambda admin: admin.producers.list(prefix))
         for queue, number in sorted(one.last.items())
     ]
     columns = ("producer", "connected", "topic", "broker", "queue", "last")
@@ -64,8 +56,5 @@ def drop(
     """Forget a named producer; numbers that it repeats are stored again from then on."""
     confirm(f"Forget producer {name}? What it repeats will be stored again.", yes)
 
-    async def work(_: Session, admin: Admin) -> int:
-        return await admin.producers.drop(name)
-
-    queues = target.run(work)
+    queues = target.run(lambda admin: admin.producers.drop(name))
     say(output, f"producer {name} forgotten on {queues} queues", producer=name, queues=queues)

@@ -149,6 +149,6 @@ def send(
         shown = print_receipt if output is Output.JSON else None
         return await send_all(session, topic, lines(), properties, shown, delay_s=delay_s)
 
-    count = target.run(work)
+    count = target.run_session(work)
     if output is Output.TABLE:
         put_line(f"sent {count} message{'' if count == 1 else 's'} to {topic}")

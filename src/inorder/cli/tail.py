@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from inorder.client.admin import Admin
-    from inorder.client.session import Session
     from inorder.model import ReceivedMessage
 
 
@@ -64,7 +63,7 @@ def tail(
         raise UsageError("--to ends a range: give --from with it, and not -f")
     show = _shower(output, template, body=body, raw=raw, flush=follow)
 
-    async def work(_: Session, admin: Admin) -> None:
+    async def work(admin: Admin) -> None:
         from inorder.cli.stream import Wanted, tail_topic
 
         wanted = Wanted(start, tag, key, count, queue, until)

@@ -36,7 +36,6 @@ from inorder.ordering import keymap
 
 if TYPE_CHECKING:
     from inorder.client.admin import Admin, TopicResize, TopicView
-    from inorder.client.session import Session
     from inorder.model import TopicConfig
 
 LOOK_SECONDS: Final = 0.2
@@ -94,7 +93,7 @@ def resize(
         _release(target, topic, release, yes=yes, output=output)
         return
 
-    async def work(_: Session, admin: Admin) -> TopicResize:
+    async def work(admin: Admin) -> TopicResize:
         if status:
             return await admin.topics.resize_status(topic)
         if abort:
@@ -117,11 +116,7 @@ def repair(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Give a topic one key map whose brokers use different ones of one version."""
-
-    async def work(_: Session, admin: Admin) -> TopicResize:
-        return await admin.topics.repair(topic)
-
-    found = target.run(work)
+    found = target.run(lambda admin: admin.topics.repair(topic))
     if output is Output.JSON:
         put_page(as_json(shown(found)))
     else:
@@ -131,10 +126,7 @@ def repair(
 def _release(target: Cluster, topic: str, group: str, *, yes: bool, output: Output) -> None:
     confirm(f"Let group {group} read on in topic {topic} before it has handled what is older?", yes)
 
-    async def work(_: Session, admin: Admin) -> int:
-        return await admin.topics.release_group(topic, group)
-
-    version = target.run(work)
+    version = target.run(lambda admin: admin.topics.release_group(topic, group))
     text = f"group {group} reads version {version} of topic {topic}"
     say(output, text, topic=topic, group=group, version=version)
 
@@ -248,11 +240,7 @@ def list_(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the topics."""
-
-    async def work(_: Session, admin: Admin) -> dict[str, dict[str, TopicConfig]]:
-        return await admin.topics.table(system=system)
-
-    found = target.run(work)
+    found = target.run(lambda admin: admin.topics.table(system=system))
     if output is Output.JSON:
         put_page(as_json([{"topic": name, "brokers": _configs(found[name])} for name in found]))
         return
@@ -285,12 +273,11 @@ def create(
     """Create a topic on every broker, or set it so if it is there."""
     bits, attributes = parse_perm(perm), parse_pairs(attribute, "--attribute")
 
-    async def work(_: Session, admin: Admin) -> None:
-        await admin.topics.create(
+    target.run(
+        lambda admin: admin.topics.create(
             topic, queues=queues, perm=bits, order=order, attributes=attributes, cluster=cluster
         )
-
-    target.run(work)
+    )
     text = f"topic {topic} has {queues} queues on each broker"
     say(output, text, topic=topic, queues=queues, perm=show_perm(bits), order=order)
 
@@ -305,7 +292,7 @@ def describe(
 ) -> None:
     """Show settings, queues and groups of a topic."""
 
-    async def work(_: Session, admin: Admin) -> tuple[TopicView, TopicResize | None]:
+    async def work(admin: Admin) -> tuple[TopicView, TopicResize | None]:
         view = await admin.topics.describe(topic)
         mapped = any(keymap.ATTRIBUTE in config.attributes for config in view.configs.values())
         return view, await admin.topics.resize_status(topic) if mapped else None
@@ -357,12 +344,11 @@ def update(
     bits = None if perm is None else parse_perm(perm)
     attributes = parse_pairs(attribute, "--attribute")
 
-    async def work(_: Session, admin: Admin) -> None:
-        await admin.topics.update(
+    target.run(
+        lambda admin: admin.topics.update(
             topic, queues=queues, perm=bits, attributes=attributes, shrink=force
         )
-
-    target.run(work)
+    )
     text = f"topic {topic} updated"
     say(output, text, topic=topic, queues=queues, perm=perm, attributes=attributes)
 
@@ -383,10 +369,7 @@ def delete(
     """Delete a topic with its messages and offsets."""
     confirm(f"Delete topic {topic} with all its messages?", yes)
 
-    async def work(_: Session, admin: Admin) -> None:
-        await admin.topics.delete(topic)
-
-    target.run(work)
+    target.run(lambda admin: admin.topics.delete(topic))
     say(output, f"topic {topic} deleted", topic=topic, deleted=True)
 
 
