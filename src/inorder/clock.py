@@ -1,7 +1,8 @@
-"""Time, as an argument.
+"""Time as an injected dependency.
 
-`now_ms` is wall-clock time and only ever stored or shown. Everything that waits, expires or renews
-counts in `monotonic_ms`, which goes on while the machine is suspended where the system can tell.
+`now_ms` is wall-clock time and is only stored or shown. Everything that waits, expires or renews
+counts in `monotonic_ms`, which includes the time of a suspended machine where the system reports
+it.
 """
 
 from __future__ import annotations

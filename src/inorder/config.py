@@ -1,6 +1,7 @@
 """Settings: frozen values, each with its unit in its name and RocketMQ's key beside it.
 
-Layers: defaults < file < environment < flags; see `inorder.settings`.
+Layers: defaults < file < environment < flags; see `inorder.settings`. Where settings come from, and
+what the defaults are: decision 2.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The disk, as an argument: everything that inorder does to files goes through `Files`.
+"""The disk as an injected dependency: everything that inorder does to files goes through `Files`.
 
-All writes are `pwrite` on a descriptor and all mappings are read-only. So a full disk is an error
-of the write that hit it and never a SIGBUS, and a fake disk sees every write (`tests/kit/disk.py`).
-A write is whole or raises; after an error nothing is known about the bytes of that call.
+All writes are `pwrite` on a descriptor and all mappings are read-only. A full disk is therefore an
+error of the write that hit it and never a SIGBUS, and a fake disk sees every write
+(`tests/kit/disk.py`). A write is whole or raises; after an error nothing is known about the bytes
+of that call.
 
-What is made belongs to its user alone: messages are nobody else's business. What is there keeps
-its mode.
+New files and directories are readable by their owner alone, since they hold messages. Existing ones
+keep their mode. How bytes are written: decision 4.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A name server and a broker in one process: for `inorder up`, the demo and tests.
 
-The two know nothing of each other but an address: the broker registers over a socket, as it would
-with a name server on another machine.
+Each knows only the other's address: the broker registers over a socket, as it would with a name
+server on another machine.
 """
 
 from __future__ import annotations

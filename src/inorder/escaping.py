@@ -1,9 +1,9 @@
-"""What others wrote, made fit to be printed: on a terminal, in a table, in a log line.
+"""Text from others, made fit to print: on a terminal, in a table, in a log line.
 
 A name, a key or a body may hold anything. Control characters move the cursor or colour the screen,
-a newline forges a second line, marks of direction and characters without width make one name look
-like another. All of them are shown as escapes (`\\x1b`, `\\u202e`), and what is long is cut, with
-its length.
+a newline forges a second line, and direction marks and zero-width characters make one name look
+like another. All of them are shown as escapes (`\\x1b`, `\\u202e`). A long text is cut, and its
+length is added. How text from peers is shown: decision 46.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Loggers whose lines are always lines: what a call fills in is escaped, cut, and free of reprs.
+"""Loggers whose records are always single lines: arguments are escaped, cut, and free of reprs.
 
-Half of what inorder logs was said by a peer: names, addresses, remarks. Every module gets its
-logger here (`tests/house/test_logs_escape.py` checks it), so no call has to think of it: 70,000
-letters and a newline in the name of a topic become one line of some hundred characters.
+Half of the values that inorder logs come from a peer: names, addresses, remarks. Every module gets
+its logger here (`tests/house/test_logs_escape.py` checks that), so no call has to think of
+escaping. A topic name of 70,000 letters and a newline becomes one line of a few hundred characters.
+How text from peers is shown: decision 46.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The nouns that every room shares: plain values, no behaviour beyond small rules of their own."""
+"""The nouns that every package shares: plain values, with small rules of their own."""
 
 from __future__ import annotations
 

@@ -1,18 +1,14 @@
-"""Small tools for tasks: named groups, periodic work, waiting for a mark, backing off.
+"""Small tools for asyncio: backoff, task groups, periodic work, watermarks, patience.
 
-How long to wait before trying again: twice as long each time, up to a limit.
-
-Tasks with names and an owner.
+    Backoff     how long to wait before the next attempt: twice as long each time, up to a limit
+    Tasks       tasks with names and an owner
+    periodic    repeated work
+    Watermark   waiting until a number that only grows has reached a mark
+    Patience    how long a stop waits; of several callers the earliest deadline counts
 
 asyncio's TaskGroup must be entered and left by one task, which does not suit objects with `start`
-and `stop`. This one belongs to such an object: nothing is started that `stop` does not end, nothing
-fails unseen, and the number of tasks has a limit.
-
-Do something again and again.
-
-Wait until a number that only grows has reached a mark.
-
-How long a stop waits for what still runs; the most impatient of those who ask decides.
+and `stop`. `Tasks` belongs to such an object: `stop` ends every task that it started, no failure
+goes unseen, and the number of tasks has a limit.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Name servers, brokers and clients as nodes of a simulated loop, with faults.
 
-The name server lives on 10.0.0.1, others on 10.0.2.1 and up; brokers on 10.0.0.2 and up, each with
-a fake disk, each client on a host of its own. Every broker and every client may know other name
-servers, so that their views differ. Everything that happens follows from the seed of the loop.
-Every node has a clock; all of them count the loop's time, what day it is they may be told
-differently.
-
-Randomness, as an argument: independent streams from one printed seed.
+The first name server lives on 10.0.0.1, others on 10.0.2.1 and up. Brokers live on 10.0.0.2 and up,
+each with a fake disk. Each client has a host of its own. Brokers and clients may know different
+name servers, so that their views differ. Everything follows from the seed of the loop: each user of
+randomness gets an independent stream from it. The clocks of all nodes count the loop's time, but
+each may show another time of day. How a whole cluster is simulated: decision 38.
 """
 
 from __future__ import annotations

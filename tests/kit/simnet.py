@@ -1,24 +1,19 @@
-"""A network in memory: what TCP promises, and every way in which it can let one down.
+"""A network in memory: what TCP promises, and every way in which TCP can fail.
 
 Bytes of one direction of a connection arrive whole and in order, cut and joined anywhere, after a
-delay drawn from the seed. Hosts are names (IP literals); whoever runs inside `node.run(…)` has that
-node's host as its source address.
+delay drawn from the seed. Hosts are names (IP literals); code inside `node.run(…)` has that node's
+host as its source address, and callbacks of a connection's end run in the context of its node.
 
-    partition   a link passes nothing, one way or both; what was sent waits, a connect hangs
+    partition   a link passes nothing, one way or both; sent bytes wait, a connect hangs
     stall       the same for one connection: half-open, neither side is told
     drop        both sides see a reset, bytes on the way are gone
     cut_after   the connection is dropped when n more bytes have arrived, at that very byte
     kill        all connections of a host are reset, or (silent, as by a power cut) just go quiet,
                 until something listens there again and answers what comes over them with a reset
 
-Buffers are bounded as in a kernel: at most WINDOW_BYTES of a direction are on the way or unread;
-what is above stays in the sender's write buffer, with pause_writing and resume_writing as usual.
-
-One connection of the simulated network: two ends, and the bytes between them.
-
-What an end writes goes to its write buffer, from there to the wire as far as the peer's window
-allows, and arrives after the link's delay, cut and joined at random. Callbacks of an end run in the
-context of the node that it belongs to.
+Buffers are bounded as in a kernel: at most WINDOW_BYTES of a direction are on the way or unread.
+The rest stays in the sender's write buffer, with pause_writing and resume_writing as usual. How a
+whole cluster is simulated: decision 38.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Driving a store without a broker: append messages as the hot path does, and read all back."""
+"""A store without a broker: append messages as the fast path does, and read them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The one entry: events in, report out."""
+"""The checker's one entry: `check` takes events and returns a report.
+
+What the testing kit offers its users: decision 31.
+"""
 
 from __future__ import annotations
 

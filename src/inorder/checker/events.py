@@ -1,4 +1,4 @@
-"""What a history is made of: kinds of events, each written by whoever saw it happen.
+"""The events of a history, each written by the program that saw it happen, and their text form.
 
     Sent       a producer learnt the outcome of a send; one event per outcome, a retry keeps the id
     Stored     a record was found in a queue (by a pull, or by reading the files)
@@ -7,12 +7,13 @@
     Granted    the broker gave a queue to a consumer, under an epoch
     Applied    a store that compares fences took the effect of a message
 
-Times are any monotonic clock of one machine, in nanoseconds. The order of the events in a history
-does not matter. One history holds one consumer group. A sequence counts the sends of one producer
-for one key, upwards; holes are fine. `queue` is any name that is unique; see `queue_name`. `fence`
-and `epoch` are the sequence and the epoch of `message.fence`.
+Times are nanoseconds of one machine's monotonic clock. The order of the events in a history does
+not matter. One history holds one consumer group. A sequence counts the sends of one producer for
+one key, upwards; gaps are allowed. `queue` is any unique name; see `queue_name`. `fence` and
+`epoch` are the sequence and the epoch of `message.fence`.
 
-Histories as text, so that any program can write one: JSON lines, or CSV.
+As text, a history is JSON lines or CSV, so that any program can write one. Fields with a default
+may be left out.
 
     {"event": "sent", "producer": "p1", "key": "order-1", "sequence": 3, "id": "A1", "result": "ok",
      "queue": "orders/broker-a/0", "offset": 17}
@@ -23,12 +24,13 @@ Histories as text, so that any program can write one: JSON lines, or CSV.
     {"event": "granted", "client": "c1", "queue": "orders/broker-a/0", "epoch": 7, "at_ns": 50}
     {"event": "applied", "id": "A1", "key": "order-1", "fence": 17, "at_ns": 150}
 
-The fields are those of `inorder.checker.events`; those with a default may be left out. As CSV, the
-first line names the columns, `event` among them; an empty cell is left out.
+The first line of a CSV file names the columns, `event` among them. An empty cell is left out.
 
     event,producer,key,sequence,id,queue,offset,client,start_ns,end_ns,result
     sent,p1,order-1,3,A1,,,,,,ok
     handled,,order-1,,A1,orders/broker-a/0,17,c1,100,200,done
+
+What the testing kit offers its users: decision 31.
 """
 
 from __future__ import annotations

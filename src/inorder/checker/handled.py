@@ -1,16 +1,15 @@
-"""Judge the handlers: everything handled, in order, by one client at a time, fenced.
+"""Judges of handlers, owners and commits.
 
-First deliveries and first effects of a line (a queue, or a key of it) come in the order of offsets;
-a rewind repeats old ones and is no inversion. The C-numbers are those of the properties that every
-broker test checks: C3 first deliveries, C4 effects, C5 exclusion, C5' fencing.
+    handlers   everything is handled, in order, by one client at a time. First deliveries (C3) and
+               first effects (C4) of a queue or a key come in the order of offsets; a rewind repeats
+               old messages and is no inversion. Exclusion is C5, fencing C5'.
+    owners     an epoch belongs to one owner and grows with each owner. No owner starts a handler or
+               commits after the broker granted the queue to another. A handler that began before
+               that grant and ends after it has outlived its lease: no one can prevent that, so it
+               is counted (`outlived`), and the fence refuses its effect.
+    commits    an offset never passes an unfinished message, and never falls (C7)
 
-Judge owners by the broker's word: who starts a handler, or commits, after another was granted?
-
-An epoch belongs to one owner and grows with each. A handler that was begun before the next owner
-was granted the queue, and ends after that, has outlived its lease: that cannot be prevented, so it
-is counted (`outlived`), and the fence refuses its effect.
-
-Judge the commits: an offset never passes a message that is not done, and never falls (C7).
+The C-numbers are those of the properties that every broker test checks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What the checker says: findings by kind, counts, and whether there was anything to judge.
+"""The checker's contract and its report.
 
-What a history is held to: the defaults are the whole contract, each switch gives one part up.
+`Rules` says what a history is held to: the defaults are the whole contract, each switch gives one
+part up. A report holds findings by kind, counts, and whether there was anything to judge.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Judge the queues: is everything there that was acknowledged, once, in order, where it was said?
+"""Judges of stored messages.
 
-Per (producer, key) first copies must lie in increasing sequence (contract P1). A message whose
-outcome its producer never learnt may come late: the producer moved on; that is only counted.
+    queues    every acknowledged message is stored once, in order, where the reply said.
+              Per (producer, key), first copies lie in increasing sequence (contract P1). A message
+              whose outcome its producer never learnt may come late, because the producer moved on;
+              that is only counted.
+    effects   a store that compares fences has each message once, in order along its key
 
-What producers say they sent: one entry per id, the best outcome winning.
-
-Judge the effects in a store that compares fences: each message once, in order along its key.
+`sent` events are merged first: one entry per id, and the best outcome wins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`inorder consume app:consumer`: run a consumer that a module defines, until a signal comes.
 
 SIGINT or SIGTERM stops it cleanly: handlers end, offsets are committed, queues are released. A
-second one does not wait. At the end it says what it did.
+second signal does not wait. At the end the command prints its counts.
 """
 
 from __future__ import annotations

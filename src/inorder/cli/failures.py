@@ -1,9 +1,11 @@
-"""How a command fails: one line on stderr, an exit code, no traceback.
+"""How a command fails: one line on stderr, an exit code, no traceback; and its log lines.
 
-2: the command line or the settings are wrong, nothing was started. 1: it was right and failed.
-130: Ctrl-C. 141: who read our output went away (`| head`); both without a word, as in any shell.
+    2     the command line or the settings are wrong, nothing was started
+    1     the command was valid and failed
+    130   Ctrl-C
+    141   the reader of the output went away (`| head`); this and 130 print nothing, as in any shell
 
-Logs of the command line: readable lines on stderr; stdout belongs to the command's answer.
+Log lines go to stderr; stdout belongs to the command's result. How commands behave: decision 30.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`inorder group list | create | describe | delete`.
-
-`inorder lag`: how far groups are behind.
-"""
+"""`inorder group list | create | describe | delete`, and `inorder lag`."""
 
 from __future__ import annotations
 

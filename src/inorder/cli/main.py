@@ -1,7 +1,8 @@
 """`inorder`: where the command line starts.
 
-A server is wanted at once: `inorder up` and its kin are parsed by a small parser of their own, for
-to read in all commands takes as long as half of a start. Everything else is in `contents.py`.
+A server should start at once, so a small parser of its own reads `inorder up`, `nameserver` and
+`broker`: loading all commands takes as long as half of a server's start. Everything else is in
+`contents.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`inorder offset get | set | reset`: how far a group is, and putting it elsewhere."""
+"""`inorder offset get | set | reset`: how far a group is, and moving it elsewhere."""
 
 from __future__ import annotations
 

@@ -1,17 +1,15 @@
-"""Commands that talk to a cluster: the options for it, the connection, and errors with a way out.
+"""Commands that talk to a cluster: options, connection, errors with a way out, completion.
 
     @on_cluster
     def delete(target: Cluster, topic: TopicArgument, …) -> None:
-        target.run(work)
+        target.run(lambda admin: admin.topics.delete(topic))
 
-The decorator puts the options of the cluster in the place of the first parameter. What a command
-calls `topic` and `group` is what an error of that kind is about: the nearest name is suggested.
+The decorator replaces the first parameter by the options of the cluster. An error about an unknown
+topic or group suggests the name nearest to the argument `topic` or `group`.
 
-Before something is destroyed: ask, or be told with `--yes`.
-
-Completion of names in the shell: the topics and groups of the cluster that is meant.
-
-A shell asks while somebody types, so it gets an answer soon or none; whatever fails is silent.
+`confirm` asks before something is destroyed, unless `--yes` was given. The shell completes names of
+topics and groups while somebody types, so completion answers quickly or not at all, and its
+failures are silent. How commands behave: decision 30.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Rows for people (`-o table`) and for programs (`-o json`), and the only way to the terminal.
+"""Output for people (`-o table`) and for programs (`-o json`), and the only way to the terminal.
 
-What a command prints was mostly said by others, so nothing leaves here that a terminal obeys
-(`inorder.escaping`): a line stays a line, a cell stays in its column.
-
-Words of the command line that mean values: times, permissions, `name=value`.
-
-How a message is printed: a line for people, an object for programs.
-
-Progress of long work: on a terminal only, on stderr, gone when the work is done.
+Most printed values come from others, so control characters never reach the terminal
+(`inorder.escaping`): a line stays a line, a cell stays in its column. This file also reads the
+words of the command line that mean values (times, permissions, `name=value`), prints messages, and
+shows the progress of long work on a terminal's stderr. How commands behave: decision 30; how text
+from peers is shown: decision 46.
 """
 
 from __future__ import annotations

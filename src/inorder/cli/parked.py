@@ -1,4 +1,4 @@
-"""`inorder parked [GROUP] | parked show | parked drop | redrive`: keys that were set aside."""
+"""`inorder parked [GROUP] | parked show | parked drop | redrive`: parked keys."""
 
 from __future__ import annotations
 

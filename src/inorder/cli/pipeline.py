@@ -1,13 +1,11 @@
 """`inorder pipeline …`: jobs on Spark over the topics of a cluster.
 
-Commands that run a job on Spark: the session, the progress bar, errors in one line.
-
     summary = run_job(target, job, master=master, what="messages archived")
 
-`job` gets the session, the servers (name servers and TLS, as arguments of a job) and a watch to
-tell its steps to. Nothing of Spark is imported before it is known to be there.
-
-`inorder pipeline orders`: order life cycles through Spark, as an example that does real work.
+`run_job` provides the session, the progress bar, and errors in one line. `job` gets the session,
+the servers (name servers and TLS, as arguments of a job) and a watch for its steps. Spark is
+imported only after a check that it is installed. `inorder pipeline orders` runs order life cycles
+as a full example.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`inorder send`: one message, or one per line of standard input or files.
-
-Where the messages of `inorder send` come from: the argument, lines of stdin or of files.
-"""
+"""`inorder send`: one message from the argument, or one per line of standard input or of files."""
 
 from __future__ import annotations
 

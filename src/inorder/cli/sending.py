@@ -1,7 +1,6 @@
-"""Sending many lines, in their order, up to WINDOW at a time.
+"""Sends many lines, up to WINDOW at a time; the messages of one key are stored in their order.
 
-Those of one key are stored in their order. The first that fails ends it, and its line is named;
-what was before it is stored.
+The first failure ends the command and names its line. All lines before it are stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`inorder up | nameserver | broker`: from options to settings to a running server.
 
-Options are the last layer over file and environment, so none has a default of its own here: the
-defaults stand in `inorder.config`. How a server runs and stops is in `running.py`.
+Options are the last layer over file and environment, so no option has a default here: the defaults
+stand in `inorder.config`. How a server runs and stops is in `running.py`.
 """
 
 from __future__ import annotations

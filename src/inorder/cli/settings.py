@@ -1,4 +1,7 @@
-"""`inorder config show | profiles`: every setting, its value in force and who said so."""
+"""`inorder config show | profiles`: every setting, its value in force and its origin.
+
+Where settings come from: decision 2.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Streams of messages for `inorder tail`.
 
-Up to the present end, messages of all queues are put in the order of their store times. What comes
-after that is shown as it comes; the messages of one queue are always in order.
+Up to the present end, messages of all queues are sorted by store time. Later messages are shown as
+they arrive. The messages of one queue are always in order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`inorder tail`: the messages of a topic, from anywhere, and on as they come."""
+"""`inorder tail`: the messages of a topic, from anywhere, and new ones as they arrive."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which cluster a command talks to, and who said so.
+"""Which cluster a command talks to, and where each value came from.
 
 Each value (name servers, TLS) comes from its option, else from the profile of `--profile` or
 INORDER_PROFILE, else from the environment (INORDER_NAMESRV, RocketMQ's NAMESRV_ADDR, INORDER_TLS…),
 else from the profile `default`, else it is that of `inorder up`. The profile `default` counts only
 where nothing else names a name server: its TLS belongs to its servers.
 
-Profiles: clusters by name, in a TOML file of the person who types.
+Profiles are clusters by name, in the user's TOML file:
 
     [default]
     namesrv = "127.0.0.1:9876"
@@ -16,7 +16,7 @@ Profiles: clusters by name, in a TOML file of the person who types.
     tls_ca = "ca.pem"          # relative to the file
 
 The file is `~/.config/inorder/profiles.toml` (XDG_CONFIG_HOME is honoured); INORDER_PROFILES names
-another.
+another. How commands behave: decision 30.
 """
 
 from __future__ import annotations

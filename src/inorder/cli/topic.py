@@ -1,6 +1,7 @@
-"""`inorder topic list | create | describe | update | resize | delete`.
+"""`inorder topic list | create | describe | update | delete`, and `inorder topic resize`.
 
-`inorder topic resize`: another number of queues while a topic is in use; resume, abort, look.
+`resize` gives a topic another number of queues while it is in use; it also resumes, aborts and
+shows a resize.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One of the demo's consumers, in a process of its own, and the demo's hold on it.
+"""One of the demo's consumers, in a process of its own, and the demo's handle on that process.
 
 The child writes a line of JSON for each message that it handled, and one whenever the number of its
-queues changes. SIGTERM ends it cleanly; it also ends when the demo is gone.
+queues changes. SIGTERM ends it cleanly. It also ends when the demo's process is gone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The Spark driver of the demo, in a process of its own, so that it can be killed.
+"""The Spark driver of the demo, in a process of its own, so that the demo can kill it.
 
-It starts Spark, says so, waits for a line, and runs the job `orders` over what the topic holds; if
-told to, it audits the results afterwards. It writes a line of JSON for each thing that happened.
+It starts Spark, reports that, waits for a line, and runs the job `orders` over the messages of the
+topic. On request it audits the results afterwards. It writes a line of JSON for each step.
 """
 
 from __future__ import annotations

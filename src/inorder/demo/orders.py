@@ -1,9 +1,9 @@
-"""The demo: orders go through their steps by key while two processes handle them; one is killed.
+"""The demo: two processes handle orders by key, in their steps, and one process is killed.
 
-It is the whole story of the library: a name server and a broker on free ports of loopback and in a
-temporary directory, several producers, consumers in two processes that share the queues, a crash
-half-way, the hand-over to the survivor, and the order checker's verdict. Then a key is parked and
-redriven (`demo/parking.py`).
+It starts a name server and a broker on free loopback ports and in a temporary directory, several
+producers, and consumers in two processes that share the queues. One consumer process is killed
+half-way, the other takes over its queues, and the order checker judges the run. Then a key is
+parked and redriven (`demo/parking.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The demo's part about parking: a key fails and is set aside, the others flow, it is redriven.
+"""The demo's part about parking: one key fails and is parked, the others flow, the key is redriven.
 
-Payments of many customers are handled in the order of keys. One customer's fail: the key is parked
-after its tries, what comes later joins it, and all others are done without it. Then the cause is
-mended and the key redriven while new payments arrive; in the end the order checker looks at all.
+Payments of many customers are handled by key. The payments of one customer fail: after its attempts
+the key is parked, its later messages join it, and all other keys go on. Then the cause is repaired
+and the key is redriven while new payments arrive. At the end the order checker judges the run.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The last part of the demo: the orders go through Spark, whose driver is killed half-way.
 
-Producers write the life cycles of many orders, interleaved, keyed by account. The pipeline keeps
-each account's orders and balance as it goes, tries payments again whose gateway is busy, and writes
-its rows to Parquet and to a result topic. Half-way its processes are killed with -9 and started
-again. The audit compares what is stored with what was handled; a picture shows what happened.
+Producers write the life cycles of many orders, interleaved and keyed by account. The pipeline keeps
+each account's orders and balance as it goes, retries payments whose gateway is busy, and writes
+rows to Parquet and to a result topic. Half-way its processes are killed with SIGKILL and started
+again. The audit compares the stored messages with the handled ones; a picture shows the run.
 """
 
 from __future__ import annotations

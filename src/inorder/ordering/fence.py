@@ -2,29 +2,24 @@
 
     sequence   11 bits version of the key map | 12 bits log generation | 40 bits queue offset
 
-fits a signed 64-bit column. A key moves to another queue only with a new version of the map;
-offsets of a queue are used again only in a new generation of the log (a power cut under async flush
-took the tail; the topic was deleted and made again). A queue's `chapters` say from which offset on
-which version and generation hold.
+The sequence fits a signed 64-bit column. It is compared as (version, generation, offset). Offsets
+of a queue grow, but they start again or are used again in these cases:
 
-A message that does not lie where the map puts its key has no sequence: its key's others lie in
-another queue, and their offsets say nothing about this one's.
+- A resize moves keys to queues whose offsets are lower. From the queue's noted end on, its messages
+  belong to the next version (`broker/resizing/rules.py`).
+- A power cut under async flush takes the end of the log, and its offsets are given out again. From
+  the recovered ends on, every queue belongs to the next generation (`lost_tail`).
+- A topic that is deleted and created again begins at offset 0, in the next generation (`retire`).
+- A queue was damaged, and its true end is unknown. From its highest known end on, this queue alone
+  belongs to the next generation (`begin_at`).
 
-From which offset on the messages of a queue belong to which key-map version and log generation.
+A version span says from which offset on a version and a generation hold. A queue without a span is
+new, or was lost as a whole: its generation is that of the last loss, or of its topic's last
+deletion if that was later, else 0.
 
-A fence is (version, generation, offset), compared in this order: it has to grow along a key for
-ever. Offsets of a queue grow by themselves, but
-
-- a resize moves keys to queues whose offsets are lower: from its noted end on a queue is in the
-  next version (`state/resizing.py` knows those);
-- a power cut takes the end of the log, and its offsets are given out again: from the recovered ends
-  on every queue is in the next generation (`lost_tail`);
-- a topic that is deleted and made again begins at offset 0: in the next generation (`retire`);
-- a queue was damaged, and nobody knows for certain where it ended: from the highest end that is
-  known on it, and it alone, is in the next generation (`begin_at`).
-
-A queue of which nothing is written is new, or was lost as a whole: it is in the generation of the
-last loss, or of its topic's last deletion if that was later, else in 0.
+A message that does not lie in the queue that the map chooses for its key has no sequence: the other
+messages of its key lie in another queue, whose offsets cannot be compared. What a fence is made of:
+decision 19.
 """
 
 from __future__ import annotations

@@ -1,21 +1,20 @@
-"""Which queue a key belongs to: the one place that knows the function and the map.
+"""Which queue a key belongs to: the only place that knows the function and the map.
 
 The function is that of Java's SelectMessageQueueByHash, `abs(key.hashCode() % n)`, so that
 producers in other languages put a key into the same queue. Java's remainder has the sign of its
-left side, so the absolute value may as well be taken first; Python's integers have no -2**31 that
-stays negative.
+left side, so the absolute value may be taken first; Python's integers have no -2**31 that stays
+negative.
 
-The map is the list that the function points into: all queues of a topic, with a version. It lives
-in an attribute of the topic at each of its brokers and in the name server's key-value config, so
-that a broker that is down does not change where a key goes. In both places it is this text:
+The map is the list that the function points into: all queues of a topic, with a version. Each
+broker of the topic keeps it as an attribute of the topic, and the name server keeps it in its
+key-value config, so that a broker that is down does not change where a key goes. Both hold this
+text:
 
     3/broker-a:0-7/broker-b:0-3        version 3: twelve queues, in this order
 
-Versions begin at 1. Version 0 stands for how keys were placed while a topic had no map: over all
-queues of its route.
-
-No comma and no equals sign: RocketMQ's text of attributes is separated by them. Names are
-percent-encoded.
+Versions begin at 1. Version 0 stands for a topic without a map, whose keys are spread over all
+queues of its route. The text has no comma and no equals sign, because they separate RocketMQ's
+attributes; names are percent-encoded. What the key map is, and who follows it: decision 12.
 """
 
 from __future__ import annotations

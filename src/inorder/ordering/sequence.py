@@ -1,13 +1,14 @@
-"""The numbers of one producer on one queue: is a send the next one, one again, or out of turn?
+"""Sequence numbers of one producer on one queue: is a send the next one, repeated or early?
 
-An anonymous producer numbers its messages 0, 1, 2 … without gaps. A number that was stored is a
-duplicate, the next one is stored, a later one is refused, for then an earlier one is still on its
-way, and stored behind it would be out of order. If nothing is known of the producer, only 0 can be
-its first message; anything later means that what was known is lost.
+An anonymous producer numbers its messages 0, 1, 2 … without gaps. A stored number is a duplicate.
+The next number is stored. A later number is refused: an earlier message is still under way and
+would be stored behind it. If nothing is known of the producer, only 0 can be its first message; a
+later number means that the producer's state was lost.
 
-A named producer is given its numbers from outside, by a pipeline that may run again. They only
-grow, and gaps are allowed, so a number alone does not tell whether all before it are stored. Each
-send therefore names its predecessor on the queue: it is the next one if that is the last stored.
+A named producer gets its numbers from outside, from a pipeline that may run again. They only grow,
+and gaps are allowed, so a number alone does not tell whether all earlier messages are stored. Each
+send therefore names its predecessor on the queue and is next if the predecessor is the last stored.
+How sequence numbers are remembered: decision 10.
 """
 
 from __future__ import annotations

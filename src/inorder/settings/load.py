@@ -1,8 +1,8 @@
-"""The layers laid over each other: defaults < file < environment < flags.
+"""Loading settings: defaults < file < environment < flags, each value with its origin.
 
-Where settings come from: TOML, RocketMQ's properties files, the environment.
-
-Each source gives pairs of a name and a raw value. Names are not judged here.
+A source (a TOML file, a RocketMQ properties file, the environment) gives pairs of a name and a raw
+value. `load` lays the sources over each other, and only then checks the names. Where settings come
+from: decision 2.
 """
 
 from __future__ import annotations

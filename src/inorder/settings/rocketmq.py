@@ -1,14 +1,12 @@
-"""How RocketMQ's own settings are understood.
+"""RocketMQ's own settings: shared, refused, or without a meaning here.
 
-Three kinds: those that we share (some in another unit), those that promise something that inorder
-cannot keep (refused, unless the value asks for nothing), and those without a meaning here
-(collected for one warning). To ignore a setting of the second kind would break a promise silently.
+    shared      inorder has the same setting, some in another unit (`config.py` names both)
+    refused     the setting promises something that inorder cannot keep, and to ignore it would
+                break that promise silently; a value that asks for nothing is accepted
+    no meaning  collected for one warning
 
-The names of Apache RocketMQ's settings, as far as a stock file may hold them.
-
-Names only: they tell a setting of RocketMQ that has no meaning here (listed once in a warning) from
-a misspelt one (an error). Those that inorder shares stand beside its own settings in `config.py`.
-They cover its broker, store, network, authentication and name-server settings as of 5.3 and 5.4.
+The list of names tells a setting of RocketMQ from a misspelt one, which is an error. It covers the
+broker, store, network, authentication and name-server settings of 5.3 and 5.4. Why: decision 2.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Text to typed values, and the ranges that a value must lie in.
+"""Typed values of settings, their ranges, and the catalogue of all settings.
 
-The unit at the end of a name gives the range; `_RANGES` holds the exceptions. Settings that only
-make sense together are checked by `check_together`.
-
-Which settings there are: the dataclasses of `inorder.config`, flattened to dotted names.
+The catalogue flattens the dataclasses of `inorder.config` to dotted names. The unit at the end of a
+name gives the range; `_RANGES` holds the exceptions. `check_together` checks settings that depend
+on each other.
 """
 
 from __future__ import annotations

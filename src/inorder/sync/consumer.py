@@ -1,11 +1,10 @@
-"""The consumer for code that blocks: `inorder.client.consume.consumer`, plain handlers in threads.
+"""The consumer for code that blocks: the async consumer, with plain handlers in threads.
 
-Nothing runs before `start`: a module can make a consumer and register handlers when it is imported.
+Nothing runs before `start`, so a module can create a consumer and register handlers on import.
 
-SIGINT and SIGTERM as a way to end a call that waits.
-
-Nothing is raised: an exception at an arbitrary line of the main thread could leave a lock held or a
-wake-up unsent. The signal only asks for the end, and whoever waits returns when it comes.
+`run` ends on SIGINT and SIGTERM. The signal handler raises nothing: an exception at an arbitrary
+line of the main thread could leave a lock held or a wake-up unsent. It only asks the consumer to
+stop, and `run` returns when the consumer has stopped. How handlers run and stop: decision 29.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Lone blocking sends: the caller's own thread writes the request and reads the answer.
+"""A lone blocking send: the caller's own thread writes the request and reads the reply.
 
 A call through the portal costs two switches of threads, several times what a broker takes to
-answer. So a thread whose sends come one by one, with nothing else on its way, gets a blocking
+answer. A thread whose sends come one by one, with no other send pending, therefore gets a blocking
 connection of its own to the broker, with a producer id of its own (`client/send/router.py`).
-Whatever is not a plain success goes back to the portal: a refusal is definite, so the message is
-sent again there; of anything else the outcome is not known, and the portal finds out.
+
+Anything but a plain success goes back to the portal. After a refusal the message is certainly not
+stored, and the portal sends it again. After any other failure the outcome is unknown, and the
+portal finds out. How a producer keeps order and speed: decision 11.
 """
 
 from __future__ import annotations

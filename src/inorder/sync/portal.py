@@ -1,23 +1,25 @@
-"""One event loop in a thread of its own, for all clients of code that blocks.
+"""The portal: one event loop in a thread, shared by all clients of code that blocks.
 
     caller's thread                     the portal's thread
     call(fn, …) ── inbox, one wake-up ──> fn(…) runs on the loop
     waits on a lock <── released ──────── its result or error
 
-The thread starts with the first client and ends with the last one. It is no matter whether the
-caller has a loop of its own: a notebook, a pytest, a worker thread are all the same to it. The loop
-is woken in an empty context: many calls share a wake-up, and none of them is the others' business.
+    Call, Waiter, Posted, Submitted   work in the inbox, and how its outcome reaches the caller
+    Portal, lease                     the loop; one for all clients of the process
+    Ending                            closing an object that several threads close at once
+    Facade, blocking, on_loop         blocking methods made from those of the async client
 
-After a fork the child has no portal thread. Objects made before the fork say so when they are used
-there; new ones get a new portal.
+The thread starts with the first client and ends with the last one. The caller may have a loop of
+its own, as in a notebook. Many calls share a wake-up, so the loop wakes in an empty context and no
+call inherits another's context variables.
 
-A program that ends without closing its objects has them closed: consumers commit what is done, then
-producers get the outcomes of what they sent. What failed, or got none in time, is said in the log,
-which without any settings goes to stderr.
+After a fork the child has no portal thread. Objects from before the fork raise UsageError there;
+new objects get a new portal.
 
-What a thread hands to the portal's loop, and how it gets the outcome back.
-
-The end of an object of the blocking client: several threads may ask, each waits for it.
+If a program ends without closing its objects, the portal closes them: consumers commit, then
+producers wait for the outcomes of their sends. The log, which goes to stderr by default, names the
+sends that failed or had no outcome in time. Why the blocking client stands on the async one:
+decision 27.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The producer for code that blocks; see `inorder.client.send.producer` for what each method does.
+"""The producer for code that blocks; `inorder.client.send.producer` says what each method does.
 
-`send_nowait` for code that blocks: the caller waits for room, and makes the request itself.
-
-A thread can call faster than a broker stores. So it waits here until what has no outcome yet is
-below the limits, and is refused at the call if that takes too long: a message that was taken has a
-future, and one that was not is never behind the caller's back. Checks and packing are done in the
-caller's thread, so that a mistake is raised at the call, and the loop is left for its sockets.
+A thread can call faster than a broker stores. `send_nowait` therefore waits in the caller's thread
+until the pending sends are below the limits, and raises NoRoom if that takes too long: every
+message that the producer accepts has a future, and it never accepts one silently. The caller's
+thread checks and packs the message too, so that a mistake is raised at the call and the loop is
+left to its sockets. How a producer keeps order and speed: decision 11.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
     submit(run) ── inbox ──────────────> its calls, one after the other
     run.ended(run) <── outbox, one wake-up for many ──
 
-A thread starts when a run waits and no worker is idle, up to the limit. To start one takes long
-where others want the processor too, so the loop starts only one at a time; that one starts whatever
-is wanted beside it, and then goes to work. While the threads have enough to do the loop is woken
-for many ended runs at once (`tells_loop`), and looks by itself every 50 ms. It is woken in an empty
-context: what a handler's thread carries is not the loop's business. Threads are daemons: a handler
-that never returns does not keep the process from ending.
+A thread starts when a run waits and no worker is idle, up to the limit. To start a thread takes
+long on a busy machine, so the loop starts only one at a time; the new thread starts the next one if
+more are needed, and then begins to work. While all threads are busy, one wake-up tells the loop of
+many ended runs (`tells_loop`), and the loop checks by itself every 50 ms. It wakes in an empty
+context, so that it does not inherit a handler's context variables. Threads are daemons: a handler
+that never returns does not keep the process alive. Why threads: decisions 27 and 29.
 """
 
 from __future__ import annotations

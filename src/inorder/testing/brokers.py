@@ -1,26 +1,18 @@
-"""A name server and a broker for tests, on the event loop of whoever asks, with fault switches.
+"""A name server and a broker for tests, in the process, with switches for faults.
 
-    async with inorder.testing.broker() as broker:
-        async with broker.producer() as producer:
-            await producer.send("orders", b"created", key="order-42")
-        assert [m.body for m in await broker.messages("orders")] == [b"created"]
-
-`testing/brokers.py` has the same for code that blocks, in a thread of its own.
-
-Faults in front of a running broker: it gets requests late, never, or cannot answer them.
-
-A `Faults` stands between the broker's connections and the broker. It lives on the broker's loop.
-
-A broker for tests: in the process; port and folder of its own.
-
-    with inorder.testing.broker() as broker:
+    with inorder.testing.broker() as broker:               # async with: on the loop of the test
         with broker.producer() as producer:
             producer.send("orders", b"created", key="order-42")
         assert [message.body for message in broker.messages("orders")] == [b"created"]
 
-Name server and broker start in some ten milliseconds and leave nothing behind. The faults act on
-the broker alone; it keeps its address when it is started again. `with` runs both in a thread of
-their own, `async with` on the loop of the test (`testing/brokers.py`).
+    AsyncRunningBroker   both servers on the test's event loop
+    RunningBroker        the same in a thread of its own, for code that blocks
+    Faults               stands between the broker's connections and the broker: delays, drops and
+                         holds requests, or cuts the connection before the reply
+
+Both servers start in about ten milliseconds, on a free port and in a temporary folder, and leave
+nothing behind. Faults act on the broker alone, which keeps its address over a restart. What the
+testing kit offers: decision 31.
 """
 
 from __future__ import annotations

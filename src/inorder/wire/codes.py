@@ -1,6 +1,6 @@
-"""RocketMQ's numbers: request codes, response codes, languages, the version that we report.
+"""RocketMQ's numbers: request codes, response codes, languages, and inorder's version.
 
-Member names are exactly RocketMQ's, so that a search finds both worlds.
+Member names are exactly RocketMQ's, so that a search finds both code bases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Compressed bodies: zlib, LZ4 frames and Zstandard frames, never beyond a limit.
+"""Compressed bodies: zlib, LZ4 frames and Zstandard frames, each decompressed up to a limit.
 
 lz4 and zstandard are optional packages (`inorder[lz4]`, `inorder[zstd]`), imported on first use.
+Why they are optional: decision 1.
 """
 
 from __future__ import annotations

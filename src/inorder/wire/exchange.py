@@ -1,8 +1,8 @@
-"""Who answers whom: request ids, outstanding requests and their deadlines, without sockets.
+"""Requests that wait for their response: request ids and deadlines, without sockets.
 
 Each side of a connection numbers its own requests, so equal ids in opposite directions do not
-clash. An entry is opened with a token (whatever the caller wants back) and leaves the table once:
-by its response, by its deadline, by cancellation or when the connection is lost.
+clash. The caller opens an entry with a token, any value that it wants back. The entry leaves the
+table once: by its response, by its deadline, by cancellation or when the connection is lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What we add to RocketMQ's protocol, in one table.
+"""The additions to RocketMQ's protocol, in one table: codes, fields and properties.
 
-A stock broker answers our request codes with 3 and ignores our fields; a stock client never sends
-either. Both blocks of numbers are unused by RocketMQ. `docs/design/extensions.md` is made from this
-file.
+A RocketMQ broker answers inorder's request codes with code 3 and ignores the fields. A RocketMQ
+client sends neither. RocketMQ uses none of these numbers. `docs/design/extensions.md` is generated
+from this file.
 """
 
 from __future__ import annotations

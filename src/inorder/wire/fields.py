@@ -1,10 +1,11 @@
 """Typed headers to header fields and back, by a plan that is made once per class.
 
 The wire name is the Python name in camelCase unless `msgspec.field(name=...)` says otherwise.
-Headers are msgspec structs: a hundred frozen dataclasses would be a quarter of the time that a
-broker takes to start. Those of a send, which have a second set of names (the letters of
-SEND_MESSAGE_V2), are dataclasses with both in their metadata. `Int32` marks what RocketMQ holds in
-32 bits. A field without a default is required.
+`Int32` marks a value that RocketMQ holds in 32 bits. A field without a default is required.
+
+Headers are msgspec structs, because a hundred frozen dataclasses would take a quarter of a broker's
+start. The headers of a send have a second set of names (the letters of SEND_MESSAGE_V2); they are
+dataclasses with both names in the metadata.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Cut a byte stream into frames, and put frames together.
+"""A byte stream cut into frames, and frames put together.
 
     0        4           5              8                8 + headerLength
     | length | serializer | headerLength | header         | body        |
       i32      u8           u24
 
-`length` counts what follows it. The limit counts the length field too, as RocketMQ does.
+`length` counts the bytes after itself. The size limit counts the length field too, as in RocketMQ.
 """
 
 from __future__ import annotations

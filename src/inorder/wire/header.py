@@ -1,12 +1,14 @@
-"""The two encodings of a frame's header: JSON, and RocketMQ's compact binary one.
+"""One remoting command, and the two encodings of its header: JSON and compact binary.
 
-JSON is read twice if need be: first strictly (all Java and Go frames, the fast way), then with
-fastjson's leniency (C++ and Node send numbers and booleans where Java sends strings).
+    Command          a request or a response as a value
+    decode_command   frame -> Command
+    JSON             read strictly first (all Java and Go frames, the fast way), then with
+                     fastjson's leniency: C++ and Node send numbers and booleans where Java
+                     sends strings
+    binary           code i16, language u8, version i16, id i32, flag i32, remark (i32 length),
+                     fields (i32 length in bytes; per entry: i16 length, name, i32 length, value)
 
-Binary: code i16, language u8, version i16, id i32, flag i32, remark (i32 length), fields (i32
-length in bytes; per entry: i16 length, name, i32 length, value).
-
-One remoting frame as a value: a request or an answer, before and after encoding.
+Why msgspec reads the JSON: decision 1.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The two message ids: where a record lies, and what a producer called it.
+"""Message ids, the addresses inside them, and Java's string hash.
 
-Both are upper-case hex of 32 characters (IPv4) or 56 (IPv6): never tell them apart by length.
+    offset message id   the broker's address and the record's position in its log
+    unique message id   chosen by the producer: its address, process, start time and a counter
+    address             4 or 16 bytes and a 4-byte port, in ids and in records
+    `java_hash`         `String.hashCode`, by which RocketMQ compares tags and keys
 
-Addresses as records and message ids hold them: 4 or 16 bytes and a 4-byte port.
-
-Java's `String.hashCode`: RocketMQ compares tags and keys by it, on disk and on the wire.
+Both ids are upper-case hex of 32 characters (IPv4) or 56 (IPv6), so their length does not tell them
+apart.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Which names a topic or a group may have, and which belong to the system.
+"""Names of topics and groups: which are valid, which belong to the system; and the delay levels.
 
-The texts are those of RocketMQ 5.3.3: tools show them to people, and some compare them.
+The error texts are those of RocketMQ 5.3.3: tools show them to people, and some compare them.
 
-Delay levels: the text of RocketMQ's setting `messageDelayLevel`, and the delay of each level.
+A delay level is a word of RocketMQ's setting `messageDelayLevel`, counted from 1:
 
-    1s 5s 10s 30s 1m …     level 1 is the first word; units are s, m, h and d
+    1s 5s 10s 30s 1m …     units are s, m, h and d
 
-The level of a message stands in its property DELAY. One above the highest counts as the highest.
+The property DELAY of a message holds its level. A level above the highest counts as the highest.
 """
 
 from __future__ import annotations

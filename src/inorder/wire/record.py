@@ -1,4 +1,6 @@
-"""The stored record: the same bytes in the commit log, in a pull answer and between brokers.
+"""The stored record: layout, codec, and the scan over a log.
+
+The same bytes stand in the commit log, in the reply to a pull and between brokers:
 
      0 size i32 | 4 magic | 8 body crc | 12 queue id | 16 flag | 20 queue offset i64
     28 position i64 | 36 sys flag | 40 born at i64 | 48 born host 8 or 20 | stored at i64
@@ -8,13 +10,10 @@
 Version 2 is for topics of more than 127 bytes. A log file that cannot hold the next record ends
 with a blank: i32 bytes left, i32 magic.
 
-The numbers of the stored record: magic, flags, sizes, structs. See wire/record.py for the diagram.
-
-Walk over stored records: what recovery does with every byte of the log.
-
-A record counts if its lengths add up, its body has its checksum, and it lies where it says. The
-checksum does not cover the properties behind the body: a write that a power cut tore there leaves
-zeros, so properties that end in a zero byte, which nobody writes, are torn.
+The scan accepts a record if its lengths add up, its body matches its checksum, and it lies at the
+position that it names. The checksum does not cover the properties, which follow the body. A write
+that a power cut tore there leaves zeros, and no writer ends properties with a zero byte; the scan
+therefore takes properties that end in a zero byte for torn.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Read values out of decoded JSON with fastjson's leniency, and say what is wrong with them.
+"""Readers for values of decoded JSON, and the bounds of inorder's own JSON bodies.
 
-A malformed body of a request is answered (SystemError_, code 1); a malformed answer is the peer's
-breach of protocol (RemoteProtocolError).
+The readers have fastjson's leniency and name the value that they cannot take. A malformed body of a
+request is answered with code 1 (SystemError_). A malformed body of a response is the peer's breach
+of protocol (RemoteProtocolError) and closes the connection.
 
-What the bodies of our own requests share: compact JSON, every list, text and number bounded.
-
-A request that breaks a bound is answered with code 1, an answer that does closes the connection.
+Bodies of inorder's own requests (`Body`) are compact JSON with a bound on every list, text and
+number. How text from peers is shown: decision 46.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Bodies about who is connected: the clients of a consumer group, of a producer group, of all.
+"""Connected clients, and the requests that a broker passes to a consumer.
 
-What a consumer says of itself: its queues and counts (307), how far it is (221), and how it got
-on with one message (309).
-
-Consumers and their messages: giving one back (36), and what a broker asks a consumer.
+GET_CONSUMER_CONNECTION_LIST, GET_PRODUCER_CONNECTION_LIST, GET_ALL_PRODUCER_INFO
+              who is connected, by group
+307, 221      a consumer's queues and counts; its offsets
+309           a consumer handles one message now and reports the result
+36            a consumer gives a message back
 """
 
 from __future__ import annotations

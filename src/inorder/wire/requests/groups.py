@@ -1,10 +1,6 @@
-"""Group configs: alone, in lists, and in the table that a broker keeps.
+"""Groups and their clients: group configs, the table of all groups, and the heartbeat.
 
-Clients and groups: who is there, and how a group is configured.
-
-What a client says of itself: the body of HEART_BEAT and of CHECK_CLIENT_CONFIG.
-
-C++ clients send enums as numbers and hashes of zero; pull consumers may leave the subscriptions
+C++ clients send enums as numbers, and hashes of zero. Pull consumers may leave the subscriptions
 out, producers the consumers. Hashes are always computed here, from the expression.
 """
 

@@ -1,16 +1,14 @@
-"""Leases of queues: take and renew, give back, commit, list, take away. See `wire/extensions.py`.
+"""Leases of queues (inorder's) and queue locks (RocketMQ's): headers and bodies.
 
-What is asked for and answered stands in the bodies (`wire/requests/leases.py`). `instance` is a
-random text of each consumer object: the owner is (client id, instance), so that the replacement of
-a frozen process is a new owner, whatever its client id.
+    LEASE, RELEASE        take or renew queues; commit a queue and give it back
+    COMMIT                commit under an epoch
+    LEASES, LEASE_FREE    list the owners; take a queue from its owner
+    LOCK_BATCH_MQ, UNLOCK_BATCH_MQ
+                          the locks; the reply echoes each queue exactly, because clients compare
 
-The bodies of LEASE, COMMIT and LEASES: compact JSON, every list and text bounded.
-
-A request that breaks a bound is answered with code 1, an answer that does closes the connection.
-
-Queue locks; what is asked for stands in the bodies.
-
-The bodies of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ. Queues are echoed exactly: clients compare.
+The owner of a lease is (client id, instance). `instance` is a random text of each consumer object,
+so the replacement of a frozen process is a new owner, whatever its client id. Bodies of inorder's
+requests are bounded (`wire/shapes.py`). What a lease's epoch is part of: decision 19.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Topic lists, key-value config and settings of a name server.
-
-Small bodies of answers: lists of names, tables of texts, settings as properties text.
-"""
+"""Requests to a name server about topic lists, key-value pairs and settings; small bodies."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Offsets: how far a group is, and what a queue holds.
+"""Offsets and progress: what a queue holds, how far a group is, and the reset of offsets.
 
-What is consumed by whom and how far: statistics, connections, and the reset of offsets.
-
-Bodies about progress: what queues hold, how far groups are. Their maps have queues as keys.
+The maps in these bodies have queues as keys (`wire/fastjson.py`).
 """
 
 from __future__ import annotations

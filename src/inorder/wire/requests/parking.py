@@ -1,10 +1,7 @@
-"""Parked keys: set aside, look at, redrive, let go, drop, move. See `wire/extensions.py`.
+"""Parked keys: park, list, redrive, release, drop and move. Codes are in `wire/extensions.py`.
 
-Lists stand in the bodies (`wire/requests/parking.py`). Requests of a queue's owner carry its epoch.
-
-The bodies of the requests about parked keys: compact JSON, every list and text bounded.
-
-A request that breaks a bound is answered with code 1, an answer that does closes the connection.
+A request of a queue's owner carries the epoch of its lease. Lists stand in the bodies, which are
+bounded (`wire/shapes.py`).
 """
 
 from __future__ import annotations

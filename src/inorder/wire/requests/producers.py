@@ -1,15 +1,11 @@
-"""Idempotent sending: hello, state, drop, list. See `wire/extensions.py`.
-
-The list of named producers (PRODUCER_LIST).
-
-The numbers in a message's properties: who sent it, and which of its messages it is.
+"""Idempotent producers: hello, state, drop and list, and the sequence numbers in a message.
 
     INORDER_PID \x01 producer \x02 INORDER_SEQ \x01 number \x02
     INORDER_PID \x01 producer \x02 INORDER_SEQ \x01 number \x02 INORDER_PREV \x01 before \x02
 
-They stand side by side, in this order; the first such group counts. One reader serves the hot path,
-the general path and the replay of the log: what was judged when it came must be found again when
-the log is read.
+These properties stand side by side, in this order; the first such group counts. One reader serves
+the fast path, the general path and the replay of the log, so that a replay finds what the broker
+judged when the message came. How the numbers are remembered: decision 10.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Pulling messages of one queue.
+"""Pulls, queries by key and by position, and subscription expressions.
 
-Finding messages: by key, by position.
-
-Subscription expressions: which messages of a topic a group wants.
+A pull carries the offset to commit and, for inorder brokers, an epoch: decision 26.
 """
 
 from __future__ import annotations

@@ -2,13 +2,12 @@
 
 The zlib form: i32 length and DataVersion as JSON; i32 count, then per topic i32 length and one line
 `name readQueues writeQueues perm filterType attributes`; i32 length and the filter servers as JSON;
-from 5.0 on i32 count and the queue mappings. A 5.3.3 broker sends it with `compressed=false`:
-it is recognised by its first byte.
+from 5.0 on i32 count and the queue mappings. A 5.3.3 broker sends it with `compressed=false`: the
+reader recognises it by its first byte.
 
-Long computations in steps: a generator that yields when somebody else may come in between.
-
-Pure code stays pure: who has no loop to share runs it to the end with `finish`, a server takes some
-steps in each of its turns.
+A body may list 100,000 topics. The readers are therefore generators (`Steps`) that yield between
+parts: a server advances them a little in each turn of its loop, and code without a loop runs them
+to the end with `finish`. Why: decision 9.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Another number of queues for a mapped topic: decide, stop, go, open, look, release; or back.
+"""A resize of a topic with a key map: decide, stop, go, open, withdraw; groups that wait for it.
 
-`wire/extensions.py` has the codes, `docs/howto/resizing.md` the story. What a broker knows comes as
-a `ResizeView` (`wire/requests/resizing.py`) in the body of every answer but the last one's.
-
-What a broker tells of a topic's versions (RESIZE_STATUS and its kin).
+`wire/extensions.py` has the codes, `docs/howto/resizing.md` tells how a resize runs. A `ResizeView`
+in the body of a reply holds what the broker knows of the topic's versions. How a resize keeps
+order: decision 13.
 """
 
 from __future__ import annotations

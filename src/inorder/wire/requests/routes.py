@@ -1,9 +1,7 @@
-"""What brokers tell a name server, and what clients ask it about routes.
+"""Routes: what brokers tell a name server, and what clients ask it.
 
-Routes: who serves a topic, and which brokers there are.
-
-The address map has number keys. Clients from V4_9_4 on get them quoted, older ones bare, exactly as
-a RocketMQ name server does; ClusterInfo always has them bare.
+The map of addresses has number keys. Clients from V4_9_4 on get them quoted, older ones bare,
+exactly as from a RocketMQ name server. ClusterInfo always has them bare.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The frames of sends straight from bytes, and their answers by a typed decoder: the client's way.
+"""Frames of sends made from bytes, and a typed decoder for their replies: the client's side.
 
-A header is a template for its queue with holes for what changes from message to message; texts of
-callers go through the JSON encoder before they are put in. `wire/requests/sends.py` says what the
-letters mean.
+The header of a queue's sends is a template with holes for the values that change from message to
+message. Texts of callers go through the JSON encoder before they enter the template.
+`wire/requests/sends.py` says what the letters mean. Why the client has a codec of its own: decision
+11.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Sending: one header with two sets of names, long (10) and letters (310, 320).
+"""Sends: one header with two sets of names, long (code 10) and letters (310, 320), and batches.
 
-The body of a batch: messages for one topic and queue, one after the other.
-
-Each item: i32 size (22 + body + properties), i32 magic, i32 crc (both 0 and ignored), i32 flag,
-i32 length and body, i16 length and properties.
+The body of a batch holds messages for one topic and queue, one after the other. Each item: i32 size
+(22 + body + properties), i32 magic, i32 crc (both 0 and ignored), i32 flag, i32 length and body,
+i16 length and properties.
 """
 
 from __future__ import annotations

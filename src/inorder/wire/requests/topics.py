@@ -1,7 +1,4 @@
-"""Topics and settings of a broker.
-
-Topic configs: alone, in lists, and in the table that a broker keeps and registers.
-"""
+"""Topics and settings of a broker: topic configs, and the table that a broker registers."""
 
 from __future__ import annotations
 
