@@ -1,4 +1,4 @@
-"""The page of the Python API, made from signatures and docstrings; see `make_reference.py`."""
+"""Makes the page of the Python API from signatures and docstrings (`make_reference.py`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Compiles `src/inorder/native.pyx` when inorder is built; without a C compiler inorder stays pure.
 
-Hatchling calls this for every wheel, also for the editable one that `make setup` installs, whose
-module is put beside its source. Whatever goes wrong here is told in one line and is no error: all
-of inorder works without the module. A wheel is tagged for its platform only if it holds one.
+Hatchling calls the hook for every wheel. For the editable one of `make setup` the module is put
+beside its source. A failure is reported in one line and is no error: inorder works without the
+module. A wheel is tagged for its platform only if it holds a module.
 
     python tools/compile_native.py [OPTION ...]     beside its source, with options for the compiler
 """

@@ -1,4 +1,4 @@
-"""The page of what we add to RocketMQ's protocol, made from `wire/`; see `make_reference.py`."""
+"""Makes the page of additions to RocketMQ's protocol from `wire/` (`make_reference.py`)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The compiled twin: batches, pull answers and rows of a sink, byte by byte and without objects.
+"""The compiled module: batches, index keys, pull replies and rows of a sink, without objects.
 
-Every function here does what functions in Python do as well (named beside it), and is only faster.
-What is not plain it leaves to them: it returns None and has changed nothing. Lengths come from the
-wire: each one is compared with what is left before a pointer moves by it.
+Every function has a twin in Python, named beside it, which gives the same bytes more slowly. Input
+that is not plain is left to the twin: the function then returns None and has changed nothing.
+Lengths come from the wire, so each is compared with the bytes left before a pointer moves by it.
+What is compiled, and why: decision 37.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer

@@ -1,14 +1,14 @@
-"""What a Spark process asks of a cluster, blocking: where queues are, their ends, their messages.
+"""The cluster as a Spark process sees it, by blocking calls: routes, offsets, key maps, messages.
 
-Workers are forked, reused and killed at will, so a connection is kept per process and address and
-belongs to the process that made it. Reading is one pull after the other, the next one on its way
-while the last is decoded; a broker of ours gives thousands of messages in one answer, a stock one
-32, of which several are then asked for at once.
+Spark forks, reuses and kills workers, so a connection is kept per process and address and belongs
+to the process that made it. `Cluster.read` pulls a range of a queue; the next pull is on its way
+while the last reply is decoded. An inorder broker puts thousands of messages into one reply. A
+RocketMQ broker puts 32 into one, so several pulls are then outstanding.
 
-Which servers, and how to speak to them: name servers and TLS, as options of Spark name them.
-
-The names of TLS are those of the commands and profiles: `tls`, `tls_ca`, `tls_cert`, `tls_key`,
-`tls_insecure`. Files are named, not sent: driver and executors have them at the same place.
+`Servers` and `Tls` hold the name servers and the TLS files. The names of the TLS options are those
+of the commands and profiles: `tls`, `tls_ca`, `tls_cert`, `tls_key`, `tls_insecure`. Options name
+files and do not hold them: driver and executors have the files at the same path. How TLS works
+without configuration: decision 8.
 """
 
 from __future__ import annotations

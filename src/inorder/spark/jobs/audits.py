@@ -1,17 +1,17 @@
-"""Was everything handled, once, and in order? What is stored against what says it was handled.
+"""Was everything handled, once and in order? Stored messages against results.
 
-*Stored* is a topic, or an archive of it. *Handled* is whatever carries the place of the message
-that it was made of:
+*Stored* is a topic, or an archive of it. *Handled* is whatever names the message that it was made
+from:
 
-    a topic     results that our sink wrote: the name and number of their producer say it, or the
-                property `inorder_source`. Their order is that of the result topic's queues
+    a topic     results that the inorder sink wrote. The name and number of their producer say it,
+                or the property `inorder_source`. Their order is that of the result topic's queues
     an archive  of such a topic
     Parquet     with the columns source_broker, source_queue, source_offset (and source_topic where
                 it holds several). It has no order of its own; `order_by` names the column that has
 
-For every key: messages that were lost (stored, no result), doubled (the same result again),
-inverted (a result behind one of a later message of its key) or are unknown (of no message that is
-stored). A message that was removed by retention counts as nothing.
+For every key the audit counts messages that are lost (stored, without a result), doubled (the same
+result again), inverted (a result behind one of a later message of its key) or unknown (a result of
+no stored message). A message that retention removed does not count. Why: decision 36.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Dead letters of a group: why they died, and sending them again in order.
 
-A dead letter lies in `%DLQ%group`, with the topic that it came from in a property. Its cause is the
-property INORDER_DEAD_ERROR, where whoever gave it up has said one, else how often it was tried. A
-redrive sends letters to their own topics in the order in which they died, each key in its order.
-A letter that is sent again carries its place among the dead letters (`inorder_source`), so a later
-run finds it in its topic and leaves it out. A run that is killed and repeated stores nothing twice
-on a broker of ours, for the places are numbers too; on Apache RocketMQ what the killed run sent in
-its last moment may come twice.
+A dead letter lies in `%DLQ%group` and names its original topic in a property. Its cause is the
+property INORDER_DEAD_ERROR where it has one, else the number of its attempts. A redrive sends dead
+letters to their own topics in the order in which they died, each key in its order. A redriven
+message carries its place among the dead letters (`inorder_source`), so a later run finds it in its
+topic and leaves it out. On an inorder broker a run that is killed and repeated stores nothing
+twice, because the places are sequence numbers too. On Apache RocketMQ the messages that the killed
+run sent last may come twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The files of an archive, on any file system that Arrow knows: local, S3, HDFS, …
+"""The files of an archive, on any file system that Arrow knows: local, S3, HDFS and others.
 
-A file is written under a hidden name and moved into place whole; what a killed task leaves behind
-is never read, and swept away by the next run.
+A file is written under a hidden name and moved into place whole. The drafts of a killed task are
+never read, and the next run sweeps them away.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far a group is behind, over time: samples of the broker, or of a query's progress.
+"""How far a group is behind, over time: samples from the brokers, or from the progress of a query.
 
-Needs no Spark of its own: a sample is one question to the brokers. Samples are rows, one a queue;
-each run adds a Parquet file of its own, so that runs add up to a history.
+The job needs no Spark of its own: a sample is one request to each broker. Samples are rows, one per
+queue. Each run adds a Parquet file of its own, so runs add up to a history.
 """
 
 from __future__ import annotations

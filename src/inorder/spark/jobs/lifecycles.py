@@ -2,9 +2,10 @@
 
     topic of steps  ->  process_in_order, by account  ->  Parquet below `path`, and a result topic
 
-Each micro-batch writes its rows to a folder of its own, over whatever a killed try left there, and
-then to the result topic, whose broker drops what it has by the rows' numbers. The checkpoint and
-the states lie beside the results: they belong together. Rules: `spark/jobs/rules.py`.
+Each micro-batch writes its rows to a folder of its own and replaces whatever a killed try left
+there. Then it writes them to the result topic, whose broker drops rows that it has, by their
+sequence numbers. The checkpoint and the states lie beside the results: they belong together. The
+rules of orders are in `spark/jobs/rules.py`.
 """
 
 from __future__ import annotations

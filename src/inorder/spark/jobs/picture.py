@@ -1,6 +1,7 @@
-"""A PNG of lines over time, drawn with numpy: panels one above the other, and moments to mark.
+"""A PNG of lines over time, drawn with numpy: panels one above the other, and marked moments.
 
-A drawing library would bring 60 MB for one picture. Here are lines, areas and a small font.
+A drawing library would bring 60 MB for one picture. This file has lines, areas and a small font.
+Why: decision 36.
 """
 
 from __future__ import annotations

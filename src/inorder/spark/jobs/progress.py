@@ -1,14 +1,12 @@
-"""How far a job is, told while it runs: steps from the progress of a streaming query.
+"""How far a job is, reported while it runs, and what went wrong, without the layers of Spark.
 
-    summary = follow(query, watch)      until the query ends; its error is raised as ours
+    summary = follow(query, watch)      until the query ends; `as_ours` makes its error one of ours
 
-Spark keeps the progress of the last hundred micro-batches; each says from where to where it read
+Spark keeps the progress of the last hundred micro-batches. Each says from where to where it read
 (`startOffset`, `endOffset`) and where the queues end (`latestOffset`).
 
-What went wrong, without the layers of Spark around it.
-
-An error of ours in a task or in the source reaches the driver as text inside an error of Java
-inside an error of Python. Users are told the sentence that was written for them.
+An InorderError in a task or in the source reaches the driver as text inside a Java error inside a
+Python error. Users get the sentence that was written for them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""An archive into a topic: every message once, each key in its order, not faster than wanted.
+"""An archive into a topic: every message once, each key in its order, at a limited rate.
 
-The archive is a stream of ranges. A task sends its range of each queue, front to back, through the
-sink: a named producer of that queue, the offset as the number. A range that is repeated after a
-kill finds its messages stored already. Spark's checkpoint remembers which ranges are done, so a run
-goes on where the last one stopped. On Apache RocketMQ, which knows no numbers, a repeated range is
-stored again (`at-least-once`).
+The archive is a stream of ranges. A task sends its range of each queue from front to back through
+the sink: the queue is a named producer, the offset is the sequence number. A range that is repeated
+after a kill finds its messages stored. Spark's checkpoint holds the ranges that are done, so a run
+continues where the last one stopped. Apache RocketMQ has no idempotent producers: there a repeated
+range is stored again (`at-least-once`). How the jobs know what is done: decision 36.
 """
 
 from __future__ import annotations

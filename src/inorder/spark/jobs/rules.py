@@ -1,16 +1,16 @@
-"""How an archive is laid out: every file says in its name which messages it holds.
+"""The rules of two jobs, pure: the layout of archives, and accounts with their orders.
 
-    <path>/topic=orders/day=2026-11-15/queue=3/broker-a.3.00000000000000000000-00000000000001000.parquet
+The name of an archive's file says which messages the file holds:
 
-The name is the range of offsets, its end not included. So a batch that is repeated writes the same
-names again and nothing is there twice; how far an archive is follows from its names; and a file
-whose range lies within another's was merged into that one. Broker and topic are written as in a
-URL. Pure: names in, names out.
+    <path>/topic=orders/day=2026-11-15/queue=3/
+        broker-a.3.00000000000000000000-00000000000000001000.parquet
 
-Accounts with orders and balances: the rules of the job `orders`.
+The name is the range of offsets, its end not included. So a repeated batch writes the same names
+again and nothing is there twice; the names say how far an archive is; and a file whose range lies
+within another's was merged into that one. Broker and topic are written as in a URL.
 
-A message is JSON, keyed by its account: `{"order": "o-7", "step": "paid", "amount": 1250}`, amounts
-in cents. What a step does to an order:
+A message of the job `orders` is JSON, keyed by its account, amounts in cents:
+`{"order": "o-7", "step": "paid", "amount": 1250}`. What a step does to an order:
 
     from                 step        to           balance of the account
     -                    created     open         - amount
@@ -21,8 +21,9 @@ in cents. What a step does to an order:
     paid                 shipped     shipped
     shipped              delivered   delivered
 
-Any other step is an error: it would mean that events came in another order than they happened. A
-payment says how its gateway behaves: `"busy": 2` refuses the first two tries, `"broken": true` all.
+Any other step is an error: events came in another order than they happened. A payment says how its
+gateway behaves: `"busy": 2` refuses the first two tries, `"broken": true` all. How the jobs know
+what is done: decision 36.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Dead letters of `process_in_order`: where a consumer's go, each once.
+"""Dead letters of `process_in_order`: stored where those of a consumer are, each once.
 
-A letter goes to queue 0 of `%DLQ%<group>` at the broker that it came from, with the properties that
-it had, where it was, how often it was tried and why it was given up. It is numbered by its query,
-queue, batch and place: a batch that is repeated stores no second copy. Brokers of Apache RocketMQ
-know no numbers; there it may.
+A dead letter goes to queue 0 of `%DLQ%<group>` at the broker that it came from. It has its
+properties, its original place, the number of its attempts and the cause. Query, queue, batch and
+place make its sequence number, so a repeated batch stores no second copy. Apache RocketMQ has no
+idempotent producers: there a repeated batch may store one. Why: decision 35.
 """
 
 from __future__ import annotations

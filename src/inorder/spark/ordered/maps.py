@@ -1,7 +1,7 @@
 """Which version of a topic's key map placed a message, asked of the brokers; and moving its keys.
 
-Asked once in a task, behind the planning of its batch: so whatever the batch holds is known. Rules:
-`spark/ordered/records.py`.
+A task asks once, after its batch was planned, so the versions of all messages in the batch are
+known. The rules are in `spark/ordered/records.py`. Why: decision 35.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Parked keys of `process_in_order`, asked of the brokers: which there are, and their lists.
+"""Parked keys of `process_in_order`: `Parker` asks the brokers, `Reports` tells them.
 
-Rules: `spark/ordered/rules.py`. A query owns no queues: its requests are those of a job, taken as
-long as no consumer of the group has the queue. What a batch made of them is told by
-`spark/ordered/parking.py`.
+A query owns no queues. Its requests are those of a job, which a broker takes while no consumer of
+the group owns the queue. `Parker` asks which keys are parked, and for their lists, when a batch
+begins. `Reports` tells the brokers what the batch did with parked keys, after the batch is decided,
+and again if the batch is repeated. A broker knows a parked message by its queue and offset until
+the group has committed the batch, and redriving or dropping a message twice changes nothing.
 
-What a batch of `process_in_order` made of parked keys, told to the brokers.
-
-It is told after the batch is decided, and told again if the batch is repeated: the broker knows a
-message that was parked by its queue and offset until the group has committed the batch, and what
-was redriven and let go changes nothing a second time.
+The rules are in `spark/ordered/rules.py`. Who parks and who releases a key: decision 22. How a
+query survives kills: decision 35.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
-"""What is known of a queue after a batch: its versions, how they build on each other.
+"""What a queue's state is after a batch: versions, how they build on each other, and how keys move.
 
-A version is decided once: whoever repeats the batch takes what was decided, rows and all, and does
-not ask the handler again. So it does not matter whether a handler gives the same answer twice, nor
-whether its code has changed in between.
+A version is decided once. A task that repeats the batch takes the decided version, rows included,
+and does not call the handler again. So a handler may answer differently the second time, and its
+code may have changed. Most versions hold only the changes of their batch and build on the version
+before. Now and then one is whole, so that a chain stays short; `chain` lists the batches that are
+needed to read it.
 
-Most versions hold only what the batch changed, and build on the one before; now and then one is
-whole, so that a chain stays short. `chain` lists the batches that are needed to read it.
-
-Keys that change their queue when a topic is resized: who takes over which state, and from where.
-
-A version of the topic's key map says where each key lives. The source gives the messages of one
-version, of all queues, before any of the next, so a state is final when its key moves. It is taken
-over by the first batch that its new queue has in the new version, from the queue that had the key
-in the last version in which that queue ran. What a queue has given away stays in its files, and is
-not used any more; keys that waited there are set down as `left`, for their new queue to pick up.
+Keys change their queue when a topic is resized. The source gives the messages of one key map
+version, of all queues, before any message of the next version. So a state is final when its key
+moves. The first batch of the new queue in the new version takes the state from the queue that had
+the key in the last version in which that queue ran. The old queue's files keep the state, unused.
+Messages that waited there are recorded as `left`, for the new queue to take. Why: decision 35.
 """
 
 from __future__ import annotations

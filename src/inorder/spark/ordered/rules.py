@@ -1,40 +1,34 @@
-"""Who of a queue may be handled now, and who waits: the rules of `process_in_order`.
+"""The rules of `process_in_order`, pure: which messages of a queue are handled now, and which wait.
 
-A message is handled at once unless its key has a *line*: messages that wait for their first to be
-tried again. What comes for such a key joins the line; other keys go on. A message without a key is
-a barrier: it waits until no key waits, and everything behind it waits for it.
+A message is handled at once unless its key has a *line*: messages that wait until the first of them
+is tried again. A message of such a key joins the line; other keys go on. A message without a key is
+a barrier: it waits until no key waits, and every message behind it waits for it.
 
     handler says          its message                           its key
     done                  done: state and rows are taken        goes on
     again (Retry, error)  first of the line, tried again later  waits
     again, too often      a dead letter                         goes on
-    again, with Park      set aside, with what follows it       is parked, until it is redriven
+    again, with Park      parked, with the messages behind it   is parked, until it is redriven
 
 An attempt that failed leaves no trace in the state: the handler gets a copy each time.
-
-What the rules of `process_in_order` speak of: a message, a line of them, a dead letter.
-
-Keys that `process_in_order` sets aside, and takes back: what a batch decides about them.
-
-    parked    a message failed too often: it and what follows of its key go to %PARK%<group>
-    redriven  somebody asked for it: the key's list is handled from its beginning, with its state
-    live      all of the list is done: what follows in the batch is handled as ever
-
-Which keys are parked is the broker's knowledge, asked for when a batch begins. What happens to them
-in the batch is decided with it, and then told to the broker, as often as the batch is repeated: it
-knows each message by its queue and offset.
-
-From a user's handler to an outcome, and back to bytes: what a handler may say.
 
     return state, [row, …]     done; the key's state is `state` from now on, None forgets it
     return None                done; the state stays as it is, no rows
     raise Retry(after=30)      again later, before anything else of this key
-    raise anything else        a failed attempt: again later; after too many a dead letter, or
-                               its key is set aside
+    raise anything else        a failed attempt: again later; after too many, a dead letter, or
+                               the key is parked
 
-States are kept as msgpack: whatever is made of dicts, lists, strings, bytes, numbers, datetimes;
-or a dataclass or a msgspec.Struct if its type is given. A type that gains fields with defaults
-reads what was kept before.
+States are msgpack: dicts, lists, strings, bytes, numbers, datetimes; or a dataclass or a
+msgspec.Struct whose type is given. A type that gains fields with defaults reads older states.
+
+What a batch decides about parked keys:
+
+    parked    a message failed too often: it and later messages of its key go to %PARK%<group>
+    redriven  on request: the key's list is handled from its beginning, with the key's state
+    live      the whole list is done: later messages in the batch are handled normally
+
+The broker knows which keys are parked and is asked when a batch begins. The decisions are part of
+the batch and are told to the broker as often as the batch is repeated. Why: decision 35.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """`process_in_order`: a key's messages through a handler, one after the other, with its state.
 
-The messages of a queue stay in the task that reads them: no shuffle, so they come in order, and a
-key that lives in one queue has all of its state there. Here is what users call; what a task does is
-in `spark/ordered/service.py`.
-
-A task of `process_in_order`: the batches of its queues, one after the other.
+The messages of a queue stay in the task that reads them. There is no shuffle, so they come in
+order, and a key that lives in one queue has all of its state there. Users call `process_in_order`;
+a `Task` takes the batches of its queues one after the other.
 
 What a batch of a queue leads to is decided once (`spark/ordered/storage.py`): state, rows, dead
-letters, and what becomes of parked keys. A batch that is repeated, for a task, a worker or the
-driver was killed, gives what was decided, and the sink drops by the rows' numbers what it has. So
-every effect takes place once, whatever dies when.
+letters and parked keys. If a task, a worker or the driver is killed, the repeated batch gives what
+was decided, and the sink drops the rows that it has by their sequence numbers. So every effect
+takes place once, whatever is killed, and when. Why: decision 35.
 """
 
 from __future__ import annotations

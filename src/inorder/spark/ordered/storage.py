@@ -3,11 +3,11 @@
     <state>/<query id>/<topic>/<broker>/<queue>/0000000017
 
 A file holds a version (`spark/ordered/records.py`) and the rows of its batch. It is written beside
-its place, brought to disk, and linked into it: of two tasks that run the same batch one wins, and
-the other one takes what the winner decided. The folder must be one that all executors see.
+its place, synced, and linked into it. Of two tasks that run the same batch one wins, and the other
+takes what the winner decided. All executors must see the folder.
 
-The worker that ran a queue last has its keys in memory; if the file that they belong to is still
-the newest one, they are not read again.
+The worker that ran a queue last has its keys in memory. If the file that they belong to is still
+the newest one, they are not read again. Why: decision 35.
 """
 
 from __future__ import annotations

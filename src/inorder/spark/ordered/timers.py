@@ -1,12 +1,12 @@
 """`process_in_order(timers=True)`: keys by bucket, their states in Spark, tried again on time.
 
-Keys are spread over buckets by their hash; a bucket is one group of `transformWithState`, with one
-value: the states of its keys and those that wait. Spark sorts groups by their bucket alone, and its
+Keys are spread over buckets by their hash. A bucket is one group of `transformWithState` with one
+value: the states of its keys, and the keys that wait. Spark sorts groups by bucket only, and its
 sort is not stable when it spills, so the rows of a bucket are sorted again here, by queue and
-offset. One timer per bucket stands at the time of the key that is to be tried next.
+offset. Each bucket has one timer, for the key that is tried next.
 
-There is no decision kept beside Spark's state: a batch that is repeated asks the handler again,
-with the same states, messages and time. It must say the same again.
+No decision is kept beside Spark's state. A repeated batch calls the handler again with the same
+states, messages and time, and the handler must give the same results. Why: decision 35.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user may set of the sink, and the columns that it takes."""
+"""The options of the sink, and the columns that it takes. How it writes: decision 34."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Rows into the body of a batch, all at once: `wire/requests/sends.py` does it one by one.
+"""Rows into the body of a batch, all at once; `wire/requests/sends.py` does it one by one.
 
 An item is `i32 size, i32 magic, i32 crc, i32 flag, i32 body length, body, i16 length, properties`.
-Everything of it is a column; Arrow joins the columns row by row, and the joined rows lie one behind
-the other as the body of the request wants them.
+Each part is a column. Arrow joins the columns row by row, and the joined rows lie one behind the
+other, as the body of the request needs them. Why: decision 34.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Under which name rows are sent while their topic is resized, and which names have to be asked.
+"""The producer names of the sink while a topic is resized, and which names have to be asked.
 
-A producer's numbers ascend within a queue. When a resize puts a key into a queue where other keys
-of the same producer are, some of its rows may have numbers below those that lie there already: the
-broker would take them for repetitions. So a producer has a name for each version of the key map.
-What its name of version n has stored is what was stored under version n.
+A producer's sequence numbers ascend within a queue. A resize may put a key into a queue that holds
+other keys of the same producer. Some of its rows may then have numbers below those that are stored
+there, and the broker would take them for repetitions. So a producer has one name for each version
+of the key map: its name of version n has stored what was stored under version n.
 
-A batch that is run again may have begun under a version that is over. Its rows may be stored under
-each version since. A number below those of the batch says that an earlier batch ended under that
-version, and so this one began under it, or later: no version before it has to be asked.
+A repeated batch may have begun under an older version, and its rows may be stored under each
+version since. If the last number of a version is below those of the batch, an earlier batch ended
+under that version. This batch began under it or later, so older versions need not be asked. Why:
+decision 34.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""Sending packed rows under numbers, by code that blocks: the exactly-once sink.
+"""The exactly-once sink: rows packed column by column, sent under sequence numbers.
 
-Each producer's name is made known to a broker (hello), which then says how far that name is on a
-queue (state). Rows at or below are stored already and are left out; the others go in their order,
-several requests ahead of their answers: each says which number it comes behind, so what follows a
-request that failed is refused. After whatever went wrong the broker is asked again how far it is:
-nothing is sent twice and nothing is passed over. Whoever says hello under a name later has it: an
-attempt that was given up and lives on is refused.
+    PackedSink   whole Arrow batches to producers, numbers and queues. The rules are those of
+                 `spark/sink/service.py`, which goes row by row: a producer for each source queue,
+                 the offset there as the number, a sub-index for further rows of one message.
+                 Numbers ascend, or the task fails.
+    Sender       stores the rows of each producer once
 
-Numbers ascend per name and queue, and a resize of the topic puts keys into other queues. So each
-version of its key map has a name of its own (`spark/sink/rules.py`), and what is stored under the
-versions in which the batch may have run before is asked there.
+The sender says hello to a broker under the producer's name, then asks for the last number of that
+name on a queue. Rows up to it are stored and are left out. The others go in their order, several
+requests ahead of their replies. Each request names the number before it, so the broker refuses
+requests behind one that failed. After any failure the sender asks again for the last number, so no
+row is stored twice and none is skipped. The latest hello under a name wins: an attempt that Spark
+gave up and that still runs is refused.
 
-The exactly-once sink over whole batches of rows: numbers, queues and requests column by column.
-
-The same rules as row by row (`spark/sink/service.py`): a producer for each source queue, the offset
-there as the number, a sub-index for further rows of one message; numbers ascend, or the task fails.
+Numbers ascend per name and queue, and a resize puts keys into other queues. So each version of the
+key map has a name of its own (`spark/sink/rules.py`), and the sender asks for the last numbers of
+the versions in which the batch may have run before. Why: decision 34.
 """
 
 from __future__ import annotations

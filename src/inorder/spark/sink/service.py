@@ -1,14 +1,15 @@
 """Rows into a topic, batch or stream, the rows of one key in their order.
 
-exactly-once    every row is numbered by where it comes from: a named producer for each source
-                queue, the offset there as its number. A task that is repeated sends the same
-                numbers again, and the broker stores what it has not. Needs a broker of ours and the
-                columns `source_topic`, `source_broker`, `source_queue`, `source_offset` (see
-                `lineage`), or `producer` and `sequence` of the user's own
-at-least-once   a repeated task stores its rows again. For Apache RocketMQ, and rows without lineage
+    exactly-once    every row is numbered by its origin: a named producer for each source queue, the
+                    offset there as its number. A repeated task sends the same numbers, and the
+                    broker stores what it does not have. Needs an inorder broker and the columns
+                    `source_topic`, `source_broker`, `source_queue`, `source_offset` (`lineage`), or
+                    the user's own `producer` and `sequence`
+    at-least-once   a repeated task stores its rows again. For Apache RocketMQ, and rows without
+                    lineage
 
-Numbers ascend per producer and target queue; the writer asserts it, for rows that a shuffle has put
-out of order would be taken for repetitions and silently dropped.
+Numbers ascend per producer and target queue. The writer checks it: a broker would take rows that a
+shuffle put out of order for repetitions and drop them silently. Why: decision 34.
 """
 
 from __future__ import annotations

@@ -1,22 +1,19 @@
-"""From the bytes of a pull answer to Arrow columns, all records at once.
+r"""From the bytes of a pull reply to Arrow columns, all records at once.
 
-A pull answer is records one after the other, as they lie in the log. Only the walk from record to
-record and the checksums are loops; the rest is done by numpy and Arrow on whole columns:
+A pull reply is records one after the other, as they lie in the log. Only the walk from record to
+record and the checksums are loops, or the compiled module. numpy and Arrow do the rest on columns:
 
-    heads       the fixed parts of all records gathered into one table of big-endian numbers
-    bodies      one array over the answer itself, cut where bodies begin and end; every second piece
+    heads       the fixed parts of all records, gathered into one table of big-endian numbers
+    bodies      one array over the reply itself, cut where bodies begin and end; every second piece
                 is wanted, and `take` copies just those. Topics and properties likewise
-    properties  see `spark/source/columns.py`
+    properties  maps, or one property of all records. Most replies are *regular*: every entry is
+                `name \x01 value \x02`, and none is empty. Then one sweep over all bytes finds the
+                separators, and names and values are the bytes between them. Most regular replies
+                are *uniform* too: the records have the same names in the same order, as one
+                producer writes them, and a property is every n-th value. Everything else that is
+                allowed goes the long way, with the same result
 
-Compressed bodies are unpacked one by one, never beyond the limit.
-
-Properties of many records as columns: maps, and one property of all of them.
-
-Most answers are *regular*: every entry is `name \x01 value \x02`, none is empty. Then the
-separators are found in one sweep over all bytes, and names and values are the stretches between
-them. Most of these are *uniform* too: the records have the same names in the same order, as one
-producer writes them; then a property is every n-th value. Whatever else is allowed goes the long
-way, with the same result.
+Compressed bodies are unpacked one by one, never beyond the limit. Why columns: decision 33.
 """
 
 from __future__ import annotations

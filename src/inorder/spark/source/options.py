@@ -1,8 +1,8 @@
-"""The options of the source, read and checked: a bad one is an error that names it and the way out.
+"""The options and columns of the source. An error names the option and the way out.
 
-Names are RocketMQ's and Kafka's where they have one, so that existing jobs need few changes.
-
-The columns of `format("inorder")`, in Spark's words and in Arrow's: both must match exactly.
+Names are RocketMQ's and Kafka's where they have one, so that existing jobs need few changes. The
+columns of `format("inorder")` are declared for Spark and for Arrow; both must match exactly. Why
+these columns: decision 33.
 """
 
 from __future__ import annotations

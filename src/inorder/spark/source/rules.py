@@ -1,9 +1,9 @@
 """What to read, decided without Spark and without a network: ranges, shares of a limit, partitions.
 
 Places are written as Spark's checkpoint holds them: `{"orders": {"broker-a": {"0": 17}}}`, in
-Python a dict from TopicQueue to offset. A queue is read by one task, front to back, and never cut
-into pieces, unless the user gave up order; many queues share a partition, for a partition costs
-about 50 ms in every micro-batch.
+Python a dict from TopicQueue to offset. One task reads a queue from front to back. A queue is not
+cut into pieces unless the user gave up order. Many queues share a partition, because a partition
+costs about 50 ms in every micro-batch.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """`format("inorder")`: ordered messages as a batch or a stream of rows.
 
-Driver and executors meet only in the partitions: whatever a task needs to know is in its Portion.
-Offsets in Spark's checkpoint are `{"v": 1, "init": places, "q": places}`. `init` is where the
-stream began: Spark asks for it again when it repeats the first batch, and "latest" has moved by
-then, so it travels with every offset.
+    Plans                  where to begin and to end, asked of the cluster by the driver's readers
+    Portion, read          what a task needs to know, and reading it on an executor
+    filter_values, bounds  what the filters of a query say about what to read
+    InorderSource          Spark's entry: readers and writers
 
-Where to begin and where to end, asked of the cluster: what the readers of the driver share.
-
-Reading a partition: the part that runs on executors, knowing nothing but its partition.
-
-What the filters of a query say about what to read.
+Driver and executors share only the partitions. Offsets in Spark's checkpoint are
+`{"v": 1, "init": places, "q": places}`. `init` is where the stream began. Spark asks for it again
+when it repeats the first batch, and "latest" has moved by then, so every offset carries it. Why:
+decision 33.
 """
 
 from __future__ import annotations
