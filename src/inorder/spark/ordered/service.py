@@ -2,7 +2,7 @@
 
 The messages of a queue stay in the task that reads them. There is no shuffle, so they come in
 order, and a key that lives in one queue has all of its state there. Users call `process_in_order`;
-a `Task` takes the batches of its queues one after the other.
+`run_task` takes the batches of a task, and a `QueueRun` those of one queue.
 
 What a batch of a queue leads to is decided once (`spark/ordered/storage.py`): state, rows, dead
 letters and parked keys. If a task, a worker or the driver is killed, the repeated batch gives what
