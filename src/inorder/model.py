@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Final, Protocol, SupportsIndex, cast
+from typing import Any, Final, NamedTuple, Protocol, SupportsIndex, cast
 
 from inorder.errors import UsageError
 
@@ -26,6 +26,19 @@ class TopicQueue:
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.broker}/{self.index}"
+
+
+class GroupQueue(NamedTuple):
+    """A consumer group on one queue of the broker that holds the queue."""
+
+    group: str
+    topic: str
+    queue_id: int
+
+    @classmethod
+    def of(cls, group: str, queue: TopicQueue) -> GroupQueue:
+        """Return the key of a queue that a client names with its broker."""
+        return cls(group, queue.topic, queue.index)
 
 
 @dataclass(slots=True)

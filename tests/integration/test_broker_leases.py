@@ -16,7 +16,7 @@ import pytest
 from inorder.broker.leases import records as lease_records
 from inorder.broker.leases import storage as lease_storage
 from inorder.broker.leases.rules import STOCK_RESTART_MS
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue, TopicQueue
 from inorder.store.snapshot import Snapshot
 from inorder.testing.clock import FakeClock
 from inorder.wire.fields import encode_fields
@@ -143,9 +143,9 @@ def test_who_was_late_and_alone_goes_on() -> None:
             ):
                 clock.advance(2 * LEASE_MS)
                 await rig.broker.lease_expiry.look()
-                assert rig.broker.leases.get(GROUP, QUEUES[0]) is None
+                assert rig.broker.leases.get(GroupQueue.of(GROUP, QUEUES[0])) is None
                 await act()
-                lease = rig.broker.leases.get(GROUP, QUEUES[0])
+                lease = rig.broker.leases.get(GroupQueue.of(GROUP, QUEUES[0]))
                 assert lease is not None
                 assert lease.epoch == epoch
 
@@ -232,7 +232,7 @@ def test_a10_what_is_in_the_socket_is_read_before_the_timer_counts() -> None:
             clock.advance(LEASE_MS)
             renewing = asyncio.create_task(a.lease(0))
             await rig.broker.lease_expiry.look()
-            assert rig.broker.leases.get(GROUP, QUEUES[0]) is not None
+            assert rig.broker.leases.get(GroupQueue.of(GROUP, QUEUES[0])) is not None
             assert not (await renewing).granted[0].fresh
 
     play(scenario)
@@ -244,7 +244,7 @@ def test_a10_what_the_broker_does_not_read_does_not_expire() -> None:
     async def scenario() -> None:
         async with group("a", "b", messages=1) as (rig, clock, a, b):
             await a.take()
-            lease = rig.broker.leases.get(GROUP, QUEUES[0])
+            lease = rig.broker.leases.get(GroupQueue.of(GROUP, QUEUES[0]))
             assert lease is not None
             paused = next(c for c in rig.broker.server.connections if c.id == lease.connection)
             paused.congested = True
@@ -610,7 +610,7 @@ def test_what_the_journal_does_not_take_has_not_happened(kept: int) -> None:
             full()
             terms = {"leaseMs": "5000", "graceMs": "1000"}
             assert (await b.ask(7120, b.who | terms, wishes)).code == 14
-            assert rig.broker.leases.get(GROUP, QUEUES[1]) is None
+            assert rig.broker.leases.get(GroupQueue.of(GROUP, QUEUES[1])) is None
             full()
             body = b'{"commits":[["Orders",0,%d,9,5,""]]}' % a.epochs[0]
             assert (await a.ask(7122, a.who, body)).code == 14

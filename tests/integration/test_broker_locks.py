@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from inorder.model import GroupQueue
 from inorder.testing.clock import MovableClock
 from inorder.wire.codes import LanguageCode
 from inorder.wire.header import Command
@@ -198,12 +199,12 @@ def test_the_group_is_told_of_what_runs_out() -> None:
                 clock.advance(after_ms - 100)
                 await b.lease()
                 await rig.broker.lease_expiry.look()
-                assert rig.broker.locks.is_locked(GROUP, QUEUES[queue])
+                assert rig.broker.locks.is_locked(GroupQueue.of(GROUP, QUEUES[queue]))
                 b.notices.clear()
                 clock.advance(100)
                 await rig.broker.lease_expiry.look()
                 await until(lambda: bool(b.notices))
-                assert not rig.broker.locks.is_locked(GROUP, QUEUES[queue])
+                assert not rig.broker.locks.is_locked(GroupQueue.of(GROUP, QUEUES[queue]))
 
     asyncio.run(scenario())
 

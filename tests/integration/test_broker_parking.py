@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.leases.rules import LeaseKey, Owner, Terms
+from inorder.broker.leases.rules import Owner, Terms
 from inorder.broker.parking.records import Installed, parked_event
-from inorder.broker.parking.rules import Place
 from inorder.client.api import BrokerApi, ParkingApi
 from inorder.errors import InvalidParameter, LeaseLost, ServiceNotAvailable
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.properties import parse
 from inorder.wire.record import Record
@@ -37,7 +36,7 @@ from tests.integration.brokerkit import SMALL, Rig, running
 from tests.kit.disk import FakeFiles, Fault
 
 TOPIC, QUEUE = "Orders", 1
-PLACE = Place("billing", TOPIC, QUEUE)
+PLACE = GroupQueue("billing", TOPIC, QUEUE)
 OWNER = ("billing", "client", "instance", TOPIC, QUEUE)
 SYNCED = replace(SMALL, sync_flush=True)
 
@@ -80,9 +79,9 @@ class Client:
         return [record.body for record in await self.records(key)]
 
 
-def lease_key(rig: Rig) -> LeaseKey:
+def lease_key(rig: Rig) -> GroupQueue:
     """Return what is leased."""
-    return LeaseKey("billing", TopicQueue(TOPIC, rig.broker.config.name, QUEUE))
+    return PLACE
 
 
 def own(client: Client) -> int:
@@ -479,7 +478,7 @@ def test_a_reset_counts_for_what_was_parked_after_a_restart_too() -> None:
             await client.park(0, error="no")
             await client.redriven(0)
             await client.unpark(0)
-            rig.broker.parking.table.prune(Place(*PLACE), 2)
+            rig.broker.parking.table.prune(GroupQueue(*PLACE), 2)
             assert not rig.broker.parking.table.places
             await asyncio.gather(*rig.broker.parking.was_reset(*PLACE[:2], {PLACE[2]: 2}))
             assert not rig.broker.parking.table.places

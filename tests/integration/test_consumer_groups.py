@@ -31,7 +31,7 @@ from inorder.client.consume.rules.outcomes import Handled as Batch
 from inorder.client.consume.rules.outcomes import Outcome
 from inorder.client.session import Identity, Session
 from inorder.config import ClientConfig, ConsumerConfig
-from inorder.model import ReceivedMessage, TopicQueue
+from inorder.model import GroupQueue, ReceivedMessage, TopicQueue
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.header import Command
 from inorder.wire.record import Record, encode
@@ -505,7 +505,9 @@ def test_a_queue_that_cannot_be_begun_is_given_back(stock: bool, monkeypatch: py
         await kit.send(3)
         await Crew(kit).join()
         await kit.until(lambda: asked == [QUEUE])
-        await kit.until(lambda: not kit.cluster.broker.locks.is_locked(GROUP, QUEUE), seconds=0.5)
+        await kit.until(
+            lambda: not kit.cluster.broker.locks.is_locked(GroupQueue.of(GROUP, QUEUE)), seconds=0.5
+        )
         await kit.until(lambda: len(kit.got) == 3, seconds=3)
 
     play(story, stock=stock)

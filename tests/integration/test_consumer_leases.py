@@ -15,7 +15,7 @@ from inorder.client.consume.consumer import Consumer
 from inorder.client.consume.rules.outcomes import Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import LeaseLost, UsageError
-from inorder.model import Fence, ReceivedMessage, TopicQueue
+from inorder.model import Fence, GroupQueue, ReceivedMessage, TopicQueue
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.requests.leases import Release
 from inorder.wire.requests.offsets import ResetOffset
@@ -37,7 +37,7 @@ QUEUE = TopicQueue(TOPIC, "broker-a", 0)
 
 def lease(kit: Kit) -> Any:
     """Return the lease on the queue, as the broker has it."""
-    return kit.cluster.broker.leases.get(GROUP, QUEUE)
+    return kit.cluster.broker.leases.get(GroupQueue.of(GROUP, QUEUE))
 
 
 async def idle_after(kit: Kit, count: int, **how: Any) -> tuple[Consumer, list[ReceivedMessage]]:

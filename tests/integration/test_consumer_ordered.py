@@ -13,7 +13,7 @@ from inorder.client.consume.consumer import Consumer
 from inorder.client.consume.rules.outcomes import Block, DeadLetter, Outcome, Retry
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.errors import AlreadyClosed, NotStarted, UsageError
-from inorder.model import GroupConfig, Message, ReceivedMessage, TopicQueue
+from inorder.model import GroupConfig, GroupQueue, Message, ReceivedMessage, TopicQueue
 from tests.integration.consumerkit import (
     GROUP,
     TOPIC,
@@ -389,7 +389,7 @@ def test_close_gives_up_on_a_handler_that_does_not_end(stock: bool):
         begun = kit.loop.time()
         await consumer.close()
         assert 3 <= kit.loop.time() - begun < 4
-        assert QUEUE in kit.cluster.broker.locks.held(GROUP)
+        assert GroupQueue.of(GROUP, QUEUE) in kit.cluster.broker.locks.held(GROUP)
 
     play(story, stock=stock)
 

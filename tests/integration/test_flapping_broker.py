@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from inorder.broker.leases.rules import STOCK_RESTART_MS
+from inorder.model import GroupQueue
 from inorder.testing.clock import FakeClock
 from inorder.wire.requests.leases import LockBatchBody
 from tests.integration.brokerkit import Rig, pull_fields, running
@@ -167,7 +168,7 @@ def test_what_is_no_renewal_keeps_the_deadline(how: str) -> None:
             elif how == "reset":
                 rig.broker.offset_service.reset(GROUP, QUEUES[0].topic, {0: 2})
             else:
-                assert rig.broker.lease_service.revoke(GROUP, QUEUES[0].topic, 0)
+                assert rig.broker.lease_service.revoke(GroupQueue.of(GROUP, QUEUES[0]))
 
         await flapping.life(act)
         assert await flapping.waited_ms() == LEASE_MS - EVERY_MS
@@ -183,7 +184,7 @@ def test_a_queue_taken_away_is_free_when_its_owners_trust_has_ended() -> None:
         await owned(flapping)
 
         async def take_away(rig: Rig, b: Ours) -> None:
-            assert rig.broker.lease_service.force_release(GROUP, QUEUES[0].topic, 0)[0] == "a"
+            assert rig.broker.lease_service.force_release(GroupQueue.of(GROUP, QUEUES[0]))[0] == "a"
 
         await flapping.life(take_away)
         assert await flapping.waited_ms() == 1000

@@ -12,11 +12,10 @@ import re
 
 import pytest
 
-from inorder.broker.parking.rules import Place
 from inorder.broker.resizing.release import HEEDED_MAX
 from inorder.config import NetConfig
 from inorder.errors import InorderError
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue, TopicQueue
 from inorder.net.connection import Connection
 from inorder.testing.clock import FakeClock
 from inorder.wire.header import Command
@@ -193,7 +192,7 @@ def test_parked_keys_come_to_topics_that_are_there_and_not_without_end() -> None
             answer = await move(TOPIC, 40)
             assert (answer.fields["moved"], answer.fields["busy"]) == ("32", "8")
             assert (await move(TOPIC, 32)).fields["busy"] == "0", "those are here"
-            assert len(rig.broker.parking.table.places[Place(GROUP, TOPIC, 0)].keys) == 32
+            assert len(rig.broker.parking.table.places[GroupQueue(GROUP, TOPIC, 0)].keys) == 32
 
     asyncio.run(scenario())
 

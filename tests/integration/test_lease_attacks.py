@@ -14,6 +14,7 @@ from random import Random
 
 import pytest
 
+from inorder.model import GroupQueue
 from inorder.testing.clock import FakeClock
 from inorder.wire.codes import LanguageCode
 from inorder.wire.fields import encode_fields
@@ -147,7 +148,7 @@ class Attack:
                 may_lower = True
                 await self.rig.ask(15, self.fields(queue))
             case "take away":
-                self.rig.broker.lease_service.force_release(GROUP, TOPIC, queue)
+                self.rig.broker.lease_service.force_release(GroupQueue(GROUP, TOPIC, queue))
         self.compare(act, queue if may_lower else None)
 
     async def stock_commit(self, who: Stock | Rig, queue: int) -> None:

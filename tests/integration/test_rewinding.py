@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from inorder.broker.leases.rules import LeaseKey
 from inorder.broker.resizing.release import Rewinding
 from inorder.client.rules.resizing import spread
 from inorder.errors import InvalidParameter
-from inorder.model import ReceivedMessage, TopicConfig, TopicQueue
+from inorder.model import GroupQueue, ReceivedMessage, TopicConfig, TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.offsets import CloneOffsets
 from inorder.wire.requests.resizing import ResizeRelease, ResizeRewind
@@ -205,13 +204,13 @@ def test_a_consumer_that_is_frozen_is_waited_for_as_long_as_its_lease_lasts() ->
 
     async def story(one: Replay) -> None:
         frozen = one.town.consumers[0][0]
-        key = LeaseKey(GROUP, one.new)
+        key = GroupQueue.of(GROUP, one.new)
         one.town.loop.freeze(frozen)
         await one.reset()
         await one.town.until(lambda: one.rests() == [True, True])
-        assert one.town.broker(1).leases.get(*key) is not None
+        assert one.town.broker(1).leases.get(key) is not None
         await one.town.until(lambda: one.rests() == [False, False])
-        assert one.town.broker(1).leases.get(*key) is None
+        assert one.town.broker(1).leases.get(key) is None
         assert one.town.broker(1).leases.past(key) is None
         await one.consume()
         await one.town.until(lambda: one.seen.count(2) > 1)
@@ -227,7 +226,7 @@ def test_a_lease_that_had_run_out_before_is_not_taken_up_again() -> None:
     """Its owner was frozen, and nobody has had the queue since: it would go on where it was."""
 
     async def story(one: Replay) -> None:
-        key = LeaseKey(GROUP, one.new)
+        key = GroupQueue.of(GROUP, one.new)
         one.town.loop.freeze(one.town.consumers[0][0])
         await one.town.until(lambda: one.town.broker(1).leases.past(key) is not None)
         await one.reset()

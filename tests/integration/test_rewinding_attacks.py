@@ -14,7 +14,7 @@ from inorder.client.api import LeaseApi
 from inorder.client.consume.consumer import Consumer
 from inorder.client.rules.resizing import spread
 from inorder.errors import TopicNotFound
-from inorder.model import ReceivedMessage, TopicQueue
+from inorder.model import GroupQueue, ReceivedMessage, TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.leases import Lease, LeaseBody, QueueWish
 from inorder.wire.requests.offsets import CloneOffsets
@@ -92,7 +92,7 @@ def test_a_broker_that_lost_grants_is_not_quiet_before_they_have_run_out(
         await one.reset()
         await last.start()
         leases = last.broker.leases
-        assert leases.get(GROUP, one.new) is None, "the grant was not lost"
+        assert leases.get(GroupQueue.of(GROUP, one.new)) is None, "the grant was not lost"
         assert leases.closed_until_ms > last.broker.clock.monotonic_ms()
         await town.until(lambda: 2 in one.seen[7:])
         one.gate.set()
@@ -162,7 +162,7 @@ def test_a_late_copy_of_a_lease_request_does_not_end_that_a_queue_is_asked_back(
         town = one.town
         await one.reset()
         await town.until(lambda: one.rests() == [True, True])
-        lease = town.broker(1).leases.get(GROUP, one.new)
+        lease = town.broker(1).leases.get(GroupQueue.of(GROUP, one.new))
         assert lease is not None
         assert lease.recalled
         api = LeaseApi(await town.session.broker_at(town.cluster.brokers[1].address))

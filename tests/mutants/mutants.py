@@ -129,9 +129,9 @@ MUTANTS = [
     # Who owns a queue.
     Mutant(
         "commit-without-epoch", "P4, A11", "a commit under a stale epoch counts",
-        _LEASING,
-        "return decision if decision.verdict in (Verdict.RENEW, Verdict.RESUME) else None",
-        "return decision",
+        "inorder.broker.offsets.rules",
+        "    if renewal.verdict not in (Verdict.RENEW, Verdict.RESUME):\n",
+        "    if False:\n",
         "tests/integration/test_broker_leases.py::"
         "test_a_stale_epoch_pulls_commits_and_releases_nothing",
     ),
@@ -728,7 +728,7 @@ MUTANTS = [
     Mutant(
         "past-owner-goes-on", "P4, A11", "a lease that ran out before a reset is taken up again",
         _LEASING,
-        "        self._journal.write([lease_records.freed(key)])\n"
+        "        self._journal.write([lease_records.freed(key, self._broker.config.name)])\n"
         "        self._table.forget_past(key)\n        return True\n",
         "        return True\n",
         _REWINDING + "::test_a_lease_that_had_run_out_before_is_not_taken_up_again",

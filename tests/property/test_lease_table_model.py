@@ -13,16 +13,15 @@ from inorder.broker.leases.rules import (
     STOCK_RESTART_MS,
     STOCK_VIEW_MS,
     Decision,
-    LeaseKey,
     LeaseTable,
     Owner,
     Past,
     Terms,
     Verdict,
 )
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 
-KEYS = [LeaseKey("g", TopicQueue("t", "b", index)) for index in range(2)]
+KEYS = [GroupQueue("g", "t", index) for index in range(2)]
 OWNERS = [Owner("a", "one"), Owner("a", "two"), Owner("b", "one"), Owner("stock")]
 TERMS = [Terms(5000, 1000), Terms(8000, 8000), Terms(2000, 0)]
 
@@ -46,19 +45,19 @@ class LeaseModel(RuleBasedStateMachine):
         self.now = 0
         self.starts = 1
         self.table = LeaseTable(start_number=1)
-        self.journal: dict[LeaseKey, Past] = {}
-        self.beliefs: dict[tuple[LeaseKey, Owner], Belief] = {}
+        self.journal: dict[GroupQueue, Past] = {}
+        self.beliefs: dict[tuple[GroupQueue, Owner], Belief] = {}
         self.connections = {owner: index for index, owner in enumerate(OWNERS)}
         self.last_epoch = dict.fromkeys(KEYS, 0)
-        self.last_owner: dict[LeaseKey, tuple[Owner, int]] = {}
-        self.kept_since: dict[LeaseKey, int] = {}
+        self.last_owner: dict[GroupQueue, tuple[Owner, int]] = {}
+        self.kept_since: dict[GroupQueue, int] = {}
         """When the broker has started for the first time since it heard of a queue's owner."""
 
-    def _believes(self, key: LeaseKey, owner: Owner) -> bool:
+    def _believes(self, key: GroupQueue, owner: Owner) -> bool:
         belief = self.beliefs.get((key, owner))
         return belief is not None and belief.until_ms > self.now
 
-    def _ask(self, key: LeaseKey, owner: Owner, epoch: int, wanted: Terms, late: int) -> Decision:
+    def _ask(self, key: GroupQueue, owner: Owner, epoch: int, wanted: Terms, late: int) -> Decision:
         """Send now, arrive `late` ms later, be answered at once."""
         sent = self.now
         self.now += late
@@ -84,13 +83,13 @@ class LeaseModel(RuleBasedStateMachine):
         return decision
 
     @rule(key=keys, owner=owners, wanted=terms, late=st.integers(0, 300))
-    def takes(self, key: LeaseKey, owner: Owner, wanted: Terms, late: int) -> None:
+    def takes(self, key: GroupQueue, owner: Owner, wanted: Terms, late: int) -> None:
         known = self.beliefs.get((key, owner))
         if known is None or owner.is_rocketmq:
             self._ask(key, owner, 0, wanted, late)
 
     @rule(key=keys, owner=owners, late=st.integers(0, 300))
-    def renews(self, key: LeaseKey, owner: Owner, late: int) -> None:
+    def renews(self, key: GroupQueue, owner: Owner, late: int) -> None:
         known = self.beliefs.get((key, owner))
         if known is not None:
             before = known.epoch
@@ -99,15 +98,15 @@ class LeaseModel(RuleBasedStateMachine):
                 assert decision.epoch > before
 
     @rule(key=keys, owner=owners, late=st.integers(0, 300))
-    def pulls(self, key: LeaseKey, owner: Owner, late: int) -> None:
+    def pulls(self, key: GroupQueue, owner: Owner, late: int) -> None:
         """Any request under the present epoch renews."""
         known = self.beliefs.get((key, owner))
-        if known is None or owner.is_rocketmq or not self.table.is_current(*key, known.epoch):
+        if known is None or owner.is_rocketmq or not self.table.is_current(key, known.epoch):
             return
         sent = self.now
         self.now += late
         self.table.expire(self.now)
-        lease = self.table.get(*key)
+        lease = self.table.get(key)
         if lease is not None and lease.epoch == known.epoch:
             if lease.deadline_ms:
                 decision = self.table.decide(key, owner, self.now, epoch=known.epoch)
@@ -131,11 +130,11 @@ class LeaseModel(RuleBasedStateMachine):
             self.connections[owner] += 100
 
     @rule(key=keys, owner=owners)
-    def releases(self, key: LeaseKey, owner: Owner) -> None:
+    def releases(self, key: GroupQueue, owner: Owner) -> None:
         """The owner starts nothing any more, then gives the queue back."""
         known = self.beliefs.get((key, owner))
-        if known is not None and self.table.is_current(*key, known.epoch):
-            lease = self.table.get(*key)
+        if known is not None and self.table.is_current(key, known.epoch):
+            lease = self.table.get(key)
             assert lease is not None
             assert lease.owner == owner
             self.table.release(key)
@@ -143,8 +142,8 @@ class LeaseModel(RuleBasedStateMachine):
             del self.beliefs[key, owner]
 
     @rule(key=keys)
-    def operator_takes_away(self, key: LeaseKey) -> None:
-        lease = self.table.get(*key)
+    def operator_takes_away(self, key: GroupQueue) -> None:
+        lease = self.table.get(key)
         if lease is not None and lease.owner != NOBODY:
             epoch = self.table.take_epoch()
             until_ms = self.table.trusted_until_ms(key, self.now)
@@ -155,8 +154,8 @@ class LeaseModel(RuleBasedStateMachine):
             self.last_epoch[key] = epoch
 
     @rule(key=keys)
-    def operator_resets(self, key: LeaseKey) -> None:
-        lease, epoch = self.table.get(*key), self.table.take_epoch()
+    def operator_resets(self, key: GroupQueue) -> None:
+        lease, epoch = self.table.get(key), self.table.take_epoch()
         if lease is None:
             self.table.forget_past(key)
             if key in self.journal:
@@ -176,11 +175,11 @@ class LeaseModel(RuleBasedStateMachine):
         self.table = LeaseTable(start_number=self.starts)
         self.table.restore(self.journal.items(), self.now, same_boot=same_boot)
         for key, past in list(self.journal.items()):
-            lease = self.table.get(*key)
+            lease = self.table.get(key)
             if lease is None:
                 continue
             if not same_boot:
-                assert not self.table.is_current(*key, past.epoch)
+                assert not self.table.is_current(key, past.epoch)
                 self.last_epoch[key] = lease.epoch
                 self.kept_since.pop(key, None)
             self.kept_since.setdefault(key, self.now)
@@ -197,7 +196,7 @@ class LeaseModel(RuleBasedStateMachine):
                 deadline_ms=lease.deadline_ms,
             )
             for key in KEYS
-            if (lease := self.table.get(*key)) is not None
+            if (lease := self.table.get(key)) is not None
         }  # fmt: skip
 
     @invariant()
@@ -205,22 +204,22 @@ class LeaseModel(RuleBasedStateMachine):
         """However often the broker restarts: a lease after the first start its queue is free."""
         self.table.expire(self.now)
         for key, since_ms in self.kept_since.items():
-            lease = self.table.get(*key)
+            lease = self.table.get(key)
             if lease is not None:
                 longest_ms = max(lease.terms.lease_ms, STOCK_RESTART_MS * lease.owner.is_rocketmq)
-                assert self.now < since_ms + longest_ms, f"{key.queue} is kept for {lease.owner}"
+                assert self.now < since_ms + longest_ms, f"{key} is kept for {lease.owner}"
 
     @invariant()
     def one_owner_at_a_time(self) -> None:
         for key in KEYS:
             believers = [owner for owner in OWNERS if self._believes(key, owner)]
-            assert len(believers) <= 1, f"{believers} start handlers of {key.queue}"
+            assert len(believers) <= 1, f"{believers} start handlers of {key}"
 
     @invariant()
     def who_believes_is_not_overtaken(self) -> None:
         """While an owner starts handlers the broker gives the queue to nobody else."""
         for key in KEYS:
-            lease = self.table.get(*key)
+            lease = self.table.get(key)
             for owner in OWNERS:
                 if self._believes(key, owner) and lease is not None:
                     assert lease.owner in (owner, NOBODY)
@@ -232,13 +231,13 @@ class LeaseModel(RuleBasedStateMachine):
         bound = {
             (key, lease.connection)
             for key in KEYS
-            if (lease := table.get(*key)) is not None
+            if (lease := table.get(key)) is not None
             and lease.connection is not None
             and not lease.owner.is_rocketmq
         }
         assert bound == {(k, c) for c, held in table._renewed_by.items() for k in held}
         for key in KEYS:
-            assert table.get(*key) is None or table.past(key) is None
+            assert table.get(key) is None or table.past(key) is None
 
 
 LeaseModel.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)

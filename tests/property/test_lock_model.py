@@ -6,17 +6,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from inorder.broker.leases.rules import LeaseKey
 from inorder.broker.locks.rules import QueueLocks
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 
 GROUPS = st.sampled_from(["g1", "g2"])
 CLIENTS = st.sampled_from(["a", "b", "c"])
 QUEUES = st.lists(st.integers(0, 3), min_size=1, max_size=4).map(
-    lambda ids: [TopicQueue("t", "broker", i) for i in ids]
+    lambda ids: [("t", i) for i in ids]
 )
 
-ALL = [TopicQueue("t", "broker", i) for i in range(4)]
+ALL = [("t", i) for i in range(4)]
 
 
 class LockModel(RuleBasedStateMachine):
@@ -26,10 +25,10 @@ class LockModel(RuleBasedStateMachine):
         super().__init__()
         self.now = 0
         self.locks = QueueLocks(lease_ms=60, client_view_ms=30)
-        self.model: dict[LeaseKey, tuple[str, int, int]] = {}  # owner, renewed, until
-        self.epochs: dict[LeaseKey, int] = {}
+        self.model: dict[GroupQueue, tuple[str, int, int]] = {}  # owner, renewed, until
+        self.epochs: dict[GroupQueue, int] = {}
 
-    def _valid(self, key: LeaseKey) -> tuple[str, int, int] | None:
+    def _valid(self, key: GroupQueue) -> tuple[str, int, int] | None:
         found = self.model.get(key)
         return found if found is not None and found[2] > self.now else None
 
@@ -39,15 +38,15 @@ class LockModel(RuleBasedStateMachine):
         self.expire()
 
     @rule(group=GROUPS, queues=QUEUES, client=CLIENTS)
-    def lock(self, group: str, queues: list[TopicQueue], client: str) -> None:
-        granted = self.locks.lock_batch(group, queues, client, self.now)
-        for queue in set(queues):
-            key = LeaseKey(group, queue)
+    def lock(self, group: str, queues: list[tuple[str, int]], client: str) -> None:
+        keys = [GroupQueue(group, *queue) for queue in queues]
+        granted = self.locks.lock_batch(keys, client, self.now)
+        for key in set(keys):
             owner = self._valid(key)
             free = owner is None or owner[0] == client
-            assert (queue in granted) == free
+            assert (key in granted) == free
             if free:
-                lock = self.locks.get(group, queue)
+                lock = self.locks.get(key)
                 assert lock is not None
                 last = self.epochs.get(key, 0)
                 assert lock.epoch == last if owner is not None else lock.epoch > last
@@ -55,31 +54,35 @@ class LockModel(RuleBasedStateMachine):
                 self.model[key] = (client, self.now, self.now + 60)
 
     @rule(group=GROUPS, queues=QUEUES, client=CLIENTS, at_once=st.booleans())
-    def leave_out(self, group: str, queues: list[TopicQueue], client: str, at_once: bool) -> None:
+    def leave_out(
+        self, group: str, queues: list[tuple[str, int]], client: str, at_once: bool
+    ) -> None:
         """Times here are far below those of a renewal; `RENEWAL_MS_MIN` counts from 10 s."""
         self.now += 10_000
         self.locks.leases.expire(self.now)
         self.model.clear()
         self.lock(group, [*queues, *ALL], client)
         self.now += 20  # not long enough to be a renewal: nothing is given up
-        assert self.locks.omitted(group, queues, client, self.now, at_once=at_once) == []
+        keys = [GroupQueue(group, *queue) for queue in queues]
+        assert self.locks.omitted(group, keys, client, self.now, at_once=at_once) == []
 
     @rule(group=GROUPS, queues=QUEUES, client=CLIENTS)
-    def unlock(self, group: str, queues: list[TopicQueue], client: str) -> None:
-        released = self.locks.unlock_batch(group, queues, client)
-        for queue in set(queues):
-            owner = self._valid(LeaseKey(group, queue))
+    def unlock(self, group: str, queues: list[tuple[str, int]], client: str) -> None:
+        keys = [GroupQueue(group, *queue) for queue in queues]
+        released = self.locks.unlock_batch(group, keys, client)
+        for key in set(keys):
+            owner = self._valid(key)
             if owner is not None:
-                assert (queue in released) == (owner[0] == client)
-            if self.model.get(LeaseKey(group, queue), ("",))[0] == client:
-                self.model.pop(LeaseKey(group, queue), None)
+                assert (key in released) == (owner[0] == client)
+            if self.model.get(key, ("",))[0] == client:
+                self.model.pop(key, None)
 
     @rule(group=GROUPS, client=CLIENTS)
     def unregister(self, group: str, client: str) -> None:
         released = set(self.locks.release_client(group, client))
         for key in [k for k in self.model if k.group == group and self.model[k][0] == client]:
             if self._valid(key) is not None:
-                assert key.queue in released
+                assert key in released
             del self.model[key]
 
     @rule(group=GROUPS, client=CLIENTS)
@@ -102,19 +105,19 @@ class LockModel(RuleBasedStateMachine):
         for key in self.locks.leases.expire(self.now):
             assert self._valid(key) is None
         for key in [k for k in self.model if self._valid(k) is None]:
-            assert self.locks.get(key.group, key.queue) is None
+            assert self.locks.get(key) is None
             del self.model[key]
 
     @invariant()
     def same_owners(self) -> None:
         for group in ("g1", "g2"):
             valid = {
-                queue: lock.client_id
-                for queue, lock in self.locks.held(group).items()
+                key: lock.client_id
+                for key, lock in self.locks.held(group).items()
                 if lock.expires_ms > self.now
             }
             expected = {
-                key.queue: found[0]
+                key: found[0]
                 for key in self.model
                 if key.group == group and (found := self._valid(key)) is not None
             }

@@ -24,14 +24,14 @@ from inorder.broker.parking.records import (
     Redriving,
     Unparked,
 )
-from inorder.broker.parking.rules import ParkingTable, Place, Verdict
+from inorder.broker.parking.rules import ParkingTable, Verdict
 from inorder.client.consume.rules.keyed import KeyedQueue, Work
 from inorder.client.consume.rules.parking import ParkedView
-from inorder.model import ReceivedMessage, TopicQueue
+from inorder.model import GroupQueue, ReceivedMessage, TopicQueue
 from inorder.ordering.finished import FinishedMap
 from inorder.wire.requests.parking import OwnedKey, QueueParking, QueuePlace
 
-PLACE = Place("billing", "orders", 0)
+PLACE = GroupQueue("billing", "orders", 0)
 KEYS = ("a", "b", "c")
 OFFSETS = st.integers(0, 12)
 NAMES = st.sampled_from(KEYS)

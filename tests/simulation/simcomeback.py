@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.config import NetConfig
 from inorder.errors import InorderError
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue, TopicQueue
 from inorder.net.connection import Connection
 from inorder.wire.codes import LanguageCode
 from inorder.wire.header import Command
@@ -75,7 +75,7 @@ class Comeback:
         return next(one for one in self._world.cluster.brokers if one.name == queue.broker)
 
     def _held(self, queue: TopicQueue) -> bool:
-        return self._broker(queue).broker.locks.is_locked(GROUP, queue)
+        return self._broker(queue).broker.locks.is_locked(GroupQueue.of(GROUP, queue))
 
     async def _lock_one(self) -> None:
         """Lock the first queue that is free, within a second."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from inorder.broker.leases.rules import Lease
 from inorder.errors import InorderError, ResizeUnderWay, ServiceNotAvailable
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue, TopicQueue
 from inorder.testing.clock import SimClock
 from inorder.wire.requests.leases import LeaseFree
 from tests.kit.simcluster import SimBroker, stream
@@ -212,7 +212,7 @@ class Faults:
         if dead is not None:
             self._loop.kill(dead.node, silent=draw.random() < 0.5)
             joining = asyncio.ensure_future(self._world.join())
-        ends: dict[TopicQueue, int] = {}
+        ends: dict[GroupQueue, int] = {}
         for life in range(draw.randint(3, 7)):
             if life:
                 await asyncio.sleep(draw.uniform(0.05, 0.95) * self._world.plan.lease_ms / 1000)
@@ -226,7 +226,7 @@ class Faults:
         if joining is not None:
             await joining
 
-    def _judge_dead(self, broker: SimBroker, dead: Member, ends: dict[TopicQueue, int]) -> None:
+    def _judge_dead(self, broker: SimBroker, dead: Member, ends: dict[GroupQueue, int]) -> None:
         """A dead owner's lease ends when the first start after its death has said that it does."""
         for queue, lease in broker.broker.leases.held(GROUP).items():
             if _host(lease) != dead.node.host:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inorder.broker.broker import Broker
 from inorder.broker.leases.storage import end_of
-from inorder.broker.offsets.rules import QueueKey
 from inorder.checker import queue_name
 from inorder.errors import InorderError, LeaseLost
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue, TopicQueue
 from inorder.net.accepted import ServerConnection
 from inorder.ordering.finished import FinishedMap
 from inorder.wire.frame import RawFrame
@@ -130,7 +129,8 @@ class Watch:
 
     def _look_at_ends(self) -> None:
         """After a start no lease may end while its owner trusts it."""
-        for queue, lease in self._broker.leases.held(GROUP).items():
+        for key, lease in self._broker.leases.held(GROUP).items():
+            queue = self._queue(key.topic, key.queue_id)
             epoch, heard_ms = self._world.heard.get(queue, (0, 0))
             trusted_ms = heard_ms + lease.terms.trust_ms
             if lease.epoch == epoch and lease.expires_ms < trusted_ms:
@@ -176,34 +176,34 @@ class Watch:
         """Note an operator's order."""
         self._reset(group, topic, targets)
         for queue_id in targets:
-            lease = self._broker.leases.get(group, self._queue(topic, queue_id))
+            lease = self._broker.leases.get(GroupQueue(group, topic, queue_id))
             epoch = 0 if lease is None else lease.epoch
             self._trace("reset", None, group, (topic, queue_id), new_epoch=epoch)
             self.look(TopicQueue(topic, self._broker.config.name, queue_id), group, reset=True)
             if self._broker.config.store.sync_flush:
                 self._settle(partial(self._trace, "kept", None, group, (topic, queue_id)))
 
-    def force_release(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
+    def force_release(self, key: GroupQueue) -> tuple[str, int]:
         """Note an operator's order."""
-        holder, epoch = self._force_release(group, topic, queue_id)
+        holder, epoch = self._force_release(key)
         if holder:
-            self._trace("taken", None, group, (topic, queue_id))
+            self._trace("taken", None, key.group, key[1:])
         return holder, epoch
 
-    def revoke(self, group: str, topic: str, queue_id: int) -> bool:
+    def revoke(self, key: GroupQueue) -> bool:
         """Note that a lease is void that has run out; one that stands is void when it does."""
-        lease = self._broker.leases.get(group, self._queue(topic, queue_id))
-        found: bool = self._revoke(group, topic, queue_id)
+        lease = self._broker.leases.get(key)
+        found: bool = self._revoke(key)
         if found and lease is None:
-            self._trace("taken", None, group, (topic, queue_id))
-        elif lease is not None and lease.recalled and group == GROUP:
-            self._recalled[topic, queue_id] = lease.epoch
+            self._trace("taken", None, key.group, key[1:])
+        elif lease is not None and lease.recalled and key.group == GROUP:
+            self._recalled[key[1:]] = lease.epoch
         return found
 
     def _look_at_recalled(self) -> None:
         """Note which leases have run out that were asked back: nobody goes on under them."""
         for (topic, queue_id), epoch in list(self._recalled.items()):
-            lease = self._broker.leases.get(GROUP, self._queue(topic, queue_id))
+            lease = self._broker.leases.get(GroupQueue(GROUP, topic, queue_id))
             if lease is None or lease.epoch != epoch:
                 del self._recalled[topic, queue_id]
                 if lease is None:
@@ -215,8 +215,8 @@ class Watch:
         """Note what a client that leaves has forgotten."""
         held = set(self._broker.leases.held(group))
         found: bool = self._client_left(group, client_id, connection, gone=gone)
-        for queue in held - set(self._broker.leases.held(group)):
-            self._trace("left", None, group, (queue.topic, queue.index))
+        for key in held - set(self._broker.leases.held(group)):
+            self._trace("left", None, group, key[1:])
         return found
 
     def lock_batch(
@@ -229,7 +229,7 @@ class Watch:
             group, queues, client_id, connection, frees_omitted=frees_omitted
         )
         for queue in granted:
-            lease = self._broker.leases.get(group, queue)
+            lease = self._broker.leases.get(GroupQueue.of(group, queue))
             assert lease is not None, "it was granted"
             if lease.granted_ms == self._broker.clock.monotonic_ms():
                 self._trace("taken", None, group, (queue.topic, queue.index))
@@ -257,7 +257,7 @@ class Watch:
             config = self._broker.topics.get(TOPIC)
             for queue_id in range(QUEUES_MAX):  # also those that a resize has taken away
                 self._trace(self._how, None, GROUP, (TOPIC, queue_id))
-                lease = self._broker.leases.get(GROUP, self._queue(TOPIC, queue_id))
+                lease = self._broker.leases.get(GroupQueue(GROUP, TOPIC, queue_id))
                 if lease is not None and lease.recalled:
                     self._recalled[TOPIC, queue_id] = lease.epoch
             self._look_at_parked()
@@ -307,7 +307,7 @@ class Watch:
         return TopicQueue(topic, self._broker.config.name, queue_id)
 
     def _known(self, group: str, one: Any) -> tuple[int, int, int]:
-        last = self._broker.commits.get(QueueKey(group, one.topic, one.queue_id))
+        last = self._broker.commits.get(GroupQueue(group, one.topic, one.queue_id))
         offset = self._broker.offsets.query(group, one.topic, one.queue_id)
         return offset, 0 if last is None else last.epoch, 0 if last is None else last.number
 
@@ -325,7 +325,7 @@ class Watch:
             self._settle(note)
         else:
             note()
-        last = self._broker.commits.get(QueueKey(group, one.topic, one.queue_id))
+        last = self._broker.commits.get(GroupQueue(group, one.topic, one.queue_id))
         if last is not None and last.finished:
             self._world.finished(queue, FinishedMap.decode(last.finished).above)
 

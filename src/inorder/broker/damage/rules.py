@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from inorder.model import GroupQueue
+
 if TYPE_CHECKING:
-    from inorder.broker.offsets.rules import Committed, QueueKey
+    from inorder.broker.offsets.rules import Committed
     from inorder.broker.resizing.rules import Versions
 
 
@@ -24,7 +26,7 @@ Ends = dict[tuple[str, int], int]
 
 
 def evidence(
-    commits: Iterable[tuple[QueueKey, Committed]], resizes: Iterable[tuple[str, Versions]]
+    commits: Iterable[tuple[GroupQueue, Committed]], resizes: Iterable[tuple[str, Versions]]
 ) -> Ends:
     """Return the highest offset of each queue that owners or resizes speak of."""
     found: Ends = {}

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final
 from inorder.broker.damage.rules import beyond, evidence
 from inorder.errors import StoreError
 from inorder.logs import get_logger
-from inorder.model import TopicQueue
 from inorder.store.mending import Loss
 
 if TYPE_CHECKING:
@@ -100,11 +99,10 @@ class Mending:
     def _revoke(self, queue: QueueIndex) -> bool:
         """Take the queue from its owners; False if that could not be written down."""
         broker = self._broker
-        place = TopicQueue(queue.topic, broker.config.name, queue.queue_id)
         keys = broker.leases.keys()
-        for key in [key for key in keys if key.queue == place]:
+        for key in [key for key in keys if key[1:] == (queue.topic, queue.queue_id)]:
             try:
-                broker.lease_service.force_release(key.group, queue.topic, queue.queue_id)
+                broker.lease_service.force_release(key)
             except StoreError as error:
                 log.error("a damaged queue waits: its owner cannot be changed error=%s", error)
                 return False

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from inorder.broker.leases.rules import NOBODY, LeaseKey, Owner, Terms
+from inorder.broker.leases.rules import NOBODY, Owner, Terms
 from inorder.errors import GroupNotFound, InvalidParameter
 from inorder.logs import get_logger
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 from inorder.wire.fields import encode_fields
 from inorder.wire.requests.leases import (
     FINISHED_CHARS_MAX,
@@ -67,8 +67,8 @@ def lease(call: Call[Lease]) -> Reply:
         await broker.lease_expiry.look()
         return answer()
 
-    queues = [TopicQueue(one.topic, broker.config.name, one.queue_id) for one in wishes]
-    if broker.lease_expiry.is_overdue(request.group, queues, owner):
+    keys = [GroupQueue(request.group, one.topic, one.queue_id) for one in wishes]
+    if broker.lease_expiry.is_overdue(keys, owner):
         return answer_later()
     return answer()
 
@@ -126,14 +126,13 @@ def list_leases(call: Call[Leases]) -> Command:
     for group in [request.group] if request.group else sorted(broker.leases.groups()):
         if group < after[0]:
             continue
-        held = broker.leases.held(group)
-        for queue in sorted(held):
-            place = (group, queue.topic, queue.broker, queue.index)
+        for key in sorted(broker.leases.held(group)):
+            place = (group, key.topic, broker.config.name, key.queue_id)
             if place <= after:
                 continue
             if len(found) == PAGE_MAX:
                 return _page(call.command, found, last)
-            found.append(_shown(broker, LeaseKey(group, queue), open_ids))
+            found.append(_shown(broker, key, open_ids))
             last = place
     return _page(call.command, found, None)
 
@@ -154,15 +153,15 @@ def _page(
     return command.reply(fields={}, body=LeasePage(found, following).encode())
 
 
-def _shown(broker: Broker, key: LeaseKey, open_ids: set[int]) -> HeldLease:
-    lease = broker.leases.get(*key)
+def _shown(broker: Broker, key: GroupQueue, open_ids: set[int]) -> HeldLease:
+    lease = broker.leases.get(key)
     assert lease is not None, "it was listed a moment ago"
     now_ms = broker.clock.monotonic_ms()
     nobody = lease.owner == NOBODY
     return HeldLease(
         key.group,
-        key.queue.topic,
-        key.queue.index,
+        key.topic,
+        key.queue_id,
         lease.client_id,
         "" if nobody else lease.owner.instance,
         lease.epoch,
@@ -180,12 +179,11 @@ def _shown(broker: Broker, key: LeaseKey, open_ids: set[int]) -> HeldLease:
 def free(call: Call[LeaseFree]) -> Command:
     """Force the release of a queue; for operators."""
     request = call.request
-    holder, epoch = call.broker.lease_service.force_release(
-        request.group, request.topic, request.queue_id
-    )
+    key = GroupQueue(request.group, request.topic, request.queue_id)
+    holder, epoch = call.broker.lease_service.force_release(key)
     if holder:
         logger.warning(
             "a queue was taken from its owner group=%s topic=%s queue=%d holder=%s peer=%s",
-            request.group, request.topic, request.queue_id, holder, call.connection.peer,
+            *key, holder, call.connection.peer,
         )  # fmt: skip
     return call.reply(fields=encode_fields(LeaseFreeReply(holder, epoch)))

@@ -13,10 +13,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from inorder.broker.leases.rules import COUNTER_BITS, LeaseKey, Owner, Past, Terms
-from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable, QueueKey
+from inorder.broker.leases.rules import COUNTER_BITS, Owner, Past, Terms
+from inorder.broker.offsets.rules import CommitTable, Committed, OffsetTable
 from inorder.errors import BrokerError, RemoteProtocolError
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True):
@@ -112,19 +112,17 @@ def decode(payload: bytes) -> Record:
 
 
 def granted(
-    key: LeaseKey, owner: Owner, epoch: int, terms: Terms, *, recalled: bool = False,
-    deadline_ms: int = 0,
+    key: GroupQueue, broker: str, owner: Owner, epoch: int, terms: Terms, *,
+    recalled: bool = False, deadline_ms: int = 0,
 ) -> Granted:  # fmt: skip
-    """Return the record of a lease."""
-    group, queue = key
-    return Granted(
-        group, queue.topic, queue.broker, queue.index, *owner, epoch, *terms, recalled, deadline_ms
-    )
+    """Return the record of a lease at the broker of this name."""
+    group, topic, queue_id = key
+    return Granted(group, topic, broker, queue_id, *owner, epoch, *terms, recalled, deadline_ms)
 
 
-def freed(key: LeaseKey) -> Freed:
-    """Return the record of a queue that is free."""
-    return Freed(key.group, key.queue.topic, key.queue.broker, key.queue.index)
+def freed(key: GroupQueue, broker: str) -> Freed:
+    """Return the record of a free queue at the broker of this name."""
+    return Freed(key.group, key.topic, broker, key.queue_id)
 
 
 def depends_on(records: Iterable[Record]) -> int:
@@ -143,13 +141,12 @@ def last_start(records: Iterable[Record]) -> int:
 
 def replay(
     records: Iterable[Record], offsets: OffsetTable, commits: CommitTable, *, now_ms: int
-) -> dict[LeaseKey, Past]:
+) -> dict[GroupQueue, Past]:
     """Bring the tables up to what the records say; return the leases that stand."""
-    leases: dict[LeaseKey, Past] = {}
+    leases: dict[GroupQueue, Past] = {}
     for record in records:
         if isinstance(record, Granted | Freed):
-            queue = TopicQueue(record.topic, record.broker, record.index)
-            key = LeaseKey(record.group, queue)
+            key = GroupQueue(record.group, record.topic, record.index)
             if isinstance(record, Granted):
                 owner = Owner(record.client_id, record.instance)
                 terms = Terms(record.lease_ms, record.grace_ms)
@@ -166,7 +163,7 @@ def replay(
                 offsets.put(group, topic, queue_id, record.offset, now_ms)
             if isinstance(record, Commit):
                 commits.put(
-                    QueueKey(group, topic, queue_id),
+                    GroupQueue(group, topic, queue_id),
                     Committed(record.epoch, record.number, record.offset, record.finished),
                 )
     return leases
@@ -198,7 +195,7 @@ def wrote(records: Iterable[Record], checksum: int | None) -> bool:
 
 
 def _forget(
-    record: Forgotten, offsets: OffsetTable, commits: CommitTable, leases: dict[LeaseKey, Past]
+    record: Forgotten, offsets: OffsetTable, commits: CommitTable, leases: dict[GroupQueue, Past]
 ) -> None:
     if record.topic:
         offsets.remove_topic(record.topic)
@@ -206,5 +203,5 @@ def _forget(
         offsets.remove_group(record.group)
     commits.remove(group=record.group, topic=record.topic)
     for key in list(leases):
-        if record.group in ("", key.group) and record.topic in ("", key.queue.topic):
+        if record.group in ("", key.group) and record.topic in ("", key.topic):
             del leases[key]

@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 
 STOCK_LEASE_MS: Final = 60_000
 STOCK_VIEW_MS: Final = 30_000
@@ -62,13 +62,6 @@ class Owner(NamedTuple):
 
 NOBODY: Final = Owner("", "\0")
 """Holds what may not be given to anybody yet; no client can have this instance id."""
-
-
-class LeaseKey(NamedTuple):
-    """What is leased."""
-
-    group: str
-    queue: TopicQueue
 
 
 class Terms(NamedTuple):
@@ -155,7 +148,7 @@ class Decision(NamedTuple):
     """A verdict, not yet applied."""
 
     verdict: Verdict
-    key: LeaseKey
+    key: GroupQueue
     owner: Owner
     terms: Terms
     epoch: int = 0
@@ -200,14 +193,14 @@ class LeaseTable:
         self.closed_until_ms = 0
         """Nothing is granted before, but what is renewed: what was granted is not known."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
-        self._groups: dict[str, dict[TopicQueue, Lease]] = {}
-        self._past: dict[LeaseKey, Past] = {}
-        self._waiting: dict[LeaseKey, dict[Owner, int | None]] = {}
+        self._groups: dict[str, dict[GroupQueue, Lease]] = {}
+        self._past: dict[GroupQueue, Past] = {}
+        self._waiting: dict[GroupQueue, dict[Owner, int | None]] = {}
         self._ordered: dict[tuple[str, str], None] = {}
-        self._renewed_by: dict[int, set[LeaseKey]] = {}
+        self._renewed_by: dict[int, set[GroupQueue]] = {}
         # One entry per lease, made again when it is popped too early; more only after a shortening.
         # The number keeps the heap from comparing keys, which is slow.
-        self._deadlines: list[tuple[int, int, LeaseKey]] = []
+        self._deadlines: list[tuple[int, int, GroupQueue]] = []
         self._entries = 0
         self._count = 0
 
@@ -223,12 +216,12 @@ class LeaseTable:
 
     # Looking.
 
-    def get(self, group: str, queue: TopicQueue) -> Lease | None:
+    def get(self, key: GroupQueue) -> Lease | None:
         """Return the lease on a queue, run out or not."""
-        table = self._groups.get(group)
-        return None if table is None else table.get(queue)
+        table = self._groups.get(key.group)
+        return None if table is None else table.get(key)
 
-    def held(self, group: str) -> dict[TopicQueue, Lease]:
+    def held(self, group: str) -> dict[GroupQueue, Lease]:
         """Return a copy of a group's leases."""
         return dict(self._groups.get(group, ()))
 
@@ -240,21 +233,21 @@ class LeaseTable:
         """Tell whether a group holds a queue."""
         return group in self._groups
 
-    def keys(self) -> list[LeaseKey]:
+    def keys(self) -> list[GroupQueue]:
         """Return what is leased."""
-        return [LeaseKey(group, queue) for group, table in self._groups.items() for queue in table]
+        return [key for table in self._groups.values() for key in table]
 
-    def past(self, key: LeaseKey) -> Past | None:
+    def past(self, key: GroupQueue) -> Past | None:
         """Return the last lease of a queue that is free."""
         return self._past.get(key)
 
-    def waiting(self, key: LeaseKey) -> dict[Owner, int | None]:
+    def waiting(self, key: GroupQueue) -> dict[Owner, int | None]:
         """Return who asked for a queue that another one holds, and over which connection."""
         return dict(self._waiting.get(key, ()))
 
-    def is_current(self, group: str, queue: TopicQueue, epoch: int) -> bool:
+    def is_current(self, key: GroupQueue, epoch: int) -> bool:
         """Tell whether an epoch is that of the lease; each epoch has one owner."""
-        lease = self.get(group, queue)
+        lease = self.get(key)
         return lease is not None and lease.epoch == epoch
 
     # Which groups consume in order.
@@ -280,7 +273,7 @@ class LeaseTable:
 
     def decide(
         self,
-        key: LeaseKey,
+        key: GroupQueue,
         owner: Owner,
         now_ms: int,
         *,
@@ -292,7 +285,7 @@ class LeaseTable:
 
         Without `terms` those of the lease stay. `planned` counts grants decided and not applied.
         """
-        lease = self.get(*key)
+        lease = self.get(key)
         if lease is not None:
             wanted = terms or lease.terms
             if lease.owner != owner:
@@ -314,14 +307,12 @@ class LeaseTable:
             return Decision(Verdict.RESUME, key, owner, terms or past.terms, epoch, is_new=True)
         if now_ms < self.closed_until_ms:
             return Decision(Verdict.REFUSE, key, owner, STOCK, 0, None, self.closed_until_ms)
-        full = len(self._ordered) >= self.ordered_max and not self.is_ordered(
-            key.group, key.queue.topic
-        )
+        full = len(self._ordered) >= self.ordered_max and not self.is_ordered(key.group, key.topic)
         if full or self._count + planned >= self.leases_max:
             return Decision(Verdict.FULL, key, owner, terms or STOCK)
         return self._grant(key, owner, terms or STOCK)
 
-    def _grant(self, key: LeaseKey, owner: Owner, terms: Terms) -> Decision:
+    def _grant(self, key: GroupQueue, owner: Owner, terms: Terms) -> Decision:
         return Decision(Verdict.GRANT, key, owner, terms, self.take_epoch(), is_new=True)
 
     def take_epoch(self) -> int:
@@ -338,10 +329,10 @@ class LeaseTable:
                 self._wait(key, owner, connection)
             return
         expires_ms = now_ms + decision.terms.lease_ms
-        lease = self.get(*key)
+        lease = self.get(key)
         if lease is None:
             lease = Lease(owner, decision.epoch, decision.terms, now_ms, now_ms, expires_ms)
-            self._groups.setdefault(key.group, {})[key.queue] = lease
+            self._groups.setdefault(key.group, {})[key] = lease
             self._count += 1
             self._push(expires_ms, key)
             self._past.pop(key, None)
@@ -358,9 +349,9 @@ class LeaseTable:
         self._bind(key, lease, connection)
         self._set_expiry(key, lease, expires_ms)
 
-    def renew(self, key: LeaseKey, now_ms: int, connection: int | None) -> None:
+    def renew(self, key: GroupQueue, now_ms: int, connection: int | None) -> None:
         """Count something else that came under the present epoch as a renewal."""
-        lease = self._groups[key.group][key.queue]
+        lease = self._groups[key.group][key]
         assert not lease.deadline_ms, "the journal has to be told first"
         lease.renewed_ms = now_ms
         self._bind(key, lease, connection)
@@ -368,36 +359,36 @@ class LeaseTable:
 
     # Giving back and taking away.
 
-    def release(self, key: LeaseKey) -> dict[Owner, int | None]:
+    def release(self, key: GroupQueue) -> dict[Owner, int | None]:
         """Give a queue back; return who waited for it."""
         return self._remove(key, released=True)
 
-    def released(self, key: LeaseKey, epoch: int) -> None:
+    def released(self, key: GroupQueue, epoch: int) -> None:
         """Note that the last owner of a queue that is free gives up its claim."""
         past = self._past.get(key)
         if past is not None and past.epoch == epoch:
             self._past[key] = past._replace(released=True)
 
-    def trusted_until_ms(self, key: LeaseKey, now_ms: int) -> int:
+    def trusted_until_ms(self, key: GroupQueue, now_ms: int) -> int:
         """Return when an owner has ceased to start handlers by itself, if it hears no more."""
-        lease = self._groups[key.group][key.queue]
+        lease = self._groups[key.group][key]
         return max(now_ms, min(lease.expires_ms, lease.renewed_ms + lease.terms.trust_ms))
 
-    def force_release(self, key: LeaseKey, epoch: int, now_ms: int) -> int:
+    def force_release(self, key: GroupQueue, epoch: int, now_ms: int) -> int:
         """Take a queue from its owner; return when another one may have it.
 
         Not before the owner has ceased to start handlers by itself.
         """
-        lease = self._groups[key.group][key.queue]
+        lease = self._groups[key.group][key]
         until_ms = self.trusted_until_ms(key, now_ms)
         self._bind(key, lease, None)
         lease.owner, lease.epoch, lease.deadline_ms = NOBODY, epoch, until_ms
         self._set_expiry(key, lease, until_ms)
         return lease.expires_ms
 
-    def raise_epoch(self, key: LeaseKey, epoch: int) -> None:
+    def raise_epoch(self, key: GroupQueue, epoch: int) -> None:
         """Make what is under way stale: the offset was reset. The owner learns it by renewing."""
-        lease = self._groups[key.group][key.queue]
+        lease = self._groups[key.group][key]
         assert epoch > lease.epoch, "epochs grow"
         lease.epoch, lease.was_reset = epoch, True
 
@@ -405,30 +396,30 @@ class LeaseTable:
         """Shorten the leases that a closed connection renewed last; tell whether there were any."""
         keys = self._renewed_by.pop(connection, ())
         for key in keys:
-            lease = self._groups[key.group][key.queue]
+            lease = self._groups[key.group][key]
             lease.connection = None
             until_ms = now_ms + lease.terms.grace_ms
             if until_ms < lease.expires_ms:
                 self._set_expiry(key, lease, until_ms)
         return bool(keys)
 
-    def shorten(self, key: LeaseKey, until_ms: int) -> None:
+    def shorten(self, key: GroupQueue, until_ms: int) -> None:
         """Let a lease end earlier, or, for a stock client that is back, later."""
-        self._set_expiry(key, self._groups[key.group][key.queue], until_ms)
+        self._set_expiry(key, self._groups[key.group][key], until_ms)
 
-    def remove(self, key: LeaseKey) -> dict[Owner, int | None]:
+    def remove(self, key: GroupQueue) -> dict[Owner, int | None]:
         """Free a queue whose lease is over; return who waited for it."""
         return self._remove(key, released=False)
 
-    def forget_past(self, key: LeaseKey) -> None:
+    def forget_past(self, key: GroupQueue) -> None:
         """Let nobody go on with a queue that is free: it was reset."""
         self._past.pop(key, None)
 
-    def forget(self, *, group: str = "", topic: str = "") -> list[LeaseKey]:
+    def forget(self, *, group: str = "", topic: str = "") -> list[GroupQueue]:
         """Forget a group or a topic that is no more; return what was leased."""
 
-        def matches(key: LeaseKey) -> bool:
-            return group in ("", key.group) and topic in ("", key.queue.topic)
+        def matches(key: GroupQueue) -> bool:
+            return group in ("", key.group) and topic in ("", key.topic)
 
         gone = [key for key in self.keys() if matches(key)]
         for key in gone:
@@ -443,13 +434,13 @@ class LeaseTable:
 
     def expire(
         self, now_ms: int, *, spared: Container[int] = (), count_max: int | None = None
-    ) -> list[LeaseKey]:
+    ) -> list[GroupQueue]:
         """Remove the leases that ran out, but for those of connections that we do not read."""
-        expired: list[LeaseKey] = []
-        kept: list[tuple[int, LeaseKey]] = []
+        expired: list[GroupQueue] = []
+        kept: list[tuple[int, GroupQueue]] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms and len(expired) != count_max:
             key = heapq.heappop(self._deadlines)[2]
-            if (lease := self.get(*key)) is None:
+            if (lease := self.get(key)) is None:
                 continue
             if lease.expires_ms > now_ms:
                 kept.append((lease.expires_ms, key))
@@ -468,7 +459,7 @@ class LeaseTable:
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
             key = deadlines[0][2]
-            lease = self.get(*key)
+            lease = self.get(key)
             if lease is None:
                 heapq.heappop(deadlines)
             elif lease.expires_ms > now_ms:
@@ -485,7 +476,7 @@ class LeaseTable:
     # Over a restart.
 
     def restore(
-        self, leases: Iterable[tuple[LeaseKey, Past]], now_ms: int, *, same_boot: bool
+        self, leases: Iterable[tuple[GroupQueue, Past]], now_ms: int, *, same_boot: bool
     ) -> None:
         """Take over what a journal says."""
         for key, past in leases:
@@ -501,24 +492,24 @@ class LeaseTable:
             )  # fmt: skip
             if not same_boot:  # whoever comes with the old epoch is refused, also with a pull
                 lease.owner, lease.epoch = NOBODY, self.take_epoch()
-            self._groups.setdefault(key.group, {})[key.queue] = lease
+            self._groups.setdefault(key.group, {})[key] = lease
         self._count = sum(map(len, self._groups.values()))
         self._rebuild_deadlines()
 
     # Inside.
 
-    def _wait(self, key: LeaseKey, owner: Owner, connection: int | None) -> None:
+    def _wait(self, key: GroupQueue, owner: Owner, connection: int | None) -> None:
         waiting = self._waiting.setdefault(key, {})
         if owner in waiting or len(waiting) < WAITING_MAX:
             waiting[owner] = connection
 
-    def _remember(self, key: LeaseKey, past: Past) -> None:
+    def _remember(self, key: GroupQueue, past: Past) -> None:
         self._past.pop(key, None)
         if len(self._past) >= PAST_MAX:
             del self._past[next(iter(self._past))]
         self._past[key] = past
 
-    def _bind(self, key: LeaseKey, lease: Lease, connection: int | None) -> None:
+    def _bind(self, key: GroupQueue, lease: Lease, connection: int | None) -> None:
         """Note which connection renewed a lease last."""
         before = lease.connection
         if before == connection:
@@ -534,15 +525,15 @@ class LeaseTable:
         if connection is not None:
             self._renewed_by.setdefault(connection, set()).add(key)
 
-    def _set_expiry(self, key: LeaseKey, lease: Lease, expires_ms: int) -> None:
+    def _set_expiry(self, key: GroupQueue, lease: Lease, expires_ms: int) -> None:
         if expires_ms < lease.expires_ms:
             self._push(expires_ms, key)
         lease.expires_ms = expires_ms
         self._compact()
 
-    def _remove(self, key: LeaseKey, *, released: bool) -> dict[Owner, int | None]:
+    def _remove(self, key: GroupQueue, *, released: bool) -> dict[Owner, int | None]:
         table = self._groups[key.group]
-        self._bind(key, lease := table.pop(key.queue), None)
+        self._bind(key, lease := table.pop(key), None)
         if not table:
             del self._groups[key.group]
         self._count -= 1
@@ -559,11 +550,11 @@ class LeaseTable:
 
     def _rebuild_deadlines(self) -> None:
         self._deadlines.clear()
-        for group, table in self._groups.items():
-            for queue, lease in table.items():
-                self._push(lease.expires_ms, LeaseKey(group, queue))
+        for table in self._groups.values():
+            for key, lease in table.items():
+                self._push(lease.expires_ms, key)
 
-    def _push(self, deadline_ms: int, key: LeaseKey) -> None:
+    def _push(self, deadline_ms: int, key: GroupQueue) -> None:
         self._entries += 1
         heapq.heappush(self._deadlines, (deadline_ms, self._entries, key))
 

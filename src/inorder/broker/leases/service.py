@@ -22,19 +22,17 @@ from inorder.broker.leases.rules import (
     NOBODY,
     STOCK_RESTART_MS,
     Decision,
-    LeaseKey,
     MemberLiveness,
     Owner,
     Terms,
     Verdict,
 )
 from inorder.broker.leases.storage import end_of
-from inorder.broker.offsets.rules import Committed, QueueKey
-from inorder.errors import InvalidParameter, LeaseLost, LeasesFull, RemoteProtocolError, StoreError
+from inorder.broker.offsets.rules import Committed, judge_commit
+from inorder.errors import LeaseLost, LeasesFull, StoreError
 from inorder.logs import get_logger
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 from inorder.ordering.fence import merge
-from inorder.ordering.finished import FinishedMap
 from inorder.wire.requests.leases import (
     Chapter,
     CommitAnswer,
@@ -78,7 +76,7 @@ class LeaseService:
         self._broker.safety.require()
         self._broker.lease_expiry.sign(group, connection, terms.lease_ms)
         now_ms = self._broker.clock.monotonic_ms()
-        named = {self._key(group, one.topic, one.queue_id): one for one in wishes}
+        named = {GroupQueue(group, one.topic, one.queue_id): one for one in wishes}
         decisions: list[Decision] = []
         planned = 0
         for key, wish in named.items():
@@ -93,16 +91,16 @@ class LeaseService:
             raise LeasesFull(f"{len(self._table)} queues are leased; no more are")
         self.apply(decisions, now_ms, connection)
         for key, wish in named.items():
-            lease = self._table.get(*key)
+            lease = self._table.get(key)
             if lease is not None and lease.owner == owner:
                 lease.asked = max(lease.asked, wish.number)
         granted = [self._granted(one) for one in decisions if one.is_granted]
         refused = [self._refused(one, now_ms) for one in decisions if not one.is_granted]
         return LeaseAnswer(granted, refused, self._journal.start.now.generation)
 
-    def _is_late(self, key: LeaseKey, owner: Owner, wish: QueueWish) -> bool:
+    def _is_late(self, key: GroupQueue, owner: Owner, wish: QueueWish) -> bool:
         """Tell whether somebody took a queue by a later request than this one, a copy of before."""
-        lease = self._table.get(*key)
+        lease = self._table.get(key)
         if wish.epoch or lease is None or lease.owner != owner:
             return False
         return 0 < lease.asked >= wish.number
@@ -118,12 +116,12 @@ class LeaseService:
                 self._broker.lease_expiry.refused(decision.key.group)
         self._broker.housekeeping.lock_deadline_changed()
 
-    def _mark_ordered(self, key: LeaseKey) -> None:
+    def _mark_ordered(self, key: GroupQueue) -> None:
         """Note that a group consumes a topic in order; the grant in the journal says the same.
 
         Not for names that do not exist, which anybody can lock.
         """
-        group, topic = key.group, key.queue.topic
+        group, topic = key.group, key.topic
         if topic in self._broker.topics and group in self._broker.groups:
             self._table.mark_ordered(group, topic)
 
@@ -140,24 +138,25 @@ class LeaseService:
         self._journal.write(
             lease_records.granted(
                 one.key,
+                self._broker.config.name,
                 one.owner,
                 one.epoch,
                 one.terms,
-                recalled=one.leaves_recalled(self._table.get(*one.key)),
+                recalled=one.leaves_recalled(self._table.get(one.key)),
             )
             for one in decisions
         )
 
     def _granted(self, decision: Decision) -> LeaseGrant:
         broker, key = self._broker, decision.key
-        group, topic, queue_id = key.group, key.queue.topic, key.queue.index
+        group, topic, queue_id = key
         offset, finished = -1, ""
-        lease = self._table.get(*key)
+        lease = self._table.get(key)
         assert lease is not None, "it was granted"
         if decision.is_fresh:
             broker.offsets.take_reset(group, topic, queue_id)
             offset = broker.offsets.query(group, topic, queue_id)
-            finished = broker.commits.finished(QueueKey(group, topic, queue_id), offset)
+            finished = broker.commits.finished(key, offset)
             if offset < 0:
                 first = broker.offset_service.first_offset(topic, queue_id)
                 offset = -1 if first is None else first
@@ -171,11 +170,10 @@ class LeaseService:
     @staticmethod
     def _refused(decision: Decision, now_ms: int) -> LeaseRefusal:
         holder = "" if decision.holder in (None, NOBODY) else decision.holder.client_id
-        queue = decision.key.queue
         waits_ms = max(0, decision.until_ms - now_ms)
         if decision.verdict is Verdict.FULL:
             waits_ms = decision.terms.lease_ms
-        return LeaseRefusal(queue.topic, queue.index, holder, waits_ms)
+        return LeaseRefusal(decision.key.topic, decision.key.queue_id, holder, waits_ms)
 
     def chapters(self, topic: str, queue_id: int) -> list[Chapter]:
         """Return from which offset on a queue is in which version and generation."""
@@ -198,16 +196,15 @@ class LeaseService:
         self._broker.lease_expiry.sign(group, connection)
         now_ms = self._broker.clock.monotonic_ms()
         taken, lost, renewed = [], [], []
-        records: dict[LeaseKey, lease_records.Commit] = {}
+        records: dict[GroupQueue, lease_records.Commit] = {}
         for one in sorted(commits, key=lambda one: (one.epoch, one.number)):
-            key = self._key(group, one.topic, one.queue_id)
-            decision = self._current(key, owner, one, now_ms)
+            key = GroupQueue(group, one.topic, one.queue_id)
+            decision, record = self._judge(key, owner, one, now_ms)
             if decision is None:
                 lost.append(QueueName(one.topic, one.queue_id))
                 continue
             taken.append(QueueName(one.topic, one.queue_id))
             renewed.append(decision)
-            record = self._commit_record(group, one)
             if record is not None:
                 records[key] = record
         self._write_grants([one for one in renewed if one.is_new])
@@ -219,33 +216,24 @@ class LeaseService:
         self._broker.housekeeping.lock_deadline_changed()
         return CommitAnswer(taken, lost)
 
-    def _current(
-        self, key: LeaseKey, owner: Owner, one: QueueCommit, now_ms: int
-    ) -> Decision | None:
-        """Return the renewal that a commit is; None if its epoch is stale, or it cannot be."""
-        if not one.epoch or one.offset > end_of(self._broker.store, one.topic, one.queue_id):
-            return None
-        decision = self._table.decide(key, owner, now_ms, epoch=one.epoch)
-        return decision if decision.verdict in (Verdict.RENEW, Verdict.RESUME) else None
-
-    def _commit_record(self, group: str, one: QueueCommit) -> lease_records.Commit | None:
-        """Return what a commit changes; None if it is older than what is known, or says nothing."""
-        key = QueueKey(group, one.topic, one.queue_id)
-        commits = self._broker.commits
-        if one.offset < 0 or not commits.is_newer(key, one.epoch, one.number):
-            return None
-        if one.offset < self._broker.offsets.query(*key):
-            return None
-        _check_map(one)
-        if not commits.has_room(key, one.finished):
-            raise LeasesFull("the maps of finished messages have no more room")
-        return lease_records.Commit(
-            *key, one.offset, self._broker.store.log.end_position, one.epoch, one.number,
-            one.finished,
+    def _judge(
+        self, key: GroupQueue, owner: Owner, one: QueueCommit, now_ms: int
+    ) -> tuple[Decision | None, lease_records.Commit | None]:
+        """Return the renewal that a commit is, and what it changes; each is None if it is none."""
+        broker = self._broker
+        judged = judge_commit(
+            key, owner, one, leases=self._table, offsets=broker.offsets, commits=broker.commits,
+            end=end_of(broker.store, one.topic, one.queue_id), now_ms=now_ms,
         )  # fmt: skip
+        if not judged.is_progress:
+            return judged.renewal, None
+        end = broker.store.log.end_position
+        return judged.renewal, lease_records.Commit(
+            *key, one.offset, end, one.epoch, one.number, one.finished
+        )
 
     def _take(self, record: lease_records.Commit) -> None:
-        key = QueueKey(record.group, record.topic, record.queue_id)
+        key = GroupQueue(record.group, record.topic, record.queue_id)
         self._broker.offsets.put(*key, record.offset, self._broker.clock.now_ms())
         commit = Committed(record.epoch, record.number, record.offset, record.finished)
         self._broker.commits.put(key, commit)
@@ -262,13 +250,13 @@ class LeaseService:
         """
         self._broker.safety.require()
         now_ms = self._broker.clock.monotonic_ms()
-        key = self._key(group, one.topic, one.queue_id)
-        if self._current(key, owner, one, now_ms) is None:
+        key = GroupQueue(group, one.topic, one.queue_id)
+        renewal, record = self._judge(key, owner, one, now_ms)
+        if renewal is None:
             if self._was_released(key, owner, one):
                 return None
             raise self.lost(key)
-        record = self._commit_record(group, one)
-        records: list[Record] = [lease_records.freed(key)]
+        records: list[Record] = [lease_records.freed(key, self._broker.config.name)]
         if record is not None:
             records.insert(0, record)
         self._journal.write(records)
@@ -279,31 +267,31 @@ class LeaseService:
         self._release(key, one.epoch)
         return None
 
-    async def _release_when_settled(self, key: LeaseKey, epoch: int) -> None:
+    async def _release_when_settled(self, key: GroupQueue, epoch: int) -> None:
         await self._journal.settled()
         self._release(key, epoch)
 
-    def _release(self, key: LeaseKey, epoch: int) -> None:
-        if self._table.is_current(*key, epoch):
+    def _release(self, key: GroupQueue, epoch: int) -> None:
+        if self._table.is_current(key, epoch):
             self._tell(key.group, self._table.release(key))
         else:  # it ran out before
             self._table.released(key, epoch)
 
-    def _was_released(self, key: LeaseKey, owner: Owner, one: QueueCommit) -> bool:
+    def _was_released(self, key: GroupQueue, owner: Owner, one: QueueCommit) -> bool:
         """Tell whether this is the repeat of a release that was taken."""
         past = self._table.past(key)
         known = (
             past is not None and past.released and (past.owner, past.epoch) == (owner, one.epoch)
         )
-        last = self._broker.commits.get(QueueKey(key.group, one.topic, one.queue_id))
+        last = self._broker.commits.get(key)
         if last is not None and last.epoch == one.epoch and last.number >= one.number:
             return one.offset >= 0 or known
         return known and one.offset < 0
 
-    def lost(self, key: LeaseKey) -> LeaseLost:
+    def lost(self, key: GroupQueue) -> LeaseLost:
         """Return the answer to an act under a stale epoch."""
-        lease = self._table.get(*key)
-        what = f"{key.queue.topic} {key.queue.index} of group {key.group}"
+        lease = self._table.get(key)
+        what = f"{key.topic} {key.queue_id} of group {key.group}"
         if lease is None or lease.owner is NOBODY:
             return LeaseLost(f"{what} is free, or was reset; begin anew")
         return LeaseLost(
@@ -313,9 +301,9 @@ class LeaseService:
     def check_pull(self, fields: PullFields, connection: ServerConnection) -> None:
         """Refuse a pull under a stale epoch; under the present one it is a renewal."""
         self._broker.safety.require()
-        key = self._key(fields.group, fields.topic, fields.queue_id)
+        key = GroupQueue(fields.group, fields.topic, fields.queue_id)
         now_ms = self._broker.clock.monotonic_ms()
-        lease = self._table.get(*key)
+        lease = self._table.get(key)
         if lease is not None and lease.epoch == fields.epoch:
             if lease.deadline_ms:  # of before the last start; it ends with this, and for good
                 decision = self._table.decide(key, lease.owner, now_ms, epoch=fields.epoch)
@@ -333,20 +321,19 @@ class LeaseService:
 
     def check_held(self, fields: PullFields) -> None:
         """Refuse a pull whose epoch has become stale while it waited."""
-        key = self._key(fields.group, fields.topic, fields.queue_id)
-        if not self._table.is_current(*key, fields.epoch):
+        key = GroupQueue(fields.group, fields.topic, fields.queue_id)
+        if not self._table.is_current(key, fields.epoch):
             raise self.lost(key)
 
     # -- operators -------------------------------------------------------------------------------
 
-    def force_release(self, group: str, topic: str, queue_id: int) -> tuple[str, int]:
+    def force_release(self, key: GroupQueue) -> tuple[str, int]:
         """Take a queue from its owner; return the owner's client id and epoch, ("", 0) if free.
 
         The broker refuses the next request of the owner. The next owner gets the queue once the
         old one no longer starts handlers on its own: at most its grace after its last renewal.
         """
-        key = self._key(group, topic, queue_id)
-        lease = self._table.get(*key)
+        lease = self._table.get(key)
         if lease is None or lease.owner == NOBODY:
             return "", 0
         holder, epoch = lease.client_id, lease.epoch
@@ -354,29 +341,33 @@ class LeaseService:
         now_ms = self._broker.clock.monotonic_ms()
         until_ms = self._table.trusted_until_ms(key, now_ms)
         self._journal.write(
-            [lease_records.granted(key, NOBODY, new, lease.terms, deadline_ms=until_ms)]
+            [
+                lease_records.granted(
+                    key, self._broker.config.name, NOBODY, new, lease.terms, deadline_ms=until_ms
+                )
+            ]
         )
         self._table.force_release(key, new, now_ms)
         self._broker.housekeeping.lock_deadline_changed()
-        self._broker.wake(topic, queue_id)  # refuses its held pulls
+        self._broker.wake(key.topic, key.queue_id)  # refuses its held pulls
         return holder, epoch
 
-    def revoke(self, group: str, topic: str, queue_id: int) -> bool:
+    def revoke(self, key: GroupQueue) -> bool:
         """Ask the owner to hand a queue back; return whether the queue had, or could get, an owner.
 
         An inorder client finishes its handlers first. The protocol of a RocketMQ client has no
         such request, so its lock is released by force.
         """
-        key = self._key(group, topic, queue_id)
-        lease, past = self._table.get(*key), self._table.past(key)
+        lease, past = self._table.get(key), self._table.past(key)
         if lease is not None and lease.owner.is_rocketmq:
-            return bool(self.force_release(group, topic, queue_id)[0])
+            return bool(self.force_release(key)[0])
         if lease is not None:
             if lease.owner != NOBODY and not lease.recalled:
                 self._journal.write(
                     [
                         lease_records.granted(
                             key,
+                            self._broker.config.name,
                             lease.owner,
                             lease.epoch,
                             lease.terms,
@@ -389,18 +380,13 @@ class LeaseService:
             return True
         if past is None or past.released:
             return False
-        self._journal.write([lease_records.freed(key)])
+        self._journal.write([lease_records.freed(key, self._broker.config.name)])
         self._table.forget_past(key)
         return True
 
-    # -- small -----------------------------------------------------------------------------------
-
-    def _key(self, group: str, topic: str, queue_id: int) -> LeaseKey:
-        return LeaseKey(group, TopicQueue(topic, self._broker.config.name, queue_id))
-
-    def _exists(self, key: LeaseKey) -> bool:
-        config = self._broker.topics.get(key.queue.topic)
-        return config is not None and key.queue.index < config.read_queues
+    def _exists(self, key: GroupQueue) -> bool:
+        config = self._broker.topics.get(key.topic)
+        return config is not None and key.queue_id < config.read_queues
 
     def _tell(self, group: str, waiting: dict[Owner, int | None]) -> None:
         """Tell who waits for a queue that it is free; if nobody does, the whole group."""
@@ -411,19 +397,6 @@ class LeaseService:
             self._broker.notify_ids_changed(group, connections)
         else:
             self._broker.notify_unlocked(group)
-
-
-def _check_map(one: QueueCommit) -> None:
-    """Refuse a map that nobody could read: it would lie in the journal and in every grant."""
-    if not one.finished:
-        return
-    what = f"the map of {one.topic} {one.queue_id}"
-    if not one.finished.startswith(f"{one.offset}:"):
-        raise InvalidParameter(f"{what} is not of its offset")
-    try:
-        FinishedMap.decode(one.finished)
-    except RemoteProtocolError as error:
-        raise InvalidParameter(f"{what}: {error}") from None
 
 
 EXPIRED_AT_ONCE: Final = 1000
@@ -462,15 +435,13 @@ class LeaseExpiry:
         ]
         return min((one for one in deadlines if one is not None), default=None)
 
-    def is_overdue(self, group: str, queues: Iterable[TopicQueue], owner: Owner) -> bool:
+    def is_overdue(self, keys: Iterable[GroupQueue], owner: Owner) -> bool:
         """Tell whether another one holds one of these queues beyond its time.
 
         Then `look` before an answer: its renewal may have arrived.
         """
-        if not self._table.holds_any(group):
-            return False
         now_ms = self._broker.clock.monotonic_ms()
-        leases = (self._table.get(group, queue) for queue in queues)
+        leases = map(self._table.get, keys)
         return any(
             lease is not None and lease.expires_ms <= now_ms and lease.owner != owner
             for lease in leases

@@ -45,10 +45,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.leases import records as lease_records
-from inorder.broker.leases.rules import STOCK_RESTART_MS, LeaseKey, deadline_after_start
-from inorder.broker.offsets.rules import OffsetTable, QueueKey
+from inorder.broker.leases.rules import STOCK_RESTART_MS, deadline_after_start
+from inorder.broker.offsets.rules import OffsetTable
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
+from inorder.model import GroupQueue
 from inorder.store.journal import Journal, pack
 from inorder.store.mending import Loss
 from inorder.store.snapshot import Snapshot
@@ -372,7 +373,7 @@ class LeaseJournal:
             self.journal.plan_drop()()
             self.journal.dropped()
         leases = self._broker.leases
-        known = (leases.get(*key) for key in leases.keys())  # noqa: SIM118 - no mapping
+        known = (leases.get(key) for key in leases.keys())  # noqa: SIM118 - no mapping
         longest_ms = max(
             (
                 STOCK_RESTART_MS if lease.owner.is_rocketmq else lease.lease_ms
@@ -567,7 +568,7 @@ class LeaseJournal:
         yield from self._summary()
         end = self._broker.store.log.end_position
         for one in self._broker.offsets.entries():
-            if self._broker.commits.get(QueueKey(*one[:3])) is None:
+            if self._broker.commits.get(GroupQueue(*one[:3])) is None:
                 yield lease_records.Progress(*one, end)
 
     def _switch_to(self, file: File, size: int) -> None:
@@ -675,13 +676,12 @@ class LeaseJournal:
             yield lease_records.Ordered(*pair)
         end = self._broker.store.log.end_position
         for group in leases.groups():
-            for queue in leases.held(group):
-                lease = leases.get(group, queue)
+            for key in leases.held(group):
+                lease = leases.get(key)
                 if lease is not None:
-                    key = LeaseKey(group, queue)
                     yield lease_records.granted(
-                        key, lease.owner, lease.epoch, lease.terms, recalled=lease.recalled,
-                        deadline_ms=lease.deadline_ms,
+                        key, self._broker.config.name, lease.owner, lease.epoch, lease.terms,
+                        recalled=lease.recalled, deadline_ms=lease.deadline_ms,
                     )  # fmt: skip
         for place in commits.keys():  # noqa: SIM118 - no mapping
             last = commits.get(place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.broker.leases.rules import Owner
+from inorder.model import GroupQueue
 from inorder.wire.codes import LanguageCode
 from inorder.wire.requests.leases import LockBatchBody, LockedQueues
 
@@ -22,6 +23,8 @@ def lock_batch(call: Call[None]) -> Reply:
     broker = call.broker
     request = LockBatchBody.decode(call.command.body)
 
+    keys = [GroupQueue.of(request.group, queue) for queue in request.queues]
+
     def answer() -> Command:
         granted = broker.lock_service.lock_batch(
             request.group, request.queues, request.client_id, call.connection,
@@ -33,7 +36,7 @@ def lock_batch(call: Call[None]) -> Reply:
         await broker.lease_expiry.look()
         return answer()
 
-    if broker.lease_expiry.is_overdue(request.group, request.queues, Owner(request.client_id)):
+    if broker.lease_expiry.is_overdue(keys, Owner(request.client_id)):
         return answer_later()
     return answer()
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from inorder.broker.leases import records as lease_records
-from inorder.broker.leases.rules import LeaseKey, Owner
-from inorder.model import TopicQueue
+from inorder.broker.leases.rules import Owner
+from inorder.model import GroupQueue, TopicQueue
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -39,23 +39,23 @@ class LockService:
         """Lock or renew queues by RocketMQ's rules; return those that the client owns now."""
         self._broker.safety.require()
         locks, now_ms = self._broker.locks, self._broker.clock.monotonic_ms()
-        freed = locks.omitted(group, queues, client_id, now_ms, at_once=frees_omitted)
-        self._freed(group, freed)
-        decisions = locks.decide(group, queues, client_id, now_ms)
+        keys = {queue: GroupQueue.of(group, queue) for queue in queues}
+        freed = locks.omitted(group, keys.values(), client_id, now_ms, at_once=frees_omitted)
+        self._freed(freed)
+        decisions = locks.decide(keys.values(), client_id, now_ms)
         self._broker.lease_service.apply(decisions, now_ms, connection)
         if freed:
             self._broker.notify_ids_changed(group)
-        return [one.key.queue for one in decisions if one.is_granted]
+        granted = {one.key for one in decisions if one.is_granted}
+        return [queue for queue, key in keys.items() if key in granted]
 
-    def unlock_batch(
-        self, group: str, queues: tuple[TopicQueue, ...], client_id: str
-    ) -> list[TopicQueue]:
+    def unlock_batch(self, group: str, queues: tuple[TopicQueue, ...], client_id: str) -> None:
         """Release queues that a client owns."""
-        released = self._broker.locks.unlock_batch(group, queues, client_id)
-        self._freed(group, released)
+        keys = [GroupQueue.of(group, queue) for queue in queues]
+        released = self._broker.locks.unlock_batch(group, keys, client_id)
+        self._freed(released)
         if released:
             self._broker.notify_unlocked(group)
-        return released
 
     def client_left(
         self, group: str, client_id: str, connection: ServerConnection, *, gone: bool
@@ -66,15 +66,16 @@ class LockService:
         """
         self._broker.lease_expiry.left(group, connection)
         mine = [
-            queue
-            for queue, lease in self._table.held(group).items()
+            key
+            for key, lease in self._table.held(group).items()
             if (gone and lease.owner == Owner(client_id))
             or (lease.client_id == client_id and lease.connection == connection.id)
         ]
-        for queue in mine:
-            self._table.release(LeaseKey(group, queue))
-        self._freed(group, mine)
+        for key in mine:
+            self._table.release(key)
+        self._freed(mine)
         return bool(mine)
 
-    def _freed(self, group: str, queues: Iterable[TopicQueue]) -> None:
-        self._journal.write_later(lease_records.freed(LeaseKey(group, queue)) for queue in queues)
+    def _freed(self, keys: Iterable[GroupQueue]) -> None:
+        name = self._broker.config.name
+        self._journal.write_later(lease_records.freed(key, name) for key in keys)

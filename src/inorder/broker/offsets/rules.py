@@ -39,16 +39,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from inorder.errors import InvalidParameter, RemoteProtocolError, SystemError_
-from inorder.model import DataVersion
+from inorder.broker.leases.rules import Verdict
+from inorder.errors import InvalidParameter, LeasesFull, RemoteProtocolError, SystemError_
+from inorder.model import DataVersion, GroupQueue
 from inorder.ordering.finished import FinishedMap
 from inorder.wire import fastjson, shapes
 from inorder.wire.codes import LanguageCode
 from inorder.wire.requests.topics import data_version_from_json, data_version_to_json
 
 if TYPE_CHECKING:
+    from inorder.broker.leases.rules import Decision, LeaseTable, Owner
     from inorder.broker.locks.rules import QueueLocks
-    from inorder.model import TopicQueue
+    from inorder.wire.requests.leases import QueueCommit
 
 NONE: Final = -1
 VERSION_STEP: Final = 500
@@ -345,8 +347,7 @@ def judge(
 def commit(
     offsets: OffsetTable,
     locks: QueueLocks,
-    group: str,
-    queue: TopicQueue,
+    key: GroupQueue,
     offset: int,
     *,
     committer: Committer,
@@ -358,26 +359,18 @@ def commit(
     """Store an offset that came without an epoch, if it may be; with `look` only say whether."""
     ruling = judge(
         offset,
-        known=offsets.query(group, queue.topic, queue.index),
+        known=offsets.query(*key),
         end=end,
-        locked=locks.is_locked(group, queue),
+        locked=locks.is_locked(key),
         may_commit=locks.may_commit(
-            group, queue, client_id=committer.client_id, connection=committer.connection
+            key, client_id=committer.client_id, connection=committer.connection
         ),
-        ordered=locks.leases.is_ordered(group, queue.topic),
+        ordered=locks.leases.is_ordered(key.group, key.topic),
         manner=manner,
     )
     if ruling is Ruling.TAKEN and not look:
-        offsets.commit(group, queue.topic, queue.index, offset, now_ms)
+        offsets.commit(*key, offset, now_ms)
     return ruling
-
-
-class QueueKey(NamedTuple):
-    """A group on a queue of this broker."""
-
-    group: str
-    topic: str
-    queue_id: int
 
 
 class Committed(NamedTuple):
@@ -394,7 +387,7 @@ class CommitTable:
 
     def __init__(self, *, map_chars_max: int = MAP_CHARS_MAX) -> None:
         self.map_chars_max = map_chars_max
-        self._table: dict[QueueKey, Committed] = {}
+        self._table: dict[GroupQueue, Committed] = {}
         self._chars = 0
 
     def __repr__(self) -> str:
@@ -403,32 +396,32 @@ class CommitTable:
     def __len__(self) -> int:
         return len(self._table)
 
-    def get(self, key: QueueKey) -> Committed | None:
+    def get(self, key: GroupQueue) -> Committed | None:
         """Return the last commit."""
         return self._table.get(key)
 
-    def keys(self) -> list[QueueKey]:
+    def keys(self) -> list[GroupQueue]:
         """Return the queues that have one."""
         return list(self._table)
 
-    def is_newer(self, key: QueueKey, epoch: int, number: int) -> bool:
+    def is_newer(self, key: GroupQueue, epoch: int, number: int) -> bool:
         """Tell whether a commit comes after the last one."""
         last = self._table.get(key)
         return last is None or (epoch, number) > (last.epoch, last.number)
 
-    def has_room(self, key: QueueKey, finished: str) -> bool:
+    def has_room(self, key: GroupQueue, finished: str) -> bool:
         """Tell whether the map of a commit can be kept."""
         last = self._table.get(key)
         before = 0 if last is None else len(last.finished)
         return self._chars - before + len(finished) <= self.map_chars_max
 
-    def put(self, key: QueueKey, commit: Committed) -> None:
+    def put(self, key: GroupQueue, commit: Committed) -> None:
         """Keep a commit."""
         last = self._table.get(key)
         self._chars += len(commit.finished) - (0 if last is None else len(last.finished))
         self._table[key] = commit
 
-    def finished(self, key: QueueKey, offset: int) -> str:
+    def finished(self, key: GroupQueue, offset: int) -> str:
         """Return the map above a stored offset; empty if there is none that belongs to it."""
         last = self._table.get(key)
         return last.finished if last is not None and last.offset == offset else ""
@@ -440,7 +433,7 @@ class CommitTable:
             self._chars -= len(self._table.pop(key).finished)
         return len(gone)
 
-    def clamp(self, end_of: Callable[[str, int], int]) -> Iterator[QueueKey]:
+    def clamp(self, end_of: Callable[[str, int], int]) -> Iterator[GroupQueue]:
         """Cut maps back to the end of what was recovered; give the queues that were cut.
 
         The messages that will be stored at those offsets are new ones and must not be skipped.
@@ -452,6 +445,63 @@ class CommitTable:
             if (offset, finished) != (last.offset, last.finished):
                 self.put(key, last._replace(offset=offset, finished=finished))
                 yield key
+
+
+class JudgedCommit(NamedTuple):
+    """What becomes of a commit under an epoch."""
+
+    renewal: Decision | None
+    """The commit as a renewal of its lease; None: the commit is refused."""
+    is_progress: bool = False
+    """The commit changes the offset or its map."""
+
+
+def judge_commit(
+    key: GroupQueue,
+    owner: Owner,
+    one: QueueCommit,
+    *,
+    leases: LeaseTable,
+    offsets: OffsetTable,
+    commits: CommitTable,
+    end: int,
+    now_ms: int,
+) -> JudgedCommit:
+    """Judge a commit under an epoch; `end` is the end of the queue.
+
+    The broker refuses a commit under a stale epoch, and one of messages that are not there. A
+    commit that is older than the last one, or lower than the stored offset, is only a renewal.
+
+    Raises:
+        InvalidParameter: the map of finished messages cannot be read.
+        LeasesFull: there is no room for the map.
+    """
+    if not one.epoch or one.offset > end:
+        return JudgedCommit(None)
+    renewal = leases.decide(key, owner, now_ms, epoch=one.epoch)
+    if renewal.verdict not in (Verdict.RENEW, Verdict.RESUME):
+        return JudgedCommit(None)
+    if one.offset < 0 or not commits.is_newer(key, one.epoch, one.number):
+        return JudgedCommit(renewal)
+    if one.offset < offsets.query(*key):
+        return JudgedCommit(renewal)
+    _check_map(one)
+    if not commits.has_room(key, one.finished):
+        raise LeasesFull("the maps of finished messages have no more room")
+    return JudgedCommit(renewal, is_progress=True)
+
+
+def _check_map(one: QueueCommit) -> None:
+    """Refuse a map that nobody could read: it would stay in the journal and in every grant."""
+    if not one.finished:
+        return
+    what = f"the map of {one.topic} {one.queue_id}"
+    if not one.finished.startswith(f"{one.offset}:"):
+        raise InvalidParameter(f"{what} is not of its offset")
+    try:
+        FinishedMap.decode(one.finished)
+    except RemoteProtocolError as error:
+        raise InvalidParameter(f"{what}: {error}") from None
 
 
 def cut_map(text: str, offset: int, end: int) -> str:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inorder.broker.leases import records as lease_records
-from inorder.broker.leases.rules import LeaseKey
 from inorder.broker.leases.storage import end_of
-from inorder.broker.offsets.rules import Committed, Committer, Manner, QueueKey, Ruling, commit
-from inorder.model import TopicQueue
+from inorder.broker.offsets.rules import Committed, Committer, Manner, Ruling, commit
+from inorder.model import GroupQueue
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -45,8 +44,7 @@ class OffsetService:
         return commit(
             broker.offsets,
             broker.locks,
-            group,
-            TopicQueue(topic, broker.config.name, queue_id),
+            GroupQueue(group, topic, queue_id),
             offset,
             committer=Committer(broker.members.client_id(group, connection), connection.id),
             manner=manner,
@@ -81,17 +79,18 @@ class OffsetService:
         Each queue gets a new epoch, so that commits under way are stale.
         """
         records: list[Record] = []
-        raised: dict[LeaseKey, int] = {}
+        raised: dict[GroupQueue, int] = {}
         end = self._broker.store.log.end_position
         for queue_id, offset in targets.items():
-            key = LeaseKey(group, TopicQueue(topic, self._broker.config.name, queue_id))
+            key = GroupQueue(group, topic, queue_id)
             epoch = raised[key] = self._leases.take_epoch()
-            lease = self._leases.get(*key)
+            lease = self._leases.get(key)
             records.append(
-                lease_records.freed(key)
+                lease_records.freed(key, self._broker.config.name)
                 if lease is None
                 else lease_records.granted(
                     key,
+                    self._broker.config.name,
                     lease.owner,
                     epoch,
                     lease.terms,
@@ -102,10 +101,9 @@ class OffsetService:
             records.append(lease_records.Commit(group, topic, queue_id, offset, end, epoch, 0, ""))
         self._journal.write(records)
         for (key, epoch), offset in zip(raised.items(), targets.values(), strict=True):
-            queue = QueueKey(group, topic, key.queue.index)
-            self._broker.offsets.reset(*queue, offset, self._broker.clock.now_ms())
-            self._broker.commits.put(queue, Committed(epoch, 0, offset))
-            if self._leases.get(*key) is None:
+            self._broker.offsets.reset(*key, offset, self._broker.clock.now_ms())
+            self._broker.commits.put(key, Committed(epoch, 0, offset))
+            if self._leases.get(key) is None:
                 self._leases.forget_past(key)
             else:
                 self._leases.raise_epoch(key, epoch)

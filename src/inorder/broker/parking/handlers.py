@@ -14,8 +14,9 @@ import msgspec
 
 from inorder.broker.leases.rules import Owner
 from inorder.broker.parking.records import Cancelled, Redriven, Redriving
-from inorder.broker.parking.rules import ParkedKey, Place
+from inorder.broker.parking.rules import ParkedKey
 from inorder.errors import GroupNotFound, InvalidParameter, TopicNotFound
+from inorder.model import GroupQueue
 from inorder.wire.fields import encode_fields
 from inorder.wire.requests import parking as requests
 from inorder.wire.requests.parking import (
@@ -110,7 +111,7 @@ def _cursor(text: str) -> tuple[str, str, int, str]:
         raise InvalidParameter(f"after={text[:80]} is not the `next` of a page") from None
 
 
-def _entry(broker: Broker, place: Place, one: ParkedKey) -> ParkedEntry:
+def _entry(broker: Broker, place: GroupQueue, one: ParkedKey) -> ParkedEntry:
     moved_to = None if broker.parking.redrive_scope.is_home(place, one) else one.moved_to
     return ParkedEntry(
         *place, one.key, len(one.messages), one.size_bytes, one.since_ms,
@@ -226,10 +227,10 @@ def _place(
     | requests.ParkedRead
     | requests.Redriven
     | requests.Unpark,
-) -> Place:
+) -> GroupQueue:
     if not request.group or not request.topic or request.queue_id < 0:
         raise InvalidParameter("a group, a topic and a queue are needed")
-    return Place(request.group, request.topic, request.queue_id)
+    return GroupQueue(request.group, request.topic, request.queue_id)
 
 
 def _check_group(broker: Broker, group: str) -> None:
@@ -241,7 +242,7 @@ def _check_group(broker: Broker, group: str) -> None:
 def _check_owner(
     broker: Broker,
     connection: ServerConnection,
-    place: Place,
+    place: GroupQueue,
     request: requests.Park | requests.Redriven | requests.Unpark,
 ) -> None:
     """Raise LeaseLost unless the request comes from the queue's present owner."""
@@ -255,10 +256,10 @@ def _key(key: str) -> str:
     return key
 
 
-def _by_queue(group: str, named: Iterable[NamedKey]) -> list[tuple[Place, list[NamedKey]]]:
+def _by_queue(group: str, named: Iterable[NamedKey]) -> list[tuple[GroupQueue, list[NamedKey]]]:
     if not group:
         raise InvalidParameter("a group is needed")
-    found: defaultdict[Place, list[NamedKey]] = defaultdict(list)
+    found: defaultdict[GroupQueue, list[NamedKey]] = defaultdict(list)
     for name in named:
-        found[Place(group, name.topic, name.queue_id)].append(name)
+        found[GroupQueue(group, name.topic, name.queue_id)].append(name)
     return sorted(found.items())

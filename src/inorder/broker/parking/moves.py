@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inorder.broker.parking.records import Installed, Moved
-from inorder.broker.parking.rules import ParkedKey, ParkingTable, Place
+from inorder.broker.parking.rules import ParkedKey, ParkingTable
 from inorder.broker.resizing import rules
 from inorder.broker.resizing.rules import Eligibility
 from inorder.logs import get_logger
+from inorder.model import GroupQueue
 from inorder.wire.requests.parking import Move, QueuePlace
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class ParkMoves:
     def __init__(self, parking: Parking, broker_name: str) -> None:
         self._parking = parking
         self._name = broker_name
-        self._said: dict[tuple[str, str], set[tuple[Place, str]]] = {}
+        self._said: dict[tuple[str, str], set[tuple[GroupQueue, str]]] = {}
         self._crowded: set[str] = set()
 
     async def leave(self, group: str, topic: str, key_map: KeyMap, left_at: LeftAt) -> Leaving:
@@ -69,7 +70,7 @@ class ParkMoves:
         """
         here, result = self._name, Leaving()
         left: dict[QueuePlace, frozenset[str]] = {}
-        returning: set[tuple[Place, str]] = set()
+        returning: set[tuple[GroupQueue, str]] = set()
         entries = [one for one in self._parking.table.entries(group) if one[0].topic == topic]
         for place, one in entries:
             if not one.sharding_key:
@@ -83,7 +84,7 @@ class ParkMoves:
                 returning.add((place, one.key))
                 continue
             if to not in left and to.broker == here:
-                there = Place(group, topic, to.queue_id)
+                there = GroupQueue(group, topic, to.queue_id)
                 left[to] = self._parking.table.left(there, key_map.version)
             elif to not in left:
                 left[to] = await left_at(to)
@@ -107,7 +108,7 @@ class ParkMoves:
         self._say(group, topic, returning)
         return result
 
-    def _say(self, group: str, topic: str, waiting: set[tuple[Place, str]]) -> None:
+    def _say(self, group: str, topic: str, waiting: set[tuple[GroupQueue, str]]) -> None:
         """Log once each key for which a resize waits for an operator."""
         said = self._said.pop((group, topic), set())
         if waiting:
@@ -122,7 +123,7 @@ class ParkMoves:
         """Install keys that were parked in other queues; return how many cannot come yet."""
         busy, crowded = 0, False
         for move in moves:
-            place = Place(group, topic, move.queue_id)
+            place = GroupQueue(group, topic, move.queue_id)
             async with self._parking.exclusive(place):
                 may = self._parking.table.may_come(place, move.key, move.other, move.version)
                 if may and self._parking.table.is_crowded(group):
@@ -155,10 +156,10 @@ class RedriveScope:
     _broker: Broker
     _table: ParkingTable
 
-    def _versions(self, place: Place) -> Versions | None:
+    def _versions(self, place: GroupQueue) -> Versions | None:
         return self._broker.resizing.topics.get(place.topic)
 
-    def of(self, place: Place, one: ParkedKey) -> Eligibility:
+    def of(self, place: GroupQueue, one: ParkedKey) -> Eligibility:
         """Return whether a key may be redriven now, and whether its group waits for that."""
         now = self._versions(place)
         if now is None:
@@ -166,27 +167,27 @@ class RedriveScope:
         queue = (self._broker.config.name, place.queue_id)
         return rules.eligibility(now, place.group, queue, one)
 
-    def end(self, place: Place) -> int | None:
+    def end(self, place: GroupQueue) -> int | None:
         """Return the offset up to which a group may read a queue; None: without a bound."""
         now = self._versions(place)
         return None if now is None else rules.end_for(now, place.group, place.queue_id)
 
-    def is_home(self, place: Place, one: ParkedKey) -> bool:
+    def is_home(self, place: GroupQueue, one: ParkedKey) -> bool:
         """Tell whether this queue's owner redrives a key: it has not moved, or not before that."""
         return one.moved_to is None or self.of(place, one).blocked
 
-    def redrive_of(self, place: Place, one: ParkedKey) -> int:
+    def redrive_of(self, place: GroupQueue, one: ParkedKey) -> int:
         """Return the redrive that an operator wants of a key; 0: none, elsewhere, or not yet."""
         if not one.redrive or not self.is_home(place, one):
             return 0
         return one.redrive if self.of(place, one).eligible else 0
 
-    def older(self, place: Place, one: ParkedKey) -> list[QueuePlace]:
+    def older(self, place: GroupQueue, one: ParkedKey) -> list[QueuePlace]:
         """Return the older lists of a key that may be redriven, oldest first."""
         now = self._versions(place)
         return one.older_until(None if now is None else rules.reading(now, place.group))
 
-    def held(self, place: Place, floor: int) -> int | None:
+    def held(self, place: GroupQueue, floor: int) -> int | None:
         """Return the offset from which parked messages wait for a replay; None: none wait.
 
         `floor` is the committed offset.
@@ -197,7 +198,7 @@ class RedriveScope:
             return None
         return floor if floor < min(parked.replay_until, queue.visible_offset) else None
 
-    def came_back(self, place: Place, one: ParkedKey) -> bool:
+    def came_back(self, place: GroupQueue, one: ParkedKey) -> bool:
         """Tell whether the rest of a list belongs to a version in which the key lives here again.
 
         This happens if an operator forces a release before the key has moved back.

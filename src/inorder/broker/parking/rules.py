@@ -29,7 +29,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from inorder.broker.parking.records import (
     Cancelled,
@@ -43,6 +43,7 @@ from inorder.broker.parking.records import (
     Redriving,
     Unparked,
 )
+from inorder.model import GroupQueue
 from inorder.wire.requests.parking import QueuePlace
 
 TOUCHES: Final = 64
@@ -50,14 +51,6 @@ TOUCHES: Final = 64
 record is as short as 64 bytes, so the sum stays below the next version."""
 COMING_FACTOR: Final = 16
 """How many times the limits a group may exceed by keys that it cannot refuse."""
-
-
-class Place(NamedTuple):
-    """A queue of this broker as a group sees it."""
-
-    group: str
-    topic: str
-    queue_id: int
 
 
 @dataclass(slots=True)
@@ -193,7 +186,7 @@ class ParkingTable:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self.places: dict[Place, ParkedQueue] = {}
+        self.places: dict[GroupQueue, ParkedQueue] = {}
         self.revision = 0
         self._totals: dict[str, Totals] = {}
         self._oldest: tuple[int, int | None] = (-1, None)  # computed at this revision
@@ -209,15 +202,15 @@ class ParkingTable:
 
     def version(self, group: str, topic: str, queue_id: int) -> int:
         """Return a number that changes with every event of a queue; 0: the queue is unknown."""
-        queue = self.places.get(Place(group, topic, queue_id))
+        queue = self.places.get(GroupQueue(group, topic, queue_id))
         return 0 if queue is None else queue.version + queue.touched
 
-    def find(self, place: Place, key: str) -> ParkedKey | None:
+    def find(self, place: GroupQueue, key: str) -> ParkedKey | None:
         """Return a parked key, or None."""
         queue = self.places.get(place)
         return None if queue is None else queue.keys.get(key)
 
-    def wants_redrive(self, place: Place) -> bool:
+    def wants_redrive(self, place: GroupQueue) -> bool:
         """Tell whether an operator wants some key of a queue redriven."""
         queue = self.places.get(place)
         if queue is None:
@@ -227,7 +220,7 @@ class ParkingTable:
             queue.redrive = (queue.version, wanted)
         return queue.redrive[1]
 
-    def done(self, place: Place, floor: int) -> list[tuple[int, int]]:
+    def done(self, place: GroupQueue, floor: int) -> list[tuple[int, int]]:
         """Return the offsets from `floor` on that were parked, as ranges [from, to)."""
         queue = self.places.get(place)
         ranges: list[tuple[int, int]] = []
@@ -251,7 +244,7 @@ class ParkingTable:
             if place.topic == topic and queue.keys
         }  # fmt: skip
 
-    def entries(self, group: str) -> Iterator[tuple[Place, ParkedKey]]:
+    def entries(self, group: str) -> Iterator[tuple[GroupQueue, ParkedKey]]:
         """Yield the parked keys of one group or ("") of all groups, sorted."""
         for place in sorted(self.places):
             if group in ("", place.group):
@@ -275,7 +268,7 @@ class ParkingTable:
 
     def judge(
         self,
-        place: Place,
+        place: GroupQueue,
         offset: int,
         key: str,
         *,
@@ -338,7 +331,7 @@ class ParkingTable:
             )
         return totals.oldest_ms
 
-    def may_unpark(self, place: Place, key: str, end: int, *, successor: bool) -> str:
+    def may_unpark(self, place: GroupQueue, key: str, end: int, *, successor: bool) -> str:
         """Return why a key cannot go live although its owner has finished a list up to `end`; else
         empty.
 
@@ -357,14 +350,14 @@ class ParkingTable:
             return f"the list grew: it ends at {one.end}, not at {end}"
         return ""
 
-    def left(self, place: Place, version: int) -> frozenset[str]:
+    def left(self, place: GroupQueue, version: int) -> frozenset[str]:
         """Return the keys that moved away by a version and still have a list here."""
         known = self.places.get(place, ParkedQueue()).keys.values()
         return frozenset(
             one.key for one in known if one.moved_to is not None and one.moved_by <= version
         )
 
-    def may_leave(self, place: Place, key: str, left: Container[str]) -> bool | None:
+    def may_leave(self, place: GroupQueue, key: str, left: Container[str]) -> bool | None:
         """Tell whether a key can move; None: it is not parked here, or has moved already.
 
         `left` holds the keys that have left the target queue. A key cannot follow its own older
@@ -375,7 +368,7 @@ class ParkingTable:
             return None
         return not one.redrive and key not in left
 
-    def may_come(self, place: Place, key: str, older: QueuePlace, version: int) -> bool | None:
+    def may_come(self, place: GroupQueue, key: str, older: QueuePlace, version: int) -> bool | None:
         """Tell whether a key can move here by a version; None: it has already."""
         one = self.find(place, key)
         if one is None:
@@ -399,7 +392,7 @@ class ParkingTable:
 
     def apply(self, group: str, event: Event, position: int) -> None:
         """Apply an event that is stored at a log position. Applying it again changes nothing."""
-        place = Place(group, event.topic, event.queue)
+        place = GroupQueue(group, event.topic, event.queue)
         queue = self.places.get(place)
         if queue is None:
             queue = self.places[place] = ParkedQueue()
@@ -420,7 +413,7 @@ class ParkingTable:
 
     def _change(
         self,
-        place: Place,
+        place: GroupQueue,
         queue: ParkedQueue,
         one: ParkedKey,
         event: Redriving | Cancelled | Redriven | Unparked | Dropped | Moved,
@@ -445,7 +438,7 @@ class ParkingTable:
         else:
             self._forget_key(place, queue, one)
 
-    def _park(self, place: Place, queue: ParkedQueue, event: Parked, position: int) -> None:
+    def _park(self, place: GroupQueue, queue: ParkedQueue, event: Parked, position: int) -> None:
         one = queue.keys.get(event.key)
         if event.offset in queue.origins:
             if one is not None:
@@ -473,7 +466,7 @@ class ParkingTable:
             if message.origin == origin and message.position < position:
                 one.messages[index] = ParkedMessage(origin, position, message.size)
 
-    def _install(self, place: Place, queue: ParkedQueue, event: Installed) -> None:
+    def _install(self, place: GroupQueue, queue: ParkedQueue, event: Installed) -> None:
         one = queue.keys.get(event.key)
         if one is None:
             one = queue.keys[event.key] = ParkedKey(
@@ -484,7 +477,7 @@ class ParkingTable:
             totals.oldest_ms = None
         one.older[event.older] = min(event.version, one.older.get(event.older, event.version))
 
-    def _remove(self, place: Place, one: ParkedKey, origins: Iterable[int]) -> None:
+    def _remove(self, place: GroupQueue, one: ParkedKey, origins: Iterable[int]) -> None:
         gone = set(origins)
         totals = self._totals[place.group]
         for message in one.messages:
@@ -493,7 +486,7 @@ class ParkingTable:
                 totals.size_bytes -= message.size
         one.messages = [message for message in one.messages if message.origin not in gone]
 
-    def _forget_key(self, place: Place, queue: ParkedQueue, one: ParkedKey) -> None:
+    def _forget_key(self, place: GroupQueue, queue: ParkedQueue, one: ParkedKey) -> None:
         self._remove(place, one, [message.origin for message in one.messages])
         del queue.keys[one.key]
         totals = self._totals[place.group]
@@ -504,7 +497,7 @@ class ParkingTable:
             assert not totals.size_bytes, f"messages of no key are parked: {place}"
             del self._totals[place.group]
 
-    def prune(self, place: Place, floor: int) -> None:
+    def prune(self, place: GroupQueue, floor: int) -> None:
         """Forget offsets that the group has committed past, and a queue without any left."""
         queue = self.places.get(place)
         if queue is None:
@@ -526,7 +519,7 @@ class ParkingTable:
 
     # Over a restart.
 
-    def restore(self, place: Place, queue: ParkedQueue) -> None:
+    def restore(self, place: GroupQueue, queue: ParkedQueue) -> None:
         """Add a queue from the snapshot."""
         self.places[place] = queue
         for one in queue.keys.values():

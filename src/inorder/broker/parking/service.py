@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.leases.rules import LeaseKey
 from inorder.broker.parking.moves import ParkMoves, RedriveScope
 from inorder.broker.parking.records import (
     MESSAGES,
@@ -42,7 +41,7 @@ from inorder.broker.parking.records import (
     parked_record,
     read_event,
 )
-from inorder.broker.parking.rules import Limits, ParkingTable, Place, Verdict
+from inorder.broker.parking.rules import Limits, ParkingTable, Verdict
 from inorder.broker.parking.storage import ParkingSnapshot
 from inorder.broker.sends.checks import require_writable
 from inorder.errors import (
@@ -54,7 +53,7 @@ from inorder.errors import (
     broker_error,
 )
 from inorder.logs import get_logger
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 from inorder.wire.names import PARK_PREFIX
 from inorder.wire.record import Record, decode
 from inorder.wire.requests.parking import Outcome, ParkItem
@@ -107,7 +106,9 @@ class QueueMutex:
 
     __slots__ = ("_busy", "_place")
 
-    def __init__(self, busy: dict[Place, deque[asyncio.Future[None]]], place: Place) -> None:
+    def __init__(
+        self, busy: dict[GroupQueue, deque[asyncio.Future[None]]], place: GroupQueue
+    ) -> None:
         self._busy = busy
         self._place = place
 
@@ -155,7 +156,7 @@ class Parking:
         )
         self.file = ParkingSnapshot(broker, self.table)
         self._pending: dict[PendingWrite, None] = {}
-        self._busy: dict[Place, deque[asyncio.Future[None]]] = {}
+        self._busy: dict[GroupQueue, deque[asyncio.Future[None]]] = {}
         self._said_full: dict[str, str] = {}
         self.redrive_scope = RedriveScope(broker, self.table)
         self.moves = ParkMoves(self, config.name)
@@ -169,7 +170,7 @@ class Parking:
         """Return the version of a queue's parked keys, and whether its owner has to redrive."""
         if not self.table.places:
             return 0, False
-        place = Place(group, topic, queue_id)
+        place = GroupQueue(group, topic, queue_id)
         wanted = self.table.wants_redrive(place) and any(
             self.redrive_scope.redrive_of(place, one)
             for one in self.table.places[place].keys.values()
@@ -189,25 +190,24 @@ class Parking:
         needed = (self.table.oldest_position(), self.file.keep_from)
         return min((position for position in needed if position is not None), default=None)
 
-    def exclusive(self, place: Place) -> QueueMutex:
+    def exclusive(self, place: GroupQueue) -> QueueMutex:
         """Return the mutex of a queue. Earlier events have settled when it is entered."""
         return QueueMutex(self._busy, place)
 
     def check_owner(
-        self, place: Place, owner: Owner, epoch: int, connection: ServerConnection
+        self, place: GroupQueue, owner: Owner, epoch: int, connection: ServerConnection
     ) -> None:
         """Raise LeaseLost unless a consumer owns a queue under an epoch, and renew its lease.
 
         Epoch 0 stands for a Spark job, which needs no lease: nobody may own the queue.
         """
         broker = self._broker
-        key = LeaseKey(place.group, TopicQueue(place.topic, broker.config.name, place.queue_id))
-        lease = broker.leases.get(*key)
+        lease = broker.leases.get(place)
         if lease is None and not epoch:
             return
         if lease is None or (lease.owner, lease.epoch) != (owner, epoch):
-            raise broker.lease_service.lost(key)
-        broker.leases.renew(key, broker.clock.monotonic_ms(), connection.id)
+            raise broker.lease_service.lost(place)
+        broker.leases.renew(place, broker.clock.monotonic_ms(), connection.id)
 
     # -- log -------------------------------------------------------------------------------------
 
@@ -255,7 +255,7 @@ class Parking:
         )
         await asyncio.shield(pending.settled)
 
-    def floor(self, place: Place) -> int:
+    def floor(self, place: GroupQueue) -> int:
         """Return a group's committed offset of a queue, and forget what lies below."""
         floor = max(0, self._broker.offsets.query(*place))
         self.table.prune(place, floor)
@@ -263,7 +263,7 @@ class Parking:
 
     # -- parking ---------------------------------------------------------------------------------
 
-    async def park(self, place: Place, items: list[ParkItem]) -> tuple[list[Outcome], str]:
+    async def park(self, place: GroupQueue, items: list[ParkItem]) -> tuple[list[Outcome], str]:
         """Park messages of a queue; return the outcome of each, and which limit is reached.
 
         The caller holds the queue's mutex and has just checked the epoch, without an await in
@@ -312,7 +312,7 @@ class Parking:
         self._say_full(place.group, remark)
         return outcomes, remark
 
-    def _origin(self, place: Place, offset: int) -> Record | None:
+    def _origin(self, place: GroupQueue, offset: int) -> Record | None:
         """Return the broker's own record of a message; None if it has none (any more)."""
         store = self._broker.store
         queue = store.find_queue(place.topic, place.queue_id)
@@ -345,7 +345,7 @@ class Parking:
 
     # -- redrive, unpark, drop -------------------------------------------------------------------
 
-    async def redriven(self, place: Place, note: Redriven, *, successor: bool) -> None:
+    async def redriven(self, place: GroupQueue, note: Redriven, *, successor: bool) -> None:
         """Store the outcome of a redrive, if the key is still parked.
 
         `successor`: the owner of the queue to which the key moved. A reset does not change that
@@ -359,7 +359,7 @@ class Parking:
                 note = msgspec.structs.replace(note, done=done)
             await self.note(place.group, note)
 
-    async def unpark(self, place: Place, key: str, end: int, *, successor: bool) -> str:
+    async def unpark(self, place: GroupQueue, key: str, end: int, *, successor: bool) -> str:
         """Let a key go live; return why not, or empty."""
         one = self.table.find(place, key)
         if successor and one is not None and self.redrive_scope.came_back(place, one):
@@ -371,14 +371,14 @@ class Parking:
             log.info("key is live again group=%s topic=%s queue=%d key=%s", *place, key)
         return why
 
-    async def _let_live(self, place: Place, key: str) -> None:
+    async def _let_live(self, place: GroupQueue, key: str) -> None:
         await self.note(place.group, Unparked(place.topic, place.queue_id, key))
         if place.topic in self._broker.resizing.topics:
             await self._broker.resizing.publish(
                 place.topic
             )  # its queue may be open only for this key
 
-    async def drop(self, place: Place, key: str, *, reason: str, by: str, first: bool) -> int:
+    async def drop(self, place: GroupQueue, key: str, *, reason: str, by: str, first: bool) -> int:
         """Drop all messages of a key, or only the first; return how many were dropped."""
         one = self.table.find(place, key)
         if one is None or (first and not one.messages):
@@ -396,10 +396,9 @@ class Parking:
             await self._let_live(place, key)
         return len(gone)
 
-    def _is_owned(self, place: Place) -> bool:
+    def _is_owned(self, place: GroupQueue) -> bool:
         """Tell whether a consumer may be handling messages of a queue."""
-        queue = TopicQueue(place.topic, self._broker.config.name, place.queue_id)
-        return self._broker.leases.get(place.group, queue) is not None
+        return self._broker.leases.get(place) is not None
 
     def topic_gone(self, topic: str) -> None:
         """Forget a group whose %PARK% topic is deleted."""
@@ -416,7 +415,7 @@ class Parking:
             return []  # the group never parked anything
         tasks = []
         for queue_id in queues:
-            queue = self.table.places.get(Place(group, topic, queue_id))
+            queue = self.table.places.get(GroupQueue(group, topic, queue_id))
             if queue is not None:
                 queue.hold_back()
             task = asyncio.get_running_loop().create_task(
@@ -436,13 +435,13 @@ class Parking:
         """Do the same after a commit of a lower offset. A Spark job is exempt: it knows what it
         parked.
         """
-        queue = self.table.places.get(Place(group, topic, queue_id))
+        queue = self.table.places.get(GroupQueue(group, topic, queue_id))
         if queue is not None and not queue.late:
             self.was_reset(group, topic, [queue_id])
 
     async def reset(self, group: str, topic: str, queue_id: int) -> None:
         """Record the reset of one queue; return when it counts."""
-        place = Place(group, topic, queue_id)
+        place = GroupQueue(group, topic, queue_id)
         async with self.exclusive(place):
             # Even if the queue is not in the table: a start replays the log and would find it.
             try:
@@ -454,7 +453,7 @@ class Parking:
                 raise
 
     def records(
-        self, place: Place, key: str, after: int, count: int, bytes_max: int, *, in_order: bool
+        self, place: GroupQueue, key: str, after: int, count: int, bytes_max: int, *, in_order: bool
     ) -> list[bytes]:
         """Return the records of a key's messages in order; at least one if there is any.
 
@@ -529,7 +528,7 @@ class Parking:
         return count
 
     def _parked_before(
-        self, place: Place, before: int, count: int
+        self, place: GroupQueue, before: int, count: int
     ) -> list[tuple[str, Event, Record]]:
         items: list[tuple[str, Event, Record]] = []
         queue, now_ms = self.table.places.get(place), self._broker.clock.now_ms()

@@ -29,9 +29,10 @@ import msgspec
 
 from inorder.broker.durability import check_fits, fingerprint
 from inorder.broker.parking.records import park_topic, read_event
-from inorder.broker.parking.rules import ParkedKey, ParkedMessage, ParkedQueue, ParkingTable, Place
+from inorder.broker.parking.rules import ParkedKey, ParkedMessage, ParkedQueue, ParkingTable
 from inorder.errors import CorruptRecord, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
+from inorder.model import GroupQueue
 from inorder.store.snapshot import Snapshot
 from inorder.wire.names import PARK_PREFIX
 from inorder.wire.record import decode as decode_record
@@ -106,7 +107,7 @@ class Saved(msgspec.Struct, frozen=True):
                     dict(zip(one.older, chain(one.older_versions, repeat(0)), strict=False)),
                     one.moved_to, one.moved_by,
                 )  # fmt: skip
-            table.restore(Place(saved.group, saved.topic, saved.queue), queue)
+            table.restore(GroupQueue(saved.group, saved.topic, saved.queue), queue)
 
 
 def encode(queues: Iterable[bytes], *, replay_from: int, depends_on: int, log_crc: int) -> bytes:
@@ -120,12 +121,12 @@ def encode(queues: Iterable[bytes], *, replay_from: int, depends_on: int, log_cr
     return b"".join((head[:-2], b",".join(queues), b"]}"))
 
 
-def encode_queue(place: Place, queue: ParkedQueue) -> bytes:
+def encode_queue(place: GroupQueue, queue: ParkedQueue) -> bytes:
     """Return the encoded form of one queue."""
     return msgspec.json.encode(_saved(place, queue))
 
 
-def _saved(place: Place, queue: ParkedQueue) -> SavedQueue:
+def _saved(place: GroupQueue, queue: ParkedQueue) -> SavedQueue:
     parked = {message.origin for one in queue.keys.values() for message in one.messages}
     keys = [
         SavedKey(

@@ -33,6 +33,7 @@ from inorder.broker.resizing import rules
 from inorder.broker.resizing.rules import Standing
 from inorder.errors import InorderError, InvalidParameter
 from inorder.logs import get_logger
+from inorder.model import GroupQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
@@ -389,8 +390,8 @@ class Rewinding:
         if self._broker.clock.monotonic_ms() < leases.closed_until_ms:
             return True  # leases from before the start are not known
         return any(
-            queue.topic == topic and (one.recalled or one.owner == NOBODY)
-            for queue, one in leases.held(group).items()
+            key.topic == topic and (one.recalled or one.owner == NOBODY)
+            for key, one in leases.held(group).items()
         )
 
     def empty(self, topic: str, group: str) -> None:
@@ -401,7 +402,7 @@ class Rewinding:
             return
         revoked = [
             queue.queue_id for queue in self._broker.store.queues_of(topic)
-            if self._broker.lease_service.revoke(group, topic, queue.queue_id)
+            if self._broker.lease_service.revoke(GroupQueue(group, topic, queue.queue_id))
         ]  # fmt: skip
         self._emptied[topic, group] = known.term
         log.warning(

@@ -10,7 +10,7 @@ import pytest
 
 from inorder.broker.router import invoke
 from inorder.errors import SystemError_
-from inorder.model import Subscription, TopicConfig, TopicQueue
+from inorder.model import GroupQueue, Subscription, TopicConfig
 from inorder.wire.header import Command
 from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 
@@ -139,11 +139,11 @@ def test_leaving_frees_the_locks_that_the_client_forgot(broker: Any, connect: An
     broker.ask(34, body=beat("a"), connection=first)
     broker.ask(34, body=beat("b"), connection=second)
     broker.notified.clear()
-    queue = TopicQueue("t", "broker-a", 0)
-    broker.locks.lock_batch("g", [queue], "a", broker.clock.monotonic_ms())
+    queue = GroupQueue("g", "t", 0)
+    broker.locks.lock_batch([queue], "a", broker.clock.monotonic_ms())
     answer = broker.ask(35, {"clientID": "a", "consumerGroup": "g"}, connection=first)
     assert (answer.code, answer.fields) == (0, {})
-    assert broker.locks.get("g", queue) is None
+    assert broker.locks.get(queue) is None
     assert broker.notified == [("g", [second])]
 
 
@@ -152,7 +152,7 @@ def test_a_client_without_membership_can_free_its_locks(broker: Any, connect: An
     member = connect()
     broker.ask(34, body=beat("b"), connection=member)
     broker.notified.clear()
-    broker.locks.lock_batch("g", [TopicQueue("t", "x", 0)], "a", 0)
+    broker.locks.lock_batch([GroupQueue("g", "t", 0)], "a", 0)
     broker.ask(35, {"clientID": "a", "consumerGroup": "g"}, connection=connect())
     assert len(broker.locks) == 0
     assert broker.notified == [("g", [member])]
@@ -163,19 +163,19 @@ def test_locks_of_a_client_with_another_connection_stay(broker: Any, connect: An
     old, new = connect(), connect()
     broker.ask(34, body=beat("a"), connection=old)
     broker.ask(34, body=beat("a"), connection=new)
-    broker.locks.lock_batch("g", [TopicQueue("t", "x", 0)], "a", 0)
+    broker.locks.lock_batch([GroupQueue("g", "t", 0)], "a", 0)
     broker.ask(35, {"clientID": "a", "consumerGroup": "g"}, connection=old)
     assert len(broker.locks) == 1
 
 
 def test_coming_back_restores_the_lock_time(broker: Any, connect: Any) -> None:
     """A client that is back on a new connection has the full time of its locks again."""
-    queue = TopicQueue("t", "x", 0)
-    broker.locks.lock_batch("g", [queue], "a", 0)
+    queue = GroupQueue("g", "t", 0)
+    broker.locks.lock_batch([queue], "a", 0)
     broker.locks.client_lost("g", "a", 0)
-    assert broker.locks.get("g", queue).expires_ms == 30_000
+    assert broker.locks.get(queue).expires_ms == 30_000
     broker.ask(34, body=beat("a"), connection=connect())
-    assert broker.locks.get("g", queue).expires_ms == 60_000
+    assert broker.locks.get(queue).expires_ms == 60_000
 
 
 def test_the_member_list_has_each_client_once(broker: Any, connect: Any) -> None:

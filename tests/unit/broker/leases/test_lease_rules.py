@@ -10,7 +10,6 @@ from inorder.broker.leases.rules import (
     PAST_MAX,
     STOCK_RESTART_MS,
     Decision,
-    LeaseKey,
     LeaseTable,
     Owner,
     Past,
@@ -18,23 +17,21 @@ from inorder.broker.leases.rules import (
     Verdict,
     deadline_after_start,
 )
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 
-QUEUE = TopicQueue("orders", "broker-a", 0)
-OTHER = TopicQueue("orders", "broker-a", 1)
 ANNE = Owner("anne", "i1")
 BOB = Owner("bob", "i2")
 STOCK = Owner("stock")
-KEY = LeaseKey("billing", QUEUE)
+KEY = GroupQueue("billing", "orders", 0)
+OTHER = GroupQueue("billing", "orders", 1)
 TERMS = Terms(5000, 1000)
 
 
 def take(
-    table: LeaseTable, owner: Owner, now_ms: int, *, epoch: int = 0, queue: TopicQueue = QUEUE,
+    table: LeaseTable, owner: Owner, now_ms: int, *, epoch: int = 0, key: GroupQueue = KEY,
     connection: int | None = 1, terms: Terms = TERMS,
 ) -> Decision:  # fmt: skip
     """Ask for a queue and do what was decided."""
-    key = LeaseKey("billing", queue)
     wanted = None if owner.is_rocketmq else terms
     decision = table.decide(key, owner, now_ms, epoch=epoch, terms=wanted)
     table.apply(decision, now_ms, connection=connection)
@@ -64,7 +61,7 @@ def test_to_decide_changes_nothing() -> None:
     take(table, ANNE, 0)
     for owner, epoch in ((ANNE, 0), (ANNE, 1), (BOB, 0), (BOB, 7)):
         table.decide(KEY, owner, 100, epoch=epoch, terms=TERMS)
-    lease = table.get(*KEY)
+    lease = table.get(KEY)
     assert lease is not None
     assert (lease.owner, lease.epoch, lease.expires_ms) == (ANNE, 1, 5000)
     assert table.waiting(KEY) == {}
@@ -87,7 +84,7 @@ def test_who_takes_its_own_queue_anew_begins_anew() -> None:
     take(table, ANNE, 0)
     again = take(table, ANNE, 10)
     assert (said(again), again.is_fresh) == ((Verdict.GRANT, 2), True)
-    assert not table.is_current(*KEY, 1)
+    assert not table.is_current(KEY, 1)
 
 
 def test_another_instance_of_the_same_client_is_a_new_owner() -> None:
@@ -138,8 +135,8 @@ def test_a_reset_makes_what_is_under_way_stale() -> None:
     table = LeaseTable()
     take(table, ANNE, 0)
     table.raise_epoch(KEY, table.take_epoch())
-    assert not table.is_current(*KEY, 1)
-    lease = table.get(*KEY)
+    assert not table.is_current(KEY, 1)
+    lease = table.get(KEY)
     assert lease is not None
     for _ in range(2):  # also if the first answer is lost
         told = take(table, ANNE, 1, epoch=1)
@@ -204,7 +201,7 @@ def test_an_operator_takes_a_queue_away() -> None:
 
 def restored(before: LeaseTable, now_ms: int, *, same_boot: bool = True) -> LeaseTable:
     after = LeaseTable(start_number=4)
-    leases = [(key, before.get(*key)) for key in before.keys()]  # noqa: SIM118 - no mapping
+    leases = [(key, before.get(key)) for key in before.keys()]  # noqa: SIM118 - no mapping
     known = [(k, Past(one.owner, one.epoch, one.terms, False)) for k, one in leases if one]
     after.restore(known, now_ms, same_boot=same_boot)
     return after
@@ -214,14 +211,14 @@ def test_after_a_start_the_journalled_owner_resumes() -> None:
     """A9: under its epoch; others wait for the whole lease it states; epochs still grow."""
     before = LeaseTable(start_number=3)
     take(before, ANNE, 0, terms=Terms(9000, 1000))
-    take(before, STOCK, 0, queue=OTHER)
+    take(before, STOCK, 0, key=OTHER)
     after = restored(before, 100)
     old = (3 << COUNTER_BITS) + 1
     assert take(after, BOB, 5099).until_ms == 9100
     assert said(take(after, ANNE, 5099, epoch=old)) == (Verdict.RENEW, old)
-    assert take(after, BOB, 100, queue=OTHER).until_ms == 100 + STOCK_RESTART_MS
-    assert after.expire(100 + STOCK_RESTART_MS) == [KEY, LeaseKey("billing", OTHER)]
-    assert take(after, BOB, 50_000, queue=OTHER).epoch == (4 << COUNTER_BITS) + 1
+    assert take(after, BOB, 100, key=OTHER).until_ms == 100 + STOCK_RESTART_MS
+    assert after.expire(100 + STOCK_RESTART_MS) == [KEY, OTHER]
+    assert take(after, BOB, 50_000, key=OTHER).epoch == (4 << COUNTER_BITS) + 1
 
 
 def test_after_a_power_cut_nobody_resumes() -> None:
@@ -231,7 +228,7 @@ def test_after_a_power_cut_nobody_resumes() -> None:
     after = restored(before, 100, same_boot=False)
     refused = take(after, ANNE, 101, epoch=(3 << COUNTER_BITS) + 1)
     assert (refused.verdict, refused.holder) == (Verdict.REFUSE, NOBODY)
-    assert not after.is_current(*KEY, (3 << COUNTER_BITS) + 1), "nor does a pull go on"
+    assert not after.is_current(KEY, (3 << COUNTER_BITS) + 1), "nor does a pull go on"
     assert after.expire(5100) == [KEY]
     assert take(after, ANNE, 5101, epoch=(3 << COUNTER_BITS) + 1).verdict is Verdict.REFUSE
     assert take(after, ANNE, 5101).epoch == (4 << COUNTER_BITS) + 2
@@ -249,7 +246,7 @@ def test_the_table_is_bounded() -> None:
     """At the limit a new lease is refused; what is held can be renewed."""
     table = LeaseTable(leases_max=1)
     take(table, ANNE, 0)
-    assert take(table, ANNE, 0, queue=OTHER).verdict is Verdict.FULL
+    assert take(table, ANNE, 0, key=OTHER).verdict is Verdict.FULL
     assert take(table, ANNE, 0, epoch=1).verdict is Verdict.RENEW
     assert len(table) == 1
 
@@ -258,10 +255,10 @@ def test_what_is_remembered_of_the_past_is_bounded() -> None:
     """The oldest is forgotten: who comes back for it begins anew."""
     table = LeaseTable()
     for index in range(PAST_MAX + 1):
-        key = LeaseKey("billing", TopicQueue("orders", "broker-a", index))
+        key = GroupQueue("billing", "orders", index)
         table._remember(key, Past(ANNE, index, TERMS, released=False))
     assert table.past(KEY) is None
-    assert table.past(LeaseKey("billing", OTHER)) is not None
+    assert table.past(OTHER) is not None
 
 
 def test_a_group_or_topic_that_is_gone_leaves_nothing() -> None:
@@ -269,9 +266,9 @@ def test_a_group_or_topic_that_is_gone_leaves_nothing() -> None:
     table = LeaseTable()
     take(table, ANNE, 0)
     take(table, BOB, 0)
-    take(table, ANNE, 0, queue=OTHER)
+    take(table, ANNE, 0, key=OTHER)
     assert table.forget(topic="elsewhere") == []
-    assert table.forget(group="billing") == [KEY, LeaseKey("billing", OTHER)]
+    assert table.forget(group="billing") == [KEY, OTHER]
     assert (len(table), table.past(KEY), table.waiting(KEY)) == (0, None, {})
 
 
@@ -311,9 +308,9 @@ def test_a15_the_first_renewal_after_a_start_is_written_down() -> None:
     """Later ones are not; what comes without one is to be told apart by the next start."""
     before = LeaseTable(start_number=3)
     take(before, ANNE, 0)
-    epoch = before.get(*KEY).epoch  # type: ignore[union-attr]
+    epoch = before.get(KEY).epoch  # type: ignore[union-attr]
     after = restored(before, 100)
-    lease = after.get(*KEY)
+    lease = after.get(KEY)
     assert lease is not None
     assert lease.deadline_ms == lease.expires_ms == 100 + TERMS.lease_ms
     assert take(after, BOB, 200).verdict is Verdict.REFUSE

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from inorder.broker.offsets.rules import CommitTable, Committed, QueueKey
+from inorder.broker.offsets.rules import CommitTable, Committed
+from inorder.model import GroupQueue
 
-KEY = QueueKey("billing", "orders", 0)
+KEY = GroupQueue("billing", "orders", 0)
 
 
 def test_a_map_is_void_above_another_offset() -> None:

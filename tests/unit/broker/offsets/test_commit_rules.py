@@ -16,10 +16,10 @@ from inorder.broker.offsets.rules import (
     judge,
     manner_of,
 )
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue
 from inorder.wire.codes import LanguageCode
 
-QUEUE = TopicQueue("orders", "broker-a", 1)
+QUEUE = GroupQueue("g", "orders", 1)
 
 
 class Table:
@@ -29,7 +29,7 @@ class Table:
         self.offsets = OffsetTable(now_ms=0)
         self.locks = QueueLocks()
         if locked:
-            assert self.locks.try_lock("g", QUEUE, "a", 0, connection=1)
+            assert self.locks.try_lock(QUEUE, "a", 0, connection=1)
 
     def commit(
         self,
@@ -42,7 +42,7 @@ class Table:
     ) -> int:
         self.locks.leases.expire(at_ms)
         commit(
-            self.offsets, self.locks, "g", QUEUE, offset, committer=Committer(client, connection),
+            self.offsets, self.locks, QUEUE, offset, committer=Committer(client, connection),
             manner=Manner.ONLY_UP if only_up else Manner.ORDINARY, end=1000, now_ms=at_ms,
         )  # fmt: skip
         return self.offsets.query("g", "orders", 1)

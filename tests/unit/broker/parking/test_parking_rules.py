@@ -17,10 +17,11 @@ from inorder.broker.parking.records import (
     Redriving,
     Unparked,
 )
-from inorder.broker.parking.rules import Limits, ParkingTable, Place, Verdict
+from inorder.broker.parking.rules import Limits, ParkingTable, Verdict
+from inorder.model import GroupQueue
 from inorder.wire.requests.parking import QueuePlace
 
-PLACE = Place("billing", "orders", 0)
+PLACE = GroupQueue("billing", "orders", 0)
 ELSEWHERE = QueuePlace("broker-b", 7)
 
 

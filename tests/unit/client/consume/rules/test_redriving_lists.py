@@ -11,10 +11,10 @@ import pytest
 
 from inorder.broker.parking.records import Installed, Moved, Parked, Redriving, Unparked
 from inorder.broker.parking.records import Redriven as RedrivenNote
-from inorder.broker.parking.rules import ParkingTable, Place
+from inorder.broker.parking.rules import ParkingTable
 from inorder.client.consume.parking import Redriver, _KeyRedrive
 from inorder.client.consume.rules.parking import UNKNOWN, Pace, ParkedView
-from inorder.model import TopicQueue
+from inorder.model import GroupQueue, TopicQueue
 from inorder.wire.requests.parking import (
     OwnedKey,
     QueueParking,
@@ -52,7 +52,7 @@ class Lists:
             self.happens(Parked("t", queue_id, offset, KEY, 1, "no", 0, 10))
 
     def known(self, queue_id: int) -> list[OwnedKey]:
-        queue = self.table.places.get(Place("g", "t", queue_id))
+        queue = self.table.places.get(GroupQueue("g", "t", queue_id))
         return [
             OwnedKey(one.key, one.end, one.redrive, one.rate, list(one.older),
                      one.moved_to is not None)
@@ -75,7 +75,7 @@ class Lists:
         return SimpleNamespace(before=version, version=self.position + 1)
 
     async def unpark(self, request: Unpark) -> Any:
-        place = Place("g", "t", request.queue_id)
+        place = GroupQueue("g", "t", request.queue_id)
         why = self.table.may_unpark(place, KEY, request.end, successor=request.heir)
         if not why and self.table.find(place, KEY) is not None:
             self.happens(Unparked("t", request.queue_id, KEY))
@@ -113,7 +113,7 @@ def lists(monkeypatch: pytest.MonkeyPatch) -> Lists:
     made = Lists()
 
     async def read(_self: object, place: QueuePlace) -> tuple[list[Any], int]:
-        one = made.table.find(Place("g", "t", place.queue_id), KEY)
+        one = made.table.find(GroupQueue("g", "t", place.queue_id), KEY)
         given = one.messages[: made.gives] if one is not None else []
         found = [
             SimpleNamespace(offset=message.origin, queue_id=place.queue_id) for message in given
