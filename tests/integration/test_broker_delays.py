@@ -34,7 +34,7 @@ def delay(level: int | str, unique: str = "U1") -> str:
 def move(rig: Rig, clock: MovableClock, seconds: float) -> None:
     """Let time jump, and the broker look at its clock, as it does every second."""
     clock.advance(int(seconds * 1000))
-    rig.broker.delayed.look_at_clock()
+    rig.broker.delayed.check_clock()
 
 
 async def held(rig: Rig, topic: str, queue_id: int, offset: int = 0) -> asyncio.Task[Command]:
@@ -398,7 +398,7 @@ def test_a_directory_of_rocketmq_goes_on_where_it_stopped(tmp_path: Path) -> Non
             saved = (tmp_path / "config" / "delayOffset.json").read_text()
             assert "inorderPosition" in saved, "or a kill would not find what is delivered now"
             clock.advance(2 * 3600 * 1000)
-            broker.delayed.look_at_clock()
+            broker.delayed.check_clock()
             await until(lambda: broker.delays.settled() == waiting)
             assert broker.delayed.delivered == sum(waiting.values()) - 6
             assert broker.delayed.dropped == 0

@@ -153,7 +153,7 @@ def test_full_disk_refuses_writes_while_reads_go_on_and_writes_come_back() -> No
             assert again.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert bodies(await rig.pull()) == [b"before"]
             files.heal()
-            rig.broker.housekeeping._look_at_disk()
+            rig.broker.housekeeping._check_disk()
             answer = await rig.send(b"after")
             assert (answer.code, answer.fields["queueOffset"]) == (0, "1")
             assert bodies(await rig.pull()) == [b"before", b"after"]

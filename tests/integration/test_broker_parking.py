@@ -351,7 +351,7 @@ def test_a_full_disk_parks_nothing() -> None:
                 await client.park(1)
             assert state(rig) == known
             files.heal()
-            rig.broker.housekeeping._look_at_disk()
+            rig.broker.housekeeping._check_disk()
             assert await client.park(1) == "parked"
 
     asyncio.run(scene())

@@ -130,7 +130,7 @@ def test_a_failed_sync_of_an_own_file_stops_all_until_it_is_written_anew(
             await breaks(rig, a)
             await until_true(lambda: rig.broker.safety.broken)
             await asyncio.sleep(1.5)  # timers go by: nothing may say that all is well again
-            rig.broker.housekeeping._look_at_disk()
+            rig.broker.housekeeping._check_disk()
             assert not rig.broker.writable
             assert (await rig.send(b"no")).code == REFUSED
             assert await lease_code(a, 0, a.epochs[0]) == REFUSED, "a renewal"
@@ -274,7 +274,7 @@ def test_a_log_that_failed_says_so_once(caplog: pytest.LogCaptureFixture) -> Non
             await until_true(lambda: not rig.broker.writable)
             await asyncio.sleep(1.2)
             files.heal()
-            rig.broker.housekeeping._look_at_disk()
+            rig.broker.housekeeping._check_disk()
             assert (await rig.send(b"three")).code == REFUSED
             assert (await rig.pull(queueOffset="0")).code == 0
 

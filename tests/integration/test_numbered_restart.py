@@ -296,7 +296,7 @@ def test_a_full_disk_frees_the_numbers_and_still_answers_duplicates() -> None:
             assert (await sender.send(0)).fields == first.fields
             assert (await sender.state())["expected"] == "1"
             files.heal()
-            rig.broker.housekeeping._look_at_disk()
+            rig.broker.housekeeping._check_disk()
             await send_all(sender, range(1, 3))
             left = files.kill()
         async with running(left) as rig:

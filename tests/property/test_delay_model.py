@@ -64,7 +64,7 @@ class DelayModel(RuleBasedStateMachine):
         offset = self.delays.next_offset(level)
         dues = self.queues[level][offset : offset + room]
         entries = b"".join(struct.pack(">qiq", 0, 100, due) for due in dues)
-        found = self.delays.look(level, entries, self.now)
+        found = self.delays.scan(level, entries, self.now)
         self.turn = [
             Delivered(level, one.offset, self.now, delivered_properties(b"", level, one.offset))
             for one in found.due

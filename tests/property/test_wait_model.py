@@ -57,13 +57,6 @@ class WaitModel(RuleBasedStateMachine):
         assert [(w.request, w.key, w.deadline_ms) for w in taken] == expected
         self._forget(expected)
 
-    @rule(topic=TOPICS, queue_id=QUEUE_IDS)
-    def something_is_stored_for_some(self, topic: str, queue_id: int) -> None:
-        expected = [e for e in self.model if e[1] == (topic, queue_id) and e[0].number % 2]
-        taken = self.waits.take_ready((topic, queue_id), lambda w: bool(w.request.number % 2))
-        assert [wait.request for wait in taken] == [entry[0] for entry in expected]
-        self._forget(expected)
-
     @rule()
     def expire(self) -> None:
         expected = sorted((e for e in self.model if e[2] <= self.now), key=lambda e: e[2])

@@ -1,27 +1,29 @@
-"""Saving the tables of names, topics and groups, without stopping the loop for the disk.
+"""How tables reach their files without blocking the loop, and what a failed sync stops.
 
-    a change      the table is marked, and a save of it begins unless one runs
-    a save        the text is made on the loop, a large one over several turns; a thread writes it
-    a request     that changed a table is answered when a save that covers the change has ended
-                  (`Router` waits on `saved`), unless names are made so fast that saves wait for
-                  one another; sends and pulls that make a name never wait
+**Saving** saves the tables of names (topics and groups):
 
-So a topic may hold acknowledged messages before `topics.json` has it. A kill would leave the
-messages and forget how many queues the topic had, on which the order of keys depends. So every
-change of a topic is put into `topics.json.new` at once (`TopicNotes`), as safe as a message is by
-the flush mode, and done again at the next start if `topics.json` does not have it.
+    a change    marks the table, and starts a save unless one runs
+    a save      encodes on the loop, a large table over several turns; a thread writes the file
+    a request   that changed a table is answered when a save that covers the change has ended (the
+                router awaits `saved`). Sends and pulls that create a name never wait, and no
+                request waits while so many names are created that saves queue up
 
-Telling a log from another: the checksum of the bytes before a position.
+So a topic may hold acknowledged messages before `topics.json` lists it. After a kill the number of
+its queues would be unknown, and the order of keys depends on that number. Therefore every change of
+a topic is also appended to `topics.json.new` at once (`TopicNotes`), as safely as a message by the
+flush mode. The next start applies the changes that `topics.json` lacks.
 
-What is saved beside the log names the position that it depends on and this checksum, so that a log
-that lost its end and grew again, or was put there from elsewhere, is not taken for the same.
+**fingerprint** and **check_fits** tie a file to the log: the file names the log position that it
+depends on, and the checksum of the log bytes before it. So a log that lost its end and grew again,
+or a log from elsewhere, is not mistaken for the right one.
 
-What stops a broker that still runs: files of `inorder/` whose sync has failed.
+**Safety** tracks the files of `inorder/` whose sync has failed. Leases, commits, generations and
+key map versions depend on these files. While one of them is untrusted, the broker accepts no
+messages and no commits, and grants, renews and releases no leases: whatever it acknowledged might
+be gone after a restart. Reads continue. Each file is rewritten as a whole until a new one is on
+disk (`store/faults.py`); then the broker continues.
 
-Owners, commits, generations and versions rest on these files. While one of them is in doubt the
-broker takes no messages, grants, renews and frees no queue under an epoch and takes no commit:
-whatever it acknowledged might be gone after a restart. What was stored before can be read. Each
-file is written anew, whole, until a new one is on disk (`store/faults.py`); then all goes on.
+Why: decisions 4 (failed syncs) and 7 (tables and files).
 """
 
 from __future__ import annotations
@@ -49,19 +51,19 @@ SAVE_WAIT_MS_MAX: Final = 2000
 
 
 class Table(Protocol):
-    """What can be saved."""
+    """A table that can be saved."""
 
     def prepare(self, count: int) -> bool:
-        """Make the text of up to `count` entries that have none; True when all have."""
+        """Encode up to `count` entries that are not encoded yet; True when all are."""
         ...
 
     def encode(self) -> bytes:
-        """Return the whole text."""
+        """Return the whole content of the file."""
         ...
 
 
 class Saving:
-    """Saves tables: one save of a file at a time, the next one after it if there was a change."""
+    """Saves tables: one save per file at a time, and another one after it if the table changed."""
 
     def __init__(self, clock: Clock, turns: Turns, offload: Offload) -> None:
         self._clock = clock
@@ -75,13 +77,13 @@ class Saving:
         self._marks: dict[Snapshot, int] = {}
         self._stopped = False
         self.asked = 0
-        """How often a save was asked for: who changed a table sees it move."""
+        """How often a save was requested; a caller that changed a table sees it grow."""
 
     def __repr__(self) -> str:
         return f"Saving(wanted={len(self._wanted)}, running={len(self._running)})"
 
     def save(self, file: Snapshot, table: Table) -> None:
-        """Save a table soon; while the disk takes nothing it is tried again."""
+        """Save a table soon; if the disk refuses, the save is retried."""
         self.asked += 1
         self._marks[file] = self.asked
         self._wanted[file] = table
@@ -90,7 +92,7 @@ class Saving:
             self._begin(file)
 
     def save_again(self) -> None:
-        """Save what the disk did not take."""
+        """Retry the saves that the disk refused."""
         for file, table in list(self._failed.items()):
             self.save(file, table)
 
@@ -101,14 +103,14 @@ class Saving:
         return file not in self._running or file in self._pausing
 
     async def saved(self, *, always: bool = False) -> None:
-        """Return when the changes up to now were saved, or the disk refused.
+        """Return when all present changes were saved, or the disk refused.
 
-        Where saves wait for one another, at once, unless `always`.
+        While saves queue up it returns at once, unless `always`.
         """
         futures = []
         for file in {*self._wanted, *self._running}:
             if file in self._pausing and not (always and file in self._wanted):
-                continue  # it is saved and rests, or the caller need not wait for its next save
+                continue  # saved and pausing, or the caller need not wait for the next save
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((file, self._marks[file], future))
             futures.append(future)
@@ -116,7 +118,7 @@ class Saving:
             await asyncio.wait(futures)
 
     def stop(self) -> None:
-        """Begin no more saves; whoever waits goes on."""
+        """Start no more saves, and release all who wait."""
         self._stopped = True
         self._release(None, self.asked)
 
@@ -147,17 +149,17 @@ class Saving:
         self._offload.run(lambda: file.save(content), ended, failed)
 
     def _end(self, file: Snapshot, covered: int, began_ms: int) -> None:
-        """Tell who waits; after a slow save pause, so that names by the thousand cost a tenth."""
+        """Release who waits. After a slow save pause: thousands of new names then cost a tenth."""
         self._release(file, covered)
         took_ms = self._clock.monotonic_ms() - began_ms
         if took_ms < SLOW_SAVE_MS:
-            self._go_on(file)
+            self._next_save(file)
         else:
             self._pausing.add(file)
             pause_ms = min(9 * took_ms, SAVE_WAIT_MS_MAX)
-            asyncio.get_running_loop().call_later(pause_ms / 1000, self._go_on, file)
+            asyncio.get_running_loop().call_later(pause_ms / 1000, self._next_save, file)
 
-    def _go_on(self, file: Snapshot) -> None:
+    def _next_save(self, file: Snapshot) -> None:
         self._pausing.discard(file)
         if file in self._wanted:
             self._begin(file)
@@ -179,7 +181,7 @@ FINGERPRINT_BYTES: Final = 256
 
 
 def fingerprint(commit_log: CommitLog, position: int) -> int:
-    """Return the checksum of the bytes before a position."""
+    """Return the checksum of the log bytes before a position."""
     segment = commit_log.segments.find(position - 1) if position else None
     if segment is None:
         return 0
@@ -188,7 +190,7 @@ def fingerprint(commit_log: CommitLog, position: int) -> int:
 
 
 def check_fits(commit_log: CommitLog, depends_on: int, log_crc: int) -> None:
-    """Raise RemoteProtocolError unless the log is the one that something depends on."""
+    """Raise RemoteProtocolError unless this log is the one that a file depends on."""
     if depends_on > commit_log.end_position:
         raise RemoteProtocolError(
             f"it depends on the log up to {depends_on}, which was lost: it ends at "
@@ -199,7 +201,7 @@ def check_fits(commit_log: CommitLog, depends_on: int, log_crc: int) -> None:
 
 
 class Safety:
-    """The files in doubt, by name. Each is said once when it breaks and once when it is mended."""
+    """The untrusted files by name. Each is logged when it breaks and when it is repaired."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -210,31 +212,31 @@ class Safety:
 
     @property
     def broken(self) -> bool:
-        """Tell whether a file is in doubt."""
+        """Tell whether any file is untrusted."""
         return bool(self._broken)
 
     @property
     def reason(self) -> str | None:
-        """Return why nothing is acknowledged, None if all is well."""
+        """Return why the broker acknowledges nothing; None if all files are trusted."""
         for name, why in list(self._broken.items()):
             return f"{self._folder / name} is in doubt and being written anew: {why}"
         return None
 
     def is_broken(self, name: str) -> bool:
-        """Tell whether this file is in doubt."""
+        """Tell whether this file is untrusted."""
         return name in self._broken
 
     def require(self) -> None:
-        """Refuse what rests on these files.
+        """Refuse a request that depends on these files.
 
         Raises:
-            StoreFailed: one of them is in doubt.
+            StoreFailed: one of them is untrusted.
         """
         if self._broken:
             raise StoreFailed(self.reason or "")
 
     def broke(self, name: str, error: object) -> None:
-        """Take note of a failed sync; for any thread."""
+        """Record a failed sync. Any thread may call this."""
         if name not in self._broken:
             log.critical(
                 "a sync failed: the broker takes no more messages and commits and grants no queues "
@@ -246,7 +248,7 @@ class Safety:
         self._broken[name] = str(error)
 
     def mended(self, name: str) -> None:
-        """Take note that all that the file must hold is in a new one, on disk; for any thread."""
+        """Record that a complete new file is on disk. Any thread may call this."""
         if self._broken.pop(name, None) is not None:
             more = ": commits and grants are taken again, and messages unless the log has failed"
             log.warning(

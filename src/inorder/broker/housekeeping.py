@@ -1,6 +1,12 @@
-"""What the broker does by the clock: deadlines of held pulls and locks, saving, flushing, cleaning.
+"""Periodic work of the broker: deadlines, flushes, saves, retention, disk checks.
 
-Timers that have nothing to do are not armed: an idle broker wakes up about once a second.
+    hold, lock_deadline_changed    alarms for held pulls and for leases and locks
+    indexing_needed                queue entries and key index, written soon after their messages
+    flush_now, log_synced          make the log durable, with queues and index or without
+    save_offsets_now               make the committed offsets durable
+    _clean, _check_disk            delete old files; refuse and accept writes
+
+Timers that have nothing to do are not set, so an idle broker wakes about once a second.
 """
 
 from __future__ import annotations
@@ -31,19 +37,19 @@ SAY_MS: Final = 60_000
 
 
 class _Alarm:
-    """A timer that is always set to the earliest time asked for."""
+    """A timer that is set to the earliest requested time."""
 
     def __init__(
-        self, broker: Broker, loop: asyncio.AbstractEventLoop, ring: Callable[[], int | None]
+        self, broker: Broker, loop: asyncio.AbstractEventLoop, on_deadline: Callable[[], int | None]
     ) -> None:
         self._clock = broker.clock
         self._loop = loop
-        self._ring = ring
+        self._on_deadline = on_deadline
         self._at_ms: int | None = None
         self._handle: asyncio.TimerHandle | None = None
 
     def set(self, at_ms: int | None) -> None:
-        """Ring at `at_ms` (monotonic) unless it will ring before."""
+        """Call back at `at_ms` (monotonic), unless an earlier call is set."""
         if at_ms is None or (self._at_ms is not None and self._at_ms <= at_ms):
             return
         self.cancel()
@@ -58,7 +64,7 @@ class _Alarm:
 
     def _fire(self) -> None:
         self._at_ms = self._handle = None
-        self.set(self._ring())
+        self.set(self._on_deadline())
 
 
 class Housekeeping:
@@ -84,11 +90,11 @@ class Housekeeping:
         self._say_descriptors_ms = 0
         self._say_refused_ms = 0
         self.refusing = False
-        """Whether the last write failed and was taken back."""
+        """Whether the last write failed and was undone."""
         self.stopped = False
 
     def start(self) -> None:
-        """Arm what runs all the time."""
+        """Start the periodic tasks."""
         config = self._broker.config
         store = config.store
         self._every("stats", 1000, self._sample)
@@ -112,7 +118,7 @@ class Housekeeping:
         self._locks.cancel()
 
     async def stop(self) -> None:
-        """Stop all timers and answer the pulls that wait: last, so that the end comes with it."""
+        """Stop all timers and answer the waiting pulls: last, so that they see the final state."""
         self.cancel()
         self._broker.server.flush()
         await asyncio.sleep(0)
@@ -134,7 +140,7 @@ class Housekeeping:
     # -- held pulls and locks --------------------------------------------------------------------
 
     def hold(self, key: Key, pull: Pull, deadline_ms: int) -> bool:
-        """Let a pull wait until its deadline; False if too many wait."""
+        """Hold a pull until its deadline; False if too many wait."""
         held = self._broker.waits.hold(key, Wait(pull.connection, pull), deadline_ms)
         if held:
             self._waits.set(deadline_ms)
@@ -147,7 +153,7 @@ class Housekeeping:
         return waits.next_deadline_ms()
 
     def lock_deadline_changed(self) -> None:
-        """Look at the earliest lock deadline again."""
+        """Set the alarm to the earliest deadline of a lease or lock."""
         self._locks.set(self._broker.lease_expiry.next_deadline_ms())
 
     def _expire_locks(self) -> int | None:
@@ -170,12 +176,12 @@ class Housekeeping:
         broker.lease_journal.look()
         broker.parking.file.save_if_due()
         broker.resizing.repair_file()
-        broker.delayed.look_at_clock()
+        broker.delayed.check_clock()
 
     # -- the store -------------------------------------------------------------------------------
 
     def indexing_needed(self) -> None:
-        """Write queue entries and the key index out a little later."""
+        """Write queue entries and the key index soon."""
         if not self._indexing and not self.stopped:
             self._indexing = True
             now_ms = self._broker.clock.monotonic_ms()
@@ -186,15 +192,15 @@ class Housekeeping:
         self._timers["index"] = self._loop.call_later(delay_ms / 1000, self._index)
 
     def _index(self) -> None:
-        """Take one step: queues when their time has come, keys in small portions until done."""
+        """Take one step: queues when they are due, keys in small portions until done."""
         broker = self._broker
         store = broker.store
         due = broker.clock.monotonic_ms() >= self._queues_due_ms
         more = store.housekeep(broker.clock.now_ms(), keys_only=not due)
         if broker.store_writable and not store.writable:
             self._indexing = False
-            self._look_at_disk()
-        elif store.queues.cut_short:  # many new files, or a slow disk: soon again, not at once
+            self._check_disk()
+        elif store.queues.cut_short:  # many new files or a slow disk: continue soon, not at once
             self._queues_due_ms = broker.clock.monotonic_ms() + NEW_FILES_STEP_MS
             self._index_in(NEW_FILES_STEP_MS)
         elif more and store.keys.settled_count:
@@ -212,7 +218,7 @@ class Housekeeping:
         if self._syncing or store.log.durable_position >= store.log.end_position:
             return
         if store.log.failed is not None:
-            return  # it was said
+            return  # logged when it failed
         self._syncing = True
         self._broker.offload.run(store.sync, self._flushed, self._flush_failed, log_sync=True)
 
@@ -233,7 +239,7 @@ class Housekeeping:
         plan = store.plan_flush()
 
         def failed(error: BaseException) -> None:
-            self._flushed_all_to = -1  # also if nothing more comes
+            self._flushed_all_to = -1  # retry even if no message follows
             self._flush_wanted += served
             self._flush_failed(error)
 
@@ -249,9 +255,9 @@ class Housekeeping:
         offload.run(store.sync, finish, failed, log_sync=True)
 
     async def flush_now(self) -> None:
-        """Return when everything written so far is durable and noted, queues and index too.
+        """Return when everything written so far is durable and recorded, with queues and index.
 
-        One flush runs at a time: an older one that ended later would take newer notes back.
+        One flush runs at a time: an older flush that ends later would overwrite newer checkpoints.
         """
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._flush_wanted.append(waiter)
@@ -260,10 +266,10 @@ class Housekeeping:
         await waiter
 
     async def log_synced(self) -> None:
-        """Return when the log is on disk up to where it ends now; one sync serves all who wait.
+        """Return when the log is durable up to its present end; one sync serves all who wait.
 
         Raises:
-            StoreFailed: it is not, and nothing more is written.
+            StoreFailed: the sync failed, and the broker accepts no more writes.
         """
         log = self._broker.store.log
         wanted = log.end_position
@@ -283,7 +289,7 @@ class Housekeeping:
             self._log_sync = None
             failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
             waiting.set_exception(failure)
-            waiting.exception()  # nobody may be left to hear it
+            waiting.exception()  # all who waited may be gone
             self._trouble(failure)
 
         self._broker.offload.run(self._broker.store.sync, done, failed, log_sync=True)
@@ -310,7 +316,7 @@ class Housekeeping:
             self._broker.write_failed(error)
 
     def no_descriptors(self, error: NoDescriptors) -> None:
-        """Say, once a minute, that files cannot be opened; whoever was to open one tries again."""
+        """Log once a minute that files cannot be opened; each operation is retried."""
         now_ms = self._broker.clock.monotonic_ms()
         if now_ms >= self._say_descriptors_ms:
             self._say_descriptors_ms = now_ms + SAY_MS
@@ -339,20 +345,20 @@ class Housekeeping:
                 "removed files commit_log=%d consume_queues=%d index=%d",
                 report.segments, report.queue_files, report.index_files,
             )  # fmt: skip
-        self._look_at_disk()
+        self._check_disk()
 
     def disk_was_full(self) -> None:
-        """Look again soon whether there is room."""
+        """Check soon whether there is room again."""
         if "disk" not in self._timers and not self.stopped:
             self._timers["disk"] = self._loop.call_later(
-                DISK_FULL_RETRY_MS / 1000, self._look_again
+                DISK_FULL_RETRY_MS / 1000, self._check_disk_again
             )
 
-    def _look_again(self) -> None:
+    def _check_disk_again(self) -> None:
         self._timers.pop("disk", None)
-        self._look_at_disk()
+        self._check_disk()
 
-    def _look_at_disk(self) -> None:
+    def _check_disk(self) -> None:
         broker = self._broker
         store = broker.store
         if store.log.failed is None and not broker.store_writable:
@@ -362,18 +368,18 @@ class Housekeeping:
             broker.store_writable = writable
             if not writable:
                 self._say_refused(reason)
-            elif not self.refusing:  # else the next write that succeeds tells
+            elif not self.refusing:  # otherwise the next successful write logs it
                 self._say_taken()
         if not writable and store.log.failed is None:
             self.disk_was_full()
 
     def write_refused(self, error: StoreError) -> None:
-        """Say that a write failed and was taken back; of many in a row once a minute."""
+        """Log a failed write that was undone; at most once a minute."""
         self.refusing = True
         self._say_refused(str(error))
 
     def write_taken(self) -> None:
-        """Say that the first write after those has succeeded."""
+        """Log the first write that succeeds after refused ones."""
         self.refusing = False
         self._say_taken()
 
@@ -390,15 +396,15 @@ class Housekeeping:
     # -- tables ----------------------------------------------------------------------------------
 
     def _save_offsets(self) -> None:
-        """Save how far groups are, once the log is on disk as far as they are."""
+        """Save the committed offsets after the log is durable up to them."""
         broker = self._broker
         broker.save_again()
         if self._saving or broker.offsets.revision == self._offsets_saved:
             return
         if broker.store.log.failed is not None or broker.safety.broken:
-            return  # the journal has them, or will; and who knows what of the log is on disk
+            return  # the journal has the offsets; how much of the log is durable is unknown
         try:
-            broker.lease_journal.flush()  # the journal has all that the file has
+            broker.lease_journal.flush()  # the journal must hold all that the file will hold
         except StoreError as error:
             log.error("consumer offsets were not saved, the old file is kept error=%s", error)
             return
@@ -448,7 +454,7 @@ class Housekeeping:
             self._start_save_offsets()
 
     async def save_offsets_now(self) -> None:
-        """Return when the offsets as they are now are in their file.
+        """Return when the present offsets are in their file.
 
         Raises:
             OSError, StoreError: they are not.
@@ -462,7 +468,7 @@ class Housekeeping:
         await waiter
 
     def _save_delays(self) -> None:
-        """Save the progress of delayed delivery, once the log is on disk as far as it counts."""
+        """Save the progress of delayed delivery after the log is durable up to it."""
         broker = self._broker
         delays, revision = broker.delays, broker.delays.revision
         if self._saving_delays or revision == self._delays_saved:

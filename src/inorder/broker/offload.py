@@ -1,11 +1,10 @@
-"""The broker's threads: syncs and cold reads, which would stop the loop if they ran on it.
+"""The broker's threads: syncs, file writes and cold reads, which would block the loop.
 
-Functions get plain values and return plain values; what they touch is written down beside them
-(`Store.sync` only looks at descriptors and positions captured by the loop). One of the two modules
-of the project in which threads exist.
+A function that runs here takes and returns plain values. It touches only state that the loop
+captured for it (`Store.sync` uses descriptors and positions that the loop chose).
 
-All syncs of the log run in one thread, one after another: the kernel reports a failed write-back to
-one `fdatasync` of a descriptor only, so of two at a time the other would be told that all is well.
+All syncs of the log run in one thread, one after another. The kernel reports a failed write-back to
+only one `fdatasync` of a descriptor, so of two concurrent syncs the other would report success.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 class Offload:
-    """Run blocking functions beside the loop, at most `threads_max` at a time."""
+    """Runs blocking functions beside the loop, at most `threads_max` at a time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads_max: int = 4) -> None:
         self._loop = loop
@@ -38,7 +37,7 @@ class Offload:
     ) -> None:
         """Call `function` in a thread, then `done` or `failed` on the loop.
 
-        `log_sync` says that it syncs the log: such calls run one after another.
+        `log_sync`: the function syncs the log; such calls run one after another.
         """
         future = self._submit(function, log_sync=log_sync)
 
@@ -54,7 +53,7 @@ class Offload:
         future.add_done_callback(finish)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call `function` in a thread and return its result; a caller that is cancelled goes on."""
+        """Call `function` in a thread and return its result. It ends even without its caller."""
         return await asyncio.shield(self._submit(function, log_sync=False))
 
     def _submit(self, function: Callable[[], T], *, log_sync: bool) -> asyncio.Future[T]:
@@ -74,12 +73,12 @@ class Offload:
         return future
 
     async def drain(self) -> None:
-        """Wait for what is running."""
+        """Wait for all running functions."""
         while self._running:
             await asyncio.wait(set(self._running))
 
     def close(self) -> None:
-        """Let the threads end; nothing more is taken."""
+        """End the threads and accept no more work."""
         for executor in (self._pool, self._log_thread):
             if executor is not None:
                 executor.shutdown(wait=True)

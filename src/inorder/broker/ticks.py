@@ -17,6 +17,7 @@ Why: decision 6.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from inorder.errors import DiskFull, NoDescriptors, StoreError, StoreFailed, WriteInDoubt
@@ -125,16 +126,14 @@ class Pending(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class _Waiting:
     """A written tick that waits for its sync."""
 
-    __slots__ = ("answered", "deadline_ms", "pending", "written")
-
-    def __init__(self, written: WrittenTick, pending: list[Pending], deadline_ms: int) -> None:
-        self.written = written
-        self.pending = pending
-        self.deadline_ms = deadline_ms
-        self.answered = False
+    written: WrittenTick
+    pending: list[Pending]
+    deadline_ms: int
+    answered: bool = False
 
 
 class Ticks:

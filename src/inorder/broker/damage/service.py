@@ -1,21 +1,15 @@
-"""Damaged queues while the broker runs: stopped, compared with the log, and let go on.
+"""Damaged queues: stopped, compared with the log, and repaired while the broker runs.
 
-An entry was found that does not lead to its record: when the queue was first used, by a pull, or by
-the delivery of a delayed message. The queue stops: pulls wait, nothing behind the entry is handed
-out. Owners lose it, by a new epoch: they begin anew when it goes on, with what is right then. The
-log is read in a thread, once for all queues that are damaged; sends go on meanwhile, behind what is
-compared. What the log has no more is reported, and never skipped silently.
+A queue is damaged if one of its entries does not lead to its record. The first use of the queue, a
+pull, or a delivery of a delayed message may find that. Then:
 
-Where queues end, judged by all that a start can read, before anything is cut back.
+1. The queue stops: pulls wait, and nothing behind the entry is handed out.
+2. Its owners lose it by a new epoch, so that they begin anew with correct entries.
+3. A thread reads the log once for all damaged queues. Sends continue behind the part that is
+   compared.
+4. The queue continues. Messages that the log no longer has are reported, never skipped silently.
 
-A queue whose files were damaged ends where the highest evidence says: its noted end and the log
-(`store/recovery.py`), commits that came under an epoch, and the ends that a resize noted. Commits
-of stock clients are no evidence: they may say anything. If the log does not hold the message before
-that end, and no clean stop noted it, more offsets may have been given out than is known: from the
-end on the queue is in a new generation, it alone, before it gives out one more.
-
-If the end of the log is lost, or may be, none of this applies: `broker/leases/storage.py` cuts all
-back to what is left, and begins a new generation for all queues.
+`settle` does the same work at a start, where `rules.py` decides the ends. Why: decision 45.
 """
 
 from __future__ import annotations
@@ -37,12 +31,12 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 GATHER_MS: Final = 50
-"""So long after the first one others are waited for, so that the log is read once."""
+"""How long to wait for more damaged queues after the first one, so that the log is read once."""
 RETRY_MS: Final = 5000
 
 
 class Mending:
-    """Stops, mends and restarts queues."""
+    """Stops, repairs and restarts damaged queues."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -51,13 +45,13 @@ class Mending:
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
         self.mended = 0
-        """Queues that were corrected since the start."""
+        """How many queues were repaired since the start."""
 
     def __repr__(self) -> str:
         return f"Mending({len(self._waiting)} wait, {self.mended} done)"
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take care of queues that are found damaged from now on, and of those found before."""
+        """Handle damaged queues from now on, including those that were found before."""
         self._loop = loop
         queues = self._broker.store.queues
         queues.on_damage = lambda queue: self.found(queue, queue.min_offset)
@@ -66,7 +60,7 @@ class Mending:
                 self.found(queue, queue.min_offset)
 
     def cancel(self) -> None:
-        """Begin no more."""
+        """Start no more repairs."""
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()
@@ -97,7 +91,7 @@ class Mending:
             self._timer = loop.call_later(RETRY_MS / 1000, self._mend)
 
     def _revoke(self, queue: QueueIndex) -> bool:
-        """Take the queue from its owners; False if that could not be written down."""
+        """Take the queue from its owners; False if that could not be recorded."""
         broker = self._broker
         keys = broker.leases.keys()
         for key in [key for key in keys if key[1:] == (queue.topic, queue.queue_id)]:
@@ -115,19 +109,19 @@ class Mending:
         broker, store = self._broker, self._broker.store
         for mended in done:
             queue = store.find_queue(mended.topic, mended.queue_id)
-            if queue in self._waiting:  # else the topic was deleted meanwhile
-                self._go_on(queue, mended)
+            if queue in self._waiting:  # otherwise the topic was deleted meanwhile
+                self._restart(queue, mended)
         for queue in list(self._waiting):
             if store.find_queue(queue.topic, queue.queue_id) is not queue:
                 del self._waiting[queue]
         broker.losses.save()
         for mended in done:
             broker.wake(mended.topic, mended.queue_id)
-        broker.delayed.look_again()
+        broker.delayed.check_all()
         if self._waiting:
             self._timer = self._loop.call_later(GATHER_MS / 1000, self._mend)
 
-    def _go_on(self, queue: QueueIndex, mended: Mended) -> None:
+    def _restart(self, queue: QueueIndex, mended: Mended) -> None:
         self._broker.store.queues.take_over(mended)
         self._waiting.pop(queue)
         self.mended += 1
@@ -149,7 +143,7 @@ class Mending:
 
 
 def settle(broker: Broker) -> None:
-    """Let damaged queues end where the evidence says, and begin generations where it is not sure.
+    """Set the ends of damaged queues by the evidence; begin new generations where it is uncertain.
 
     Both are on disk when `LeaseJournal.begin` has returned.
     """

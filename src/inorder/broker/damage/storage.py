@@ -1,7 +1,7 @@
-"""What is gone and was reported: `inorder/losses.json`, for operators to see until they say so.
+"""Losses that were reported: `inorder/losses.json`, kept until an operator deletes it.
 
-A loss is said in the log when it is found, and kept here, so that `inorder cluster losses` shows it
-later; the same one is kept once.
+A loss is logged when it is found and kept here once, so that `inorder cluster losses` shows it
+later. Why: decision 45.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 LOSSES_MAX: Final = 1000
-"""Kept; of more, the first ones."""
+"""How many losses are kept; later ones are only logged."""
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """A loss, or what a damaged file of ours held, and when it was found."""
+    """Lost messages, or a damaged file of the broker, and when it was found."""
 
     found_ms: int
     text: str
@@ -39,7 +39,7 @@ class Reported(msgspec.Struct, frozen=True):
 
 
 class Losses:
-    """Reports and remembers."""
+    """Logs losses and remembers them."""
 
     def __init__(self, files: Files, path: Path, clock: Clock) -> None:
         self._file = Snapshot(files, path)
@@ -51,7 +51,7 @@ class Losses:
         return f"Losses({len(self.reported)})"
 
     def load(self) -> None:
-        """Read what was reported before; a file that cannot be read is one more loss."""
+        """Load earlier reports. A file that cannot be read is only logged."""
         try:
             self._file.load(self._decode)
         except StoreError as error:
@@ -64,7 +64,7 @@ class Losses:
             raise RemoteProtocolError(f"not losses: {error}") from None
 
     def report(self, loss: Loss) -> None:
-        """Say and keep that messages are gone."""
+        """Log and remember that messages are lost."""
         self._add(
             Reported(
                 self._clock.now_ms(), str(loss), loss.topic, loss.queue_id, loss.low, loss.high
@@ -76,7 +76,7 @@ class Losses:
         )  # fmt: skip
 
     def report_file(self, text: str) -> None:
-        """Say and keep that what a file of ours said is gone."""
+        """Log and remember that the content of one of the broker's files is lost."""
         self._add(Reported(self._clock.now_ms(), text))
         for part in text.split(". "):
             log.error("lost: %s", part)
@@ -90,7 +90,7 @@ class Losses:
             self._unsaved = True
 
     def save(self) -> None:
-        """Put on disk what is not; an error is said and tried again."""
+        """Save new reports; a failed save is logged and retried."""
         if not self._unsaved:
             return
         try:

@@ -1,16 +1,16 @@
-"""Bringing delayed messages to another broker: their key has moved there while they waited.
+"""Forwards delayed messages to another broker, to which their key moved while they waited.
 
-A due message whose key belongs to another broker goes into an outbox of this one, a topic of the
-system, like any delivery: in one tick, with its mark. From there it is sent on, one after another,
-to the queue that the newest map gives its key:
+A due message whose key belongs to another broker is delivered into an outbox of this broker: a
+system topic, written in one tick with the mark, like any delivery. From there messages are sent one
+after another to the queue that the newest map gives their key:
 
-    outbox rmq_sys_INORDER_FORWARD_<broker>   offset 7    sent as number 7 of the producer
+    outbox rmq_sys_INORDER_FORWARD_<broker>   offset 7    sent with sequence number 7 by
                                                           `inorder.forward:<here>:<broker>:<generation>`
 
-Numbers make it once. The next is sent only when the one before is stored, so a queue that has a
-number at or above 7 has 7, if any queue that some map gave the key ever got it. The generation is
-that of the log when the message came into the outbox: if the end of the log is lost offsets are
-given anew, and numbers begin anew.
+Sequence numbers make the forwarding exactly once. Message 8 is sent only after message 7 is stored.
+So if any queue that some map gave the key holds a number of 7 or above, message 7 was stored. The
+generation is that of the log when the message entered the outbox: if the end of the log is lost,
+offsets are assigned anew, and so are sequence numbers. Why: decision 23.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LEFT_HERE: Final = tuple(
 
 
 class Forwarding:
-    """Empties the outboxes."""
+    """Sends the messages of the outboxes."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -76,20 +76,20 @@ class Forwarding:
         return f"Forwarding({self.forwarded} forwarded, {sorted(self._tasks)} busy)"
 
     def start(self) -> None:
-        """Go on with what is left."""
+        """Continue with messages that are left in the outboxes."""
         for topic in self._broker.topics.names():
             if topic.startswith(OUTBOX):
                 self._wake(topic.removeprefix(OUTBOX))
 
     def cancel(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._stopped = True
         for task in self._tasks.values():
             task.cancel()
         self._peers.close()
 
     def place(self, record: Record, topic: str, broker: str) -> Target:
-        """Return the outbox for a message of a topic; it is sent on when it is stored there."""
+        """Return the outbox for a message of a topic; it is sent on once it is stored there."""
         generation = self._broker.lease_journal.start.now.generation
         note = f"{FORWARDED}\x01{generation}:{topic}\x02"
         record.properties = append(without(record.properties, _LEFT_HERE[-1:]), note.encode())
@@ -153,7 +153,7 @@ class Forwarding:
         for place in dict.fromkeys(KeyMap.decode(one).queue(text) for one in maps):
             lasts[place] = await self._last(topic, producer, *place)
         if any(last >= offset for last in lasts.values()):
-            return  # it came there before we were killed
+            return  # stored there before this broker was killed
         home = KeyMap.decode(now.map).queue(text)
         fields = _send_fields(record, topic, home[1])
         fields["i"] += _number(producer, offset, lasts[home])
@@ -163,7 +163,7 @@ class Forwarding:
         await self._peers.ask(topic, home[0], command)
 
     async def _last(self, topic: str, producer: str, broker: str, queue_id: int) -> int:
-        """Say who we are, on a connection where we did not; return the last number of a queue."""
+        """Say hello on a new connection, and return the last sequence number on a queue."""
         connection = await self._peers.connect(topic, broker)
         if self._greeted.get((broker, producer)) is not connection:
             incarnation = self._broker.clock.now_ms() << 12
@@ -188,7 +188,7 @@ def _number(producer: str, number: int, before: int) -> str:
 
 
 def _send_fields(record: Record, topic: str, queue_id: int) -> dict[str, str]:
-    """Return the header of a send of a delayed message, as it was before it was delayed."""
+    """Return the send header of a delayed message, as it was before the delay."""
     properties = without(record.properties, _LEFT_HERE).decode("utf-8", "surrogateescape")
     request = SendMessage(
         GROUP, topic, "", 0, queue_id,

@@ -1,16 +1,16 @@
-"""When delayed messages are due, and how far each level has been delivered.
+"""Delayed messages: when they are due, and how far each delay level has been delivered.
 
-A delayed message waits in the queue of its level in SCHEDULE_TOPIC_XXXX. The entry of that queue
-holds the time when it is due in place of a tag hash. A level is delivered in the order of its
-queue:
+A delayed message waits in the queue of its level in SCHEDULE_TOPIC_XXXX. The queue entry holds the
+due time in place of the tag hash. A level is delivered in the order of its queue:
 
-    settled <= next                   offsets of one level's queue
-    stored for good   taken, being stored
+    settled ≤ next            offsets in the queue of one level
+      │         └ the next message to take; those before it are being stored
+      └ everything before is delivered and stored for good
 
-`settled` is what `delayOffset.json` keeps, RocketMQ's file, with one field more that RocketMQ does
-not read: the end of the log when it was saved. Everything delivered after that lies behind it, and
-says so itself (`mark`): so a start after a crash finds in the log what the file does not know yet,
-and delivers nothing twice.
+`settled` is in RocketMQ's file `delayOffset.json`, with one more field that RocketMQ ignores: the
+end of the log at the time of the save. Every later delivery lies behind that position and carries a
+mark (`mark`). So a start after a crash finds in the log what the file lacks, and delivers nothing
+twice (`storage.py`). Why: decision 23.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from inorder.wire.record import Record
 from inorder.wire.requests.topics import data_version_from_json, data_version_to_json
 
 SKEW_MS_MAX: Final = 1000
-"""A message may be due this much later than its level says: the clock was set back a little."""
+"""A message may be due this much later than its level says, if the clock was set back a little."""
 VERSION_STEP: Final = 200
 POSITION: Final = "inorderPosition"
 
@@ -39,24 +39,24 @@ _REAL_QUEUE_MAX: Final = 65_536
 
 
 class Due(NamedTuple):
-    """A message to be delivered now: its offset in the level's queue, its place in the log."""
+    """A message to deliver now: its offset in the level's queue, and its record in the log."""
 
     offset: int
     position: int
     size: int
 
 
-class Look(NamedTuple):
-    """What entries of a level say: what is due, where to go on, when the next one is due."""
+class Scan(NamedTuple):
+    """The result of reading a level: due messages, the next offset, when the next one is due."""
 
     due: list[Due]
     next_offset: int
     wake_ms: int | None
-    """None: unknown, for all entries that were looked at are due."""
+    """None: unknown, because all entries that were read are due."""
 
 
 class Delays:
-    """The levels and how far each is."""
+    """The delay levels and their progress."""
 
     def __init__(self, delays_ms: Sequence[int], *, now_ms: int) -> None:
         self.delays_ms = tuple(delays_ms)
@@ -72,7 +72,7 @@ class Delays:
         return f"Delays({len(self.delays_ms)} levels, settled {self._settled})"
 
     def clamp_level(self, level: int) -> int:
-        """Return a level that exists: the highest for one above it."""
+        """Return an existing level: the highest one for a level above it."""
         return min(level, len(self.delays_ms))
 
     def due_ms(self, level: int, stored_at_ms: int) -> int:
@@ -82,7 +82,7 @@ class Delays:
     # Delivery.
 
     def next_offset(self, level: int) -> int:
-        """Return the offset of the message to be taken next."""
+        """Return the offset of the next message to take."""
         return self._next.get(level, 0)
 
     def settled_offset(self, level: int) -> int:
@@ -93,12 +93,13 @@ class Delays:
         """Return the settled offsets of the levels that have some."""
         return dict(sorted(self._settled.items()))
 
-    def look(self, level: int, entries: bytes | bytearray, now_ms: int) -> Look:
-        """Say what is due of a level's entries, which begin with the one to be taken next.
+    def scan(self, level: int, entries: bytes | bytearray, now_ms: int) -> Scan:
+        """Return what is due among a level's entries, which begin with the next one to take.
 
-        An entry that is due later than a whole delay of its level from now was stored under a
-        longer delay, or before the clock was set back. As in RocketMQ it is due now, so that
-        nothing waits for ever; but not for a small difference, for then it would come early.
+        An entry may be due later than a whole delay of its level from now: it was stored under a
+        longer delay, or before the clock was set back. As in RocketMQ such an entry is due now, so
+        that nothing waits for ever. A difference up to `SKEW_MS_MAX` does not count, or the message
+        would come early.
         """
         # hot: 0.4 µs an entry
         offset = self.next_offset(level)
@@ -106,23 +107,23 @@ class Delays:
         due: list[Due] = []
         for position, size, due_ms in _ENTRY.iter_unpack(entries):
             if now_ms < due_ms <= latest_ms:
-                return Look(due, offset, due_ms)
-            if 0 < size < _FILLER_BYTES:  # else the log has no such message
+                return Scan(due, offset, due_ms)
+            if 0 < size < _FILLER_BYTES:  # otherwise the log has no such message
                 due.append(Due(offset, position, size))
             offset += 1
-        return Look(due, offset, None)
+        return Scan(due, offset, None)
 
     def take(self, level: int, until: int) -> None:
-        """Note that the messages before an offset are on their way into the log."""
+        """Record that the messages before an offset are being stored."""
         assert until >= self.next_offset(level), "a level is delivered in its order"
         self._next[level] = until
 
     def give_back(self, level: int, start: int) -> None:
-        """Take the messages from an offset on once more: they were not stored."""
+        """Take the messages from an offset on once more, because they were not stored."""
         self._next[level] = max(min(start, self.next_offset(level)), self.settled_offset(level))
 
     def settle(self, level: int, until: int, now_ms: int) -> None:
-        """Note that the messages before an offset are delivered for good."""
+        """Record that the messages before an offset are delivered for good."""
         assert until <= self.next_offset(level), "what is stored was taken"
         if until > self.settled_offset(level):
             self._settled[level] = until
@@ -131,7 +132,7 @@ class Delays:
                 self.data_version.next(now_ms)
 
     def advance(self, level: int, until: int) -> bool:
-        """Pass over what is delivered already, or gone; tell whether that moved the level."""
+        """Skip messages that are delivered already or gone; tell whether that moved the level."""
         if until <= self.next_offset(level):
             return False
         self._next[level] = self._settled[level] = until
@@ -139,7 +140,7 @@ class Delays:
         return True
 
     def cut(self, level: int, end: int) -> bool:
-        """Bring a level back to the end of its queue; tell whether it was beyond."""
+        """Move a level back to the end of its queue; tell whether it was beyond."""
         if self.next_offset(level) <= end:
             return False
         self._next[level] = self._settled[level] = end
@@ -149,7 +150,7 @@ class Delays:
     # The file.
 
     def encode(self, *, position: int | None = None, pretty: bool = True) -> bytes:
-        """Return the content of `delayOffset.json`; without `position` as RocketMQ answers it."""
+        """Return the content of `delayOffset.json`; without `position`, as RocketMQ answers it."""
         table: dict[str, object] = {
             "dataVersion": data_version_to_json(self.data_version),
             "offsetTable": self.settled(),
@@ -159,7 +160,7 @@ class Delays:
         return fastjson.dumps(table, pretty=pretty)
 
     def decode(self, data: bytes) -> None:
-        """Take over the content of `delayOffset.json`; RemoteProtocolError if it is not that."""
+        """Load the content of `delayOffset.json`. Raises RemoteProtocolError if it is malformed."""
         content = shapes.as_object(fastjson.loads(data), "delay offsets")
         table = shapes.as_object(content.get("offsetTable"), "offsetTable")
         settled = {
@@ -176,7 +177,7 @@ class Delays:
 
 
 def scheduled_properties(found: dict[str, str], topic: str, queue_id: int, level: int) -> None:
-    """Turn the properties of a message into those of a delayed one, for a queue of its own."""
+    """Turn the properties of a message into those of a delayed message for a queue."""
     for name in ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"):
         found.pop(name, None)
     found["DELAY"] = str(level)
@@ -185,7 +186,7 @@ def scheduled_properties(found: dict[str, str], topic: str, queue_id: int, level
 
 
 def destination(properties: bytes) -> tuple[str, int] | None:
-    """Return the topic and queue for which a scheduled message waits; None if it does not say."""
+    """Return the topic and queue of a delayed message; None if it names none."""
     topic, queue_id = get(properties, b"REAL_TOPIC"), get(properties, b"REAL_QID")
     if topic is None or queue_id is None or not queue_id.isdigit():
         return None
@@ -194,10 +195,10 @@ def destination(properties: bytes) -> tuple[str, int] | None:
 
 
 def delivered_properties(properties: bytes, level: int, offset: int) -> bytes:
-    """Return the properties of a message on delivery: as they were, and with the mark.
+    """Return the properties of a message on delivery: the original ones and the mark.
 
-    Like RocketMQ it keeps DELAY, REAL_TOPIC and REAL_QID. The number of its producer goes: that
-    was for the send alone.
+    As in RocketMQ, DELAY, REAL_TOPIC and REAL_QID stay. The sequence number of its producer goes:
+    it belongs to the send.
     """
     if b"INORDER_" in properties:
         properties = without(properties, _SEND_PROPERTIES)
@@ -205,7 +206,7 @@ def delivered_properties(properties: bytes, level: int, offset: int) -> bytes:
 
 
 def mark(properties: bytes) -> tuple[int, int] | None:
-    """Return the level and offset that a message was delivered from, None if it was not."""
+    """Return the level and offset from which a message was delivered; None without a mark."""
     value = get(properties, SCHEDULED.encode())
     if value is None:
         return None
@@ -216,10 +217,10 @@ def mark(properties: bytes) -> tuple[int, int] | None:
 
 
 def is_delivery(delivered: Record, scheduled: Record) -> bool:
-    """Tell whether a record is the delivery of a scheduled one: anybody can claim a mark.
+    """Tell whether a record is the delivery of a scheduled one; any client can forge a mark.
 
-    It may lie in another queue than it was sent to, if the topic was resized meanwhile, or be on
-    its way to another broker.
+    The record may lie in another queue than the one it was sent to, if the topic was resized
+    meanwhile, or be on its way to another broker.
     """
     home = destination(scheduled.properties)
     forwarded = get(delivered.properties, FORWARDED.encode())
@@ -235,7 +236,7 @@ def is_delivery(delivered: Record, scheduled: Record) -> bool:
 
 
 def without(properties: bytes, names: Iterable[bytes]) -> bytes:
-    """Return properties less some of them."""
+    """Return properties without some of them."""
     unwanted = frozenset(names)
     kept = [
         entry

@@ -1,12 +1,13 @@
-"""Delayed messages: into the queue of their level, and out of it when they are due.
+"""Delayed messages: stored in the queue of their level, delivered when they are due.
 
-One timer, set to the time when the next message is due; none is set while none waits. A turn
-delivers at most `TURN_RECORDS`, oldest first, as one part of the loop's tick: the records go into
-the log's buffer like those of clients, and count as delivered when the tick is safe by the flush
-mode. If its write fails they are taken again later. Each carries the mark by which a start after a
-crash knows that it was delivered (`broker/delays/storage.py`).
+One timer is set to the time when the next message is due; no timer is set while none waits. A turn
+delivers at most `TURN_RECORDS` messages, oldest first, as part of the loop's tick. Their records go
+into the log's buffer like those of clients, and count as delivered when the tick is safe by the
+flush mode. If the write fails, the messages are delivered again later. Each record carries a mark,
+by which a start after a crash knows that it was delivered (`storage.py`).
 
-Turns are at least `TURN_GAP_MS` apart unless work is left: many messages share a write then.
+Two turns are at least `TURN_GAP_MS` apart unless work is left, so that many messages share a write.
+A message whose key moved to another broker goes through `forwarding.py`. Why: decision 23.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ log = get_logger(__name__)
 TURN_RECORDS: Final = 256
 TURN_BYTES: Final = 4 * 1024 * 1024
 TURN_GAP_MS: Final = 10
-IN_FLIGHT_MAX: Final = 16 * TURN_RECORDS
+PENDING_MAX: Final = 16 * TURN_RECORDS
 NOT_VISIBLE_YET_MS: Final = 5
 RETRY_MS: Final = 100
 UNWRITABLE_MS: Final = 1000
@@ -45,32 +46,32 @@ CLOCK_STEP_MS: Final = 20
 
 
 class Delivery:
-    """What one turn put into the log, until the tick says what became of it."""
+    """The records of one turn, until the tick reports their outcome."""
 
     __slots__ = ("_delayed", "count", "position", "spans")
 
     def __init__(self, delayed: Delayed, position: int) -> None:
         self._delayed = delayed
         self.position = position
-        """Its records lie at or behind this position."""
+        """Its records lie at or behind this log position."""
         self.count = 0
         self.spans: dict[int, tuple[int, int]] = {}
 
     def write(self) -> None:
-        """Take note that the messages are stored, safe by the flush mode."""
+        """The records are stored, safe by the flush mode."""
         self._delayed.stored(self)
 
     def refuse(self, code: int, remark: str, fields: dict[str, str]) -> None:
-        """Take note that they are not."""
+        """The records are not stored."""
         self._delayed.refused(self, remark)
 
     def write_late(self) -> bool:
-        """Nobody waits for an answer; what becomes of the messages has still to be known."""
+        """Keep waiting: the outcome still matters."""
         return False
 
 
 class Delayed:
-    """Puts delayed messages aside and delivers them."""
+    """Stores delayed messages and delivers them."""
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
@@ -78,14 +79,14 @@ class Delayed:
         self._store = broker.store
         self._clock = broker.clock
         self._loop = loop
-        self._heads: dict[int, int] = {}  # level: when its next message is due
+        self._heads: dict[int, int] = {}  # level -> when its next message is due
         self._reading: set[int] = set()  # levels whose next messages are read in a thread
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._ran_ms = 0
         self._skew_ms = 0
-        self._open: dict[Delivery, None] = {}  # on their way into the log, oldest first
-        self._in_flight = 0
+        self._open: dict[Delivery, None] = {}  # being stored, oldest first
+        self._pending = 0
         self._stopped = False
         self.delivered = 0
         self.dropped = 0
@@ -94,7 +95,7 @@ class Delayed:
         return f"Delayed(next due {self._heads}, {self.delivered} delivered)"
 
     def start(self) -> None:
-        """Look at all levels."""
+        """Check all levels."""
         now_ms = self._clock.now_ms()
         self._heads = dict.fromkeys(levels_of(self._store), now_ms)
         longest_ms = max(self._delays.delays_ms)
@@ -108,7 +109,7 @@ class Delayed:
         self._arm()
 
     def cancel(self) -> None:
-        """Deliver nothing more."""
+        """Stop delivering."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -116,15 +117,15 @@ class Delayed:
 
     @property
     def settled_position(self) -> int:
-        """Return a position behind which lies everything delivered that is not settled."""
+        """Return a log position behind which all unsettled deliveries lie."""
         for delivery in self._open:
             return delivery.position
         return self._store.log.end_position
 
-    # -- in --------------------------------------------------------------------------------------
+    # -- store -----------------------------------------------------------------------------------
 
     def place(self, target: Target, properties: str, now_ms: int) -> tuple[Target, str, int | None]:
-        """Return where a message is stored, its properties there, and when it is due, if later."""
+        """Return where to store a message, its properties there, and its due time if delayed."""
         level = delay_level(properties)
         if not level:
             return target, properties, None
@@ -135,7 +136,7 @@ class Delayed:
         return waiting, join(found), due_ms
 
     def put(self, target: Target, record: Record, level: int) -> None:
-        """Store a message of the broker's own making, for `target` when its time has come."""
+        """Store a record that the broker built, for `target` when it is due."""
         packer = self._broker.sends.packer
         if level <= 0:
             packer.put_record(target, record)
@@ -154,18 +155,18 @@ class Delayed:
             self._arm()
         return self._broker.sends.target(SCHEDULE_TOPIC, level - 1), due_ms
 
-    # -- out -------------------------------------------------------------------------------------
+    # -- deliver ---------------------------------------------------------------------------------
 
-    def look_at_clock(self) -> None:
-        """Set the timer anew if the clock was moved: the loop's timers do not notice."""
+    def check_clock(self) -> None:
+        """Reset the timer if the wall clock was moved, which the loop's timers do not notice."""
         skew_ms = self._clock.now_ms() - int(self._loop.time() * 1000)
         if abs(skew_ms - self._skew_ms) > CLOCK_STEP_MS and self._heads:
             self._ran_ms = 0
             self._set_timer()
 
     def _arm(self) -> None:
-        """Have the timer ring when the next message is due."""
-        if self._stopped or not self._heads or self._in_flight >= IN_FLIGHT_MAX:
+        """Set the timer to the time when the next message is due."""
+        if self._stopped or not self._heads or self._pending >= PENDING_MAX:
             return
         at_ms = max(min(self._heads.values()), self._ran_ms + TURN_GAP_MS)
         if self._timer is None or at_ms < self._timer_ms:
@@ -201,18 +202,18 @@ class Delayed:
                 log.error("delayed messages have to wait level=%d error=%s", level, error)
                 self._heads[level] = now_ms + RETRY_MS
         if any(due_ms <= now_ms for due_ms in self._heads.values()):
-            self._ran_ms = now_ms - TURN_GAP_MS  # work is left: go on at once, after others
+            self._ran_ms = now_ms - TURN_GAP_MS  # work is left: continue at once, after other work
         self._hand_over(delivery)
         self._arm()
 
     def _hand_over(self, delivery: Delivery) -> None:
         if delivery.count:
             self._open[delivery] = None
-            self._in_flight += delivery.count
+            self._pending += delivery.count
             self._broker.ticks.take(delivery)
 
     def _take(self, level: int, now_ms: int, room: int, delivery: Delivery) -> int:
-        """Take what is due of one level; return how many entries were looked at."""
+        """Take the due messages of one level; return how many entries were read."""
         delays, queue = self._delays, self._queue(level)
         if queue is None:
             self._wait_for_visible(level, None, now_ms)
@@ -234,7 +235,7 @@ class Delayed:
             self._broker.mending.found(queue, offset)
             self._heads[level] = now_ms + RETRY_MS
             return 0
-        found = delays.look(level, data, now_ms)
+        found = delays.scan(level, data, now_ms)
         due, until = _share(found.due), found.next_offset
         if len(due) < len(found.due):
             until = due[-1].offset + 1
@@ -253,7 +254,7 @@ class Delayed:
         return until - offset
 
     def _intact(self, queue: QueueIndex, offset: int, data: bytes | bytearray) -> bytes | bytearray:
-        """Return the entries that lead to their messages, up to the first that does not."""
+        """Return the entries up to the first one that does not lead to its message."""
         if queue.damaged:
             return b""
         cold = self._store.log.end_position - self._store.reader.hot_bytes
@@ -261,22 +262,22 @@ class Delayed:
             return data
         return data[: count_intact(self._store.log, queue, data, offset) * ENTRY_BYTES]
 
-    def look_again(self) -> None:
-        """Look at all levels: a queue that had stopped goes on."""
+    def check_all(self) -> None:
+        """Check all levels, because a damaged queue was repaired."""
         now_ms = self._clock.now_ms()
         for level in self._heads:
             self._heads[level] = min(self._heads[level], now_ms)
         self._arm()
 
     def _wait_for_visible(self, level: int, queue: QueueIndex | None, now_ms: int) -> None:
-        """The level is empty, or what came last is not safe yet."""
+        """Wait: the level is empty, or its last messages are not safe yet."""
         if queue is not None and queue.next_offset > queue.visible_offset:
             self._heads[level] = now_ms + NOT_VISIBLE_YET_MS
         else:
             self._heads.pop(level, None)
 
     def _read_apart(self, level: int, due: list[Due], until: int) -> None:
-        """Read old messages in a thread, for they may have to come from the disk."""
+        """Read old messages in a thread, since they may have to come from the disk."""
         self._heads.pop(level, None)
         self._reading.add(level)
         start = self._delays.next_offset(level)
@@ -287,7 +288,9 @@ class Delayed:
             now_ms = self._clock.now_ms()
             self._heads[level] = now_ms
             moved = self._delays.next_offset(level) != start
-            if not self._stopped and parts is not None and not moved:  # else it is looked at again
+            if (
+                not self._stopped and parts is not None and not moved
+            ):  # otherwise the level is read again
                 delivery = Delivery(self, self._store.log.end_position)
                 self._deliver(level, due, parts, until, now_ms=now_ms, delivery=delivery)
                 self._hand_over(delivery)
@@ -323,14 +326,14 @@ class Delayed:
                     delivery.count += 1
                 done = one.offset + 1
             done = until
-        finally:  # what is in the log's buffer is on its way, whatever stopped the rest
+        finally:  # records in the log's buffer will be written, whatever stopped the rest
             delays.take(level, done)
             delivery.spans[level] = (start, done)
 
     def _rebuild(
         self, level: int, one: Due, raw: bytes | memoryview | None, now_ms: int
     ) -> tuple[Target, Record] | None:
-        """Return a message as it is delivered, and where to; None if there is no such message."""
+        """Return a message in its delivered form and its target; None if it cannot be delivered."""
         try:
             record = None if raw is None else decode(raw)
         except CorruptRecord:
@@ -354,15 +357,15 @@ class Delayed:
 
     def _target(self, topic: str, queue_id: int) -> Target:
         if topic not in self._broker.topics:
-            # It was deleted. Its messages were acknowledged, so they are not thrown away.
-            log.warning("topic=%s is made again for a delayed message", topic)
+            # The topic was deleted, but the message was acknowledged, so it must not be lost.
+            log.warning("topic=%s is created again for a delayed message", topic)
             try:
                 self._broker.ensure_topic(topic, queues=queue_id + 1)
             except BrokerError as error:
-                log.error("topic=%s is not made again: %s", topic, error)
+                log.error("topic=%s is not created again: %s", topic, error)
         return self._broker.sends.target(topic, queue_id)
 
-    # -- what became of it -----------------------------------------------------------------------
+    # -- outcome ---------------------------------------------------------------------------------
 
     def stored(self, delivery: Delivery) -> None:
         """Count messages as delivered."""
@@ -371,7 +374,7 @@ class Delayed:
             self._delays.settle(level, until, now_ms)
         self.delivered += delivery.count
         del self._open[delivery]
-        self._in_flight -= delivery.count
+        self._pending -= delivery.count
         self._arm()
 
     def refused(self, delivery: Delivery, remark: str) -> None:
@@ -382,7 +385,7 @@ class Delayed:
             self._delays.give_back(level, start)
             self._heads[level] = retry_ms
         del self._open[delivery]
-        self._in_flight -= delivery.count
+        self._pending -= delivery.count
         self._arm()
 
     def _queue(self, level: int) -> QueueIndex | None:
@@ -390,7 +393,7 @@ class Delayed:
 
 
 def _share(due: list[Due]) -> list[Due]:
-    """Return as many as one turn may carry, at least one."""
+    """Return as many as one turn may deliver, at least one."""
     total = 0
     for index, one in enumerate(due):
         total += one.size

@@ -1,8 +1,9 @@
-"""After a crash: which delayed messages were delivered already, though no file says so.
+"""After a crash: finds the delayed messages that were delivered although no file says so.
 
-The file of delay offsets is saved every few seconds. What was delivered after the last save lies in
-the log behind the position that the file names, each with its mark. Anybody can send a message with
-such a property, so a mark counts only on the very message that waited.
+The file of delay offsets is saved every few seconds. Messages that were delivered after the last
+save lie in the log behind the position in the file, each with its mark. Any client can send a
+message with such a property, so a mark counts only if its message equals the one that waited. Why:
+decision 23.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 NOT_DELIVERED_TO: Final = (HALF_TOPIC, SCHEDULE_TOPIC)
-"""Nobody can have meant these."""
+"""No delayed message can be meant for these topics."""
 
 
 def levels_of(store: Store) -> list[int]:
-    """Return the levels that hold or held messages, also those that the setting has no more."""
+    """Return the levels that hold or held messages, including levels that were since removed."""
     return [queue.queue_id + 1 for queue in store.queues_of(SCHEDULE_TOPIC)]
 
 
 def recover(store: Store, delays: Delays) -> bool:
-    """Bring the levels to where the log says that they are; tell whether that must be saved.
+    """Bring the levels to the state of the log; tell whether that must be saved.
 
-    Only the log behind the last save is read, and only behind the first message that waits: what
-    was delivered after the save lies there. If RocketMQ saved last there is nothing to find, but
-    from here on there will be: then the file needs a position.
+    Only the log behind the last save and behind the first waiting message is read, because later
+    deliveries lie there. If RocketMQ saved the file last, no marks exist, but the file needs a
+    position for the marks to come.
     """
     before = delays.revision
     waiting: dict[int, int] = {}
@@ -74,7 +75,7 @@ def _skip_delivered(store: Store, delays: Delays, first_waiting: int) -> None:
             and scheduled is not None
             and scheduled.position < delivered.position
             and is_delivery(delivered, scheduled)
-            # What lies before it can only be what nobody could deliver.
+            # Messages before it must be undeliverable ones.
             and not any(
                 _is_deliverable(store, level, before)
                 for before in range(delays.next_offset(level), offset)
@@ -85,7 +86,7 @@ def _skip_delivered(store: Store, delays: Delays, first_waiting: int) -> None:
 
 
 def _waiting(store: Store, level: int, offset: int) -> Record | None:
-    """Return a message of a level's queue, None if it is not there."""
+    """Return a message of a level's queue, or None."""
     queue = store.find_queue(SCHEDULE_TOPIC, level - 1)
     entry = None if queue is None else queue.entry(offset)
     return None if entry is None else _record(store, entry[0], entry[1])

@@ -1,7 +1,7 @@
-"""Parked keys: park (7130), look (7131 to 7133), redrive (7134, 7135), let go (7136), drop, move.
+"""Requests about parked keys (7130 to 7138): park, read, redrive, unpark, drop, move.
 
-Requests of owners are checked against their epoch in the same stretch in which they are judged and
-put into the log, and one queue is changed by one request at a time.
+A request from an owner is checked against its epoch, judged and put into the log without an await
+in between. The mutex of a queue lets one request at a time change it. Why: decision 22.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ READ_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 async def park(call: Call[requests.Park]) -> Command:
-    """Set messages of a queue aside; answered when that is safe."""
+    """Park messages of a queue; the reply follows when they are safe."""
     broker, request = call.broker, call.request
     body = ParkBody.decode(call.command.body)
     place, parking = _place(request), broker.parking
@@ -61,7 +61,7 @@ async def park(call: Call[requests.Park]) -> Command:
 
 
 async def keys(call: Call[requests.ParkedKeys]) -> Command:
-    """Say what the owner of a queue has to know of its parked keys."""
+    """Return what the owner of a queue must know of its parked keys."""
     place, parking = _place(call.request), call.broker.parking
     async with parking.exclusive(place):
         floor = parking.floor(place)
@@ -80,7 +80,7 @@ async def keys(call: Call[requests.ParkedKeys]) -> Command:
 
 
 def list_(call: Call[requests.ParkedList]) -> Command:
-    """List parked keys for people."""
+    """List parked keys for operators."""
     broker, request = call.broker, call.request
     after = _cursor(request.after)
     entries = (
@@ -121,7 +121,7 @@ def _entry(broker: Broker, place: GroupQueue, one: ParkedKey) -> ParkedEntry:
 
 
 def read(call: Call[requests.ParkedRead]) -> Command:
-    """Answer the records of a key's messages in order, as many as fit."""
+    """Return the records of a key's messages in order, as many as fit."""
     request = call.request
     place = _place(request)
     one = call.broker.parking.table.find(place, request.key)
@@ -134,7 +134,7 @@ def read(call: Call[requests.ParkedRead]) -> Command:
 
 
 async def redrive(call: Call[requests.Redrive]) -> Command:
-    """Note that keys are to be handled again, or not any more; their owners see it soon."""
+    """Request or cancel the redrive of keys; their owners learn of it soon."""
     broker, request = call.broker, call.request
     count = 0
     for place, named in _by_queue(request.group, KeyList.decode(call.command.body).keys):
@@ -157,7 +157,7 @@ async def redrive(call: Call[requests.Redrive]) -> Command:
 
 
 async def redriven(call: Call[requests.Redriven]) -> Command:
-    """Note what became of messages in a redrive."""
+    """Record the outcome of a redrive."""
     request = call.request
     body = RedrivenBody.decode(call.command.body)
     place, parking = _place(request), call.broker.parking
@@ -170,7 +170,8 @@ async def redriven(call: Call[requests.Redriven]) -> Command:
             Redriven(
                 place.topic, place.queue_id, _key(request.key), body.done, body.error, body.older
             ),
-            successor=request.heir and bool(request.instance),  # a job has none, and no epochs
+            successor=request.heir
+            and bool(request.instance),  # a job has no instance and no epochs
         )
         reply = requests.RedrivenReply(before, parking.table.version(*place))
     return call.reply(fields=encode_fields(reply))
@@ -190,7 +191,7 @@ async def unpark(call: Call[requests.Unpark]) -> Command:
 
 
 async def drop(call: Call[requests.ParkedDrop]) -> Command:
-    """Throw messages away by an operator's order."""
+    """Drop messages by an operator's order."""
     request = call.request
     if not 0 < len(request.reason.strip()) <= REASON_CHARS_MAX:
         raise InvalidParameter(f"a drop needs a reason of 1 to {REASON_CHARS_MAX} characters")
@@ -209,7 +210,7 @@ async def drop(call: Call[requests.ParkedDrop]) -> Command:
 
 
 async def move(call: Call[requests.ParkMove]) -> Command:
-    """Install parked keys that come with a resize of their topic; answered when it is on disk."""
+    """Install parked keys that move here with a resize; the reply follows when that is on disk."""
     broker, request = call.broker, call.request
     body = MoveBody.decode(call.command.body)
     if request.topic not in broker.topics:
@@ -234,7 +235,7 @@ def _place(
 
 
 def _check_group(broker: Broker, group: str) -> None:
-    """Refuse a group that is none: what it parks lies in a topic of its name."""
+    """Refuse an unknown group: what it parks lies in a topic of its name."""
     if broker.find_group(group) is None:
         raise GroupNotFound(f"Group {group} does not exist")
 

@@ -1,4 +1,7 @@
-"""Producers that number their messages: hello (7100), state (7101), drop (7102), list (7103)."""
+"""Requests of idempotent producers: hello (7100), state (7101), drop (7102), list (7103).
+
+Their sends are judged in `service.py`. Why: decision 10.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ NAMES_LISTED_MAX = 10_000
 
 
 def hello(call: Call[ProducerHello]) -> Command:
-    """Bind a producer to this connection; sends of it over older ones are refused from now on."""
+    """Bind a producer to this connection; its earlier connections may not send any more."""
     request = call.request
     _check_id(request.producer_id)
     if request.incarnation < 0:
@@ -64,9 +67,9 @@ def _check_id(producer_id: str) -> None:
 
 
 async def state(call: Call[ProducerState]) -> Command:
-    """Say what is stored of a producer on a queue.
+    """Return what is stored of a producer on a queue.
 
-    What the present tick holds is waited for: it may be taken back.
+    It waits for the open tick, which may still be undone.
     """
     request = call.request
     place = (request.producer_id, request.topic, request.queue_id)
@@ -83,7 +86,7 @@ async def state(call: Call[ProducerState]) -> Command:
 
 
 def drop(call: Call[ProducerDrop]) -> Reply:
-    """Forget a named producer; answered when no crash can bring it back."""
+    """Forget a named producer; the reply follows when no crash can bring it back."""
     producer_id = call.request.producer_id
     queues = call.broker.producers.drop_name(producer_id)
     if queues is None:
@@ -98,7 +101,7 @@ async def _answer_saved(broker: Broker, answer: Command) -> Command:
 
 
 def list_names(call: Call[ProducerList]) -> Command:
-    """Answer the named producers and what is stored of each, as JSON."""
+    """Return the named producers and what is stored of each, as JSON."""
     prefix = call.request.prefix
     names = [name for name in call.broker.producers.names if name.startswith(prefix)]
     listed = []

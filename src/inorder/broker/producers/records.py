@@ -1,15 +1,20 @@
-"""The file of numbering producers: what is stored of each, and which part of the log it covers.
+"""The file of idempotent producers: its bytes, and the part of the log that it covers.
 
     magic 8 | replay from 8 | depends on 8 | log crc 4 | memory 8 | producers 4
     producer   flags 1 | id length 2 | queues 4 | id
     queue      topic length 2 | queue 4 | last 8 | end 8 | first 8 | value 8 | runs 4 | topic | runs
     crc 4
 
-Integers are big-endian. `replay from`: everything before is counted. `depends on`: the log was
-durable up to there before the file was written; nothing from behind is counted. They differ where
-the table was written in several turns: messages between the two may be counted already, and
-counting them again changes nothing. `log crc` is that of the bytes before `depends on`, by which
-another log, or one that lost its end and grew again, is told from this one.
+Integers are big-endian.
+
+- `replay from`: everything before this position is in the file.
+- `depends on`: the log was durable up to this position when the file was written, and nothing
+  behind it is in the file. The two differ if the table was encoded in several turns. Messages
+  between them may be in the file already; replaying them changes nothing.
+- `log crc`: the checksum of the log bytes before `depends on`. It tells this log from another one
+  and from one that lost its end and grew again.
+
+Why: decision 10.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ _RUN: Final = 3
 
 
 class SavedQueue(NamedTuple):
-    """What the file holds of one producer on one queue."""
+    """One producer on one queue in the file."""
 
     topic: str
     queue_id: int
@@ -45,7 +50,7 @@ class SavedQueue(NamedTuple):
 
 
 class SavedProducer(NamedTuple):
-    """What it holds of one producer."""
+    """One producer in the file."""
 
     producer_id: str
     named: bool
@@ -54,7 +59,7 @@ class SavedProducer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A whole file."""
+    """The content of the file."""
 
     replay_from: int
     depends_on: int
@@ -72,7 +77,7 @@ class Saved:
 
 
 class Encoder:
-    """Writes a table in steps, between which it may change."""
+    """Encodes a table in steps; the table may change between them."""
 
     def __init__(self, table: ProducerTable[Any], replay_from: int) -> None:
         self._waiting = iter(list(table))
@@ -105,17 +110,17 @@ class Encoder:
         self._count += 1
 
     def finish(self, depends_on: int, log_crc: int) -> bytes:
-        """Return the file."""
+        """Return the content of the file."""
         head = _HEAD.pack(MAGIC, self._replay_from, depends_on, log_crc, self.memory, self._count)
         content = b"".join([head, *self._parts])
         return content + _CRC.pack(zlib.crc32(content))
 
 
 def decode(content: bytes) -> Saved:
-    """Read a file.
+    """Decode the file content.
 
     Raises:
-        RemoteProtocolError: it is none, or damaged.
+        RemoteProtocolError: it is malformed or damaged.
     """
     if len(content) < _HEAD.size + _CRC.size or content[: len(MAGIC)] != MAGIC:
         raise RemoteProtocolError("not a file of producers")
@@ -123,7 +128,7 @@ def decode(content: bytes) -> Saved:
         raise RemoteProtocolError("the file of producers is damaged")
     _, replay_from, depends_on, log_crc, memory, count = _HEAD.unpack_from(content)
     if not 0 <= replay_from <= depends_on or memory < 0:
-        raise RemoteProtocolError(f"positions {replay_from}, {depends_on} make no sense")
+        raise RemoteProtocolError(f"positions {replay_from}, {depends_on} are inconsistent")
     reader = _Reader(content, _HEAD.size, len(content) - _CRC.size)
     try:
         producers = [reader.producer() for _ in range(count)]
@@ -158,14 +163,14 @@ class _Reader:
             self._take(_QUEUE.size)
         )
         if last < 0 or not 0 <= first <= last + 1 or queue_id < 0 or count % _RUN:
-            raise ValueError("state make no sense")
+            raise ValueError("numbers are inconsistent")
         topic = self._take(topic_bytes).decode()
         runs = array("q", self._take(count * 8))
         return SavedQueue(topic, queue_id, (last, end, first, value), _big_endian(runs))
 
 
 def _big_endian(values: array[int]) -> array[int]:
-    """Return state with their bytes in the order of the file, or back."""
+    """Convert between the byte order of the machine and that of the file."""
     if sys.byteorder == "little":
         values = array("q", values)
         values.byteswap()

@@ -1,20 +1,24 @@
-"""Producers that number their messages: what is stored of each, queue by queue.
+"""Idempotent producers: which sequence numbers of each producer are stored, queue by queue.
 
-    Producer         who said hello last, and over which connection; its queues
-    ProducerQueueState     its last number on one queue, and its latest answers
+    Producer              its highest incarnation, its connection, its queues
+    ProducerQueueState    its last sequence number on one queue, and where its latest messages lie
+    ProducerTable         all producers of the broker
 
-Everything is bounded. At the limit of producers the anonymous one that was idle longest is
-forgotten; a named one never is. Whoever was forgotten is told so: its connection is remembered, and
-`memory` changes, so that it is noticed also over another connection.
+A producer says hello over a connection and then numbers its messages per queue. The broker stores
+the next number, repeats the reply for a known one, and refuses a gap (`ordering/sequence.py`).
 
-Numbers of a tick that is not written are taken back with it: `settle` and `roll_back` are called
-by the store, as for its queues.
+**Replies as runs.** Consecutive numbers mostly get consecutive offsets. So replies are remembered
+as runs (first number, offset, last number), and continuing the open run costs nothing. At least the
+last 1,024 runs are kept, hence at least the last 1,024 replies.
 
-The state of one producer on one queue: the last one stored, and where its latest messages lie.
+**Bounds.** At the limit the table forgets the anonymous producer that was idle longest; it never
+forgets a named one. A forgotten producer learns it: the table remembers its connection, and
+`memory` changes, so that it shows over another connection too.
 
-Answers are remembered as runs: state that follow one another mostly got offsets that do, so a
-run is (first number, offset, last number), and the open one costs nothing to continue. The last
-1,024 runs are kept at least, so the last 1,024 answers at least.
+**Ticks.** The store calls `settle` and `roll_back` as for its queues: numbers of a tick that is not
+written are undone with it.
+
+Why: decision 10.
 """
 
 from __future__ import annotations
@@ -32,14 +36,14 @@ Connection = TypeVar("Connection")
 
 RUNS_MAX: Final = 1024
 RUN: Final = 3
-"""A run is this many integers: first number, value, last number."""
+"""A run has this many integers: first number, value, last number."""
 
 
 class ProducerQueueState(Generic[Connection]):
     """What is stored of one producer in one queue.
 
-    A remembered value is the offset, or, of a message that lies elsewhere (one with a delay),
-    -2 - its position in the log.
+    A remembered value is the offset of a message. For a message that lies elsewhere (one with a
+    delay) it is -2 minus its log position.
     """
 
     __slots__ = (
@@ -58,7 +62,7 @@ class ProducerQueueState(Generic[Connection]):
         self.runs = array("q")
 
     def note(self, number: int, value: int) -> int:
-        """Note a message; return by how many the closed runs grew."""
+        """Record a message; return by how many the closed runs grew."""
         if number == self.last + 1 and value == self.end:
             self.last = number
             self.end = value + 1
@@ -69,15 +73,15 @@ class ProducerQueueState(Generic[Connection]):
         return grown
 
     def note_many(self, sequences: Sequence[int], value: int) -> int:
-        """Note messages at `value` and the offsets behind it; return how the closed runs grew."""
+        """Record messages at `value` and the offsets behind it; return how the closed runs grew."""
         count, first, last = len(sequences), sequences[0], sequences[-1]
-        if last - first == count - 1:  # they follow one another
+        if last - first == count - 1:  # consecutive
             if first != self.last + 1 or value != self.end:
-                return self.note(first, value) + self._go_on(last, value + count)
-            return self._go_on(last, value + count)
+                return self.note(first, value) + self._continue_run(last, value + count)
+            return self._continue_run(last, value + count)
         before = len(self.runs)
         self._close_run()
-        closed = min(count - 1, RUNS_MAX)  # those before them would be forgotten at once
+        closed = min(count - 1, RUNS_MAX)  # earlier ones would be dropped at once
         runs = array("q", bytes(8 * RUN * closed))
         runs[0::RUN] = runs[2::RUN] = array("q", sequences[-1 - closed : -1])
         runs[1::RUN] = array("q", range(value + count - 1 - closed, value + count - 1))
@@ -88,8 +92,8 @@ class ProducerQueueState(Generic[Connection]):
         self.value, self.end = value + count - 1, value + count
         return (len(self.runs) - before) // RUN
 
-    def _go_on(self, last: int, end: int) -> int:
-        """The open run goes on."""
+    def _continue_run(self, last: int, end: int) -> int:
+        """Extend the open run."""
         self.last, self.end = last, end
         return 0
 
@@ -104,7 +108,7 @@ class ProducerQueueState(Generic[Connection]):
         return 1
 
     def find(self, number: int) -> int | None:
-        """Return the remembered value of a number, None if there is none."""
+        """Return the remembered value of a sequence number, or None."""
         if self.first <= number <= self.last:
             return self.value + (number - self.first if self.value >= 0 else 0)
         runs = self.runs
@@ -115,7 +119,7 @@ class ProducerQueueState(Generic[Connection]):
         return value + (number - runs[at] if value >= 0 else 0)
 
     def roll_back(self) -> int:
-        """Forget what was noted since the last settled one; return how the closed runs grew."""
+        """Undo everything since the last settled number; return how the closed runs grew."""
         before = len(self.runs)
         last, settled_last = self.last, self.settled_last
         while self.first > settled_last and self.runs:
@@ -129,13 +133,13 @@ class ProducerQueueState(Generic[Connection]):
         return (len(self.runs) - before) // RUN
 
     def forget_runs(self) -> int:
-        """Forget all answers but the latest; return how the closed runs grew."""
+        """Forget all replies but those of the open run; return how the closed runs grew."""
         count = len(self.runs) // RUN
         self.runs = array("q")
         return -count
 
     def settled(self) -> ProducerQueueState[Connection]:
-        """Return this without what an unwritten tick holds."""
+        """Return the state without the open tick."""
         if self.last == self.settled_last:
             return self
         copy = ProducerQueueState(self.producer, self.topic, self.queue_id)
@@ -153,10 +157,10 @@ class ProducerQueueState(Generic[Connection]):
 RUNS_TOTAL_MAX: Final = 1_500_000
 QUEUES_PER_PRODUCER: Final = 4
 NAMES_SHARE: Final = 0.9
-"""Names, which are never forgotten, leave a tenth of the room to the others."""
+"""The share of named producers, which are never forgotten; the rest is left to the others."""
 
 FORGOTTEN_MAX: Final = 1024
-"""Forgotten producers of one connection that are told so; others are asked to say hello."""
+"""How many forgotten producers a connection can be told of; others are asked to say hello."""
 
 MEMORY_STEP: Final = 1_000_000
 
@@ -171,7 +175,7 @@ class Producer(Generic[Connection]):
         self.named = named
         self.highest = 0
         self.protocol = 1
-        """What its hello says that its sends carry."""
+        """The protocol version that its hello named."""
         self.connection: Connection | None = None
         self.queues: dict[tuple[str, int], ProducerQueueState[Connection]] = {}
 
@@ -187,16 +191,18 @@ class ProducerTable(Generic[Connection]):
         self._anonymous: OrderedDict[str, Producer[Connection]] = OrderedDict()
         self._names: dict[str, Producer[Connection]] = {}
         self._by_queue: dict[tuple[str, int], dict[str, ProducerQueueState[Connection]]] = {}
-        self._spoken: dict[Connection, set[str]] = {}  # for whom a connection speaks
-        self._forgotten: dict[Connection, dict[str, None]] = {}  # for whom it did until then
+        self._spoken: dict[Connection, set[str]] = {}  # connection -> its producers
+        self._forgotten: dict[
+            Connection, dict[str, None]
+        ] = {}  # connection -> producers that were forgotten
         self._dirty: dict[ProducerQueueState[Connection], None] = {}
         self._touch = self._anonymous.move_to_end
         self._runs = 0
         self._queues = 0
         self.memory = 0
-        """Changes whenever a producer is forgotten."""
+        """Changes whenever the table forgets a producer."""
         self.revision = 0
-        """Changes whenever something would be saved differently."""
+        """Changes whenever the snapshot would differ."""
 
     def __len__(self) -> int:
         return len(self._anonymous) + len(self._names)
@@ -206,7 +212,7 @@ class ProducerTable(Generic[Connection]):
         """Return the named producers, sorted."""
         return sorted(self._names)
 
-    # -- who speaks ------------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------
 
     def hello(
         self,
@@ -218,15 +224,15 @@ class ProducerTable(Generic[Connection]):
         memory: int = -1,
         protocol: int = 1,
     ) -> Producer[Connection]:
-        """Bind a producer to a connection, and fence off those it spoke over before.
+        """Bind a producer to a connection, and fence off its earlier connections.
 
-        `memory` is what the broker's was when this producer first said hello; -1 if it never did.
-        An equal incarnation over another connection takes over: the last to speak wins.
+        `memory` is the table's value at the producer's first hello; -1 if it never said hello. An
+        equal incarnation over another connection takes over: the last one wins.
 
         Raises:
-            ProducerStale: a higher incarnation has spoken.
-            ProducerUnknown: it may have been forgotten since it first spoke.
-            ProducersFull: there is no room for another one.
+            ProducerStale: a higher incarnation has said hello.
+            ProducerUnknown: the table may have forgotten the producer.
+            ProducersFull: there is no room for another producer.
         """
         producer = self.find(producer_id)
         if producer is None:
@@ -255,21 +261,21 @@ class ProducerTable(Generic[Connection]):
         return producer
 
     def _silence(self, producer: Producer[Connection]) -> Connection | None:
-        """Let nobody speak for a producer; return who did."""
+        """Unbind a producer from its connection, and return that connection."""
         connection, producer.connection = producer.connection, None
         if connection is not None:
             self._spoken[connection].discard(producer.id)
         return connection
 
     def has_heard(self, connection: Connection) -> bool:
-        """Tell whether a producer has said hello over a connection: then it knows our fields."""
+        """Tell whether a connection ever said hello: its client knows inorder's fields."""
         return connection in self._spoken
 
     def speaker(self, producer_id: str, connection: Connection) -> Producer[Connection]:
         """Return the producer of a send over a connection.
 
         Raises:
-            ProducerStale: it has not said hello here, or a newer one has elsewhere.
+            ProducerStale: it has not said hello here, or has over another connection since.
             ProducerUnknown: it has, and was forgotten since.
         """
         producer = self.find(producer_id)
@@ -285,37 +291,37 @@ class ProducerTable(Generic[Connection]):
         return producer
 
     def connection_lost(self, connection: Connection) -> None:
-        """Forget who spoke over a connection."""
+        """Unbind the producers of a closed connection."""
         self._forgotten.pop(connection, None)
         for producer_id in self._spoken.pop(connection, ()):
             producer = self.find(producer_id)
             if producer is not None:
                 producer.connection = None
 
-    # -- who is known ----------------------------------------------------------------------------
+    # -- producers -------------------------------------------------------------------------------
 
     def find(self, producer_id: str) -> Producer[Connection] | None:
-        """Return a producer."""
+        """Return a producer, or None."""
         return self._anonymous.get(producer_id) or self._names.get(producer_id)
 
     def on_queue(self, topic: str, queue_id: int) -> dict[str, ProducerQueueState[Connection]]:
-        """Return the producers of a queue by id: the hot path's own view, always current."""
+        """Return the producers of a queue by id: the live dict, which the fast path keeps."""
         return self._by_queue.setdefault((topic, queue_id), {})
 
     def queue_state(
         self, producer_id: str, topic: str, queue_id: int
     ) -> ProducerQueueState[Connection] | None:
-        """Return what is known of a producer on a queue."""
+        """Return the state of a producer on a queue, or None."""
         found = self._by_queue.get((topic, queue_id))
         return None if found is None else found.get(producer_id)
 
     def add_queue(
         self, producer: Producer[Connection], topic: str, queue_id: int
     ) -> ProducerQueueState[Connection]:
-        """Begin to count a producer's messages on a queue.
+        """Begin to track a producer on a queue.
 
         Raises:
-            ProducersFull: all the room is taken by named producers.
+            ProducersFull: named producers take all the room.
         """
         while self._queues >= QUEUES_PER_PRODUCER * self.producers_max:
             self._evict(keep=producer)
@@ -338,7 +344,8 @@ class ProducerTable(Generic[Connection]):
         return producer
 
     def _evict(self, *, keep: Producer[Connection] | None = None) -> None:
-        """Forget the anonymous producer that was idle longest; to `keep` one, of those with queues.
+        """Forget the anonymous producer that was idle longest; with `keep`, another one that has
+        queues.
 
         Raises:
             ProducersFull: there is none.
@@ -366,13 +373,13 @@ class ProducerTable(Generic[Connection]):
 
     def _forget_queue(self, state: ProducerQueueState[Connection]) -> None:
         key = (state.topic, state.queue_id)
-        self._by_queue[key].pop(state.producer.id, None)  # the dict stays: targets hold it
+        self._by_queue[key].pop(state.producer.id, None)  # the dict stays: targets hold a reference
         self._dirty.pop(state, None)
         self._runs += state.forget_runs()
         self._queues -= 1
 
     def drop_name(self, producer_id: str) -> int | None:
-        """Forget a named producer; return on how many queues it was known, None if it was not."""
+        """Forget a named producer; return how many queues it had, or None if it is unknown."""
         producer = self._names.pop(producer_id, None)
         if producer is None:
             return None
@@ -383,7 +390,7 @@ class ProducerTable(Generic[Connection]):
         return count
 
     def drop_topic(self, topic: str) -> int:
-        """Forget all state on a topic's queues; return how many."""
+        """Forget the states of a topic's queues; return how many."""
         count = 0
         for key in [key for key in self._by_queue if key[0] == topic]:
             for state in list(self._by_queue[key].values()):
@@ -395,11 +402,11 @@ class ProducerTable(Generic[Connection]):
             self.revision += 1
         return count
 
-    # -- what is stored --------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------
 
     # hot: 0.4 µs
     def stored(self, state: ProducerQueueState[Connection], number: int, value: int) -> None:
-        """Note a message that a tick will write."""
+        """Record a message that a tick will write."""
         last = state.last
         if last == state.settled_last:
             self._dirty[state] = None
@@ -414,7 +421,7 @@ class ProducerTable(Generic[Connection]):
     def stored_many(
         self, state: ProducerQueueState[Connection], found: Sequence[int], offset: int
     ) -> None:
-        """Note messages that a tick will write, at offsets that follow one another."""
+        """Record messages that a tick will write, at consecutive offsets."""
         if state.last == state.settled_last:
             self._dirty[state] = None
             if not state.producer.named:
@@ -422,7 +429,7 @@ class ProducerTable(Generic[Connection]):
         self._runs += state.note_many(found, offset)
 
     def settle(self) -> None:
-        """The tick is written: what it noted stays."""
+        """Keep what the tick recorded: it is written."""
         if self._dirty:
             for state in self._dirty:
                 state.settled_last, state.settled_end = state.last, state.end
@@ -432,13 +439,13 @@ class ProducerTable(Generic[Connection]):
                 self._thin_out()
 
     def roll_back(self) -> None:
-        """The tick is not written: its state are free again."""
+        """Undo what the tick recorded: it is not written."""
         for state in self._dirty:
             self._runs += state.roll_back()
         self._dirty.clear()
 
     def _thin_out(self) -> None:
-        """Forget old answers, not state: of producers that were idle longest first."""
+        """Forget old replies, but no sequence numbers, of the producers that were idle longest."""
         for producer in [*self._anonymous.values(), *self._names.values()]:
             for state in producer.queues.values():
                 self._runs += state.forget_runs()
@@ -450,13 +457,15 @@ class ProducerTable(Generic[Connection]):
     def replayed(
         self, producer_id: str, topic: str, queue_id: int, number: int, value: int, *, named: bool
     ) -> None:
-        """Note a message that the log holds. The log is right: what was known beyond it is not."""
+        """Record a message that the log holds. The log wins: later numbers that were known are
+        dropped.
+        """
         state = self.queue_state(producer_id, topic, queue_id)
         if state is None:
             producer = self.find(producer_id) or self._make(producer_id, named=named)
             state = self.add_queue(producer, topic, queue_id)
         if number <= state.last:
-            if state.find(number) is None:  # the topic was made again, or it is long ago
+            if state.find(number) is None:  # the topic was recreated, or the number is too old
                 self._runs += state.forget_runs()
                 state.first = number
             state.settled_last, state.settled_end = number - 1, NOTHING
@@ -468,7 +477,7 @@ class ProducerTable(Generic[Connection]):
         self.revision += 1
 
     def restore(self, producer_id: str, *, named: bool) -> Producer[Connection]:
-        """Add a producer of a snapshot; they come longest idle first."""
+        """Add a producer from the snapshot; the snapshot lists the longest idle first."""
         return self.find(producer_id) or self._make(producer_id, named=named)
 
     def restore_queue(
@@ -479,7 +488,7 @@ class ProducerTable(Generic[Connection]):
         values: tuple[int, int, int, int],
         runs: Iterable[int],
     ) -> None:
-        """Add what a snapshot holds of a queue: (last, end, first, value), and closed runs."""
+        """Add a queue from the snapshot: (last, end, first, value), and closed runs."""
         state = self.add_queue(producer, topic, queue_id)
         state.last, state.end, state.first, state.value = values
         state.settled_last, state.settled_end = state.last, state.end
@@ -487,10 +496,10 @@ class ProducerTable(Generic[Connection]):
         self._runs += len(state.runs) // RUN
 
     def restarted(self) -> None:
-        """Be sure that nobody takes this memory for the one before: some of it may be lost."""
+        """Change `memory`, so that producers notice that some of it may be lost."""
         if self.memory:
             self.memory += MEMORY_STEP
 
     def __iter__(self) -> Iterator[Producer[Connection]]:
-        """Go over all producers as they are now: anonymous ones, longest idle first, then names."""
+        """Iterate over a copy: anonymous producers, longest idle first, then named ones."""
         return iter([*self._anonymous.values(), *self._names.values()])

@@ -1,12 +1,16 @@
-"""Numbered sends, in the order of the rules: who speaks, stored already, key map, next or not.
+"""Judges idempotent sends: who sends, whether it is stored already, its key map, and its turn.
 
-The hot path takes what is plainly the next message of its producer. Everything else comes here:
-the first message on a queue, duplicates, gaps, strangers. A duplicate is answered from the record
-that was stored, also when its queue or its map is closed by now or the disk is full: a refusal says
-"not stored", and that would be wrong.
+The fast path (`broker/sends/service.py`) serves a message that is plainly the next one of its
+producer; `in_turn` and `items_in_turn` decide that. All others come to `SequenceChecks`: the first
+message on a queue, duplicates, gaps, and unknown producers.
 
-Only what clients send is judged. Messages of retry topics are copies that carry the state of
-their origin, until they become dead letters; the broker's own appends do not pass here at all.
+A duplicate gets the reply of the stored record, even if its queue or its map is closed by now or
+the disk is full. A refusal would say "not stored", and that would be wrong.
+
+Only sends of clients are judged. Messages of retry topics are copies that keep the sequence numbers
+of their originals, so they are exempt. The broker's own appends do not pass here at all.
+
+Why: decision 10.
 """
 
 from __future__ import annotations
@@ -51,13 +55,13 @@ if TYPE_CHECKING:
 
 
 DIGESTS_SINCE: Final = 2
-"""From this protocol on a producer's keyed sends say how their queue was chosen."""
+"""From this protocol version on, keyed sends of a producer say how their queue was chosen."""
 _KEYED: Final = f"{SHARDING_KEY}\x01"
 _KEYED_BYTES: Final = _KEYED.encode()
 
 
 class Stored(NamedTuple):
-    """Where a message lies that was sent before; -1 and no id if that is not remembered."""
+    """Where a message of an earlier send lies; -1 and no id if that is not remembered."""
 
     offset: int
     position: int | None
@@ -66,7 +70,7 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True)
 class Claim:
-    """A numbered send that may be stored, as far as it is not stored already."""
+    """A send of an idempotent producer that may be stored, less what is stored already."""
 
     table: ProducerTable[ServerConnection]
     producer: Producer[ServerConnection]
@@ -74,22 +78,22 @@ class Claim:
     topic: str
     queue_id: int
     stored: list[Stored]
-    """The messages at its front that are stored."""
+    """The stored messages at the front of the request."""
     rest: list[int]
-    """The state of the others."""
+    """The sequence numbers of the others."""
 
     @property
     def done(self) -> bool:
-        """Tell whether all of it is stored."""
+        """Tell whether the whole request is stored already."""
         return not self.rest
 
     def reserve(self) -> None:
-        """Make room to remember it, before anything is stored. Raises ProducersFull."""
+        """Make room for its state before anything is stored. Raises ProducersFull."""
         if self.state is None:
             self.state = self.table.add_queue(self.producer, self.topic, self.queue_id)
 
     def settle(self, place: Target, offset: int, positions: list[int]) -> None:
-        """Note where the rest was put; a delayed message lies elsewhere than it was sent to."""
+        """Record where the rest was put; a delayed message does not lie in its own queue."""
         assert self.state is not None, "room is reserved before anything is stored"
         at_home = place.topic == self.topic and place.queue_id == self.queue_id
         for index, (number, position) in enumerate(zip(self.rest, positions, strict=True)):
@@ -98,7 +102,7 @@ class Claim:
 
 
 class SequenceChecks:
-    """Judges sends by their state and by the version of their key map."""
+    """Judges sends by their sequence numbers and by the version of their key map."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -109,7 +113,7 @@ class SequenceChecks:
     def claim(
         self, connection: ServerConnection, request: SendMessage, command: Command
     ) -> Claim | None:
-        """Judge a send; None if it has no state. Raises what it is refused with."""
+        """Judge a send; None if it has no sequence numbers. Raises the refusal."""
         found = self._read(request, command)
         if found is None:
             self._check_map(request.topic, command)
@@ -129,10 +133,10 @@ class SequenceChecks:
         try:
             verdict, done = judge_batch(last, [item[:2] for item in items])
         except ValueError as error:
-            raise MessageIllegal(f"the state of producer {producer_id}: {error}") from None
+            raise MessageIllegal(f"the numbers of producer {producer_id}: {error}") from None
         stored = []
         for number, _, unique in items[:done]:
-            assert state is not None, "something is stored"
+            assert state is not None, "stored messages have a state"
             stored.append(self._stored(state, number, unique))
         if done < len(items):
             with told_if_partly_stored(done):
@@ -145,9 +149,9 @@ class SequenceChecks:
     def _read(
         self, request: SendMessage, command: Command
     ) -> tuple[str, list[tuple[int, int | None, str | None]], bool] | None:
-        """Return the producer, (number, before, UNIQ_KEY) per message, and whether one has a key.
+        """Return the producer, (number, predecessor, UNIQ_KEY) per message, and if one has a key.
 
-        None if it is not numbered.
+        None if the request has no sequence numbers.
         """
         if not has_sequences(request.topic):
             return None
@@ -202,12 +206,14 @@ class SequenceChecks:
                 expected=wanted,
             )
 
-    # -- what is stored --------------------------------------------------------------------------
+    # -- stored messages -------------------------------------------------------------------------
 
     def _stored(
         self, state: ProducerQueueState[ServerConnection], number: int, unique: str | None
     ) -> Stored:
-        """Find a message that was sent before. Raises ProducerMismatch if it is another one."""
+        """Find a message of an earlier send. Raises ProducerMismatch if the number is another
+        message's.
+        """
         named = state.producer.named
         value = state.find(number)
         if value is None:
@@ -218,7 +224,7 @@ class SequenceChecks:
                 "know which message it was"
             )
         record = self._record(state, value)
-        if record is None:  # retention has removed it
+        if record is None:  # deleted by retention
             return Stored(max(value, -1), None, unique)
         known = get(record.properties, b"UNIQ_KEY")
         first = None if known is None else known.decode("utf-8", "replace")
@@ -242,10 +248,10 @@ class SequenceChecks:
         data = self._store.log.bytes_at(position, size)
         return next(scan(data, 0, len(data), position_of_at=position, check_crc=False), None)
 
-    # -- the key map -----------------------------------------------------------------------------
+    # -- key map ---------------------------------------------------------------------------------
 
     def _check_map(self, topic: str, command: Command, *, demanded: bool = False) -> None:
-        """Refuse a send by another map; `demanded`: also one that does not say what placed it."""
+        """Refuse a send by another key map; `demanded`: also a send that does not name its map."""
         version, digest = command.fields.get(MAP_VERSION), command.fields.get(MAP_DIGEST)
         places = self._broker.resizing.placement
         if version is not None:
@@ -256,9 +262,9 @@ class SequenceChecks:
 
 @contextlib.contextmanager
 def told_if_partly_stored(count: int) -> Iterator[None]:
-    """Refuse the rest of a batch whose first messages are stored so that it is not taken for all.
+    """Turn the refusal of a partly stored batch into an error that says so.
 
-    Any other refusal says that nothing of the request is stored, and frees its state.
+    Any other refusal says that nothing of the request is stored, and frees its sequence numbers.
     """
     try:
         yield
@@ -272,12 +278,12 @@ def told_if_partly_stored(count: int) -> Iterator[None]:
 
 
 def has_sequences(topic: str) -> bool:
-    """Tell whether the state of messages of a topic count."""
+    """Tell whether sequence numbers count for messages of a topic."""
     return not topic.startswith(RETRY_PREFIX)
 
 
 class Placing(Protocol):
-    """What a send says of how its queue was chosen."""
+    """The fields of a send that say how its queue was chosen."""
 
     md: str
     mq: str
@@ -286,9 +292,9 @@ class Placing(Protocol):
 def lacks_map(
     fields: Placing, target: Target, producer: Producer[ServerConnection], content: str | bytes
 ) -> bool:
-    """Tell whether a send may have a key that was placed by no map, or another than the target's.
+    """Tell whether a send may have a key that no map, or another map than the target's, placed.
 
-    `content` holds the properties. What may be so is left to the general way, which judges.
+    `content` holds the properties. The general path judges such a send.
     """
     return (
         fields.md != target.map_digest
@@ -304,9 +310,9 @@ def in_turn(
     properties: str,
     start: int,
 ) -> tuple[ProducerQueueState[ServerConnection], int] | None:
-    """Return the producer's state and this one if it is plainly the next of its speaker.
+    """Return state and sequence number of a message that is plainly its producer's next one.
 
-    `start` is where the mark first stands. Anything but a plain group there is not judged here.
+    `start` is where the mark first stands. Anything unusual there is left to the general path.
     """
     # hot: 0.7 µs
     found = match_numbered(properties, start)
@@ -333,9 +339,9 @@ def items_in_turn(
     body: bytes,
     items: list[tuple[int, int, int, int]],
 ) -> list[tuple[ProducerQueueState[ServerConnection], int]] | None:
-    """Return the number of each item, empty if none has one; None if that is not plain.
+    """Return state and sequence number of each item, empty if none has one; None if unclear.
 
-    Plain are the next messages of one producer, one after another.
+    Clear are only the next messages of one producer, one after another.
     """
     # hot: 1.5 µs a message
     found: list[tuple[ProducerQueueState[ServerConnection], int]] = []

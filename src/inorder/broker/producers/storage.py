@@ -1,12 +1,15 @@
-"""Remembering the numbering producers over a restart: a file, and the log behind it.
+"""The snapshot of idempotent producers, and the replay of the log behind it.
 
-The file holds the table as it was at a position of the log. What came after is found in the log
-itself, for every record carries its number. So a start reads the file and the log behind it.
+The snapshot holds the table as of a log position. Every record carries its sequence number, so a
+start loads the snapshot and replays the log behind it.
 
-A file must not know more than the log: a resend would be answered as a duplicate and not be
-stored. So it is written when the log is durable up to where the table was taken, and a start drops
-a file that depends on more log than there is, or on another one. The file before is kept beside it;
-if neither fits, the whole log is read. What was dropped is gone for good before the port opens.
+The snapshot must never be ahead of the log. Otherwise the broker would answer a resend as a
+duplicate although the message is lost. So it is written after the log is durable up to the position
+of the table. A start drops a snapshot that depends on more log than there is, or on another log.
+The previous file is kept beside it; if neither fits, the whole log is replayed. A dropped file is
+removed for good before the port opens.
+
+Why: decisions 7 and 10.
 """
 
 from __future__ import annotations
@@ -59,16 +62,16 @@ class ProducerSnapshot:
 
     @property
     def path(self) -> Path:
-        """Return where the file lies."""
+        """Return the path of the file."""
         return self._file.path
 
     # -- start -----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Restore the table: the file, then the log behind it.
+        """Restore the table from the file and from the log behind it.
 
         Raises:
-            OSError: what had to be dropped could not be removed for good.
+            OSError: a dropped file could not be removed for good.
         """
         store, table = self._broker.store, self._table
         saved, dropped = self._find()
@@ -80,16 +83,16 @@ class ProducerSnapshot:
         count = self._replay(start)
         table.restarted()
         if dropped and saved is None and store.log.min_position:
-            table.memory += 1  # who sent only what retention has removed is forgotten
+            table.memory += 1  # producers whose messages retention deleted are forgotten
         self._covered = start
         self._saved_revision = restored
         if dropped or store.log.end_position - start >= SAVE_LOG_BYTES:
             try:
                 self._save_here()
-            except OSError as error:  # what was dropped is removed; a full disk can still be read
+            except OSError as error:  # the dropped file is removed; reads work on a full disk
                 log.error("producers were not saved file=%s error=%s", self.path, error)
         if len(table):
-            log.info("numbering producers=%d replayed=%d from=%d", len(table), count, start)
+            log.info("idempotent producers=%d replayed=%d from=%d", len(table), count, start)
 
     def _find(self) -> tuple[Saved | None, bool]:
         """Return the newest file that fits the log, and whether one was dropped."""
@@ -107,19 +110,17 @@ class ProducerSnapshot:
         return None, dropped
 
     def _replay(self, start: int) -> int:
-        """Count what the log holds from a position on."""
+        """Record the sequence numbers in the log from a position on."""
         commit_log, count = self._broker.store.log, 0
         if commit_log.end_position - start > LONG_BYTES:
-            log.info("looking for numbered messages bytes=%d", commit_log.end_position - start)
+            log.info("scanning for sequence numbers bytes=%d", commit_log.end_position - start)
         for record in marked_records(commit_log.segments, start, commit_log.end_position, MARK):
             try:
                 count += self._count(record)
             except MessageIllegal:
-                continue  # no message of ours: it would have been refused
+                continue  # not written by an idempotent producer: a send would be refused
             except BrokerError as error:
-                log.error(
-                    "a numbered message is not counted position=%d: %s", record.position, error
-                )
+                log.error("a sequence number is skipped position=%d: %s", record.position, error)
         return count
 
     def _count(self, record: ScannedRecord) -> bool:
@@ -145,11 +146,11 @@ class ProducerSnapshot:
 
     @property
     def keep_from(self) -> int | None:
-        """Return the position from which the log is needed, None if none of it is."""
+        """Return the position from which the log is needed; None: nowhere."""
         return self._covered if self._table.revision != self._saved_revision else None
 
     def save_if_due(self) -> None:
-        """Save if it is time to."""
+        """Start a save if it is time."""
         if self._task is not None and not self._task.done():
             return
         now_ms = self._broker.clock.monotonic_ms()
@@ -168,12 +169,12 @@ class ProducerSnapshot:
             self._retry_ms = self._broker.clock.monotonic_ms() + RETRY_MS
 
     async def save_now(self, *, copies: int = 2) -> None:
-        """Return when all that is known now is on disk; in two copies nothing older is left."""
+        """Return when the present table is on disk; with two copies, no older file is left."""
         async with self._saving:
             broker, commit_log = self._broker, self._broker.store.log
             revision, covered = self._table.revision, commit_log.end_position
             encoder = Encoder(self._table, covered)
-            while encoder.step():  # noqa: ASYNC110 - a long table is written between other work
+            while encoder.step():  # noqa: ASYNC110 - other work runs between two steps
                 await asyncio.sleep(0)
             depends_on = commit_log.end_position
             content = encoder.finish(depends_on, fingerprint(commit_log, depends_on))
@@ -188,12 +189,12 @@ class ProducerSnapshot:
         self._saved_ms = self._broker.clock.monotonic_ms()
 
     def cancel(self) -> None:
-        """Give up a save that is under way."""
+        """Cancel a running save."""
         if self._task is not None:
             self._task.cancel()
 
     def save_at_stop(self) -> None:
-        """Save what a start would have to read from the log otherwise.
+        """Save so that the next start need not replay the log.
 
         Raises:
             StoreError: the log could not be made durable; the old file is kept.
@@ -204,7 +205,7 @@ class ProducerSnapshot:
             self._save_here()
 
     def _save_here(self) -> None:
-        """Save in one go: nothing else runs."""
+        """Save without giving way to other work."""
         commit_log, revision = self._broker.store.log, self._table.revision
         position = commit_log.end_position
         encoder = Encoder(self._table, position)

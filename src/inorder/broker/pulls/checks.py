@@ -1,12 +1,13 @@
-"""Which pulls may be served, and from what: RocketMQ's checks, in RocketMQ's order.
+"""RocketMQ's checks of a pull in RocketMQ's order; their results are cached.
 
-A pull that brings its subscription along depends on topics, groups and settings alone, so what the
-checks gave is remembered until one of them changes. One that relies on its group's heartbeat is
-checked each time.
+A pull that carries its subscription depends only on topics, groups and settings, so its result is
+cached until one of them changes. A pull that relies on its group's heartbeat is checked every time.
+Why: decision 26.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from inorder.broker.broker import Broker
     from inorder.store.consumequeue import QueueIndex
 
-_GATES_MAX: Final = 20_000
+_CACHED_MAX: Final = 20_000
 _EXPRESSION_KEPT_CHARS: Final = 256
 _EXPRESSION_CHARS_MAX: Final = 64 * 1024
 
@@ -79,54 +80,47 @@ class PullFields(
     only_up: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class CheckedPull:
-    """What a pull that may be served needs: its queue, its filter, the flags of the answer."""
+    """The result of the checks: the queue, the tag filter, the flags of the reply."""
 
-    __slots__ = ("group_flag", "queue", "resized", "topic_flag", "wanted")
-
-    def __init__(
-        self,
-        queue: QueueIndex,
-        wanted: frozenset[int] | None,
-        group_flag: int,
-        topic_flag: int,
-        *,
-        resized: bool,
-    ) -> None:
-        self.queue = queue
-        self.wanted = wanted
-        self.group_flag = group_flag
-        self.topic_flag = topic_flag
-        self.resized = resized
+    queue: QueueIndex
+    wanted: frozenset[int] | None
+    group_flag: int
+    topic_flag: int
+    resized: bool
+    """The topic has past map versions, or groups that wait for one."""
 
 
 class PullChecks:
-    """Lets pulls through, or says why not."""
+    """Checks pulls, and caches the results."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._gates: dict[tuple[str, str, int, str | None, str | None], CheckedPull] = {}
+        self._cache: dict[tuple[str, str, int, str | None, str | None], CheckedPull] = {}
 
     def of(self, fields: PullFields, peer: str) -> CheckedPull:
-        """Return what the checks gave, remembered where only topics, groups and settings decide."""
+        """Return the result of the checks, from the cache if it depends only on tables. Raises the
+        refusal.
+        """
         if not fields.sys_flag & PULL_SUBSCRIPTION:
             return self._check(fields, peer)
         key = (
             fields.group, fields.topic, fields.queue_id, fields.subscription,
             fields.expression_type,
         )  # fmt: skip
-        gate = self._gates.get(key)
-        if gate is None:
-            gate = self._check(fields, peer)
+        checked = self._cache.get(key)
+        if checked is None:
+            checked = self._check(fields, peer)
             if len(fields.subscription or "") <= _EXPRESSION_KEPT_CHARS:
-                if len(self._gates) >= _GATES_MAX:
-                    self._gates.clear()
-                self._gates[key] = gate
-        return gate
+                if len(self._cache) >= _CACHED_MAX:
+                    self._cache.clear()
+                self._cache[key] = checked
+        return checked
 
     def forget(self) -> None:
-        """Check every pull again: a topic, a group or a setting changed."""
-        self._gates.clear()
+        """Clear the cache: a topic, a group or a setting changed."""
+        self._cache.clear()
 
     def _check(self, fields: PullFields, peer: str) -> CheckedPull:
         """Apply RocketMQ's checks in its order."""
@@ -199,7 +193,7 @@ class PullChecks:
 
 
 class _Forbidden(NoPermission):
-    """A refusal that tells the client which permission is missing."""
+    """A refusal that names the missing permission."""
 
     fields: dict[str, str]
 

@@ -1,15 +1,15 @@
-"""Pulls that found nothing and wait for a message (long polling).
+"""Long polls: pulls that found no message and wait for one.
 
-A wait belongs to one (topic, queue) and ends once: taken because something was stored, expired at
-its deadline, or dropped with its connection or topic. Deadlines are a heap; a wait that ended early
-leaves its entry behind, and the heap is rebuilt when most of it is such entries.
-Time is monotonic.
+A wait belongs to one (topic, queue) and ends exactly once: it is taken because a message was
+stored, it expires at its deadline, or it is dropped with its connection or topic. Deadlines are in
+a heap. A wait that ends early leaves its heap entry behind; the heap is rebuilt when such entries
+prevail. Time is monotonic. Why: decision 6.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,23 +21,18 @@ Key = tuple[str, int]
 """Topic and queue id."""
 
 QUEUE_WAITS_MAX = 10_000
-"""Every message of a queue looks at all pulls that wait there."""
+"""A message looks at every pull that waits on its queue, so their number is bounded."""
 
 
+@dataclass(slots=True, eq=False)
 class Wait(Generic[C, R]):
-    """One held pull: whose it is, and what is needed to run it again. It may be held once."""
+    """One held pull: its connection, and the request to run again. It can be held once."""
 
-    __slots__ = ("connection", "deadline_ms", "ended", "key", "request")
-
-    def __init__(self, connection: C, request: R) -> None:
-        self.connection = connection
-        self.request = request
-        self.key: Key = ("", -1)
-        self.deadline_ms = 0
-        self.ended = False
-
-    def __repr__(self) -> str:
-        return f"Wait({self.key}, deadline_ms={self.deadline_ms}, ended={self.ended})"
+    connection: C
+    request: R
+    key: Key = ("", -1)
+    deadline_ms: int = 0
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ class WaitStatistics:
 
 
 class PullWaits(Generic[C, R]):
-    """(topic, queue) to the pulls that wait there, oldest first."""
+    """The held pulls by (topic, queue), oldest first."""
 
     def __init__(self, *, waits_max: int = 200_000, connection_waits_max: int = 4096) -> None:
         self.waits_max = waits_max
@@ -79,7 +74,7 @@ class PullWaits(Generic[C, R]):
         return key in self._by_key
 
     def hold(self, key: Key, wait: Wait[C, R], deadline_ms: int) -> bool:
-        """Let a pull wait; False when too many do: in all, of its connection, or on its queue."""
+        """Hold a pull; False if too many wait in total, on its connection, or on its queue."""
         if (
             self._count >= self.waits_max
             or len(self._by_connection.get(wait.connection, ())) >= self.connection_waits_max
@@ -94,23 +89,18 @@ class PullWaits(Generic[C, R]):
         self._by_connection.setdefault(wait.connection, {})[wait] = None
         self._count += 1
         self._held += 1
-        # The running number keeps equal deadlines in order of arrival, and waits uncompared.
+        # The counter keeps equal deadlines in order of arrival and avoids comparing waits.
         heapq.heappush(self._deadlines, (deadline_ms, self._held, wait))
         return True
 
-    def take_ready(
-        self, key: Key, matches: Callable[[Wait[C, R]], bool] | None = None
-    ) -> list[Wait[C, R]]:
-        """Take the pulls that wait on a queue, oldest first; with `matches`, only such."""
-        waiting = self._by_key.get(key)
-        if not waiting:
-            return []
-        taken = [wait for wait in waiting if matches is None or matches(wait)]
+    def take_ready(self, key: Key) -> list[Wait[C, R]]:
+        """Take the pulls that wait on a queue, oldest first."""
+        taken = list(self._by_key.get(key, ()))
         self._woken += len(taken)
         return self._take(taken)
 
     def expire(self, now_ms: int) -> list[Wait[C, R]]:
-        """Take the pulls whose deadline is reached, earliest deadline first."""
+        """Take the pulls whose deadline has passed, earliest deadline first."""
         expired: list[Wait[C, R]] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             wait = heapq.heappop(self._deadlines)[2]
@@ -120,28 +110,28 @@ class PullWaits(Generic[C, R]):
         return self._take(expired)
 
     def next_deadline_ms(self) -> int | None:
-        """Return a time before which `expire` has nothing to do; None if nothing waits."""
+        """Return a time before which `expire` has nothing to do; None: nothing waits."""
         return self._deadlines[0][0] if self._count else None
 
     def drop_connection(self, connection: C) -> int:
-        """Forget the pulls of a closed connection; return how many there were."""
+        """Drop the pulls of a closed connection; return how many."""
         return self._drop(list(self._by_connection.get(connection, ())))
 
     def drop_topic(self, topic: str) -> list[Wait[C, R]]:
-        """Take the pulls that wait on a deleted topic: each is answered with 17 at once."""
+        """Take the pulls that wait on a deleted topic; each is answered with code 17 at once."""
         keys = [key for key in self._by_key if key[0] == topic]
         taken = [wait for key in keys for wait in self._by_key[key]]
         self._drop(taken)
         return taken
 
     def take_all(self) -> list[Wait[C, R]]:
-        """Take everything that waits: the broker stops."""
+        """Take all pulls, because the broker stops."""
         taken = [wait for waiting in self._by_key.values() for wait in waiting]
         self._drop(taken)
         return taken
 
     def statistics(self) -> WaitStatistics:
-        """Return the counts."""
+        """Return the counters."""
         return WaitStatistics(
             self._count, self._held, self._woken, self._expired, self._dropped, self._refused
         )

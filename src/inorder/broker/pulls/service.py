@@ -1,14 +1,14 @@
-"""Pulling: from a request to views of the log, and the pulls that wait for a message.
+"""Pulls: from a request to views of the log, and long polls that wait for a message.
 
-A pull that finds nothing is held and served in the turn in which its queue grows: `wake` is called
-once per tick with the queues that grew, whatever the number of messages. A held pull whose filter
-matches none of the new messages stays held and goes on from where it looked last. Answers are views
-of the mapped log; nothing is copied here, and no body is ever looked into.
+A pull that finds nothing is held. It is served in the turn in which its queue grows: `wake` is
+called once per tick with the queues that grew, whatever the number of messages. If the filter of a
+held pull matches none of the new messages, the pull stays held and continues from the last offset
+it read.
 
-The answer to a pull in words: its code, and the fields that every answer has.
+Replies are views of the mapped log. Nothing is copied here, and no body is read. The common reply
+with messages comes from a template (`Pulls._answer`); `answer` builds all others.
 
-The plain answer with messages is written by `broker/pulls/service.py` itself, from a template; this
-is all others.
+Why: decisions 6 (ticks) and 26 (what a pull carries).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CODES: Final = {
 
 
 def answer_code(result: ReadResult, offset: int) -> ResponseCode:
-    """Return the code for what a read at an offset found."""
+    """Return the response code for the result of a read at an offset."""
     code = _CODES.get(result.status)
     if code is not None:
         return code
@@ -64,9 +64,9 @@ def answer_code(result: ReadResult, offset: int) -> ResponseCode:
 
 
 def answer(
-    result: ReadResult, gate: CheckedPull, offset: int, request_id: int, serializer: int
+    result: ReadResult, checked: CheckedPull, offset: int, request_id: int, serializer: int
 ) -> Command:
-    """Return the answer to a pull at an offset; the records follow its head."""
+    """Return the reply to a pull at an offset; the records follow its head."""
     return Command(
         code=answer_code(result, offset),
         request_id=request_id,
@@ -75,11 +75,11 @@ def answer(
         remark=result.status.name,
         fields={
             "suggestWhichBrokerId": "0",
-            "groupSysFlag": str(gate.group_flag),
+            "groupSysFlag": str(checked.group_flag),
             "nextBeginOffset": str(result.next_offset),
             "maxOffset": str(result.max_offset),
             "minOffset": str(result.min_offset),
-            "topicSysFlag": str(gate.topic_flag),
+            "topicSysFlag": str(checked.topic_flag),
         },
     )
 
@@ -89,14 +89,14 @@ SUSPEND: Final = 2
 
 BULK_MESSAGES_MAX: Final = 16_384
 BULK_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What one pull may take that asks for much at once; it stops others for a few ms at most."""
+"""The bounds of a pull that asks for much at once; it delays others by a few ms at most."""
 
 _RESPONSE: Final = 1
 _WOKEN_AT_ONCE: Final = 64
-"""Pulls held for one queue that are served in the turn in which it grows, in one go."""
+"""How many held pulls of one queue are served at once when it grows."""
 _EXPRESSION_KEPT_CHARS: Final = 256
 _HELD_WITH_LONG_EXPRESSION_MAX: Final = 1000
-"""A held pull keeps its expression: so many, at most 64 KiB each, may hold a long one."""
+"""A held pull keeps its expression. This many pulls may hold a long one, of at most 64 KiB."""
 
 
 class _PullHeader(msgspec.Struct):
@@ -106,7 +106,7 @@ class _PullHeader(msgspec.Struct):
 
 
 class Pull:
-    """One pull request; also what is kept of it while it is held."""
+    """One pull request, also while it is held."""
 
     __slots__ = (
         "connection",
@@ -135,14 +135,14 @@ class Pull:
 
 
 class Pulls:
-    """Serve pulls, hold those that find nothing, wake them when their queue grows."""
+    """Serves pulls, holds those that find nothing, and wakes them when their queue grows."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._store = broker.store
         self._decode = msgspec.json.Decoder(_PullHeader, strict=False).decode
-        self._gates = PullChecks(broker)
-        self.forget_checks = self._gates.forget
+        self._checks = PullChecks(broker)
+        self.forget_checks = self._checks.forget
         self.configure(broker.config)
         self._found = (
             b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","groupSysFlag":"%d",'
@@ -157,15 +157,15 @@ class Pulls:
         self.missed = 0
 
     def configure(self, config: BrokerConfig) -> None:
-        """Take over the limits of a pull answer."""
+        """Set the limits of a pull reply."""
         self._bytes_max = config.transfer_bytes_max
         self._count_max = config.transfer_count_max
         self._scan_max = max(config.filter_scan_max, config.transfer_count_max)
 
-    # -- ways in ---------------------------------------------------------------------------------
+    # -- entries ---------------------------------------------------------------------------------
 
     def pull_raw(self, connection: ServerConnection, header: bytes) -> bool:
-        """Serve code 11 from its raw JSON header; False if it needs the general way."""
+        """Serve code 11 from its raw JSON header; False: it needs the general path."""
         try:
             request = self._decode(header)
         except (msgspec.MsgspecError, UnicodeError):
@@ -207,8 +207,8 @@ class Pulls:
             self._failed(pull, error)
 
     def _failed(self, pull: Pull, error: Exception) -> None:
-        """Answer whatever went wrong: this is the root of a request, also of one that was held."""
-        if isinstance(error, StoreError):  # a renewal that cannot be relied upon
+        """Reply with an error. This is the last resort for every pull, also for a held one."""
+        if isinstance(error, StoreError):  # the renewal of its lease is not durable
             error = ServiceNotAvailable(str(error))
         elif not isinstance(error, BrokerError):
             log.error("pull failed peer=%s", pull.connection.peer, exc_info=error)
@@ -219,7 +219,7 @@ class Pulls:
 
     def _serve(self, pull: Pull) -> None:
         fields = pull.fields
-        gate = self._gates.of(pull.fields, pull.connection.peer)
+        checked = self._checks.of(pull.fields, pull.connection.peer)
         if fields.epoch:
             self._broker.lease_service.check_pull(fields, pull.connection)
         if fields.sys_flag & COMMIT_OFFSET:
@@ -227,7 +227,7 @@ class Pulls:
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection,
                 manner=Manner.ONLY_UP if fields.only_up else Manner.ORDINARY,
             )  # fmt: skip
-        result = self._read(gate, pull, fields.offset)
+        result = self._read(checked, pull, fields.offset)
         if (
             fields.sys_flag & SUSPEND
             and result.status in _HOLDABLE
@@ -235,12 +235,12 @@ class Pulls:
             and self._hold(pull)
         ):
             return
-        self._answer(pull, result, gate)
+        self._answer(pull, result, checked)
 
-    def _read(self, gate: CheckedPull, pull: Pull, offset: int) -> ReadResult:
-        fields, queue = pull.fields, gate.queue
+    def _read(self, checked: CheckedPull, pull: Pull, offset: int) -> ReadResult:
+        fields, queue = pull.fields, checked.queue
         reset = self._broker.offsets.take_reset(fields.group, fields.topic, fields.queue_id)
-        if reset is not None and reset != offset:  # else it is there already
+        if reset is not None and reset != offset:  # otherwise the consumer is there already
             return ReadResult(
                 ReadStatus.OFFSET_RESET, reset, queue.min_offset, queue.visible_offset
             )
@@ -249,7 +249,7 @@ class Pulls:
             scan_max = count_max
         else:
             count_max, bytes_max, scan_max = self._count_max, self._bytes_max, self._scan_max
-        end = self._held_at(fields) if gate.resized else None
+        end = self._held_at(fields) if checked.resized else None
         if end is not None and offset >= end:
             return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, queue.min_offset, offset)
         result = self._store.reader.get(
@@ -258,7 +258,7 @@ class Pulls:
             max_messages=max(1, min(fields.max_messages, count_max)),
             max_bytes=bytes_max,
             scan_max=scan_max,
-            wanted=gate.wanted,
+            wanted=checked.wanted,
             end=end,
         )
         if result.status is ReadStatus.QUEUE_DAMAGED:
@@ -266,14 +266,14 @@ class Pulls:
         return result
 
     def _held_at(self, fields: PullFields) -> int | None:
-        """Return where a version of the topic ends that the group has yet to finish elsewhere."""
+        """Return where the group is held, because it has yet to finish a map version elsewhere."""
         return self._broker.resizing.held_at(
             fields.topic, fields.group, fields.queue_id, leased=fields.epoch > 0
         )
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def _answer(self, pull: Pull, result: ReadResult, gate: CheckedPull) -> None:
+    def _answer(self, pull: Pull, result: ReadResult, checked: CheckedPull) -> None:
         if pull.oneway or pull.connection.closed:
             return
         found = result.status is ReadStatus.FOUND
@@ -287,20 +287,20 @@ class Pulls:
         else:
             self.missed += 1
         parked = self._parked(pull.fields) if pull.fields.epoch else 0
-        versioned = gate.resized and pull.fields.epoch > 0
+        versioned = checked.resized and pull.fields.epoch > 0
         if found and not pull.serializer and not parked and not versioned:
             header = self._found % (
-                gate.group_flag,
+                checked.group_flag,
                 result.next_offset,
                 result.max_offset,
                 result.min_offset,
-                gate.topic_flag,
+                checked.topic_flag,
                 pull.request_id,
             )
             size = len(header)
             head = (size + 4 + result.size).to_bytes(4, "big") + size.to_bytes(4, "big") + header
         else:
-            reply = answer(result, gate, pull.fields.offset, pull.request_id, pull.serializer)
+            reply = answer(result, checked, pull.fields.offset, pull.request_id, pull.serializer)
             if parked:
                 reply.fields[PARKED] = str(parked)
             if versioned:
@@ -310,7 +310,7 @@ class Pulls:
         if not found:
             pull.connection.write(head)
         elif result.cold:
-            self._broker.send_cold(pull.connection, head, result, gate, pull.fields.offset)
+            self._broker.send_cold(pull.connection, head, result, checked, pull.fields.offset)
         elif result.size > JOIN_BYTES_MAX:
             pull.connection.write_parts([head, *result.views])
         else:
@@ -319,7 +319,7 @@ class Pulls:
             pull.connection.write(data)
 
     def _parked(self, fields: PullFields) -> int:
-        """Return the version of a queue's parked keys, which its owner has to know."""
+        """Return the version of the queue's parked keys, which its owner must know."""
         table = self._broker.parking.table
         if not table.places:
             return 0
@@ -371,7 +371,7 @@ class Pulls:
                     self._wake_later(queue, ready[_WOKEN_AT_ONCE:])
 
     def _wake_later(self, queue: QueueIndex, ready: list[Wait[ServerConnection, Pull]]) -> None:
-        """Serve the rest a few at a time, so that thousands on one queue stop nobody."""
+        """Serve the rest in small portions: thousands of pulls on a queue must not delay others."""
         if not self._waking:
             self._broker.server.turns.later(self._wake_some)
         self._waking.extend((queue, wait) for wait in ready)
@@ -385,7 +385,7 @@ class Pulls:
             self._broker.server.turns.later(self._wake_some)
 
     def take_waking(self) -> list[Pull]:
-        """Take the pulls that were woken and not served yet: the broker stops."""
+        """Take the pulls that were woken but not served yet, because the broker stops."""
         taken = [wait.request for _, wait in self._waking]
         self._waking.clear()
         return taken
@@ -394,19 +394,19 @@ class Pulls:
         if pull.connection.closed:
             return
         try:
-            gate = self._gates.of(pull.fields, pull.connection.peer)
+            checked = self._checks.of(pull.fields, pull.connection.peer)
             if pull.fields.epoch:
                 self._broker.lease_service.check_held(pull.fields)
-            if pull.connection.congested:  # it has enough to read, and asks again when it has
+            if pull.connection.congested:  # it has enough to read and will pull again
                 result = ReadResult(
                     ReadStatus.NO_MATCHED_MESSAGE,
                     pull.scan_offset,
                     queue.min_offset,
                     queue.visible_offset,
                 )
-                self._answer(pull, result, gate)
+                self._answer(pull, result, checked)
                 return
-            result = self._read(gate, pull, pull.scan_offset)
+            result = self._read(checked, pull, pull.scan_offset)
         except Exception as error:
             self._failed(pull, error)
             return
@@ -417,18 +417,18 @@ class Pulls:
             pull.scan_offset = result.next_offset
             if self._broker.housekeeping.hold((queue.topic, queue.queue_id), pull, deadline_ms):
                 return
-        self._answer(pull, result, gate)
+        self._answer(pull, result, checked)
 
     def finish(self, pull: Pull) -> None:
-        """Answer a held pull now, whatever there is: its time is over or its topic is gone."""
+        """Answer a held pull with what there is: its time is over or its topic is deleted."""
         if pull.connection.closed:
             return
         try:
-            gate = self._gates.of(pull.fields, pull.connection.peer)
+            checked = self._checks.of(pull.fields, pull.connection.peer)
             if pull.fields.epoch:
                 self._broker.lease_service.check_held(pull.fields)
-            # From where it looked last: what lies before does not match.
-            result = self._read(gate, pull, pull.scan_offset)
+            # From the last offset read: earlier messages do not match.
+            result = self._read(checked, pull, pull.scan_offset)
         except Exception as error:
             self._failed(pull, error)
             return
@@ -436,7 +436,7 @@ class Pulls:
             result.next_offset > pull.fields.offset
         ):
             result.status = ReadStatus.NO_MATCHED_MESSAGE
-        self._answer(pull, result, gate)
+        self._answer(pull, result, checked)
 
 
 _HOLDABLE: Final = frozenset(

@@ -1,4 +1,7 @@
-"""Resizing topics: decide, stop, open (7140 to 7142), status, release, go, withdraw, rewind."""
+"""Requests of a resize: decide, stop, open (7140 to 7142), status, release, go, withdraw, rewind.
+
+The states and steps are in `rules.py`. Why: decision 13.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ logger = get_logger(__name__)
 
 
 async def decide(call: Call[ResizeDecide]) -> Command:
-    """Decide the next version of a topic, unless somebody else did."""
+    """Decide the next version of a topic; the first plan wins."""
     request = call.request
     plan = Plan(request.plan_id, request.version, request.map, without=_names(request.without))
     view = await call.broker.resizing.decide(request.topic, plan)
@@ -44,7 +47,7 @@ async def decide(call: Call[ResizeDecide]) -> Command:
 
 
 async def stop(call: Call[ResizeStop]) -> Command:
-    """Close the present version of a topic and answer where it ended."""
+    """Stop the present version of a topic, and reply where it ended."""
     request = call.request
     plan = Plan(
         request.plan_id, request.version, request.map, request.base, _names(request.without)
@@ -54,7 +57,7 @@ async def stop(call: Call[ResizeStop]) -> Command:
 
 
 def _topic_to_make(broker: Broker, request: ResizeStop) -> TopicConfig | None:
-    """Return the topic that a first map is for; None if it had queues here before."""
+    """Return the topic that the first map creates; None if it had queues here before."""
     if request.base and broker.config.name in counts_of(request.base):
         return None
     missing = request.topic not in broker.topics
@@ -74,7 +77,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 async def open_next(call: Call[ResizeOpen]) -> Command:
-    """Begin the next version of a topic."""
+    """Open the next version of a topic."""
     request = call.request
     view = await call.broker.resizing.open(
         request.topic, request.plan_id, request.version, empty=request.empty
@@ -83,23 +86,24 @@ async def open_next(call: Call[ResizeOpen]) -> Command:
 
 
 async def go(call: Call[ResizeGo]) -> Command:
-    """Let the next version of a topic be begun by all its brokers."""
+    """Make the plan of a topic final, so that all its brokers may open the next version."""
     request = call.request
     view = await call.broker.resizing.go(request.topic, request.plan_id, request.version)
     return _answer(call.command, view)
 
 
 async def withdraw(call: Call[ResizeWithdraw]) -> Command:
-    """Take the plan of a resize back."""
+    """Withdraw the plan of a resize."""
     return _answer(
         call.command, await call.broker.resizing.withdraw(call.request.topic, call.request.plan_id)
     )
 
 
 async def status(call: Call[ResizeStatus]) -> Command:
-    """Answer what is known of a topic's versions, also of one that is not there.
+    """Return what this broker knows of a topic's versions; the topic need not exist.
 
-    How far a group is, is on disk before it is answered: others let the group go on by it.
+    The offsets behind a group's progress are on disk before the reply: others release the group by
+    it.
     """
     broker, request = call.broker, call.request
     if request.group:
@@ -126,13 +130,13 @@ async def release(call: Call[ResizeRelease]) -> Command:
 
 
 async def rewind(call: Call[ResizeRewind]) -> Command:
-    """Let a group rest that was set back, or read on: another broker asks."""
+    """Pause or resume a rewound group at the request of another broker."""
     request = call.request
     _check_name(request.group)
     unmapped = any(not one.version for one in call.broker.resizing.view(request.topic).past)
     if not 0 < request.term <= REWIND_NUMBER_MAX or request.version < (0 if unmapped else 1):
         raise InvalidParameter(
-            f"a group is not set back to version {request.version} for the {request.term}th time"
+            f"a group is not rewound to version {request.version} for the {request.term}th time"
         )
     rewinding = call.broker.resizing.rewinding
     if request.over:
@@ -143,7 +147,7 @@ async def rewind(call: Call[ResizeRewind]) -> Command:
 
 
 def _check_name(group: str) -> None:
-    """Refuse what cannot be a group: groups that are asked about are remembered."""
+    """Refuse an invalid group name: groups that another broker asks about are remembered."""
     wrong = validate_group(group)
     if wrong is not None:
         raise InvalidParameter(wrong)

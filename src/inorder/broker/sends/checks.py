@@ -1,14 +1,8 @@
-"""What may be sent, and what the broker makes of it: RocketMQ's checks, in RocketMQ's order.
+"""RocketMQ's checks of a send in RocketMQ's order, as far as they need the broker's tables.
 
-Everything here is decided before a byte is stored. A message that asks for something this broker
-does not do yet (a timer, a transaction) is refused with a clear error and is never stored as a
-plain one.
-
-Sends in any form: what the hot path does not take, decoded in full and judged rule by rule.
-
-stored before?        answered again, whatever else is the matter (`broker/producers/service.py`)
-may it be stored?     RocketMQ's checks in RocketMQ's order (`broker/sends/rules.py`)
-where?                in its queue, or among the delayed ones (`broker/delays/service.py`)
+`admit` finds the topic (and creates it if the broker may), applies the rules of retry topics, and
+returns the queue to write to. `rules.py` has the checks that need only the request. A refused
+message is never stored. Why: decisions 3 (what is not served) and 41 (is a failed send stored?).
 """
 
 from __future__ import annotations
@@ -61,7 +55,7 @@ _MAX_RETRIES_VERSION: Final = 121
 def admit(
     broker: Broker, sends: Sends, connection: ServerConnection, request: SendMessage, version: int
 ) -> tuple[Target, SendMessage]:
-    """Check a send and return the queue it goes to, or raise the refusal."""
+    """Check a send and return its queue, or raise the refusal."""
     topic = _topic_for(broker, request)
     if request.queue_id >= max(topic.read_queues, topic.write_queues):
         raise InvalidParameter(
@@ -101,7 +95,7 @@ def _topic_for(broker: Broker, request: SendMessage) -> TopicConfig:
 def _retry(
     broker: Broker, request: SendMessage, topic: TopicConfig, version: int
 ) -> tuple[SendMessage, TopicConfig]:
-    """Apply the rules of a retry topic: after the last attempt it goes to the dead letters."""
+    """Apply the rules of a retry topic: after the last attempt a message becomes a dead letter."""
     if request.batch:
         raise MessageIllegal(f"batch request does not support retry group {request.topic}")
     group_name = request.topic[len(RETRY_PREFIX) :]
@@ -111,21 +105,21 @@ def _retry(
     most = group.retry_max_times
     if version >= _MAX_RETRIES_VERSION and request.redeliveries_max is not None:
         most = request.redeliveries_max
-    # A group that holds locks consumes in order, and gives a message back only to be rid of it.
+    # A group that holds locks consumes in order. It gives a message back only to get rid of it.
     ordered = broker.locks.holds_any(group_name)
     if (request.redeliveries or 0) <= most and not ordered:
         return request, topic
-    letters = broker.ensure_topic(DEAD_LETTER_PREFIX + group_name, queues=1)
+    dead_letters = broker.ensure_topic(DEAD_LETTER_PREFIX + group_name, queues=1)
     kept = props.parse(request.properties or "")
-    for name in (PRODUCER_ID, SEQUENCE, PREDECESSOR):  # of the message that this is a copy of
+    for name in (PRODUCER_ID, SEQUENCE, PREDECESSOR):  # they belong to the original message
         kept.pop(name, None)
     kept["DELAY"] = "-1"
-    request = replace(request, topic=letters.name, queue_id=0, properties=props.join(kept))
-    return request, letters
+    request = replace(request, topic=dead_letters.name, queue_id=0, properties=props.join(kept))
+    return request, dead_letters
 
 
 def plain_properties(broker: Broker, request: SendMessage) -> str:
-    """Return the properties to store, or refuse what asks for more than a delay."""
+    """Return the properties to store; refuse special ones except a delay."""
     text = request.properties or ""
     if is_special(text):
         found = props.parse(text)
@@ -137,7 +131,7 @@ def plain_properties(broker: Broker, request: SendMessage) -> str:
 
 
 def with_unique_key(broker: Broker, properties: str) -> tuple[str, str]:
-    """Return the properties and their UNIQ_KEY, which is made if there is none."""
+    """Return the properties and their UNIQ_KEY, which is added if there is none."""
     unique = unique_key(properties)
     if unique is not None:
         return properties, unique
@@ -146,7 +140,7 @@ def with_unique_key(broker: Broker, properties: str) -> tuple[str, str]:
 
 
 def require_writable(broker: Broker) -> None:
-    """Refuse while the store takes no writes or too much waits to become durable."""
+    """Refuse a send while the store accepts no writes or too many bytes wait for the disk."""
     reason = broker.unwritable_reason
     if reason is not None:
         raise ServiceNotAvailable(f"service not available now, {reason}")

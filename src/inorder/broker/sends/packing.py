@@ -1,8 +1,15 @@
-"""Packing records: the bytes of a message as they lie in the log, straight into its buffer.
+"""Packs messages as stored records, straight into the log's buffer.
 
-A record is packed where it will be written from; its position, its queue offset and its keys are
-given in the same step, by the only writer. Hosts are packed by the broker alone, so the flag bits
-that say which form they have are set here, whatever a client claims.
+The broker has one writer, so packing a record also assigns its position and queue offset and notes
+its keys. The broker packs both host addresses itself, so it sets the flag bits that tell their
+form, whatever the client claims.
+
+    put          one message of a client
+    put_record   a record that the broker builds: deliveries, dead letters, parked messages
+    put_batch    a batch, message by message
+    put_plain    a plain batch, by the compiled module; the same bytes
+
+Why a compiled twin: decision 37.
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ _POSITION_AT: Final = 28
 
 
 class Target:
-    """A queue that may be written to, with what a record needs of its topic."""
+    """A queue that accepts messages, with everything that a record needs of its topic."""
 
     __slots__ = (
         "magic", "map_digest", "map_version", "producers", "queue", "queue_id", "topic",
@@ -65,10 +72,10 @@ class Target:
 
 
 class Packer:
-    """Puts messages into the log's buffer and counts them."""
+    """Puts records into the log's buffer and counts them."""
 
     def __init__(self, store: Store, store_host: bytes, suffix: bytes, body_max: int) -> None:
-        """`suffix` is what the broker adds to the properties of every single message."""
+        """`suffix` holds the properties that the broker adds to every single message."""
         self._log = store.log
         self._note_keys = store.note_keys
         self._note_rows = store.keys.note_rows
@@ -95,9 +102,9 @@ class Packer:
         now_ms: int,
         tag_code: int | None = None,
     ) -> int:
-        """Pack one record, give it its offset, note its keys; return its position.
+        """Pack one message; return its position.
 
-        `tag_code` stands in the queue entry in place of the tag's hash: when it is due.
+        `tag_code` replaces the tag's hash in the queue entry: the due time of a delayed message.
         """
         if properties and properties[-1] != 2:
             properties += b"\x02"
@@ -146,7 +153,7 @@ class Packer:
         return position
 
     def put_record(self, target: Target, record: Record, tag_code: int | None = None) -> int:
-        """Pack a message of the broker's own making: all is set but its place."""
+        """Pack a record that the broker built; everything but its place is set."""
         # hot: 4 µs
         queue = target.queue
         record.topic, record.queue_id = target.topic, target.queue_id
@@ -177,12 +184,11 @@ class Packer:
         redeliveries: int,
         now_ms: int,
     ) -> list[int]:
-        """Pack a batch: consecutive offsets, one stretch of one segment, all or nothing.
+        """Pack a batch with consecutive offsets in one piece of one segment, all or nothing.
 
-        Returns the positions of its records.
-
-        An item holds its body and its properties with their lengths as a record does, so both are
-        taken over as they are; only the fixed head and the topic are put before and between.
+        Returns the positions of the records. An item of a batch holds its body and properties with
+        their lengths exactly as a record does, so both are copied; only the head and the topic are
+        added.
         """
         head = self._heads.get(len(born_host)) or self._head(len(born_host))
         sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
@@ -259,7 +265,7 @@ class Packer:
         self.bytes += total
 
     def _head(self, born_size: int) -> struct.Struct:
-        """Return the packer of a record's fields before its body."""
+        """Return the struct of a record's fields before its body."""
         head = self._heads[born_size] = struct.Struct(
             f">iiiiiqqiq{born_size}sq{len(self._store_host)}siq"
         )

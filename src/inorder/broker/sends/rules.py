@@ -1,8 +1,8 @@
-"""What may be sent, and what the broker makes of it: RocketMQ's checks, in RocketMQ's order.
+"""What a send may contain: properties, bodies and batches, judged before a byte is stored.
 
-Everything here is decided before a byte is stored. A message that asks for something this broker
-does not do yet (a timer, a transaction) is refused with a clear error and is never stored as a
-plain one.
+Refusals follow RocketMQ's order and texts. A message that needs a feature which this broker does
+not serve (a timer, a transaction, an inner batch) is refused with a clear error; it is never stored
+as a plain message. `checks.py` adds the checks that need tables.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _TIMER_NAMES: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
 def delay_level(properties: str) -> int:
-    """Return the delay level that a message asks for; 0 if it is to be delivered at once."""
+    """Return the delay level that a message asks for; 0: none."""
     return max(0, level_in(props.parse(properties))) if "DELAY" in properties else 0
 
 
 def refuse_special(
     found: dict[str, str], topic: str, *, delayed: bool = False, redeliveries: int | None = None
 ) -> None:
-    """Refuse properties of messages that this broker does not serve."""
-    for name in () if delayed else _TIMER_NAMES:  # of both, the level counts
+    """Refuse properties of message kinds that this broker does not serve."""
+    for name in () if delayed else _TIMER_NAMES:  # with both, the level wins
         if name in found:
             raise not_served(f"timer messages ({name})", topic)
-    # Old clients leave the mark of a transaction on a message that they try again.
+    # Old clients leave the transaction mark on a message that they give back for a retry.
     again = delayed and (redeliveries or 0) > 0
     if found.get("TRAN_MSG", "false").lower() == "true" and not again:
         raise not_served("transactional messages (TRAN_MSG)", topic)
@@ -62,7 +62,7 @@ def _refuse_in_batch(found: dict[str, str], topic: str) -> None:
 
 
 def level_in(found: dict[str, str]) -> int:
-    """Return the delay level of a message's properties; 0 is none."""
+    """Return the delay level in a message's properties; 0: none."""
     text = found.get("DELAY", "0")
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _LEVEL_DIGITS_MAX):
@@ -71,7 +71,7 @@ def level_in(found: dict[str, str]) -> int:
 
 
 def not_served(what: str, topic: str) -> BrokerError:
-    """Return the refusal of a message of a kind that this broker does not serve."""
+    """Return the refusal of a message kind that this broker does not serve."""
     return MessageIllegal(
         f"this broker does not serve {what} yet; nothing was stored for topic[{topic}]. "
         "Send it as a plain message or use a broker that does."
@@ -79,7 +79,7 @@ def not_served(what: str, topic: str) -> BrokerError:
 
 
 def is_special(properties: str) -> bool:
-    """Tell whether the text may name something that a plain message does not have."""
+    """Tell whether the properties may name something that a plain message does not have."""
     return (
         "DELAY" in properties
         or "TIMER_D" in properties
@@ -95,12 +95,12 @@ def unique_key(properties: str) -> str | None:
 
 
 def tag_of(properties: bytes) -> bytes:
-    """Return the message's tag by the full rules of the properties encoding; empty if none."""
+    """Return the message's tag by the full rules of the properties encoding; empty: none."""
     return props.get(properties, b"TAGS") or b""
 
 
 def with_separator(properties: str) -> str:
-    """Add the last separator where it is missing."""
+    """Append the final separator if it is missing."""
     return properties if not properties or properties[-1] == "\x02" else properties + "\x02"
 
 
@@ -121,7 +121,7 @@ def illegal_size(size_max: int) -> BrokerError:
 
 
 def split_batch(body: bytes, size_max: int) -> list[tuple[int, int, int, int]] | None:
-    """Return (flag, body start, body size, properties size) per item, None if it is not plain."""
+    """Return (flag, body start, body size, properties size) per item; None: it is not plain."""
     # hot: 0.6 µs a message
     end = len(body)
     if not end or end > size_max or b"DELAY\x01" in body or b"TIMER_D" in body:
@@ -154,7 +154,7 @@ def split_batch(body: bytes, size_max: int) -> list[tuple[int, int, int, int]] |
 def require_batch(
     request: SendMessage, body: bytes | memoryview, size_max: int
 ) -> list[tuple[int, int, int, int]]:
-    """Split a batch body or say what is wrong with it."""
+    """Split a batch body, or raise the refusal."""
     data = bytes(body)
     if len(data) > size_max:
         raise illegal_size(size_max)
@@ -169,7 +169,7 @@ def require_batch(
         raise SystemError_(f"the batch does not parse: {error.remark}") from None
     for item in decoded:
         _refuse_in_batch(props.parse(item.properties), request.topic)
-        if item.properties.endswith(b"\0"):  # to recovery that is the mark of a torn write
+        if item.properties.endswith(b"\0"):  # recovery would take it for a torn write
             raise MessageIllegal("the properties of an item of the batch end in a zero byte")
         if not item.body:
             raise SystemError_("an item of the batch has no body")
@@ -190,7 +190,7 @@ def _split_exact(data: bytes) -> list[tuple[int, int, int, int]]:
 
 
 def describe(topic: TopicConfig) -> str:
-    """Write a topic's configuration as RocketMQ does in its remarks."""
+    """Format a topic's configuration as RocketMQ does in its remarks."""
     perm = "".join(
         letter if topic.perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1))
     )

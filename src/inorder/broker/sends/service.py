@@ -1,22 +1,26 @@
-"""The hot path of sending: from the bytes of a send request to a record in the log's buffer.
+"""Sends: from the bytes of a send request to a record in the log's buffer.
 
-Synchronous, called with all frames of one `data_received`. A record is packed straight into the
-log's pending buffer and gets its queue offset in that step (`broker/sends/packing.py`). The replies
-wait in the tick (`ticks.py`) until the bytes are written or durable.
+All of it is synchronous; the router calls it with all frames of one `data_received`. A record is
+packed straight into the log's pending buffer and gets its queue offset there (`packing.py`). The
+replies wait in the tick (`broker/ticks.py`) until the bytes are written or durable.
 
-Three ways lead in, all ending in the packer (`broker/sends/packing.py`):
+There are three entries:
 
     {"code":310, … {"code":320, …   typed decoder straight from the header bytes   `send_v2`
-    {"code":10, …                    the same by the long names                     `send_long`
-    anything else                    a decoded Command (`sends/checks.py`)          `send_command`
+    {"code":10, …                    the same with long field names                 `send_long`
+    anything else                    a decoded Command                              `send_command`
 
-Whatever is not plain (a delay, a transaction, an unknown topic, a strange property) leaves the hot
-path by an exception or through `broker/sends/rules.py`, which decides and says why. Batches are
-tried by the compiled module first (`broker/sends/service.py`), where there is one: same effects.
+The first two are the fast path. It serves plain messages for known queues; an idempotent producer
+must send its next sequence number. Plain batches go through the compiled module, where there is
+one. Every other send (a delay, a transaction, an unknown topic, an unusual property) returns False
+and takes the general path, which judges it in this order:
 
-Plain batches by the compiled module: the twin of the way message by message.
+1. Was it stored before? Then the first reply is repeated, whatever else is wrong
+   (`broker/producers/service.py`).
+2. May it be stored? RocketMQ's checks in RocketMQ's order (`checks.py`, `rules.py`).
+3. Where? In its queue, or in the queue of its delay level (`broker/delays/service.py`).
 
-It takes a batch of any size, whole or not at all; what it leaves goes the other ways.
+Why batches have two implementations: decision 37.
 """
 
 from __future__ import annotations
@@ -88,9 +92,9 @@ class _SendFields(msgspec.Struct):
     j: _I32 = 0
     l: _I32 = -1  # noqa: E741  # RocketMQ's letter
     m: str = "false"
-    mv: str = ""  # the version of the key map: ours, as are its digest,
+    mv: str = ""  # inorder's fields: version of the key map, its digest,
     md: str = ""
-    mq: str = ""  # and that the caller chose the queue
+    mq: str = ""  # and whether the caller chose the queue
 
 
 class _LongSendFields(
@@ -110,7 +114,7 @@ class _LongSendFields(
         "m": "batch",
     },
 ):
-    """The same by the long names of code 10."""
+    """The same fields under the long names of code 10."""
 
 
 class _SendHeader(msgspec.Struct):
@@ -126,7 +130,7 @@ class _LongSendHeader(msgspec.Struct):
 
 
 class Sends:
-    """Take send requests, put records into the log's buffer, prepare the replies."""
+    """Serves send requests: puts records into the log's buffer and prepares the replies."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -162,14 +166,14 @@ class Sends:
         self._ok_with_ids = head + unique + b'"msgId":"%s' + tail
         self._ok_without_id = head + b'"msgId":"%s' + tail
 
-    # -- the three ways in -----------------------------------------------------------------------
+    # -- entries ---------------------------------------------------------------------------------
 
     def send_v2(
         self, connection: ServerConnection, header: bytes, body: bytes, replies: PendingReplies
     ) -> bool:
-        """Serve code 310 or 320 from its raw JSON header; False if it needs the general way.
+        """Serve code 310 or 320 from its raw JSON header; False: it needs the general path.
 
-        False also for what will be refused: the general way finds out why and says so.
+        False also for a send that will be refused: the general path finds the reason.
         """
         try:
             return self._send(connection, self._decode(header), body, replies)
@@ -192,7 +196,7 @@ class Sends:
         body: bytes,
         replies: PendingReplies,
     ) -> bool:
-        # hot: 5.1 µs with decoding and packing (bench/hotpath.py); one stretch, for calls cost.
+        # hot: 5.1 µs with decoding and packing (bench/hotpath.py); one function, since calls cost.
         fields = request.extFields
         properties, flag = fields.i, request.flag
         if (
@@ -350,7 +354,7 @@ class Sends:
     def send_command(
         self, connection: ServerConnection, command: Command, replies: PendingReplies
     ) -> None:
-        """Serve a send in any form; raises BrokerError for what is refused."""
+        """Serve a send in any form. Raises BrokerError for a refusal."""
         request = SendMessage.from_fields(command.code, command.fields)
         claim = self._sequences.claim(connection, request, command)
         if claim is not None and claim.done:
@@ -395,7 +399,7 @@ class Sends:
             properties = plain_properties(self._broker, request)
             body = bytes(command.body)
             require_body(body, self._body_max)
-            # Where it is stored: in its queue, or among those that wait for their time.
+            # Its queue, or the queue of its delay level.
             place, properties, due_ms = self._broker.delayed.place(
                 target, properties, replies.now_ms
             )
@@ -433,7 +437,7 @@ class Sends:
     def _reply(
         self, command: Command, queue_id: int, stored: list[Stored], unique: str | None
     ) -> bytes:
-        """Return the answer of the general way: where the messages lie."""
+        """Return the reply frame of the general path."""
         first = stored[0].offset
         prefix = self._id_prefix.decode()
         fields = {
@@ -453,7 +457,7 @@ class Sends:
     def _reply_again(
         self, connection: ServerConnection, command: Command, request: SendMessage, claim: Claim
     ) -> None:
-        """Give the first answer once more, as soon as it could be given the first time."""
+        """Repeat the first reply, as soon as the record is safe."""
         if command.is_oneway:
             return
         stored = claim.stored
@@ -468,7 +472,7 @@ class Sends:
             max(positions, default=-1),
         )
 
-    # -- records ---------------------------------------------------------------------------------
+    # -- replies ---------------------------------------------------------------------------------
 
     def _ids(self, positions: list[int]) -> bytes:
         prefix = self._id_prefix
@@ -487,9 +491,9 @@ class Sends:
     # -- targets ---------------------------------------------------------------------------------
 
     def target(self, topic: str, queue_id: int) -> Target:
-        """Return the target of a queue that the rules have admitted, and remember it."""
+        """Return the cached target of a queue that the checks have admitted."""
         key = (topic, queue_id)
-        # What has rules of its own for every send is kept where the hot path does not look.
+        # Topics with checks for every send are cached where the fast path does not look.
         ruled = topic in NOT_SENDABLE_TOPICS or topic.startswith(_RULED_PREFIXES)
         targets = self._ruled_targets if ruled else self._targets
         found = targets.get(key)
@@ -510,7 +514,7 @@ class Sends:
         )
 
     def forget_targets(self) -> None:
-        """Look every topic up again: a topic, a permission or a queue count changed."""
+        """Clear the cache: a topic, a permission or a queue count changed."""
         self._targets.clear()
         self._ruled_targets.clear()
 

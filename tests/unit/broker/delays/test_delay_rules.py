@@ -35,35 +35,35 @@ def entries(*dues_ms: int, size: int = 100) -> bytes:
 
 def test_what_is_due_is_taken_and_the_next_time_is_known() -> None:
     """Up to the first entry that lies ahead; its own time is due."""
-    found = make().look(1, entries(NOW - 5, NOW, NOW + 1, NOW - 9), NOW)
+    found = make().scan(1, entries(NOW - 5, NOW, NOW + 1, NOW - 9), NOW)
     assert found.due == [Due(0, 0, 100), Due(1, 100, 100)]
     assert (found.next_offset, found.wake_ms) == (2, NOW + 1)
 
 
 def test_when_all_is_due_the_next_time_is_not_known() -> None:
     """There may be more behind what was read."""
-    assert make().look(1, entries(NOW, NOW), NOW).wake_ms is None
-    assert make().look(1, b"", NOW) == ([], 0, None)
+    assert make().scan(1, entries(NOW, NOW), NOW).wake_ms is None
+    assert make().scan(1, b"", NOW) == ([], 0, None)
 
 
 def test_an_entry_far_beyond_its_level_is_due_now() -> None:
     """The level was made shorter or the clock set back; a small step makes nothing early."""
     delays = make()
-    assert delays.look(1, entries(NOW + 1000 + SKEW_MS_MAX), NOW).due == []
-    assert len(delays.look(1, entries(NOW + 1001 + SKEW_MS_MAX), NOW).due) == 1
-    assert len(delays.look(2, entries(NOW + 1001 + SKEW_MS_MAX), NOW).due) == 0
+    assert delays.scan(1, entries(NOW + 1000 + SKEW_MS_MAX), NOW).due == []
+    assert len(delays.scan(1, entries(NOW + 1001 + SKEW_MS_MAX), NOW).due) == 1
+    assert len(delays.scan(2, entries(NOW + 1001 + SKEW_MS_MAX), NOW).due) == 0
 
 
 def test_a_level_that_the_setting_has_no_more_is_still_delivered() -> None:
     """It counts as the highest."""
     delays = make(1000, 5000)
-    assert delays.look(9, entries(NOW + 4000), NOW).wake_ms == NOW + 4000
-    assert len(delays.look(9, entries(NOW + 60_000), NOW).due) == 1
+    assert delays.scan(9, entries(NOW + 4000), NOW).wake_ms == NOW + 4000
+    assert len(delays.scan(9, entries(NOW + 60_000), NOW).due) == 1
 
 
 def test_fillers_are_passed_over() -> None:
     """The log has no such message."""
-    found = make().look(1, entries(0, size=0) + entries(0, size=0x7FFFFFFF), NOW)
+    found = make().scan(1, entries(0, size=0) + entries(0, size=0x7FFFFFFF), NOW)
     assert (found.due, found.next_offset) == ([], 2)
 
 
