@@ -278,7 +278,7 @@ def test_seek_goes_on_elsewhere_and_commits_it(stock: bool):
         await kit.until(lambda: QUEUE in consumer.assignment())
         assert await consumer.seek(QUEUE, "beginning") == 0
         await kit.until(lambda: len(kit.got) == 23)
-        with pytest.raises(UsageError, match="not ours"):
+        with pytest.raises(UsageError, match="not assigned"):
             await consumer.seek(TopicQueue(TOPIC, "broker-a", 9), 0)
 
     play(story, stock=stock)

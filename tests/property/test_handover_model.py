@@ -19,7 +19,7 @@ KEYS = ["a", "b", "c", None]
 
 
 class Owner:
-    """One tenure of the queue, from the grant to its end."""
+    """One ownership of the queue, from the grant to the release."""
 
     def __init__(self, stored: Progress, epoch: int, *, keyed: bool) -> None:
         offset = max(0, stored.offset)

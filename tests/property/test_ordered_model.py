@@ -1,6 +1,6 @@
 """Ordered consumers, a broker with locks, and time: nobody overtakes, nothing is skipped.
 
-The consumers are made of the pure decisions alone: tenure, process queue, `before_batch`,
+The consumers are made of the pure decisions alone: lease state, process queue, `before_batch`,
 `after_batch`, `release_steps`, renewals. The broker is ten lines: one lock that lives for 60 s, one
 offset, a log. A schedule is a row of small steps of anybody, from a seed.
 """
@@ -64,7 +64,7 @@ class Broker:
 
 
 class Consumer:
-    """One process: at most one tenure of the queue, at most one handler in it."""
+    """One process: at most one lease state of the queue, at most one handler in it."""
 
     def __init__(self, name: str, broker: Broker) -> None:
         self.name = name

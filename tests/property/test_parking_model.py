@@ -171,7 +171,7 @@ class Run:
             self.queue.put([message], offset + 1)
 
     def take(self) -> None:
-        """Begin with a work: a handler, or setting aside."""
+        """Begin with a work: call the handler, or join the parked key."""
         if self.view.version < self.table.version(*PLACE):
             self.load()
         work = self.queue.take(0)

@@ -247,8 +247,8 @@ LEASES_SINCE: Final = 1
 
 _ON_ROCKETMQ: Final = (
     "broker %s knows no leases: queues are locked by RocketMQ's rules. Order is kept; a queue of a "
-    "consumer that died is free after 60 s; after a crash what was done since the last commit is "
-    "done again, with order='key' also what was done above it; messages have no fence"
+    "consumer that died is free after 60 s; after a crash messages since the last commit are "
+    "handled again, with order='key' also finished ones above it; messages have no fence"
 )
 
 

@@ -318,7 +318,7 @@ class Redriver:
             )
 
     def check(self, assigned: AssignedQueue) -> None:
-        """Reload a queue's parked keys if the broker wants a redrive that the copy does not show.
+        """Mark the copy as stale if the broker wants a redrive that the copy does not show.
 
         The version may be one that this consumer has: a restarted broker counts changes without a
         record again.
@@ -328,7 +328,7 @@ class Redriver:
             view.version = UNKNOWN
 
     def reload(self, assigned: AssignedQueue) -> None:
-        """Reload a queue's parked keys, at most every RELOAD_MS: the copy may be stale."""
+        """Mark the copy of a queue's parked keys as stale, at most every RELOAD_MS."""
         now_ms = self.session.clock.monotonic_ms()
         if now_ms - self._reloaded_ms.get(assigned, -RELOAD_MS) >= RELOAD_MS:
             self._reloaded_ms[assigned] = now_ms

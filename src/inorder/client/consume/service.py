@@ -279,7 +279,7 @@ class ConsumerService:
                     raise UsageError(
                         f"on_failure=Park of topic {topic}: broker {of_broker[0].broker} is "
                         "Apache RocketMQ, which keeps no parked keys; use DeadLetter(attempts=…) "
-                        "or Block(), or put the topic on brokers of inorder"
+                        "or Block(), or put the topic on inorder brokers"
                     )
 
     # The parts.

@@ -34,7 +34,7 @@ def filled(first: int, last: int) -> ProcessQueue:
 
 
 def locked(now_ms: int = 0) -> LeaseState:
-    """Return the tenure of the queue under a fresh lock."""
+    """Return the lease state of the queue under a fresh lock."""
     return LeaseState(QUEUE, now_ms=now_ms, lock_sent_ms=now_ms)
 
 

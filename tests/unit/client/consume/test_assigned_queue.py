@@ -1,4 +1,4 @@
-"""One queue while it is ours: when a handler may start, when what is done counts."""
+"""An assigned queue: when a handler may start, and when its result may be committed."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_paused_and_dropped_queues_start_nothing():
     asyncio.run(story())
 
 
-def test_a_lock_in_doubt_is_confirmed_by_a_later_request_only():
-    """An answer to what was asked before the connection was lost says nothing."""
+def test_an_unconfirmed_lock_is_confirmed_by_a_later_request_only():
+    """An answer to a request from before the loss of the connection proves nothing."""
     assigned = queue_of()
     assigned.lease.renewed(50, 60)
     assigned.mark_unconfirmed(100)
@@ -65,10 +65,10 @@ def test_a_lock_in_doubt_is_confirmed_by_a_later_request_only():
     assert assigned.confirm()
     assert assigned.may_start(130)
     assert assigned.may_commit(130)
-    assert not assigned.confirm()  # there is no doubt any more
+    assert not assigned.confirm()  # it is confirmed already
 
 
-def test_without_a_lock_there_is_no_doubt():
+def test_a_queue_without_a_lock_is_never_unconfirmed():
     """Concurrent queues go on when a connection is lost."""
     assigned = queue_of(needs_lock=False)
     assigned.mark_unconfirmed(100)

@@ -201,7 +201,7 @@ def test_what_a_worker_has_not_come_to_can_be_recalled():
 
 
 def test_a_call_that_was_recalled_this_moment_is_not_made():
-    """Between the look at the queue and the call somebody else may take it back."""
+    """The loop may reclaim it between the check of the queue and the call."""
 
     def may_start(_: int) -> bool:
         run.reclaim()

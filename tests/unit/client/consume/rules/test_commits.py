@@ -71,7 +71,7 @@ def test_an_idle_queue_is_committed_at_once_but_not_all_the_time(now_ms: int, wa
 
 @pytest.mark.parametrize(("configured", "used"), [(5000, 1000), (1000, 1000), (200, 200)])
 def test_a_busy_queue_is_committed_every_second(configured: int, used: int) -> None:
-    """Or more often, if somebody wants that."""
+    """Or more often, if that is configured."""
     assert busy_interval_ms(configured) == used
 
 

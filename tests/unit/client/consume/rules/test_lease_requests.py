@@ -63,7 +63,7 @@ def test_a10_a_handler_starts_within_the_grace_of_the_last_request(
 
 
 def test_a_lease_in_doubt_is_not_dropped() -> None:
-    """It waits: the epoch tells whether somebody had the queue meanwhile. Pulls go on and ask."""
+    """It waits: the epoch tells whether another consumer had the queue. Pulls go on."""
     lease = leased()
     assert not lease.check_lock(60_000)
     assert lease.dropped is None
@@ -95,7 +95,7 @@ def test_an_answer_counts_from_when_its_request_was_sent() -> None:
 
 @pytest.mark.parametrize("answer", [refused(), granted(epoch=8), LeaseAnswer([], [])])
 def test_o25_another_epoch_or_a_refusal_ends_the_tenure(answer: LeaseAnswer) -> None:
-    """Another consumer had it, or it was reset: what is here may be done by somebody else."""
+    """Another consumer had the queue, or it was reset: others may have handled the cache."""
     owned = {Q0: leased()}
     renewed = leases.apply_renewal(
         owned, "broker-a", [QueueWish("orders", 0, 7)], answer, sent_ms=100, now_ms=110
@@ -146,7 +146,7 @@ def test_a_queue_on_its_way_back_to_the_broker_is_not_lost_by_a_refusal() -> Non
 
 
 def test_o12_under_a_lease_the_broker_decides_what_counts() -> None:
-    """A result in doubt, or after a clean drop, is sent with its epoch; a lost one is not."""
+    """A result is sent under an unconfirmed or dropped lease too, but not under a lost one."""
     lease = leased()
     assert lease.may_commit(60_000, needs_lock=True)
     lease.drop(RevokeReason.MOVED)
@@ -203,7 +203,7 @@ def test_the_answers_of_brokers_are_put_together() -> None:
 
 @pytest.mark.parametrize(("now_ms", "over"), [(4999, ()), (5000, (Q0,))])
 def test_o7_a_handler_outlives_its_lease(now_ms: int, over: tuple[TopicQueue, ...]) -> None:
-    """5 s after the last confirmed request somebody else may run: it is to be cancelled."""
+    """5 s after the last confirmed request another consumer may run: the handler is cancelled."""
     owned = {Q0: leased(), Q1: leased(Q1)}
     owned[Q0].enter()
     assert leases.outlived(owned, now_ms) == over

@@ -252,7 +252,7 @@ def test_a_handler_starts_under_a_fresh_lock() -> None:
 
 
 def test_no_handler_starts_when_the_lock_expired() -> None:
-    """The tenure ends: it is locked and read anew, not resumed from the cache (O25)."""
+    """The queue is dropped: it is locked and read again, not resumed from the cache (O25)."""
     lease = locked()
     assert start(lease, 30_001) == Stop(RevokeReason.LOCK_EXPIRED.value)
     assert lease.dropped is RevokeReason.LOCK_EXPIRED
@@ -298,7 +298,7 @@ def test_after_how_long_a_queue_yields_is_a_setting(handled_ms: int, step: objec
     "reason", [RevokeReason.MOVED, RevokeReason.UNSUBSCRIBED, RevokeReason.STOPPED]
 )
 def test_a_success_after_a_clean_drop_is_committed(reason: RevokeReason) -> None:
-    """O12: RocketMQ throws it away and the heir repeats it."""
+    """O12: RocketMQ throws it away and the next owner repeats it."""
     cache, lease = filled(0, 4), locked()
     batch = cache.take(2, 0)
     lease.drop(reason)
@@ -360,7 +360,7 @@ def test_a_lock_that_expires_while_a_dead_letter_is_sent_ends_the_tenure() -> No
 
 
 def test_a_drop_while_a_dead_letter_is_sent_still_commits() -> None:
-    """What the broker took is done; what it did not take goes to the heir without a pause."""
+    """Accepted messages are finished; the next owner gets the others, without a pause."""
     for sent, expected in (({0}, [Commit(1)]), (set(), [])):
         cache, lease = filled(0, 1), locked()
         batch = cache.take(1, 0)

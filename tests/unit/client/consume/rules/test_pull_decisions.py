@@ -91,7 +91,7 @@ def test_flow_control_names_its_reason() -> None:
 
 
 def test_an_ordered_queue_is_not_pulled_without_its_lock() -> None:
-    """The lock expired: the tenure ends, a new one begins with a new lock and offset."""
+    """The lock expired: the queue is dropped, and begins again with a new lock and offset."""
     lease = locked()
     assert ask(ProcessQueue(0), lease, now_ms=30_001) == FORGET
     assert lease.dropped is RevokeReason.LOCK_EXPIRED
@@ -190,7 +190,7 @@ def test_an_illegal_offset_drops_the_queue_and_is_corrected() -> None:
 
 
 def test_an_answer_that_comes_after_the_drop_is_thrown_away() -> None:
-    """Its messages are the heir's."""
+    """Its messages belong to the next owner."""
     cache, lease = ProcessQueue(0), locked()
     lease.drop(RevokeReason.MOVED)
     found = after_pull(cache, lease, FOUND, [message(0)], 1)
@@ -198,7 +198,7 @@ def test_an_answer_that_comes_after_the_drop_is_thrown_away() -> None:
 
 
 def test_a_broker_cannot_lead_a_queue_back() -> None:
-    """Only an illegal offset is corrected downwards, and that by a new tenure."""
+    """Only an illegal offset is corrected downwards, and only in a queue that begins again."""
     cache = filled(5, 6)
     after_pull(cache, locked(), NOTHING_NEW, [], 2)
     assert cache.pulled_to == 7

@@ -51,14 +51,14 @@ def test_nothing_new_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("now_ms", "dropped"), [(120_000, False), (120_001, True)])
 def test_a_queue_that_nobody_pulls_is_taken_anew(now_ms: int, dropped: bool) -> None:
-    """Pull expired: dropped, though it is ours; a later round takes it again."""
+    """Pull expired: the queue is dropped although it is allocated; a later round adds it again."""
     found = plan(owned(Q0), [Q0], needs_lock=False, now_ms=now_ms)
     assert found.drop == (((Q0, RevokeReason.PULL_EXPIRED),) if dropped else ())
     assert found.waiting == ((Q0,) if dropped else ())
 
 
 def test_a_queue_on_its_way_out_is_not_taken_again_before_it_is_gone() -> None:
-    """One tenure per queue: else its handler would run beside the one that still runs."""
+    """One lease state per queue: else a new handler would run beside the one that still runs."""
     queues = owned(Q0)
     queues[Q0].enter()
     queues[Q0].drop(RevokeReason.MOVED)
@@ -103,7 +103,7 @@ def test_a_queue_without_order_that_moves_does_not_wait_for_its_handlers(
     ("lock_sent_ms", "needs_lock", "absent", "dropped"),
     [
         (0, True, {"broker-b"}, False),
-        (0, True, {"broker-c"}, True),  # the route has its broker: the queue is somebody else's
+        (0, True, {"broker-c"}, True),  # the route lists its broker: another member has the queue
         (0, True, (), True),
         (None, False, {"broker-b"}, True),  # no lock: whoever sees the broker first may begin
     ],
@@ -136,7 +136,7 @@ def test_an_unsubscribed_topic_leaves_with_its_queues() -> None:
 
 
 def test_a_release_commits_before_it_unlocks() -> None:
-    """O9, O10: the heir cannot read an offset that is not there yet."""
+    """O9, O10: the next owner cannot read an offset that is not stored yet."""
     lease = owned(Q0)[Q0]
     lease.drop(RevokeReason.MOVED)
     assert release_steps(lease, commit=True) == (
@@ -182,7 +182,7 @@ def test_a_release_waits_for_the_handler_however_long_it_runs() -> None:
 def test_what_is_left_to_do_depends_on_why_it_was_dropped(
     reason: RevokeReason, steps: tuple[Release, ...]
 ) -> None:
-    """No commit against a correction or in doubt, no unlock of what is not ours."""
+    """No commit against a correction or without a trusted lock, no unlock of a lost queue."""
     lease = owned(Q0)[Q0]
     if reason is RevokeReason.LOCK_LOST:
         lease.lock_lost()
@@ -239,7 +239,7 @@ def test_an_answer_to_a_renewal_sets_each_queue() -> None:
 def test_a_lock_that_is_granted_again_too_late_ends_the_tenure(
     answered_ms: int, lost: tuple[TopicQueue, ...]
 ) -> None:
-    """O25: it was free, but somebody may have had it meanwhile. What is held is given back."""
+    """O25: the lock was free, but another consumer may have had it meanwhile. It is unlocked."""
     queues = owned(Q0)
     found = apply_renewal(queues, [Q0], {Q0}, sent_ms=29_000, now_ms=answered_ms)
     assert found == lost
