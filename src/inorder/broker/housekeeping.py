@@ -226,7 +226,7 @@ class Housekeeping:
         """Make queues and index durable too, so that a recovery has little to read."""
         store = self._broker.store
         if store.log.end_position == self._flushed_all_to:
-            store.rest()
+            store.release_memory()
             return
         if not self._syncing and store.log.failed is None:
             self._start_flush_all()

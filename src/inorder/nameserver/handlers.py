@@ -62,7 +62,7 @@ class Desk:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: what was asked, over which connection, and when."""
+    """One request, its connection, and the time."""
 
     request: Command
     channel: object
@@ -104,7 +104,7 @@ def get_route(desk: Desk, call: Call) -> Command:
             ResponseCode.TOPIC_NOT_EXIST,
             f"No topic route info in name server for the topic: {shown}{FAQ}",
         )
-    asked = decode_fields(routes.GetRoute, request.fields)
+    header = decode_fields(routes.GetRoute, request.fields)
     zone = request.fields.get(ZONE_NAME, "").strip()
     if zone and request.fields.get(ZONE_MODE, "").lower() == "true":
         route = only_zone(route, zone)
@@ -113,7 +113,7 @@ def get_route(desk: Desk, call: Call) -> Command:
         route = TopicRoute(route.brokers, route.queues, order_conf, route.filter_servers)
     # Older clients may know number keys only bare.
     standard = (
-        request.version >= VERSION_STANDARD_ROUTE_JSON or asked.accept_standard_json_only is True
+        request.version >= VERSION_STANDARD_ROUTE_JSON or header.accept_standard_json_only is True
     )
     return request.reply(body=route.encode(standard=standard))
 
@@ -123,8 +123,8 @@ def get_cluster_info(desk: Desk, call: Call) -> Command:
 
 
 def get_member_group(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(routes.GetBrokerMemberGroup, call.request.fields)
-    group = desk.routes.members(asked.cluster_name, asked.broker_name)
+    header = decode_fields(routes.GetBrokerMemberGroup, call.request.fields)
+    group = desk.routes.members(header.cluster_name, header.broker_name)
     return call.request.reply(0, "not set any response code", body=group.encode())
 
 
@@ -134,30 +134,30 @@ def get_member_group(desk: Desk, call: Call) -> Command:
 def register_broker(desk: Desk, call: Call) -> Steps[Command]:
     """Register a broker, in steps: it may have a hundred thousand topics."""
     request = call.request
-    asked = decode_fields(routes.RegisterBroker, request.fields)
-    if asked.body_crc32 and zlib.crc32(request.body) & 0x7FFFFFFF != asked.body_crc32:
+    header = decode_fields(routes.RegisterBroker, request.fields)
+    if header.body_crc32 and zlib.crc32(request.body) & 0x7FFFFFFF != header.body_crc32:
         raise SystemError_("crc32 not match")
     if request.body:
         body = yield from RegisterBrokerBody.decode_steps(
-            request.body, version=request.version, compressed=asked.compressed
+            request.body, version=request.version, compressed=header.compressed
         )
     else:
         body = RegisterBrokerBody(DataVersion())
-    timeout_ms = asked.heartbeat_timeout_ms
+    timeout_ms = header.heartbeat_timeout_ms
     if timeout_ms is None:
         timeout_ms = desk.config.broker_expiry_ms
     registered = yield from desk.routes.register_steps(
         Registration(
-            cluster=asked.cluster_name,
-            broker_name=asked.broker_name,
-            address=asked.broker_address,
-            broker_id=asked.broker_id,
-            ha_address=asked.ha_server_address,
+            cluster=header.cluster_name,
+            broker_name=header.broker_name,
+            address=header.broker_address,
+            broker_id=header.broker_id,
+            ha_address=header.ha_server_address,
             channel=call.channel,
             version=body.version,
             topics=body.topics,
             timeout_ms=max(timeout_ms, TIMEOUT_MS_MIN),
-            acting_master=asked.enable_acting_master,
+            acting_master=header.enable_acting_master,
             zone_name=request.fields.get(ZONE_NAME),
             filter_servers=body.filter_servers,
             identity=request.fields.get(BROKER_IDENTITY, "")[:IDENTITY_CHARS_MAX],
@@ -172,16 +172,16 @@ def register_broker(desk: Desk, call: Call) -> Steps[Command]:
 
 
 def unregister_broker(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(routes.UnregisterBroker, call.request.fields)
-    desk.routes.unregister(asked.cluster_name, asked.broker_name, asked.broker_address)
+    header = decode_fields(routes.UnregisterBroker, call.request.fields)
+    desk.routes.unregister(header.cluster_name, header.broker_name, header.broker_address)
     return call.request.reply()
 
 
 def query_data_version(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(routes.QueryDataVersion, call.request.fields)
+    header = decode_fields(routes.QueryDataVersion, call.request.fields)
     version = decode_data_version_request(call.request.body)
-    known = desk.routes.data_version(asked.cluster_name, asked.broker_address)
-    desk.routes.touch(asked.cluster_name, asked.broker_address, now_ms=call.now_ms)
+    known = desk.routes.data_version(header.cluster_name, header.broker_address)
+    desk.routes.touch(header.cluster_name, header.broker_address, now_ms=call.now_ms)
     reply = routes.QueryDataVersionReply(changed=known is None or known != version)
     return call.request.reply(
         fields=encode_fields(reply), body=b"" if known is None else encode_data_version(known)
@@ -189,20 +189,20 @@ def query_data_version(desk: Desk, call: Call) -> Command:
 
 
 def broker_heartbeat(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(routes.BrokerHeartbeat, call.request.fields)
-    desk.routes.touch(asked.cluster_name, asked.broker_address, now_ms=call.now_ms)
+    header = decode_fields(routes.BrokerHeartbeat, call.request.fields)
+    desk.routes.touch(header.cluster_name, header.broker_address, now_ms=call.now_ms)
     return call.request.reply()
 
 
 def wipe_write_perm(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(routes.WipeWritePerm, call.request.fields)
-    count = desk.routes.set_writable(asked.broker_name, writable=False)
+    header = decode_fields(routes.WipeWritePerm, call.request.fields)
+    count = desk.routes.set_writable(header.broker_name, writable=False)
     return call.request.reply(fields=encode_fields(routes.WipeWritePermReply(count)))
 
 
 def add_write_perm(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(routes.AddWritePerm, call.request.fields)
-    count = desk.routes.set_writable(asked.broker_name, writable=True)
+    header = decode_fields(routes.AddWritePerm, call.request.fields)
+    count = desk.routes.set_writable(header.broker_name, writable=True)
     return call.request.reply(fields=encode_fields(routes.AddWritePermReply(count)))
 
 
@@ -214,8 +214,8 @@ def get_all_topics(desk: Desk, call: Call) -> Command:
 
 
 def get_topics_by_cluster(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(nameserver.GetTopicsByCluster, call.request.fields)
-    return call.request.reply(body=encode_topic_list(desk.routes.topics_of_cluster(asked.cluster)))
+    header = decode_fields(nameserver.GetTopicsByCluster, call.request.fields)
+    return call.request.reply(body=encode_topic_list(desk.routes.topics_of_cluster(header.cluster)))
 
 
 def get_system_topics(desk: Desk, call: Call) -> Command:
@@ -238,17 +238,17 @@ def get_unit_subscribed_plain_topics(desk: Desk, call: Call) -> Command:
 
 
 def delete_topic(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(nameserver.DeleteTopicInNameServer, call.request.fields)
-    desk.routes.delete_topic(asked.topic, asked.cluster_name)
-    if desk.routes.route(asked.topic) is None:  # its key map goes with it
-        _delete_kv(desk, keymap.NAMESPACE, asked.topic)
+    header = decode_fields(nameserver.DeleteTopicInNameServer, call.request.fields)
+    desk.routes.delete_topic(header.topic, header.cluster_name)
+    if desk.routes.route(header.topic) is None:  # its key map goes with it
+        _delete_kv(desk, keymap.NAMESPACE, header.topic)
     return call.request.reply()
 
 
 def register_topic(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(nameserver.RegisterTopicInNameServer, call.request.fields)
+    header = decode_fields(nameserver.RegisterTopicInNameServer, call.request.fields)
     if call.request.body:
-        desk.routes.add_topic(asked.topic, TopicRoute.decode_request(call.request.body).queues)
+        desk.routes.add_topic(header.topic, TopicRoute.decode_request(call.request.body).queues)
     return call.request.reply()
 
 
@@ -259,33 +259,33 @@ def put_kv(desk: Desk, call: Call) -> Command:
     fields = call.request.fields
     if fields.get("namespace") is None or fields.get("key") is None:
         raise SystemError_("namespace or key is null")
-    asked = decode_fields(nameserver.PutKv, fields)
-    before = desk.kv.get(asked.namespace, asked.key)
-    desk.kv.put(asked.namespace, asked.key, asked.value)
+    header = decode_fields(nameserver.PutKv, fields)
+    before = desk.kv.get(header.namespace, header.key)
+    desk.kv.put(header.namespace, header.key, header.value)
     try:
         desk.save()
     except OSError as error:
         if before is None:
-            desk.kv.delete(asked.namespace, asked.key)
+            desk.kv.delete(header.namespace, header.key)
         else:
-            desk.kv.put(asked.namespace, asked.key, before)
+            desk.kv.put(header.namespace, header.key, before)
         raise SystemError_(f"the value was not kept: {error}") from error
     return call.request.reply()
 
 
 def get_kv(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(nameserver.GetKv, call.request.fields)
-    value = desk.kv.get(asked.namespace, asked.key)
-    if asked.namespace == keymap.NAMESPACE:  # what brokers registered counts, too
-        value = desk.routes.key_map(asked.key, *([] if value is None else [value]))
+    header = decode_fields(nameserver.GetKv, call.request.fields)
+    value = desk.kv.get(header.namespace, header.key)
+    if header.namespace == keymap.NAMESPACE:  # what brokers registered counts, too
+        value = desk.routes.key_map(header.key, *([] if value is None else [value]))
     if value is None:
-        raise NotFound(f"No config item, Namespace: {asked.namespace} Key: {asked.key}")
+        raise NotFound(f"No config item, Namespace: {header.namespace} Key: {header.key}")
     return call.request.reply(fields=encode_fields(nameserver.GetKvReply(value)))
 
 
 def delete_kv(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(nameserver.DeleteKv, call.request.fields)
-    _delete_kv(desk, asked.namespace, asked.key)
+    header = decode_fields(nameserver.DeleteKv, call.request.fields)
+    _delete_kv(desk, header.namespace, header.key)
     return call.request.reply()
 
 
@@ -300,10 +300,10 @@ def _delete_kv(desk: Desk, namespace: str, key: str) -> None:
 
 
 def get_kv_list(desk: Desk, call: Call) -> Command:
-    asked = decode_fields(nameserver.GetKvList, call.request.fields)
-    values = desk.kv.namespace(asked.namespace)
+    header = decode_fields(nameserver.GetKvList, call.request.fields)
+    values = desk.kv.namespace(header.namespace)
     if values is None:
-        raise NotFound(f"No config item, Namespace: {asked.namespace}")
+        raise NotFound(f"No config item, Namespace: {header.namespace}")
     return call.request.reply(body=encode_kv_table(values))
 
 

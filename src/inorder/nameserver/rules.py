@@ -340,7 +340,7 @@ class RouteTable:
         return life is not None and life.version.state_version > new.version.state_version
 
     def _check_not_taken(self, new: Registration, holder: str | None) -> None:
-        """Refuse the name and id of a broker of ours that is connected and is another one.
+        """Refuse the name and id of another inorder broker that is connected.
 
         Another is one with another identity, and one with the same at a second address: its
         directory was copied. One that comes back over a new connection is none.

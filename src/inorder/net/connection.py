@@ -185,7 +185,7 @@ class Connection(Posting, asyncio.Protocol):
         self.numbers_sends: bool | None = None
         """Whether the server is a broker that knows numbered sends; None: nobody asked yet."""
         self.capability: int | None = None
-        """What the server can do beyond RocketMQ: 0 for a stock one; None: nobody asked yet."""
+        """What the server can do beyond RocketMQ: 0 for RocketMQ's own; None: not asked yet."""
         self._reason: str | None = None
         self._writable: asyncio.Future[None] | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from inorder.clock import Clock
     from inorder.config import NetConfig
 
-REST_FIRST_MS = 50
-REST_MAX_MS = 2000
+PAUSE_FIRST_MS = 50
+PAUSE_MAX_MS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class _Slot:
 
     connection: Connection | None = None
     attempt: asyncio.Task[Connection] | None = None
-    rest: Backoff = field(default_factory=lambda: Backoff(REST_FIRST_MS, REST_MAX_MS))
-    rest_until_ms: int = 0
+    pause: Backoff = field(default_factory=lambda: Backoff(PAUSE_FIRST_MS, PAUSE_MAX_MS))
+    paused_until_ms: int = 0
     error: str = ""
 
 
@@ -76,7 +76,7 @@ class Pool:
         if slot.connection is not None and not slot.connection.closed:
             return slot.connection
         if slot.attempt is None:
-            wait_ms = slot.rest_until_ms - self._clock.monotonic_ms()
+            wait_ms = slot.paused_until_ms - self._clock.monotonic_ms()
             if wait_ms > 0:
                 raise ConnectFailed(f"{slot.error}; the next attempt is in {wait_ms} ms")
             slot.attempt = asyncio.get_running_loop().create_task(
@@ -121,7 +121,7 @@ class Pool:
             connecting=tuple(a for a, s in self._slots.items() if s.attempt is not None),
             resting=tuple(
                 a for a, s in self._slots.items()
-                if s.attempt is None and self.peek(a) is None and s.rest_until_ms > now_ms
+                if s.attempt is None and self.peek(a) is None and s.paused_until_ms > now_ms
             ),
         )  # fmt: skip
 
@@ -141,11 +141,11 @@ class Pool:
             )
         except ConnectFailed as error:
             slot.error = str(error)
-            slot.rest_until_ms = self._clock.monotonic_ms() + slot.rest.next_ms()
+            slot.paused_until_ms = self._clock.monotonic_ms() + slot.pause.next_ms()
             raise
         finally:
             slot.attempt = None
-        slot.rest.reset()
+        slot.pause.reset()
         slot.connection = connection
         return connection
 

@@ -217,9 +217,9 @@ class Cluster:
         return self._route(topic)
 
     def key_map(self, topic: str, *, refused: bool = False) -> KeyMap | None:
-        """Return the key map of a topic, by what name servers of ours say.
+        """Return the key map of a topic, as inorder name servers know it.
 
-        Brokers are asked, too, if name servers contradict each other, or one refused the map.
+        Brokers are asked, too, if name servers disagree, or if a broker refused the map.
 
         Raises:
             KeyMapConflict: brokers use different maps of one version.

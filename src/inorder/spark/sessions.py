@@ -284,7 +284,7 @@ def connected(url: str, conf: dict[str, str]) -> SparkSession:
 
 
 def settings(is_local: bool, *, long_running: bool = False) -> dict[str, str]:
-    """Return what a session of ours sets."""
+    """Return the settings of a session that inorder makes."""
     found = {
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.showConsoleProgress": "false",

@@ -59,7 +59,7 @@ class _Block(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Begun(_Block, frozen=True, tag="b"):
-    """A run of ours begins."""
+    """An inorder broker opens the directory."""
 
     token: str
     queue_file_bytes: int

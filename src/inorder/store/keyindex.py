@@ -459,7 +459,7 @@ class KeyIndex:
         if not last.freezing:
             self.written_position = self._freezing_at
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Give back memory that only a busy index needs."""
         if self.files and not self._settled:
             self.files[-1].drop_array()

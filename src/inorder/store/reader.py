@@ -43,7 +43,7 @@ class ReadStatus(Enum):
     OFFSET_RESET = "OFFSET_RESET"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
-    QUEUE_DAMAGED = "QUEUE_DAMAGED"  # ours: an entry does not lead to its record
+    QUEUE_DAMAGED = "QUEUE_DAMAGED"  # inorder's own: an entry does not lead to its record
 
 
 class ReadResult:

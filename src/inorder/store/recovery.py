@@ -189,10 +189,10 @@ class Recovery:
                 and written.checkpoint_crc == self.checkpoint.crc()
                 and is_boundary(segments, written.queues)
             ):
-                ours = self.positions
-                self.positions = written.moved(token="", boot_id=ours.boot_id)
+                noted = self.positions
+                self.positions = written.moved(token="", boot_id=noted.boot_id)
                 yield self._from_slot("closed", written, synced)
-                self.positions = ours  # the queues are not those that we left
+                self.positions = noted  # the queues are not those of the last stop
             elif written is None or written.clean:
                 yield Start("foreign", low, low)
         else:

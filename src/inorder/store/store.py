@@ -224,7 +224,7 @@ class Store:
         self.undisturbed = False
         """Nobody else has used the directory since our last run."""
         self.was_ours = False
-        """The directory holds messages, and a broker of ours has had it open before."""
+        """The directory holds messages, and an inorder broker has had it open before."""
         self._kept = 0  # where the log begins, as noted
         self._run = 0  # stands for the token
         self._tail_noted = True  # where the log ends; not, if that failed
@@ -357,7 +357,7 @@ class Store:
         self.queues.to_note.clear()
 
     def _begin_run(self, token: str) -> None:
-        """Mark the directory as ours and in use.
+        """Mark the directory as used by an inorder broker, and in use.
 
         The notes come first, void until `abort` names them, and still say that all is clean if it
         is: a kill here costs the next start nothing.
@@ -495,9 +495,9 @@ class Store:
         self._index_trouble = None
         return bool(self.queues.unwritten) or keys.settled_count > 0
 
-    def rest(self) -> None:
+    def release_memory(self) -> None:
         """Give back memory that only a busy store needs; call it when nothing has come lately."""
-        self.keys.rest()
+        self.keys.release_memory()
 
     def _note_ends(self) -> None:
         """Note the ends of the queues written since the last time, and where the log begins."""

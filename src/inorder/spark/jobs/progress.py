@@ -1,6 +1,6 @@
 """How far a job is, reported while it runs, and what went wrong, without the layers of Spark.
 
-    summary = follow(query, watch)      until the query ends; `as_ours` makes its error one of ours
+    summary = follow(query, watch)      until the query ends; its error is raised as an InorderError
 
 Spark keeps the progress of the last hundred micro-batches. Each says from where to where it read
 (`startOffset`, `endOffset`) and where the queues end (`latestOffset`).
@@ -28,7 +28,7 @@ _SENTENCE_MAX: Final = 500
 
 
 def as_ours(error: BaseException) -> errors.InorderError:
-    """Return the error of ours that is inside one of Spark's; else a short one that names it."""
+    """Return the InorderError inside a Spark error; else a short one that names it."""
     if isinstance(error, errors.InorderError):
         return error
     text = str(error)
@@ -99,7 +99,7 @@ class Followed:
 def follow(query: StreamingQuery, watch: Watch = unwatched) -> Followed:
     """Tell the steps of a query until it ends; stop it if the caller is interrupted.
 
-    Raises the error of the query, as one of ours where it is one.
+    Raises the error of the query as an InorderError.
     """
     found = Followed()
     try:

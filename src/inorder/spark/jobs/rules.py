@@ -94,7 +94,7 @@ def parse_name(name: str, size_bytes: int = 0) -> ArchiveFile | None:
 def sift(files: Iterable[ArchiveFile]) -> tuple[list[ArchiveFile], list[ArchiveFile]]:
     """Return the files that count, by queue and offset, and those that were merged into others.
 
-    Raises StoreError if two files hold the same messages otherwise: that is no archive of ours.
+    Raises StoreError if ranges of two files overlap otherwise: `archive` writes no such files.
     """
     kept: list[ArchiveFile] = []
     merged: list[ArchiveFile] = []

@@ -59,7 +59,7 @@ def _one_line(text: str) -> str:
     return " ".join(text.replace("\x01", " ").replace("\x02", " ").split()) or "unknown"
 
 
-def send_letters(
+def send_dead_letters(
     servers: Servers,
     group: str,
     producer_name: str,
@@ -82,7 +82,9 @@ def send_letters(
     # Only our brokers know versions of key maps, and numbers.
     is_ours = bool(Cluster(servers, group=group).versions(PREFIX + group))
     if not is_ours:
-        log.warning("dead letters are stored at least once: stock brokers group=%s", group)
+        log.warning(
+            "dead letters are stored at least once: Apache RocketMQ brokers group=%s", group
+        )
     _send(servers, group, numbered, producer_name if is_ours else None)
 
 

@@ -26,7 +26,7 @@ from inorder.model import ReceivedMessage, TopicQueue
 from inorder.spark.cluster import Cluster
 from inorder.spark.ordered.maps import Maps
 from inorder.spark.ordered.records import Version
-from inorder.spark.ordered.rules import Aside, Letter, OrderedMessage, ParkedList, Redone
+from inorder.spark.ordered.rules import Letter, OrderedMessage, ParkedList, ParkedMessage, Redone
 from inorder.wire import properties
 from inorder.wire.fields import decode_fields
 from inorder.wire.header import Command
@@ -143,7 +143,7 @@ class Parker:
     def lists(self, queue: TopicQueue, one: OwnedKey) -> list[ParkedList]:
         """Return the lists of a parked key, the oldest first; the last may not be whole."""
         found: list[ParkedList] = []
-        self._collect(queue, one.key, one.older, heir=None, found=found)
+        self._collect(queue, one.key, one.older, successor=None, found=found)
         return found
 
     def _collect(
@@ -152,7 +152,7 @@ class Parker:
         key: str,
         older: Iterable[QueuePlace],
         *,
-        heir: TopicQueue | None,
+        successor: TopicQueue | None,
         found: list[ParkedList],
         depth: int = 0,
     ) -> bool:
@@ -166,11 +166,11 @@ class Parker:
             if its is None or not its.moved:  # closed before, by an owner that died then
                 found.append(ParkedList((place.broker, place.queue_id), here, [], stale=True))
             elif not self._collect(
-                before, key, its.older, heir=queue, found=found, depth=depth + 1
+                before, key, its.older, successor=queue, found=found, depth=depth + 1
             ):
                 return False
         messages, whole = self._read(queue, key)
-        end = None if heir is None else (heir.broker, heir.index)
+        end = None if successor is None else (successor.broker, successor.index)
         found.append(ParkedList(here, end, messages, whole))
         return whole
 
@@ -273,13 +273,13 @@ class Reports:
         """Say which messages were handled again, of each list, and whether the next one failed."""
         for drained in redone.lists:
             at = TopicQueue(queue.topic, *drained.home)
-            self._redriven(at, redone.key, drained.done, heir=drained.heir is not None)
-            if drained.heir is not None and drained.closed:
-                heir = TopicQueue(queue.topic, *drained.heir)
+            self._redriven(at, redone.key, drained.done, successor=drained.successor is not None)
+            if drained.successor is not None and drained.closed:
+                successor = TopicQueue(queue.topic, *drained.successor)
                 if not drained.stale:
-                    self._let_go(at, redone.key, 1 << 62, heir=True)
+                    self._let_go(at, redone.key, 1 << 62, successor=True)
                 body = RedrivenBody(older=QueuePlace(*drained.home))
-                self._redriven_by(heir, redone.key, body, heir=heir != queue)
+                self._redriven_by(successor, redone.key, body, successor=successor != queue)
         if redone.error is not None:
             self._redriven_by(queue, redone.key, RedrivenBody(error=redone.error))
             log.warning(
@@ -288,19 +288,23 @@ class Reports:
             )  # fmt: skip
 
     def _redriven(
-        self, queue: TopicQueue, key: str, done: list[int], *, heir: bool = False
+        self, queue: TopicQueue, key: str, done: list[int], *, successor: bool = False
     ) -> None:
         for at in range(0, len(done), ITEMS_MAX):
-            self._redriven_by(queue, key, RedrivenBody(done[at : at + ITEMS_MAX]), heir=heir)
+            self._redriven_by(
+                queue, key, RedrivenBody(done[at : at + ITEMS_MAX]), successor=successor
+            )
 
     def _redriven_by(
-        self, queue: TopicQueue, key: str, body: RedrivenBody, *, heir: bool = False
+        self, queue: TopicQueue, key: str, body: RedrivenBody, *, successor: bool = False
     ) -> None:
-        request = requests.Redriven(self._group, *_JOB, queue.topic, queue.index, 0, key, heir)
+        request = requests.Redriven(self._group, *_JOB, queue.topic, queue.index, 0, key, successor)
         self._order(queue, request, body.encode())
 
-    def _let_go(self, queue: TopicQueue, key: str, end: int, *, heir: bool = False) -> None:
-        request = requests.Unpark(self._group, *_JOB, queue.topic, queue.index, 0, key, end, heir)
+    def _let_go(self, queue: TopicQueue, key: str, end: int, *, successor: bool = False) -> None:
+        request = requests.Unpark(
+            self._group, *_JOB, queue.topic, queue.index, 0, key, end, successor
+        )
         reply = decode_fields(requests.UnparkReply, self._order(queue, request).fields)
         if not reply.live:
             raise InorderError(
@@ -308,10 +312,12 @@ class Reports:
                 "else parks messages of its queue"
             )
 
-    def _park(self, queue: TopicQueue, asides: list[Aside], until: int) -> list[tuple[int, Letter]]:
+    def _park(
+        self, queue: TopicQueue, parked: list[ParkedMessage], until: int
+    ) -> list[tuple[int, Letter]]:
         """Park messages in their order; those that have no room are tried again for a while."""
         gone: list[tuple[int, Letter]] = []
-        waiting = list(enumerate(asides))
+        waiting = list(enumerate(parked))
         for tried in range(1, FULL_TRIES + 1):
             waiting, why = self._park_all(queue, waiting, until, gone)
             if not waiting:
@@ -327,12 +333,12 @@ class Reports:
     def _park_all(
         self,
         queue: TopicQueue,
-        items: list[tuple[int, Aside]],
+        items: list[tuple[int, ParkedMessage]],
         until: int,
         gone: list[tuple[int, Letter]],
-    ) -> tuple[list[tuple[int, Aside]], str]:
+    ) -> tuple[list[tuple[int, ParkedMessage]], str]:
         """Return what had no room, with all that follows of its keys, and why."""
-        left: list[tuple[int, Aside]] = []
+        left: list[tuple[int, ParkedMessage]] = []
         full: set[str] = set()
         why = ""
         for at in range(0, len(items), ITEMS_MAX):
@@ -355,18 +361,18 @@ class Reports:
                     )  # fmt: skip
         return left, why
 
-    def _ask_park(self, queue: TopicQueue, asides: list[Aside], until: int) -> ParkAnswer:
-        items = [ParkItem(one.offset, one.key, one.tries, one.error, None, until) for one in asides]
+    def _ask_park(self, queue: TopicQueue, parked: list[ParkedMessage], until: int) -> ParkAnswer:
+        items = [ParkItem(one.offset, one.key, one.tries, one.error, None, until) for one in parked]
         request = requests.Park(self._group, *_JOB, queue.topic, queue.index, 0)
         return ParkAnswer.decode(self._order(queue, request, ParkBody(items).encode()).body)
 
-    def _park_again(self, queue: TopicQueue, one: Aside, until: int) -> None:
+    def _park_again(self, queue: TopicQueue, one: ParkedMessage, until: int) -> None:
         """Park a message whose key an operator dropped meanwhile, and ask for it: it comes next."""
-        self._ask_park(queue, [Aside(one.offset, one.key, 0, _NO_MORE)], until)
+        self._ask_park(queue, [ParkedMessage(one.offset, one.key, 0, _NO_MORE)], until)
         named = KeyList([NamedKey(queue.topic, queue.index, one.key)])
         self._order(queue, requests.Redrive(self._group), named.encode())
 
-    def _letter(self, queue: TopicQueue, one: Aside) -> Letter:
+    def _letter(self, queue: TopicQueue, one: ParkedMessage) -> Letter:
         if one.message is None:
             raise InorderError(
                 f"message {one.offset} of queue {queue.broker}/{queue.index} of topic "

@@ -23,7 +23,15 @@ import msgspec
 
 from inorder.errors import InorderError
 from inorder.ordering.keymap import KeyMap
-from inorder.spark.ordered.rules import Aside, Asides, Keys, Letter, Line, OrderedMessage, Redone
+from inorder.spark.ordered.rules import (
+    Keys,
+    Letter,
+    Line,
+    OrderedMessage,
+    ParkedKeys,
+    ParkedMessage,
+    Redone,
+)
 
 CHAIN_MAX: Final = 32
 
@@ -55,8 +63,8 @@ class Version(msgspec.Struct, omit_defaults=True):
     """The versions of the map in which this queue had batches."""
     left: list[Line] = []
     """Keys that waited here when a resize moved them: for their new queue to pick up."""
-    asides: list[Aside] = []
-    """Messages that the batch sets aside."""
+    asides: list[ParkedMessage] = []
+    """Messages that the batch parks; `asides` on disk."""
     redone: list[Redone] = []
     """What the batch made of parked keys that are to be handled again."""
 
@@ -77,7 +85,7 @@ def following(
     before: Version | None,
     keys: Keys,
     letters: list[Letter],
-    asides: Asides | None = None,
+    parked: ParkedKeys | None = None,
     *,
     batch: int,
     first: int,
@@ -96,8 +104,8 @@ def following(
         ran=sorted({*(before.ran if before is not None else ()), map_version}),
         left=[*(before.left if before is not None else ()), *left],
     )  # fmt: skip
-    if asides is not None:
-        version.asides, version.redone = asides.items, list(asides.redone.values())
+    if parked is not None:
+        version.asides, version.redone = parked.items, list(parked.redone.values())
     if before is not None and is_part(before, size_bytes):
         version.chain = [*before.chain, batch]
         version.gone = [key for key in keys.changed if key not in keys.states]
@@ -153,9 +161,9 @@ class Past:
     keys: Keys
 
 
-def map_at(offset: int, chapters: Iterable[tuple[int, int]], present: int) -> int:
-    """Return the version of the map that placed a message; chapters are (version, end)."""
-    for version, end in sorted(chapters):
+def map_at(offset: int, spans: Iterable[tuple[int, int]], present: int) -> int:
+    """Return the version of the map that placed a message; spans are (version, end)."""
+    for version, end in sorted(spans):
         if offset < end:
             return version
     return present

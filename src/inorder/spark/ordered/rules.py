@@ -89,13 +89,13 @@ class Letter(msgspec.Struct, array_like=True, frozen=True):
 Home = tuple[str, int]
 """A queue of the topic: broker and number."""
 
-_NO_KEY: Final = "a message without a key cannot be set aside"
-_LONG_KEY: Final = f"a key of more than {KEY_CHARS_MAX} characters cannot be set aside"
-_MOVED: Final = "its topic was resized while it waited, so it cannot be set aside"
+_NO_KEY: Final = "a message without a key cannot be parked"
+_LONG_KEY: Final = f"a key of more than {KEY_CHARS_MAX} characters cannot be parked"
+_MOVED: Final = "its topic was resized while it waited, so it cannot be parked"
 
 
-class Aside(msgspec.Struct, array_like=True, frozen=True):
-    """A message of the batch's queue that is set aside."""
+class ParkedMessage(msgspec.Struct, array_like=True, frozen=True):
+    """A message of the batch's queue that is parked."""
 
     offset: int
     key: str
@@ -110,7 +110,7 @@ class Drained(msgspec.Struct, array_like=True):
     """What was handled of one list of a key; a key has older lists in the queues it lived in."""
 
     home: Home
-    heir: Home | None
+    successor: Home | None
     """Whose older list it is; None: it is the key's present one."""
     done: list[int] = []
     closed: bool = False
@@ -135,13 +135,13 @@ class ParkedList(msgspec.Struct):
     """Messages of a parked key from one queue, the first ones or all."""
 
     home: Home
-    heir: Home | None
+    successor: Home | None
     messages: list[OrderedMessage]
     whole: bool = True
     stale: bool = False
 
 
-class Asides:
+class ParkedKeys:
     """The parked keys of a queue in one batch."""
 
     def __init__(
@@ -154,7 +154,7 @@ class Asides:
     ) -> None:
         """`first` is the first offset of the batch; `room` says why there is none."""
         self.keys: set[str | None] = set(keys)
-        self.items: list[Aside] = []
+        self.items: list[ParkedMessage] = []
         self.redone: dict[str, Redone] = {}
         self._home = home
         self._first = first
@@ -162,7 +162,7 @@ class Asides:
         self._full: str | None = None
 
     def why_not(self, message: OrderedMessage) -> str:
-        """Return why a message cannot be set aside; empty if it can."""
+        """Return why a message cannot be parked; empty if it can."""
         if message.key is None:
             return _NO_KEY
         if len(message.key) > KEY_CHARS_MAX:
@@ -174,7 +174,7 @@ class Asides:
         return self._full
 
     def park(self, message: OrderedMessage, cause: str) -> None:
-        """Set a message aside that failed too often, and with it its key."""
+        """Park a message that failed too often, and with it its key."""
         assert message.key is not None, "why_not was asked"
         self.keys.add(message.key)
         redone = self.redone.get(message.key)
@@ -189,7 +189,7 @@ class Asides:
     def _add(self, message: OrderedMessage, tries: int, error: str | None) -> None:
         assert message.key is not None, "why_not was asked"
         kept = message if message.offset < self._first else None
-        self.items.append(Aside(message.offset, message.key, tries, error, kept))
+        self.items.append(ParkedMessage(message.offset, message.key, tries, error, kept))
 
     def begin_redrive(self, key: str, end: int) -> Redone:
         """Note that a key is handled again."""
@@ -265,7 +265,7 @@ class Limits:
     pause_ms: int = 1000
     waiting_max: int = 10_000
     parks: bool = False
-    """A key is set aside whose message failed too often."""
+    """A key is parked whose message failed too often."""
 
 
 class Work:
@@ -277,10 +277,10 @@ class Work:
         handle: Handle,
         limits: Limits,
         clock: Callable[[], int],
-        asides: Asides | None = None,
+        parked: ParkedKeys | None = None,
     ) -> None:
         self.keys = keys
-        self.asides = Asides() if asides is None else asides
+        self.parked = ParkedKeys() if parked is None else parked
         self.rows: list[tuple[object, ...]] = []
         self.origins: list[OrderedMessage] = []
         """For each row the message that it was made of."""
@@ -292,7 +292,7 @@ class Work:
 
     def take(self, messages: Iterable[OrderedMessage]) -> None:
         """Handle messages as they come; those whose key waits join its line."""
-        keys, parked = self.keys, self.asides.keys
+        keys, parked = self.keys, self.parked.keys
         for message in messages:
             if keys.held or keys.behind or parked:
                 self._admit(message)
@@ -320,9 +320,9 @@ class Work:
         `pace` waits before each message, and says whether there is time for it. A failure ends the
         redrive; after `Retry`, or when the time is over, it goes on with the next batch.
         """
-        redone = self.asides.begin_redrive(key, end)
+        redone = self.parked.begin_redrive(key, end)
         for one in lists:
-            drained = Drained(one.home, one.heir, [], stale=one.stale)
+            drained = Drained(one.home, one.successor, [], stale=one.stale)
             redone.lists.append(drained)
             for message in one.messages:
                 if not pace():
@@ -336,7 +336,7 @@ class Work:
             if not one.whole:
                 return
             drained.closed = True
-        self.asides.go_live(redone)
+        self.parked.go_live(redone)
 
     # Inside.
 
@@ -361,13 +361,13 @@ class Work:
 
     def _begin(self, message: OrderedMessage) -> bool:
         """Handle a message that nothing holds, or let it join its parked key; False: it waits."""
-        if message.key not in self.asides.keys:
+        if message.key not in self.parked.keys:
             return self._attempt(message)
-        why = self.asides.why_not(message)
+        why = self.parked.why_not(message)
         if why:
             self._hold(message, Again(None, f"its key is parked; {why}"))
             return False
-        self.asides.join(message)
+        self.parked.join(message)
         return True
 
     def _attempt(self, message: OrderedMessage) -> bool:
@@ -386,9 +386,9 @@ class Work:
             if not self._limits.parks:
                 self.letters.append(Letter(message, outcome.cause[:CAUSE_CHARS_MAX]))
                 return True
-            why = self.asides.why_not(message)
+            why = self.parked.why_not(message)
             if not why:
-                self.asides.park(message, outcome.cause)
+                self.parked.park(message, outcome.cause)
                 return True
             outcome.cause = f"{outcome.cause}; {why}"
         self._hold(msgspec.structs.replace(message, redeliveries=message.redeliveries + 1), outcome)

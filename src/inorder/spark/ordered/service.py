@@ -26,19 +26,19 @@ from inorder.errors import UsageError
 from inorder.logs import get_logger
 from inorder.model import TopicQueue
 from inorder.spark.cluster import Cluster, Servers, Tls
-from inorder.spark.ordered.deadletters import send_letters
+from inorder.spark.ordered.deadletters import send_dead_letters
 from inorder.spark.ordered.maps import Maps
 from inorder.spark.ordered.outputs import Rows, messages_of
 from inorder.spark.ordered.parking import REDRIVE_S, Parker, Reports, paced
 from inorder.spark.ordered.records import Version, following, producer_name
 from inorder.spark.ordered.rules import (
-    Asides,
     Handle,
     Handler,
     Keys,
     Limits,
     Line,
     OutOfOrder,
+    ParkedKeys,
     Work,
     adapted,
     check_run,
@@ -139,7 +139,7 @@ class Tools:
         cluster = Cluster(plan.servers, group=plan.group or DEFAULT_GROUP)
         maps = Maps(cluster, plan.state)
         parker = None
-        if plan.group is not None:  # what the group has parked stays aside, whatever the policy
+        if plan.group is not None:  # parked keys stay parked, whatever the policy
             parker = Parker(cluster, maps, plan.given, required=plan.limits.parks)
         return cls(maps, parker, Reports(cluster))
 
@@ -194,17 +194,17 @@ class QueueRun:
         self._work.try_due()
 
     def _begin_work(self, keys: Keys, handle: Handle) -> Work:
-        """Begin with what is parked: those keys stay aside, or are handled again first."""
+        """Begin with the parked keys: they stay parked, or are redriven first."""
         limits, queue, parker = self._plan.limits, self.queue, self._tools.parker
         assert self._first is not None
         if parker is None:
             return Work(keys, handle, limits, now_ms)
         found = parker.begin(queue, self._first, self._before, self._map_version)
-        asides = Asides(
+        parked_keys = ParkedKeys(
             (queue.broker, queue.index), (one.key for one in found.keys), first=self._first,
             room=lambda: parker.room(queue),
         )  # fmt: skip
-        work = Work(keys, handle, limits, now_ms, asides)
+        work = Work(keys, handle, limits, now_ms, parked_keys)
         until_s = time.monotonic() + REDRIVE_S
         for one in found.keys:
             if one.redrive and not one.moved:
@@ -226,20 +226,20 @@ class QueueRun:
         if version.letters:
             assert plan.group is not None
             name = self._producer("letters")
-            send_letters(plan.servers, plan.group, name, self._batch, version.letters)
+            send_dead_letters(plan.servers, plan.group, name, self._batch, version.letters)
         if version.asides or version.redone:
-            self._set_aside(version)
+            self._report_parked(version)
         name = self._producer("ordered")
         yield from plan.rows.numbered(decided.rows, self.queue, name, self._batch)
 
-    def _set_aside(self, version: Version) -> None:
+    def _report_parked(self, version: Version) -> None:
         """Tell the brokers what became of parked keys; what they do not have is a dead letter."""
         plan, name = self._plan, self._producer("letters")
         gone = self._tools.reports.carry_out(self.queue, version)
         for number, letter in sorted(gone, key=lambda one: one[0]):
             assert plan.group is not None
             start = len(version.letters) + number
-            send_letters(plan.servers, plan.group, name, self._batch, [letter], start=start)
+            send_dead_letters(plan.servers, plan.group, name, self._batch, [letter], start=start)
 
     def _decide(self) -> Decided:
         work = self._work
@@ -249,7 +249,7 @@ class QueueRun:
         if work.keys.held:
             log.info("keys wait queue=%s count=%d", self.queue, len(work.keys.held))
         version = following(
-            self._before, work.keys, work.letters, work.asides,
+            self._before, work.keys, work.letters, work.parked,
             batch=self._batch, first=self._first, last=self._last, missing=self._missing,
             map_version=self._map_version, left=self._left,
         )  # fmt: skip
@@ -304,8 +304,8 @@ def process_in_order(
     `handler(message, state)` returns `(new state, rows)`, or None if nothing changes; it raises
     `inorder.Retry(after=seconds)` to get the message again later, before anything else of its key.
     Any other exception is a failed attempt, treated by `on_failure`: `Block()`, `Block(attempts=n)`
-    or `DeadLetter(attempts=n)`; dead letters go to `%DLQ%<group>`. `Park(attempts=n)` sets the key
-    aside in `%PARK%<group>`, as with a consumer, until it is redriven. `namesrv` is where the
+    or `DeadLetter(attempts=n)`; dead letters go to `%DLQ%<group>`. `Park(attempts=n)` parks the key
+    in `%PARK%<group>`, as with a consumer, until it is redriven. `namesrv` is where the
     stream comes from, `tls` how it is spoken to.
 
     The rows have the columns of `schema`; `source_topic`, `source_broker`, `source_queue` and

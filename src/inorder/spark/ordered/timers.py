@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from inorder.errors import UsageError
 from inorder.model import TopicQueue
-from inorder.spark.ordered.deadletters import send_letters
+from inorder.spark.ordered.deadletters import send_dead_letters
 from inorder.spark.ordered.outputs import PRODUCER, SEQUENCE, SOURCES, messages_of_pandas
 from inorder.spark.ordered.rules import (
     Keys,
@@ -133,7 +133,9 @@ class BucketProcessor(StatefulProcessor):
             assert plan.group is not None
             start = self._take("letters", bucket, len(work.letters))
             name = f"letters:{self._query}:bucket:{bucket}"
-            send_letters(plan.servers, plan.group, name, self._batch, work.letters, start=start)
+            send_dead_letters(
+                plan.servers, plan.group, name, self._batch, work.letters, start=start
+            )
 
     def _take(self, kind: str, bucket: int, count: int) -> int:
         """Return the first of so many numbers; a bucket may be called twice in a batch."""

@@ -124,7 +124,7 @@ def lost(
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class SourceSpan:
     """A version of a topic's key map that is over: where it ended in each queue."""
 
     topic: str
@@ -135,13 +135,13 @@ class Chapter:
 def finished(
     start: Mapping[TopicQueue, int],
     ends: Mapping[TopicQueue, int],
-    chapters: Iterable[Chapter],
+    spans: Iterable[SourceSpan],
 ) -> Places:
     """Return the queues that were read to their end and then taken away by a resize."""
     gone = {queue: offset for queue, offset in start.items() if queue not in ends}
     last: Places = {}
-    for chapter in chapters:
-        for queue, end in chapter.ends.items():
+    for span in spans:
+        for queue, end in span.ends.items():
             last[queue] = max(end, last.get(queue, 0))
     return {queue: offset for queue, offset in gone.items() if offset >= last.get(queue, 1 << 63)}
 
@@ -149,12 +149,12 @@ def finished(
 def unread(
     start: Mapping[TopicQueue, int],
     ends: Mapping[TopicQueue, int],
-    chapters: Iterable[Chapter],
+    spans: Iterable[SourceSpan],
 ) -> Places:
     """Return the ends of queues that are not to be read, though they were not read so far."""
     found: Places = {}
-    for chapter in chapters:
-        for queue, end in chapter.ends.items():
+    for span in spans:
+        for queue, end in span.ends.items():
             if queue not in ends and start.get(queue, 0) < end:
                 found[queue] = max(end, found.get(queue, 0))
     return found
@@ -163,24 +163,24 @@ def unread(
 def withheld(
     start: Mapping[TopicQueue, int],
     ends: Mapping[TopicQueue, int],
-    chapters: Iterable[Chapter],
+    spans: Iterable[SourceSpan],
 ) -> Places:
     """Return how far queues may be read so that no key overtakes itself where a topic was resized.
 
-    A key may lie in another queue in the next chapter. So all queues are read to the end of a
-    chapter before any is read beyond it.
+    A key may lie in another queue in the next span. So all queues are read to the end of a
+    span before any is read beyond it.
     """
     found = dict(ends)
     done: set[str] = set()
-    for chapter in sorted(chapters, key=lambda one: (one.topic, one.version)):
-        if chapter.topic in done:
+    for span in sorted(spans, key=lambda one: (one.topic, one.version)):
+        if span.topic in done:
             continue
         # A queue that is not known yet has not been read.
-        if any(start.get(q, 0) < end for q, end in chapter.ends.items()):
-            done.add(chapter.topic)
+        if any(start.get(q, 0) < end for q, end in span.ends.items()):
+            done.add(span.topic)
             for queue in ends:
-                if queue.topic == chapter.topic:
-                    limit = max(start[queue], chapter.ends.get(queue, 0))
+                if queue.topic == span.topic:
+                    limit = max(start[queue], span.ends.get(queue, 0))
                     found[queue] = min(found[queue], limit)
     return found
 

@@ -56,10 +56,10 @@ from inorder.spark.source.columns import BODY_BYTES_MAX, PROPERTY_OF, Records
 from inorder.spark.source.options import SourceOptions, Where, parse, spark_schema
 from inorder.spark.source.rules import (
     EARLIEST,
-    Chapter,
     DataLoss,
     Places,
     Range,
+    SourceSpan,
     finished,
     from_json,
     lost,
@@ -97,7 +97,7 @@ class Plans:
         wanted = re.compile(self.options.pattern)
         return tuple(name for name in self.cluster.topics() if wanted.fullmatch(name))
 
-    def chapters(self) -> list[Chapter]:
+    def spans(self) -> list[SourceSpan]:
         """Return the versions of the topics' key maps that are over, with their ends."""
         found = []
         for topic in self.topics():
@@ -110,7 +110,7 @@ class Plans:
                     ends.setdefault(version, {}).update(
                         {TopicQueue(topic, view.broker, at): end for at, end in noted.items()}
                     )
-            found += [Chapter(topic, version, places) for version, places in ends.items()]
+            found += [SourceSpan(topic, version, places) for version, places in ends.items()]
         return found
 
     def start(self, queues: list[TopicQueue], *, default: str) -> Places:
@@ -346,7 +346,7 @@ ROUTES_AGE_S = 5.0
 
 
 class InorderSource(DataSource):
-    """Messages of a broker of ours, or of Apache RocketMQ."""
+    """Messages of an inorder or an Apache RocketMQ broker."""
 
     @classmethod
     def name(cls) -> str:
@@ -518,13 +518,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._poll(begin) if self._target is None else self._target
         oldest = self._the_plans().cluster.oldest(ends)
         # Asked behind the ends: what they hold of a new version is known to be that.
-        chapters = self._the_plans().chapters()
-        over = {**_places(start, "over"), **finished(begin, ends, chapters)}
-        over |= self._taken_away(unread({**over, **begin}, ends, chapters))
+        spans = self._the_plans().spans()
+        over = {**_places(start, "over"), **finished(begin, ends, spans)}
+        over |= self._taken_away(unread({**over, **begin}, ends, spans))
         begin = {queue: offset for queue, offset in begin.items() if queue not in over}
         _judge(begin, oldest, ends, self._wanted)
         full = {queue: begin.get(queue, oldest[queue]) for queue in ends}
-        ends = withheld({**over, **full}, ends, chapters)
+        ends = withheld({**over, **full}, ends, spans)
         if self._too_few(full, ends):
             return _offset(init, full, over)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None

@@ -19,7 +19,7 @@ from inorder.spark.ordered.records import (
     restored,
 )
 from inorder.spark.ordered.rules import Again, Done, Keys, Limits, OrderedMessage, Work
-from inorder.spark.source.rules import Chapter, finished, unread, withheld
+from inorder.spark.source.rules import SourceSpan, finished, unread, withheld
 
 
 def maps_of(counts: list[int]) -> dict[int, KeyMap]:
@@ -130,7 +130,7 @@ def test_a_chapter_is_read_to_its_end_in_all_queues_before_the_next() -> None:
     """Queues of the next one wait, as far as they are known."""
     a, b, c = (TopicQueue("t", "b", index) for index in range(3))
     other = TopicQueue("u", "b", 0)
-    chapters = [Chapter("t", 2, {a: 15, b: 9, c: 5}), Chapter("t", 1, {a: 10, b: 5})]
+    spans = [SourceSpan("t", 2, {a: 15, b: 9, c: 5}), SourceSpan("t", 1, {a: 10, b: 5})]
     ends = {a: 30, b: 30, c: 30, other: 30}
     for start, expected in [
         ((0, 0, 0), (10, 5, 0)),
@@ -139,11 +139,11 @@ def test_a_chapter_is_read_to_its_end_in_all_queues_before_the_next() -> None:
         ((15, 9, 4), (15, 9, 5)),
         ((15, 9, 5), (30, 30, 30)),
     ]:
-        found = withheld({**dict(zip((a, b, c), start, strict=True)), other: 0}, ends, chapters)
+        found = withheld({**dict(zip((a, b, c), start, strict=True)), other: 0}, ends, spans)
         assert tuple(found[queue] for queue in (a, b, c)) == expected
         assert found[other] == 30
-    assert unread({a: 15, b: 9}, {a: 30, b: 30}, chapters) == {c: 5}
-    assert unread({a: 15, b: 9, c: 5}, {a: 30, b: 30}, chapters) == {}
-    assert finished({a: 15, b: 9, c: 4}, {b: 30}, chapters) == {a: 15}, "c was not read to its end"
-    found = withheld({a: 15, b: 9}, {a: 30, b: 30}, chapters)
-    assert found == {a: 15, b: 9}, "c has messages of chapter 2, and is not known yet"
+    assert unread({a: 15, b: 9}, {a: 30, b: 30}, spans) == {c: 5}
+    assert unread({a: 15, b: 9, c: 5}, {a: 30, b: 30}, spans) == {}
+    assert finished({a: 15, b: 9, c: 4}, {b: 30}, spans) == {a: 15}, "c was not read to its end"
+    found = withheld({a: 15, b: 9}, {a: 30, b: 30}, spans)
+    assert found == {a: 15, b: 9}, "c has messages of span 2, and is not known yet"

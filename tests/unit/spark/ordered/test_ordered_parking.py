@@ -1,4 +1,4 @@
-"""Keys that are set aside and taken back: the rules of `process_in_order`, message by message."""
+"""Keys that are parked and redriven: the rules of `process_in_order`, message by message."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from inorder.client.consume.rules.outcomes import Retry
 from inorder.spark.ordered.records import following, restored
 from inorder.spark.ordered.rules import (
     Again,
-    Asides,
     Done,
     Keys,
     Limits,
     OrderedMessage,
+    ParkedKeys,
     ParkedList,
     Work,
     adapted,
@@ -36,7 +36,7 @@ class Story:
 
     def begin(self, parked: str = "") -> None:
         """Begin another batch."""
-        asides = Asides(HOME, parked.split(), first=self.offset, room=lambda: self.room)
+        asides = ParkedKeys(HOME, parked.split(), first=self.offset, room=lambda: self.room)
         self.work = Work(self.keys, self._handle, self.limits, lambda: self.now_ms, asides)
         self.work.try_due()
 
@@ -69,7 +69,7 @@ class Story:
 
     @property
     def aside(self) -> list[tuple[int, str, bool]]:
-        return [(one.offset, one.key, one.error is not None) for one in self.work.asides.items]
+        return [(one.offset, one.key, one.error is not None) for one in self.work.parked.items]
 
     def later(self) -> None:
         self.now_ms += 1000
@@ -82,7 +82,7 @@ def test_a_key_that_fails_is_set_aside_with_what_follows() -> None:
     story.take("a1 a2 b1 a3 b2 a4")
     assert story.handled == ["a1", "b1", "b2"]
     assert story.aside == [(1, "a", True), (3, "a", False), (5, "a", False)]
-    first = story.work.asides.items[0]
+    first = story.work.parked.items[0]
     assert (first.tries, first.error, first.message) == (1, "a2 failed", None)
     assert story.keys.states == {"a": b"1", "b": b"12"}
     assert story.keys.waiting == 0
@@ -90,14 +90,14 @@ def test_a_key_that_fails_is_set_aside_with_what_follows() -> None:
 
 
 def test_tries_come_first_and_the_line_follows() -> None:
-    """After its attempts the key is set aside, with those that waited behind it, in order."""
+    """After its attempts the key is parked, with those that waited behind it, in order."""
     story = Story(failing={"a1": 9}, attempts=2)
     story.take("a1 a2 b1")
     story.later()
     assert story.aside == []
     story.later()
     assert story.aside == [(0, "a", True), (1, "a", False)]
-    assert story.work.asides.items[0].tries == 3
+    assert story.work.parked.items[0].tries == 3
     story.take("a3")
     assert story.aside[-1] == (3, "a", False)
     assert story.handled == ["b1"]
@@ -111,7 +111,7 @@ def test_a_line_of_an_earlier_batch_brings_its_messages_along() -> None:
     story.take("b1 a3")
     story.later()
     assert story.aside == [(0, "a", True), (1, "a", False), (3, "a", False)]
-    kept = [one.message for one in story.work.asides.items]
+    kept = [one.message for one in story.work.parked.items]
     assert [one and one.body for one in kept] == [b"a1", b"a2", None]
 
 
@@ -134,12 +134,12 @@ def test_retry_is_no_try() -> None:
         raise ValueError("no")
 
     work = Work(Keys(), adapted(handler, ["n"]), Limits(1, 0, 100, parks=True), lambda: 0,
-                Asides(HOME))  # fmt: skip
+                ParkedKeys(HOME))  # fmt: skip
     work.take([OrderedMessage("t", "b", 0, 0, "a")])
     for _ in range(4):
         work.try_due()
     assert seen == [1, 1, 1, 1, 2]
-    assert [one.error for one in work.asides.items] == ["ValueError: no"]
+    assert [one.error for one in work.parked.items] == ["ValueError: no"]
 
 
 def test_what_cannot_be_set_aside_blocks() -> None:
@@ -176,7 +176,7 @@ def test_a_redriven_key_goes_live_in_the_batch() -> None:
     story.take("b1 a3")
     assert story.handled == ["a1", "a2", "b1", "a3"]
     assert story.keys.states["a"] == b"0123"
-    (redone,) = story.work.asides.redone.values()
+    (redone,) = story.work.parked.redone.values()
     assert (redone.live, redone.error, redone.end) == (True, None, 9)
     assert [(one.done, one.closed) for one in redone.lists] == [([0, 1], True)]
     assert story.aside == []
@@ -188,7 +188,7 @@ def test_a_redrive_that_fails_leaves_the_key_parked() -> None:
     story.redrive("a1 a2 a3")
     story.take("a4")
     assert story.handled == ["a1"]
-    (redone,) = story.work.asides.redone.values()
+    (redone,) = story.work.parked.redone.values()
     assert (redone.live, redone.error) == (False, "a2 failed")
     assert redone.lists[0].done == [0]
     assert story.aside == [(20, "a", False)]
@@ -204,7 +204,7 @@ def test_a_redrive_may_take_several_batches() -> None:
         waiting.waits = {"a2"}
         story.redrive("a1" if "whole" in more else "a1 a2", **more)  # type: ignore[arg-type]
         story.take("a3")
-        (redone,) = story.work.asides.redone.values()
+        (redone,) = story.work.parked.redone.values()
         assert (redone.live, redone.error, redone.lists[0].done) == (False, None, [0])
         assert story.aside == [(20, "a", False)]
 
@@ -214,7 +214,7 @@ def test_a_key_may_fail_again_in_the_batch_in_which_it_went_live() -> None:
     story = Story(parked="a", failing={"a3": 1}, first=20)
     story.redrive("a1 a2")
     story.take("a3 a4")
-    (redone,) = story.work.asides.redone.values()
+    (redone,) = story.work.parked.redone.values()
     assert (redone.live, redone.error) == (False, "a3 failed")
     assert story.aside == [(20, "a", True), (21, "a", False)]
 
@@ -235,19 +235,19 @@ def test_older_lists_come_first() -> None:
         ParkedList(HOME, None, [story.message("a2", 4), story.message("a3", 5)]),
     ]
     story.work.redrive("a", lists, 5, lambda: True)
-    (redone,) = story.work.asides.redone.values()
-    assert [(one.home, one.heir, one.done, one.closed) for one in redone.lists] == [
+    (redone,) = story.work.parked.redone.values()
+    assert [(one.home, one.successor, one.done, one.closed) for one in redone.lists] == [
         (("b", 5), HOME, [3], True), (HOME, None, [4], False),
     ]  # fmt: skip
     assert [one.queue for one in story.work.origins] == [5, 0]
 
 
 def test_what_was_decided_is_kept() -> None:
-    """A version holds what is set aside and redone, as it is read again."""
+    """A version holds what is parked and redone, as it is read again."""
     story = Story(failing={"b1": 9}, parked="a", first=20)
     story.redrive("a1")
     story.take("b1 b2")
-    version = following(None, story.keys, [], story.work.asides, batch=1, first=20, last=21)
+    version = following(None, story.keys, [], story.work.parked, batch=1, first=20, last=21)
     assert [one.offset for one in version.asides] == [20, 21]
     assert [one.key for one in version.redone] == ["a"]
     assert restored([version]).held == {}
