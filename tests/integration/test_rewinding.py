@@ -327,7 +327,7 @@ def test_a_topic_without_a_map_sets_nobody_back() -> None:
         with pytest.raises(InvalidParameter, match="no key map"):
             await api.ask(ResizeRewind("plain", GROUP, 1, 1))
         for version, term in ((0, 1), (1, 0), (1, 1 << 60)):
-            with pytest.raises(InvalidParameter, match="is not set back"):
+            with pytest.raises(InvalidParameter, match="is not rewound"):
                 await api.ask(ResizeRewind(TOPIC, GROUP, version, term))
         assert {one: known.groups for one, known in town.broker(0).resizing.topics.items()} == {
             TOPIC: {}

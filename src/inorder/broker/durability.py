@@ -219,7 +219,7 @@ class Safety:
     def reason(self) -> str | None:
         """Return why the broker acknowledges nothing; None if all files are trusted."""
         for name, why in list(self._broken.items()):
-            return f"{self._folder / name} is in doubt and being written anew: {why}"
+            return f"{self._folder / name} is in doubt and being rewritten: {why}"
         return None
 
     def is_broken(self, name: str) -> bool:

@@ -158,7 +158,7 @@ def settle(broker: Broker) -> None:
     generation = start.next_generation()
     for topic, queue_id, end in uncertain:
         log.warning(
-            "nobody knows for certain where a damaged queue ended: new generation topic=%s "
+            "the end of a damaged queue is uncertain: new generation topic=%s "
             "queue=%d from=%d generation=%d", topic, queue_id, end, generation,
         )  # fmt: skip
         broker.generations.begin_at(topic, queue_id, end, generation)

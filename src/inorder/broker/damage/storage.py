@@ -55,7 +55,7 @@ class Losses:
         try:
             self._file.load(self._decode)
         except StoreError as error:
-            log.error("what was lost before is not known any more: %s", error)
+            log.error("earlier reports of losses cannot be read: %s", error)
 
     def _decode(self, data: bytes) -> None:
         try:

@@ -332,8 +332,7 @@ class ParkingTable:
         return totals.oldest_ms
 
     def may_unpark(self, place: GroupQueue, key: str, end: int, *, successor: bool) -> str:
-        """Return why a key cannot go live although its owner has finished a list up to `end`; else
-        empty.
+        """Return why a key cannot go live after its owner finished a list up to `end`; else empty.
 
         `successor`: the request comes from the owner of the queue to which the key has moved.
         """

@@ -406,8 +406,7 @@ class Parking:
             self.table.forget_group(topic[len(PARK_PREFIX) :])
 
     def was_reset(self, group: str, topic: str, queues: Iterable[int]) -> list[Task[None]]:
-        """Let messages be handled again that were parked once and are not any more: offsets were
-        reset.
+        """Let messages be handled again that are no longer parked: offsets were reset.
 
         Returns the tasks that record this; it counts when they have ended.
         """
@@ -419,7 +418,7 @@ class Parking:
             if queue is not None:
                 queue.hold_back()
             task = asyncio.get_running_loop().create_task(
-                self.reset(group, topic, queue_id), name="forget what was parked"
+                self.reset(group, topic, queue_id), name="record a reset of parked keys"
             )
             self._forgetting.add(task)
             task.add_done_callback(self._forgot)
@@ -432,8 +431,9 @@ class Parking:
             task.exception()  # logged by `reset`, and raised to its caller
 
     def went_back(self, group: str, topic: str, queue_id: int) -> None:
-        """Do the same after a commit of a lower offset. A Spark job is exempt: it knows what it
-        parked.
+        """Do the same after a commit of a lower offset.
+
+        A Spark job is exempt: it knows what it parked.
         """
         queue = self.table.places.get(GroupQueue(group, topic, queue_id))
         if queue is not None and not queue.late:

@@ -344,8 +344,7 @@ class ProducerTable(Generic[Connection]):
         return producer
 
     def _evict(self, *, keep: Producer[Connection] | None = None) -> None:
-        """Forget the anonymous producer that was idle longest; with `keep`, another one that has
-        queues.
+        """Forget the anonymous producer that was idle longest; not `keep`, but one with queues.
 
         Raises:
             ProducersFull: there is none.
@@ -457,8 +456,9 @@ class ProducerTable(Generic[Connection]):
     def replayed(
         self, producer_id: str, topic: str, queue_id: int, number: int, value: int, *, named: bool
     ) -> None:
-        """Record a message that the log holds. The log wins: later numbers that were known are
-        dropped.
+        """Record a message that the log holds.
+
+        The log wins: higher numbers that the snapshot knew are dropped.
         """
         state = self.queue_state(producer_id, topic, queue_id)
         if state is None:

@@ -121,7 +121,7 @@ class SequenceChecks:
         producer_id, items, keyed = found
         place = (request.topic, request.queue_id)
         if request.queue_id < 0:
-            raise InvalidParameter("a numbered message must name its queue")
+            raise InvalidParameter("a message with a sequence number must name its queue")
         producer = self.table.speaker(producer_id, connection)
         if any((before is not None) != producer.named for _, before, _ in items):
             raise MessageIllegal(
@@ -174,10 +174,10 @@ class SequenceChecks:
             return None
         producer_id = numbered[0][0]
         if len(numbered) < len(found) or any(one[0] != producer_id for one in numbered):
-            raise MessageIllegal("a batch is numbered by one producer, all of it, or not at all")
+            raise MessageIllegal("one producer numbers all messages of a batch, or none")
         uniques = [unique_key(text) for text in texts]
         if numbered[0][2] is None and None in uniques:
-            raise MessageIllegal("a numbered message needs a UNIQ_KEY")
+            raise MessageIllegal("a message with a sequence number needs a UNIQ_KEY")
         judged = [
             (number, before, unique)
             for (_, number, before), unique in zip(numbered, uniques, strict=True)
@@ -211,9 +211,7 @@ class SequenceChecks:
     def _stored(
         self, state: ProducerQueueState[ServerConnection], number: int, unique: str | None
     ) -> Stored:
-        """Find a message of an earlier send. Raises ProducerMismatch if the number is another
-        message's.
-        """
+        """Find a message of an earlier send. Raises ProducerMismatch if it is another message."""
         named = state.producer.named
         value = state.find(number)
         if value is None:

@@ -100,9 +100,7 @@ class PullChecks:
         self._cache: dict[tuple[str, str, int, str | None, str | None], CheckedPull] = {}
 
     def of(self, fields: PullFields, peer: str) -> CheckedPull:
-        """Return the result of the checks, from the cache if it depends only on tables. Raises the
-        refusal.
-        """
+        """Return the result of the checks, cached if only tables decide. Raises the refusal."""
         if not fields.sys_flag & PULL_SUBSCRIPTION:
             return self._check(fields, peer)
         key = (

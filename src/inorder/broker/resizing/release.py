@@ -275,10 +275,10 @@ class Releasing:
     # -- rewound groups -------------------------------------------------------------------------
 
     async def tell(self, topic: str, group: str) -> None:
-        """Pause a group at the other brokers before a reset is answered, as far as they can be
-        reached.
+        """Pause a group at the other brokers, as far as they can be reached.
 
-        Otherwise a consumer could get newer messages from a broker that does not know of the reset.
+        It runs before a reset is answered. Otherwise a consumer could get newer messages from a
+        broker that does not know of the reset.
         """
         now, mine = self._resizing.versions(topic), self._broker.config.name
         if not rules.is_paused(now, group):
@@ -295,9 +295,7 @@ class Releasing:
         await asyncio.gather(*(tell(name) for name in rules.brokers_of(now) - {mine}))
 
     async def _agree(self, topic: str, now: Versions, group: str) -> None:
-        """Pause a group at all brokers; resume it when none of its consumers handles earlier
-        deliveries.
-        """
+        """Pause a group at all brokers; resume it when no consumer handles earlier deliveries."""
         mine, rewinding = self._broker.config.name, self._resizing.rewinding
         rewinding.empty(topic, group)  # needed after a start or a full disk
         standings: dict[str, Standing] = {}
@@ -341,10 +339,10 @@ class Rewinding:
     async def pause(
         self, topic: str, group: str, version: int, rewind_number: int | None = None
     ) -> None:
-        """Pause a group, which is rewound into a version. Without a number this broker begins a new
-        rewind.
+        """Pause a group, which is rewound into a version.
 
-        Nothing else runs between the end of this method and the next step of its caller.
+        Without a number, this broker begins a new rewind. Nothing else runs between the end of this
+        method and the next step of its caller.
         """
 
         def rule(now: Versions) -> Versions:

@@ -1,5 +1,4 @@
-"""The versions of a topic's key map at one broker: plans, past versions, and the groups that read
-them.
+"""The key map versions of a topic at one broker: plans, past versions, and groups that read them.
 
 A resize replaces the key map of a topic. Each map has a version, and every broker of the topic goes
 through the same states:
@@ -219,11 +218,11 @@ def withdraw(now: Versions, plan_id: str) -> Versions:
     version, and none will.
     """
     if now.opened == plan_id:
-        raise InvalidParameter(f"version {now.version} is open here; it cannot be taken back")
+        raise InvalidParameter(f"version {now.version} is open here; it cannot be withdrawn")
     mine = now.plan is not None and now.plan.id == plan_id
     if mine and now.going:
         raise InvalidParameter(
-            "it is too late to take the resize back: brokers may use the new queues already; "
+            "it is too late to withdraw the resize: brokers may use the new queues already; "
             "finish it with `inorder topic resize --resume`"
         )
     if not mine and plan_id in now.withdrawn:
@@ -237,8 +236,7 @@ def withdraw(now: Versions, plan_id: str) -> Versions:
 
 
 def check_next(now: Versions, plan: Plan, *, last: int = 0) -> None:
-    """Refuse a plan that is withdrawn, that is not for the next version, or that competes with
-    another.
+    """Refuse a plan that is withdrawn, not for the next version, or competes with another.
 
     The version of a topic's first map must be above `last`, the highest version that its name ever
     had.
@@ -550,9 +548,7 @@ class Resizes:
         return msgspec.json.encode(_File(topics, self._gone, self._floor))
 
     def decode(self, data: bytes) -> None:
-        """Replace everything by the content of the file. Raises RemoteProtocolError if it is
-        malformed.
-        """
+        """Load the content of the file. Raises RemoteProtocolError if it is malformed."""
         try:
             found = msgspec.json.decode(data, type=_File)
         except (msgspec.MsgspecError, UnicodeError) as error:

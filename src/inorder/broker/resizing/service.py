@@ -68,9 +68,7 @@ class Placement:
     _resizing: Resizing
 
     def send_version(self, topic: str) -> str:
-        """Return the map version that sends must carry, as text; `NO_VERSION` while the topic is
-        stopped.
-        """
+        """Return the map version that sends must carry, as text; `NO_VERSION`: no send fits."""
         config = self._broker.topics.get(topic)
         if config is None:
             return "0"
@@ -106,7 +104,7 @@ class Placement:
             remark = f"the key map of topic[{topic}] has version {current}, not {version[:20]}"
         raise KeyMapChanged(remark, version=current, map=text)
 
-    def check_queue(self, topic: str, queue_id: int, *, ours: bool) -> None:
+    def check_queue(self, topic: str, queue_id: int, *, inorder_client: bool) -> None:
         """Refuse a send to a queue that a resize removes, or to a topic without its first map.
 
         The error for an inorder client carries the map.
@@ -119,7 +117,7 @@ class Placement:
             )
         else:
             return
-        if not ours:
+        if not inorder_client:
             raise NoPermission(remark)
         text = map_text(self._broker.topics.get(topic) or TopicConfig(topic))
         raise KeyMapChanged(remark, version=keymap.version_of(text), map=text)
@@ -559,9 +557,7 @@ class Resizing:
     async def release(
         self, topic: str, group: str, version: int, *, force: bool, rewind_number: int = 0
     ) -> None:
-        """Let a group read a version if it has finished the earlier ones here. `term` is the rewind
-        number.
-        """
+        """Let a group read a version if it has finished the earlier ones here."""
         async with self._changing:
             now = self.versions(topic)
             if version > now.version:

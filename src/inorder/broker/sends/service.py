@@ -373,7 +373,7 @@ class Sends:
     ) -> None:
         require_writable(self._broker)
         self._broker.resizing.placement.check_queue(
-            request.topic, request.queue_id, ours=claim is not None
+            request.topic, request.queue_id, inorder_client=claim is not None
         )
         target, request = admit(self._broker, self, connection, request, command.version)
         redeliveries = request.redeliveries or 0

@@ -1,4 +1,4 @@
-"""Parked keys of groups: what the events of the log make of them."""
+"""The table of parked keys: how it judges requests and applies the events of the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parked(offset: int, key: str = "k", *, error: str = "", size: int = 100) -> 
 
 
 def table_of(*events: Event, limits: Limits | None = None) -> ParkingTable:
-    """Return what events make."""
+    """Return a table after some events."""
     table = ParkingTable(limits)
     for position, event in enumerate(events):
         table.apply("billing", event, position * 1000)
@@ -65,7 +65,7 @@ def saved_and_restored(table: ParkingTable) -> ParkingTable:
 
 
 def test_a_key_keeps_its_first_error_and_its_order() -> None:
-    """What joins a key lies behind what came before it in the queue, whatever came first here."""
+    """A key's messages are in the order of their queue, in whatever order they are parked."""
     table = table_of(FIRST, parked(9), parked(8))
     found = table.find(PLACE, "k")
     assert found is not None
@@ -94,7 +94,7 @@ def test_a_key_keeps_its_first_error_and_its_order() -> None:
     ],
 )  # fmt: skip
 def test_a_park_is_judged(events: list[Event], offset: int, joins: bool, verdict: Verdict) -> None:
-    """Parked before is parked; a join of a live key is live, now or again; else it is stored."""
+    """A parked message stays parked; a message that joins a live key is live; others are stored."""
     assert judge(table_of(*events), offset, joins=joins) is verdict
 
 
@@ -104,7 +104,7 @@ def test_what_is_committed_was_done() -> None:
 
 
 def test_a_job_parks_below_the_committed_offset_until_its_batch_is_done() -> None:
-    """What a job held back is stored though it lies below; asked again it is known, also later."""
+    """A job's message below the committed offset is stored once, and known when asked again."""
     late = FIRST._replace(until=20)
     assert judge(ParkingTable(), 5, joins=False, floor=10, until=20) is Verdict.STORE
     assert judge(ParkingTable(), 5, joins=False, floor=20, until=20) is Verdict.PARKED
@@ -133,7 +133,7 @@ def test_messages_of_one_request_know_each_other() -> None:
     ],
 )
 def test_a_bound_refuses_and_says_which(limits: Limits, key: str, now_ms: int, said: str) -> None:
-    """At a bound nothing more is parked; below it everything is."""
+    """At a limit nothing more is parked; below it everything is."""
     table = table_of(FIRST, limits=limits)
     verdict, why = table.judge(PLACE, 9, key, joins=False, size=100, floor=0, now_ms=now_ms)
     assert verdict is Verdict.FULL
@@ -165,7 +165,7 @@ def test_a_list_that_grew_does_not_go_live() -> None:
 
 
 def test_a_redrive_that_fails_leaves_the_rest_and_the_new_error() -> None:
-    """What was handled is gone, the first error stays, the redrive is over."""
+    """Handled messages are gone, the first error stays, the redrive is over."""
     table = table_of(FIRST, JOINED, Redriving("orders", 0, "k", 500))
     found = table.find(PLACE, "k")
     assert found is not None
@@ -194,7 +194,7 @@ def test_a_dropped_key_goes_live_by_its_owner() -> None:
 
 
 def test_an_unparked_key_leaves_its_offsets_until_they_are_committed() -> None:
-    """The next owner must not handle what was redriven; what is committed needs no memory."""
+    """The next owner skips redriven messages; committed ones are forgotten."""
     table = table_of(FIRST, JOINED, Redriven("orders", 0, "k", [5, 8]), Unparked("orders", 0, "k"))
     assert table.find(PLACE, "k") is None
     assert table.statistics("billing") == (0, 0, 0)
@@ -208,7 +208,7 @@ def test_an_unparked_key_leaves_its_offsets_until_they_are_committed() -> None:
 
 
 def test_parked_offsets_are_kept_as_long_as_they_are_parked() -> None:
-    """Also below the committed offset, for it may be set back."""
+    """Also below the committed offset, because the offset may be reset."""
     table = table_of(FIRST)
     table.prune(PLACE, 100)
     assert judge(table, 5) is Verdict.PARKED
@@ -224,7 +224,7 @@ def test_every_event_changes_the_version() -> None:
 
 
 def test_a_message_stored_again_lies_elsewhere() -> None:
-    """What is carried on in the log before its file goes is the same message."""
+    """A message that is stored again before retention is the same message."""
     table = table_of(FIRST, FIRST)
     found = table.find(PLACE, "k")
     assert found is not None
@@ -234,7 +234,7 @@ def test_a_message_stored_again_lies_elsewhere() -> None:
 
 
 def test_a_key_that_moves_is_redriven_by_the_new_queue_alone() -> None:
-    """Its list stays, the old owner cannot let it go live, the heir can when it is empty."""
+    """Its list stays; the successor, not the old owner, lets it go live when the list is empty."""
     table = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE))
     assert "moved" in table.may_unpark(PLACE, "k", 5, successor=False)
     assert "grew" in table.may_unpark(PLACE, "k", 5, successor=True)
@@ -244,7 +244,7 @@ def test_a_key_that_moves_is_redriven_by_the_new_queue_alone() -> None:
 
 
 def test_a_key_that_is_redriven_cannot_move_yet() -> None:
-    """The release into the next key map waits; what has moved has moved."""
+    """The release into the next key map waits; a moved key does not move again."""
     table = table_of(FIRST)
     assert table.may_leave(PLACE, "k", ()) is True
     table.apply("billing", Redriving("orders", 0, "k", 0), 9000)
@@ -287,7 +287,7 @@ def test_older_lists_come_in_the_order_of_the_versions_by_which_they_came() -> N
 
 
 def test_what_is_parked_waits_for_what_a_reset_brings_again() -> None:
-    """That is known until the group is past it once more, also over restarts."""
+    """The table knows it until the group has passed it again, also over restarts."""
     drained = Redriven("orders", 0, "k", [8])
     table = table_of(FIRST, JOINED, Forgotten("orders", 0), drained, Forgotten("orders", 0))
     for one in (table, saved_and_restored(table)):
@@ -298,7 +298,7 @@ def test_what_is_parked_waits_for_what_a_reset_brings_again() -> None:
 
 
 def test_what_a_reset_brings_again_is_parked_though_the_group_is_full() -> None:
-    """Redrives wait for it, so it does not wait for them to make room; up to another bound."""
+    """Redrives wait for a replay, so a replay may exceed the limit, up to a higher one."""
     for limits in (Limits(keys_max=1), Limits(bytes_max=100), Limits(age_max_ms=1)):
         table = ParkingTable(limits)
         table.apply("billing", FIRST, 1000)
@@ -317,7 +317,7 @@ def test_what_a_reset_brings_again_is_parked_though_the_group_is_full() -> None:
 
 
 def test_a_key_does_not_come_back_onto_its_own_older_list() -> None:
-    """Else its newest messages would lie with its oldest: it has to be redriven first."""
+    """Otherwise its newest messages would join its oldest: it must be redriven first."""
     table = table_of(FIRST, Moved("orders", 0, "k", ELSEWHERE, 3))
     assert table.may_come(PLACE, "k", ELSEWHERE, 4) is False
     assert table.may_come(PLACE, "k", ELSEWHERE, 3) is False
@@ -325,7 +325,7 @@ def test_a_key_does_not_come_back_onto_its_own_older_list() -> None:
 
 
 def test_a_key_that_would_come_back_stays_where_it_can_be_redriven() -> None:
-    """It is not marked as moved while an older list of it lies there: no owner would redrive it."""
+    """A key with an older list in the target queue is not marked: no owner would redrive it."""
     home, away = QueuePlace("broker-a", 0), QueuePlace("broker-a", 1)
     there = PLACE._replace(queue_id=1)
     table = table_of(

@@ -1,4 +1,4 @@
-"""The file of numbering producers."""
+"""The file of idempotent producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of numbering producers: runs of answers, take-back, bounds, fencing."""
+"""The table of idempotent producers: runs of replies, rollback, bounds, fencing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def made(
 
 
 def counted(table: ProducerTable[str], producer_id: str = "p") -> ProducerQueueState[str]:
-    """Return the numbers of a new producer on a queue."""
+    """Return the state of a new producer on a queue."""
     return table.add_queue(made(table, producer_id), "T", 0)
 
 

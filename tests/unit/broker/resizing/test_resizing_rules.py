@@ -1,4 +1,4 @@
-"""The versions of a topic at one broker: plans, ends, groups, chapters."""
+"""The versions of a topic at one broker: plans, ends, groups, past versions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_plan_goes_its_way() -> None:
     ],
 )
 def test_another_plan_is_refused(now: Versions, plan: Plan, error: type[BrokerError]) -> None:
-    """Only the plan that is known, only for the next version, only with its map."""
+    """A broker accepts only the decided plan, for the next version, with its map."""
     with pytest.raises(error):
         rules.decide(now, plan)
     with pytest.raises(error):
@@ -127,7 +127,7 @@ def test_what_may_be_open_somewhere_is_not_taken_back() -> None:
 
 
 def test_another_plan_stays_when_one_is_taken_back() -> None:
-    """A broker that comes back late hears of both; so many are remembered."""
+    """A broker that comes back late learns of both; their number is bounded."""
     both = rules.withdraw(STOPPED, "q")
     assert (both.plan, both.ends, both.withdrawn) == (PLAN, STOPPED.ends, ("q",))
     many = ONE
@@ -138,7 +138,7 @@ def test_another_plan_stays_when_one_is_taken_back() -> None:
 
 
 def test_a_group_is_held_at_the_end_of_its_version() -> None:
-    """In each queue; one that is not known begins with the oldest version."""
+    """Pulls are held in each queue; an unknown group begins with the oldest version."""
     assert rules.end_for(ONE, "g", 0) is None
     assert [rules.end_for(THREE, "g", queue) for queue in range(4)] == [10, 20, 0, 0]
     assert rules.end_for(THREE, "new", 1) == 20
@@ -211,7 +211,7 @@ def test_chapters_of_a_queue(now: Versions, queue: int, chapters: list[tuple[int
 
 
 def test_what_is_gone_is_let_go() -> None:
-    """Chapters without a message; ends beyond what was recovered."""
+    """Past versions without a message are dropped; ends beyond the log are lowered."""
     assert resizing_rules.trim(THREE, lambda _: 0, "a") is THREE
     trimmed = resizing_rules.trim(THREE, lambda _: 20, "a")
     assert trimmed.past == ()
@@ -225,7 +225,7 @@ def test_what_is_gone_is_let_go() -> None:
 
 
 def test_chapters_stay_as_long_as_another_broker_may_hold_messages_of_them() -> None:
-    """A group that has yet to handle those gets nothing newer here; where they ended may go."""
+    """A group that has not handled those gets nothing newer here; their ends may be dropped."""
     both = msgspec.structs.replace(THREE, map="3/a:0-0/b:0-0")
     assert resizing_rules.trim(both, lambda _: 0, "a") is both
     bare = resizing_rules.trim(both, lambda _: 20, "a")
@@ -241,7 +241,7 @@ def test_chapters_stay_as_long_as_another_broker_may_hold_messages_of_them() -> 
 
 
 def test_queues_that_groups_have_yet_to_read_are_counted() -> None:
-    """Also those that the present map has not, until nobody needs them or nothing is left."""
+    """Queues that the map no longer has stay until no group needs them or they are empty."""
     for of, first, count in [
         (["g"], 0, 3), (["g"], 6, 2), (["g"], 20, 0), ([], 0, 0), (None, 0, 3), (["new"], 0, 3),
     ]:  # fmt: skip

@@ -1,4 +1,4 @@
-"""A group that is set back into a version that is past: when, what brokers agree on, what waits."""
+"""Groups that are rewound into a past version: when, what brokers agree on, and what waits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ THREE = Versions(
 def test_offsets_lead_back_into_the_oldest_version_they_open_again(
     targets: dict[int, int], version: int | None
 ) -> None:
-    """A reset counts if it leaves more of a past version to be read than there was."""
+    """A reset is a rewind if it replays or skips messages of a past version."""
     done = {0: 40, 1: 40, 2: 40, 3: 40}
     assert resizing_rules.version_touched(THREE, targets, done.__getitem__, lambda _: 0) == version
 
@@ -77,38 +77,38 @@ def test_what_is_skipped_counts_too_and_what_is_gone_does_not(
     assert found == version
 
 
-def test_a_group_rests_once_in_a_term() -> None:
-    """It gets nothing of any queue; what is older or known changes nothing; lower counts."""
-    rests = resizing_rules.pause(THREE, "g", 2, 1)
-    assert rests.groups["g"] == Reading(2, True, 1, rests=True)
-    assert [resizing_rules.end_for(rests, "g", queue) for queue in range(4)] == [0, 0, 0, 0]
-    assert resizing_rules.end_for(rests, "other", 0) == 10
-    assert resizing_rules.waiting(rests) == ["g"]
-    assert resizing_rules.next_rewind_number(rests, "g") == 2
-    assert resizing_rules.pause(rests, "g", 2, 1) is rests
-    assert resizing_rules.pause(rests, "g", 3, 1) is rests
-    assert resizing_rules.pause(rests, "g", 1, 0) is rests
-    assert resizing_rules.pause(rests, "g", 1, 1).groups["g"] == Reading(1, True, 1, rests=True)
-    again = resizing_rules.pause(rests, "g", 3, 2)
+def test_a_group_is_paused_once_for_a_rewind_number() -> None:
+    """A paused group gets nothing; older or repeated requests change nothing."""
+    paused = resizing_rules.pause(THREE, "g", 2, 1)
+    assert paused.groups["g"] == Reading(2, True, 1, rests=True)
+    assert [resizing_rules.end_for(paused, "g", queue) for queue in range(4)] == [0, 0, 0, 0]
+    assert resizing_rules.end_for(paused, "other", 0) == 10
+    assert resizing_rules.waiting(paused) == ["g"]
+    assert resizing_rules.next_rewind_number(paused, "g") == 2
+    assert resizing_rules.pause(paused, "g", 2, 1) is paused
+    assert resizing_rules.pause(paused, "g", 3, 1) is paused
+    assert resizing_rules.pause(paused, "g", 1, 0) is paused
+    assert resizing_rules.pause(paused, "g", 1, 1).groups["g"] == Reading(1, True, 1, rests=True)
+    again = resizing_rules.pause(paused, "g", 3, 2)
     assert again.groups["g"] == Reading(2, True, 2, rests=True), "it never goes forward"
     assert resizing_rules.reading(resizing_rules.pause(THREE, "new", 3, 1), "new") == 1
 
 
 def test_a_version_of_which_nothing_is_left_is_agreed_on_too() -> None:
-    """A broker that holds nothing of it rests in it like the others: else they never agree."""
+    """A broker without messages of the version pauses too: otherwise brokers never agree."""
     bare = Versions(3, THREE.map)
-    rests = resizing_rules.pause(resizing_rules.pause(bare, "g", 3, 1), "g", 1, 1)
-    assert (resizing_rules.rewound_to(rests, "g"), resizing_rules.reading(rests, "g")) == (1, 3)
-    assert resizing_rules.pause(rests, "g", 1, 1) is rests
-    assert resizing_rules.rewound_to(resizing_rules.resume(rests, "g", 1), "g") == 3
+    paused = resizing_rules.pause(resizing_rules.pause(bare, "g", 3, 1), "g", 1, 1)
+    assert (resizing_rules.rewound_to(paused, "g"), resizing_rules.reading(paused, "g")) == (1, 3)
+    assert resizing_rules.pause(paused, "g", 1, 1) is paused
+    assert resizing_rules.rewound_to(resizing_rules.resume(paused, "g", 1), "g") == 3
 
 
 def test_a_group_reads_on_in_its_term() -> None:
-    """The word that it is over counts for the term it was said of, once."""
-    rests = resizing_rules.pause(THREE, "g", 1, 2)
-    assert resizing_rules.resume(rests, "g", 1) is rests
-    assert resizing_rules.resume(rests, "g", 3) is rests
-    reads = resizing_rules.resume(rests, "g", 2)
+    """A resume counts for the rewind number that it names, once."""
+    paused = resizing_rules.pause(THREE, "g", 1, 2)
+    assert resizing_rules.resume(paused, "g", 1) is paused
+    assert resizing_rules.resume(paused, "g", 3) is paused
+    reads = resizing_rules.resume(paused, "g", 2)
     assert reads.groups["g"] == Reading(1, True, 2)
     assert resizing_rules.end_for(reads, "g", 0) == 10
     assert resizing_rules.resume(reads, "g", 2) is reads
@@ -117,10 +117,10 @@ def test_a_group_reads_on_in_its_term() -> None:
 
 
 def test_a_release_of_an_older_term_is_refused() -> None:
-    """It was found done before it was set back; one that rests is not released but by force."""
-    rests = resizing_rules.pause(THREE, "g", 1, 2)
-    reads = resizing_rules.resume(rests, "g", 2)
-    for now, term in ((rests, 2), (reads, 1)):
+    """A release from before a rewind is refused; only force releases a paused group."""
+    paused = resizing_rules.pause(THREE, "g", 1, 2)
+    reads = resizing_rules.resume(paused, "g", 2)
+    for now, term in ((paused, 2), (reads, 1)):
         with pytest.raises(GroupNotDone, match="was rewound into version 1"):
             resizing_rules.release(now, "g", 2, done=3, rewind_number=term)
     assert resizing_rules.release(reads, "g", 2, done=3, rewind_number=2).groups["g"] == Reading(
@@ -128,8 +128,8 @@ def test_a_release_of_an_older_term_is_refused() -> None:
     )
     newer = resizing_rules.release(reads, "g", 2, done=3, rewind_number=5)
     assert newer.groups["g"].term == 5, "another broker knows of more"
-    assert resizing_rules.release(rests, "g", 3, done=3).groups["g"] == Reading(3, True, 2)
-    assert resizing_rules.release(rests, "g", 1, done=3).groups["g"] == Reading(1, True, 2)
+    assert resizing_rules.release(paused, "g", 3, done=3).groups["g"] == Reading(3, True, 2)
+    assert resizing_rules.release(paused, "g", 1, done=3).groups["g"] == Reading(1, True, 2)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_release_of_an_older_term_is_refused() -> None:
         ({"a": (2, 1, True, True), "b": (2, 2, True, True)}, (2, 1, ("b",), False)),
         # One did not hear that it is over.
         ({"a": (1, 1, True, True), "b": (1, 2, False, True)}, (1, 1, (), True)),
-        # One that has forgotten earlier terms: there it was set back last.
+        # One that has forgotten earlier rewinds: its rewind is the newest.
         ({"a": (1, 1, True, True), "b": (4, 2, False, True)}, (5, 1, ("a", "b"), False)),
         # Alone.
         ({"a": (1, 1, True, False)}, (1, 1, (), False)),
@@ -156,7 +156,7 @@ def test_brokers_agree(
     standings: dict[str, tuple[int, int, bool, bool]],
     agreed: tuple[int, int, tuple[str, ...], bool],
 ) -> None:
-    """It goes on when it rests everywhere in the newest term and the oldest version, quietly."""
+    """A group resumes when all brokers agree on number and version and none handles it."""
     assert agree({name: Standing(*one) for name, one in standings.items()}) == Agreement(*agreed)
 
 
@@ -181,7 +181,7 @@ def _parked(
 
 
 @pytest.mark.parametrize(
-    ("reads", "queue", "one", "reach"),
+    ("reads", "queue", "one", "scope"),
     [
         (3, HERE, _parked(STAYS, [99]), "eligible"),
         (1, HERE, _parked(STAYS, [19]), "eligible"),
@@ -208,18 +208,18 @@ def _parked(
         (1, THERE, _parked(LEAVES, []), ""),
         (2, THERE, _parked(LEAVES, [], {QueuePlace(*HERE): 2}), "eligible"),
         (1, HERE, _parked("", [19, 20]), "eligible"),
-        (0, HERE, _parked(STAYS, [19]), ""),  # its group rests
+        (0, HERE, _parked(STAYS, [19]), ""),  # its group is paused
     ],
 )
 def test_parked_keys_of_a_newer_version_wait_for_their_group(
-    reads: int, queue: tuple[str, int], one: ParkedKey, reach: str
+    reads: int, queue: tuple[str, int], one: ParkedKey, scope: str
 ) -> None:
-    """Neither handled nor moved until the group that was set back has come so far.
+    """Such a key is neither redriven nor moved before its rewound group reaches it.
 
-    If it has come as far as some of a key, it goes on when those were handled.
+    If the group has reached some of its messages, those must be redriven first.
     """
-    rests = resizing_rules.pause(THREE, "g", 1, 1)
-    first = resizing_rules.resume(rests, "g", 1)
+    paused = resizing_rules.pause(THREE, "g", 1, 1)
+    first = resizing_rules.resume(paused, "g", 1)
     second = resizing_rules.release(first, "g", 2, done=2, rewind_number=1)
-    found = resizing_rules.eligibility((rests, first, second, THREE)[reads], "g", queue, one)
-    assert found == Eligibility(bool(reach), reach == "blocked")
+    found = resizing_rules.eligibility((paused, first, second, THREE)[reads], "g", queue, one)
+    assert found == Eligibility(bool(scope), scope == "blocked")

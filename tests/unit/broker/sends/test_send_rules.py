@@ -88,7 +88,7 @@ def test_batch_is_split_into_its_items() -> None:
     ],
 )
 def test_batch_that_is_not_plain_is_left_to_the_general_way(data: bytes) -> None:
-    """The hot path takes only what needs no second look."""
+    """The fast path takes only what needs no further checks."""
     assert split_batch(data, LIMIT) is None
 
 
