@@ -29,7 +29,8 @@ from inorder.client.consume.rules.assignment import AverageByCircle
 from inorder.client.consume.rules.commits import Begin
 from inorder.client.consume.rules.outcomes import Handled as Batch
 from inorder.client.consume.rules.outcomes import Outcome
-from inorder.client.session import Identity, Session
+from inorder.client.identity import Identity
+from inorder.client.session import Session
 from inorder.config import ClientConfig, ConsumerConfig
 from inorder.model import GroupQueue, ReceivedMessage, TopicQueue
 from inorder.wire.codes import RequestCode, ResponseCode

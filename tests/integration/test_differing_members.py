@@ -18,7 +18,7 @@ from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
 from inorder.wire.requests.pulls import parse_subscription
 from tests.integration.consumerkit import GROUP, TOPIC, Kit, begin, consumer_of, place, play
 
-BROKER, CLIENT = "inorder.broker.groups.handlers", "inorder.client.session"
+BROKER, CLIENT = "inorder.broker.groups.handlers", "inorder.client.groups"
 REFUSES = BrokerConfig(refuse_different_subscriptions=True)
 
 

@@ -16,7 +16,7 @@ import inorder
 from bench.process import free_ports
 from inorder.checker import Handled, HandledResult, Rules, Sent, Stored, check, queue_name
 from inorder.cli.contents import app
-from inorder.client.session import local_ip
+from inorder.client.identity import local_ip
 from tests.interop import toolchains
 from tests.interop.driver import Driver
 from tests.interop.rocketmq import ended, is_routed, real_broker, real_name_server

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from inorder.broker.broker import Broker
-from inorder.client.session import Identity, Session
+from inorder.client.identity import Identity
+from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig, NetConfig
 from inorder.nameserver.server import NameServer
 from inorder.testing.clock import SimClock

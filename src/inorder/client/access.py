@@ -11,8 +11,9 @@ import ssl
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from inorder.client.identity import Identity, MessageIds
 from inorder.client.nameservers import name_servers
-from inorder.client.session import Identity, MessageIds, Session
+from inorder.client.session import Session
 from inorder.clock import Clock, SystemClock
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, UsageError

@@ -1,38 +1,30 @@
-"""What the producers and consumers of a process share: connections, routes, heartbeats.
+"""A client's view of a cluster: connections, routes, key maps, heartbeats.
 
-One session holds one connection per server. For routes and key maps it asks all name servers of its
-list, which may know different brokers, and puts together what they say (`client/nameservers.py`,
-`client/rules/routes.py`, `client/keymaps.py`). Routes are kept and asked for again every
-`route_refresh_ms`, when a caller says that one is wrong, and soon again when one has lost a broker
-(`client/session.py`); a name server that fails, or has forgotten a topic because its broker is
-away, does not take a known route away: a send then waits for its broker and never goes elsewhere.
+The producers and consumers of a process share one session, with one connection per server. A
+session asks all name servers of its list for routes and key maps, because each may know different
+brokers, and merges their answers (`client/nameservers.py`, `client/rules/routes.py`,
+`client/keymaps.py`).
 
-The groups that a client serves: what its heartbeat says, and who gets a broker's requests.
+A session keeps routes and asks for them again: every `route_refresh_ms`, when a caller finds a
+route wrong, and soon when a route has lost a broker (`RouteWatch`). A known route stays when a name
+server fails, or forgets the topic because its broker is away. A send then waits for its broker and
+never goes to another one.
 
-Looking out for brokers that a route has lost: asking soon again, until they are back.
-
-Who this client is: its address, its process, its id, and the ids of its messages.
-
-What brokers say of groups whose members subscribe differently: warned of once a minute.
-
-Our broker compares the subscriptions of all members, stock ones too, and tells each of ours with
-the answer to its heartbeat. If it is set to, it refuses a member instead (SUBSCRIPTIONS_DIFFER).
+What a session does with different name servers: decision 44.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import random
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from inorder.client.api import BrokerApi, NameServerApi
+from inorder.client.groups import GroupMember, Groups, SubscriptionWarnings
+from inorder.client.identity import Identity, MessageIds
 from inorder.client.keymaps import KeyMaps, Maker
 from inorder.client.nameservers import NameServers
 from inorder.client.rules import routes
@@ -46,12 +38,10 @@ from inorder.errors import (
     ConnectFailed,
     InorderError,
     NoWritableQueue,
-    RemoteProtocolError,
     SubscriptionsDiffer,
     TopicNotFound,
     TopicNotRouted,
     TransportError,
-    UsageError,
 )
 from inorder.logs import get_logger
 from inorder.model import MASTER_ID, TopicQueue
@@ -59,124 +49,18 @@ from inorder.net.connection import Connection, refuse_request
 from inorder.net.pool import Pool
 from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.tasks import Backoff, Tasks, periodic
-from inorder.wire.codes import RequestCode, ResponseCode
+from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import ROUTE_TOPIC
-from inorder.wire.fastjson import loads
 from inorder.wire.header import Command
-from inorder.wire.ids import UniqueIds
 from inorder.wire.names import AUTO_CREATE_TOPIC, RESERVED_PREFIXES
-from inorder.wire.requests.groups import ClientHeartbeat, ConsumerData
+from inorder.wire.requests.groups import ConsumerData
 from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 
 log = get_logger(__name__)
 
-# What a broker asks a consumer: the code, and the field that names the group.
-_GROUP_FIELDS: Final[dict[int, str]] = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "consumerGroup",
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "group",
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "group",
-    RequestCode.GET_CONSUMER_RUNNING_INFO: "consumerGroup",
-    RequestCode.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
-}
-
-
-class GroupMember(Protocol):
-    """A consumer, as its session sees it."""
-
-    def asked(self, connection: Connection, command: Command) -> None:
-        """Take a broker's request to the group."""
-        ...
-
-    def connected(self, address: str) -> None:
-        """Learn that a broker was told of us over a new connection."""
-        ...
-
-    def lost(self, address: str) -> None:
-        """Learn that the connection to a server is gone."""
-        ...
-
-    def route_changed(self, topic: str) -> None:
-        """Learn that other queues or brokers serve a topic than before."""
-        ...
-
-
-class Groups:
-    """Producers by count, consumers by their subscriptions, members among them."""
-
-    def __init__(self, client_id: str) -> None:
-        self.client_id = client_id
-        self.producers: dict[str, int] = {}
-        self.consumers: dict[str, ConsumerData] = {}
-        self.members: dict[str, GroupMember] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.producers or self.consumers)
-
-    def add_producer(self, group: str) -> None:
-        """Count a producer of a group."""
-        self.producers[group] = self.producers.get(group, 0) + 1
-
-    def remove_producer(self, group: str) -> None:
-        """Forget one producer of a group."""
-        self.producers[group] -= 1
-        if not self.producers[group]:
-            del self.producers[group]
-
-    def join(self, data: ConsumerData, member: GroupMember) -> None:
-        """Let a consumer be a member of its group. Raises UsageError if one of us is already."""
-        if data.group in self.members:
-            raise UsageError(
-                f"this client ({self.client_id}) has a consumer of group {data.group} already: to "
-                "a broker both would be one; give the second one an instance= of its own"
-            )
-        self.members[data.group] = member
-        self.consumers[data.group] = data
-
-    def leave(self, group: str) -> None:
-        """Forget a member."""
-        self.members.pop(group, None)
-        self.consumers.pop(group, None)
-
-    def heartbeat(self) -> ClientHeartbeat:
-        """Return what brokers are told."""
-        return ClientHeartbeat(
-            self.client_id,
-            tuple(self.consumers[group] for group in sorted(self.consumers)),
-            tuple(sorted(self.producers)),
-        )
-
-    def connected(self, address: str) -> None:
-        """Tell all members of a new connection."""
-        for member in list(self.members.values()):
-            member.connected(address)
-
-    def lost(self, address: str) -> None:
-        """Tell all members that a connection is gone."""
-        for member in list(self.members.values()):
-            member.lost(address)
-
-    def route_changed(self, topic: str) -> None:
-        """Tell all members that a route changed."""
-        for member in list(self.members.values()):
-            member.route_changed(topic)
-
-    def asked(self, connection: Connection, command: Command) -> bool:
-        """Let the member of a group have a broker's request; False if it is not for a group."""
-        field = _GROUP_FIELDS.get(command.code)
-        if field is None:
-            return False
-        group = command.fields.get(field, "")
-        member = self.members.get(group)
-        if member is not None:
-            member.asked(connection, command)
-        elif not command.is_oneway:
-            remark = f"The Consumer Group <{group}> not exist in this consumer"
-            connection.send(command.reply(ResponseCode.SYSTEM_ERROR, remark))
-        return True
-
 
 class RouteWatch:
-    """Asks for the routes that have lost a broker, until it is back or is waited for no more."""
+    """Refreshes the routes that have lost a broker, until the broker is back or has left."""
 
     def __init__(
         self,
@@ -195,11 +79,11 @@ class RouteWatch:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     def note(self, topic: str, before: TopicRoute | None, after: TopicRoute) -> None:
-        """Take in a new route; one that lost a broker is asked for again soon."""
+        """Compare a new route with the one before; refresh it soon if it has lost a broker."""
         if self._absences.note(topic, before, after, self._clock.monotonic_ms()):
             asking = self._asking.get(topic)
             if asking is not None:
-                asking.cancel()  # it waits long by now, for another broker
+                asking.cancel()  # its pauses are long by now, for another broker
             self._asking[topic] = self._tasks.start(self._ask(topic), name=f"watch {topic}")
 
     def absent(self, topic: str) -> frozenset[str]:
@@ -207,7 +91,7 @@ class RouteWatch:
         return self._absences.of(topic, self._clock.monotonic_ms())
 
     def forget(self, topic: str) -> None:
-        """Wait for nobody: the topic was deleted."""
+        """Forget a topic that was deleted."""
         self._absences.forget(topic)
 
     async def _ask(self, topic: str) -> None:
@@ -222,136 +106,16 @@ class RouteWatch:
                 del self._asking[topic]
 
 
-# A documentation address: a datagram socket "connected" to it sends nothing, but learns which of
-# our addresses faces the world.
-_SOMEWHERE = ("192.0.2.1", 9)
-_PER_MS = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What tells one client from all others. `random32` differs from start to start."""
-
-    ip: str
-    pid: int
-    random32: int
-    instance: str = ""
-
-    @classmethod
-    def of_this_process(cls) -> Identity:
-        """Return a new identity, from the machine."""
-        return cls(local_ip(), os.getpid(), random.SystemRandom().getrandbits(32))
-
-    @property
-    def client_id(self) -> str:
-        """Return the id by which brokers know the client: RocketMQ's `ip@pid#number`."""
-        return f"{self.ip}@{self.instance or f'{self.pid}#{self.random32}'}"
-
-
-class MessageIds:
-    """Makes the ids by which producers call their messages (UNIQ_KEY): one series per identity."""
-
-    __slots__ = ("_clock", "_ids")
-
-    def __init__(self, identity: Identity, clock: Clock) -> None:
-        self._ids = UniqueIds(identity.ip, identity.pid, identity.random32)
-        self._clock = clock
-
-    def next(self) -> str:
-        """Return an id that no other message has."""
-        return self._ids.next(self._clock.now_ms())
-
-    def at(self, now_ms: int) -> str:
-        """Return the same for a caller who knows what time it is."""
-        return self._ids.next(now_ms)
-
-    def some(self, count: int, now_ms: int) -> list[str]:
-        """Return many: so many in one millisecond would not be distinct, so they take several."""
-        return [self._ids.next(now_ms + at // _PER_MS) for at in range(count)]
-
-
-def new_producer_id(message_ids: MessageIds) -> str:
-    """Return an id that no other producer has: 16 hex digits."""
-    return blake2b(message_ids.next().encode(), digest_size=8).hexdigest()
-
-
-def local_ip() -> str:
-    """Return this machine's address, loopback if it has no other."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_SOMEWHERE)
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
-
-
-SAY_MS: Final = 60_000
-GROUPS_MAX: Final = 1000
-
-
-class Differing:
-    """The warnings of one session."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._said_ms: dict[str, int] = {}
-        self._refusals: dict[str, SubscriptionsDiffer] = {}
-
-    def taken(self, address: str, text: str | None) -> None:
-        """Take the answer of a broker that took us into all groups."""
-        self._refusals.pop(address, None)
-        for group, why in _by_group(text).items():
-            if self._is_due(group):
-                log.warning(
-                    "members of group=%s have different subscriptions, so that messages are "
-                    "skipped or stand still: %s; let all members subscribe the same, or give them "
-                    "groups of their own", group, why,
-                )  # fmt: skip
-
-    def refused(self, address: str, error: SubscriptionsDiffer) -> None:
-        """Take the answer of a broker that did not take us into a group."""
-        self._refusals[address] = error
-        if self._is_due(error.groups):
-            log.error("broker=%s: %s", address, error)
-
-    def refusal(self, group: str) -> SubscriptionsDiffer | None:
-        """Return why a broker does not take us into a group."""
-        return next(
-            (one for one in self._refusals.values() if group in one.groups.split(",")), None
-        )
-
-    def _is_due(self, what: str) -> bool:
-        now_ms = self._clock.monotonic_ms()
-        last_ms = self._said_ms.get(what)
-        if last_ms is not None and now_ms - last_ms < SAY_MS:
-            return False
-        if len(self._said_ms) >= GROUPS_MAX:
-            self._said_ms.clear()
-        self._said_ms[what] = now_ms
-        return True
-
-
-def _by_group(text: str | None) -> dict[str, str]:
-    """Read the field; one that cannot be read says nothing."""
-    if not text:
-        return {}
-    try:
-        found = loads(text.encode())
-    except RemoteProtocolError:
-        return {}
-    return {str(group): str(why) for group, why in found.items()} if isinstance(found, dict) else {}
-
-
 T = TypeVar("T")
 OnRequest = Callable[[Connection, Command], None]
 
 ANSWER_KEPT_MS: Final = 120_000
-"""So long the last answer of a name server counts that is silent, as it would keep a broker."""
+"""How long the last answer of a silent name server counts: as long as it would keep a broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStatistics:
-    """What a session knows and whom it talks to."""
+    """The topics and the connections of a session."""
 
     client_id: str
     name_server: str
@@ -360,7 +124,7 @@ class SessionStatistics:
 
 
 class Session:
-    """A client's view of a cluster. Start it, share it, close it."""
+    """A client's view of a cluster, shared by its producers and consumers."""
 
     def __init__(
         self,
@@ -400,7 +164,7 @@ class Session:
         self._unreachable: set[str] = set()
         self.key_maps = KeyMaps(self.clock, self._broker_named)
         self._said: set[str] = set()
-        self._differing = Differing(self.clock)
+        self._warnings = SubscriptionWarnings(self.clock)
         self._fetching: dict[str, asyncio.Task[TopicRoute]] = {}
         self._making: dict[str, asyncio.Task[bool]] = {}
         self._groups = Groups(self.client_id)
@@ -411,7 +175,7 @@ class Session:
         self._closed = False
 
     async def start(self) -> None:
-        """Begin to refresh routes and to send heartbeats. Connects to nobody yet."""
+        """Begin to refresh routes and to send heartbeats, without connecting."""
         if self._closed:
             raise AlreadyClosed("this session was closed; make a new one")
         if self._started:
@@ -473,7 +237,7 @@ class Session:
         return await self.broker_at(address)
 
     def _master_in(self, route: TopicRoute | None, broker: str) -> str | None:
-        """Return where a broker takes writes, by a route, by any other, or by an earlier one."""
+        """Return the address of a broker's master, by this route or by any other."""
         address = None if route is None else routes.master_address(route, broker)
         return address or self._addresses.get(broker)
 
@@ -486,23 +250,23 @@ class Session:
         return self._addresses.get(broker)
 
     def address_of(self, broker: str) -> str | None:
-        """Return where a broker takes writes, as far as any route has told."""
+        """Return the address of a broker's master, if any route has named it."""
         return self._addresses.get(broker)
 
     async def _broker_named(self, topic: str, broker: str) -> BrokerApi:
         return await self.master_of(TopicQueue(topic, broker, 0))
 
     async def master_connection(self, queue: TopicQueue) -> Connection:
-        """Return the connection to it, for whoever posts."""
+        """Return the connection to the broker that takes writes for a queue."""
         api = await self.master_of(queue)
         assert isinstance(api.connection, Connection)
         return api.connection
 
     async def capability(self, queue: TopicQueue) -> int:
-        """Return what a queue's broker can do beyond RocketMQ, 0: nothing.
+        """Return the capability of a queue's broker beyond RocketMQ, 0: none.
 
-        It says so in its answer to the first heartbeat on a connection, which is waited for. Raises
-        InorderError if it does not answer.
+        The broker names it in its answer to the first heartbeat on a connection; this waits for
+        that answer. Raises InorderError if the broker does not answer.
         """
         connection = await self.master_connection(queue)
         if connection.capability is None:
@@ -524,11 +288,11 @@ class Session:
         return await self.broker_at(address)
 
     def master_address(self, queue: TopicQueue) -> str | None:
-        """Return where a queue's broker takes writes, if that is known."""
+        """Return the address of the master of a queue's broker, if it is known."""
         return self._master_in(self._routes.get(queue.topic), queue.broker)
 
     def drop_connection(self, queue: TopicQueue, reason: str) -> None:
-        """Close the connection to a queue's broker: it does not answer."""
+        """Close the connection to a queue's broker, which does not answer."""
         address = self.master_address(queue)
         if address is not None:
             self._pool.drop(address, reason)
@@ -538,7 +302,7 @@ class Session:
         return await self._names.ask(call)
 
     async def ask_name_servers(self, call: Callable[[NameServerApi], Awaitable[T]]) -> list[T]:
-        """Ask all name servers at once; return what those say that answer. Raises if none does."""
+        """Ask all name servers at once; return the answers. Raises if none answers."""
         answers = await self._names.ask_all(call)
         found = [one for one in answers.values() if not isinstance(one, InorderError)]
         if not found:
@@ -550,20 +314,20 @@ class Session:
         return routes.merged_cluster(await self.ask_name_servers(lambda api: api.cluster_info()))
 
     async def tell_name_servers(self, call: Callable[[NameServerApi], Awaitable[None]]) -> None:
-        """Tell every name server; they share nothing. Raises the first failure after all."""
+        """Tell every name server. Raises the first failure, after all were told."""
         await self._names.tell(call)
 
     # Routes.
 
     def forget_route(self, topic: str) -> None:
-        """Drop a known route: the topic was deleted."""
+        """Forget the route and the key map of a topic."""
         self._routes.pop(topic, None)
         self._watch.forget(topic)
         self._heard.pop(topic, None)
         self.key_maps.forget(topic)
 
     def key_map(self, topic: str) -> KeyMap | None:
-        """Return where the keys of a topic go; None if the topic has no map."""
+        """Return the key map of a topic; None if it has none."""
         return self.key_maps.get(topic)
 
     def take_key_map(self, topic: str, key_map: KeyMap) -> None:
@@ -571,20 +335,20 @@ class Session:
         self.key_maps.take(topic, key_map)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return who serves a topic. Raises TopicNotRouted, TransportError."""
+        """Return the route of a topic. Raises TopicNotRouted, TransportError."""
         known = self._routes.get(topic)
         return known if known is not None else await self.refresh_route(topic)
 
     def known_route(self, topic: str) -> TopicRoute | None:
-        """Return who serves a topic, if somebody asked before."""
+        """Return the route of a topic, if it is known already."""
         return self._routes.get(topic)
 
     def absent_brokers(self, topic: str) -> frozenset[str]:
-        """Return the brokers that a topic's route has lost a short while ago."""
+        """Return the brokers that a topic's route lost a short while ago."""
         return self._watch.absent(topic)
 
     async def route_for_send(self, topic: str) -> TopicRoute:
-        """Return the route of a topic, or of the template that a send makes it from."""
+        """Return the route of a topic, or of the template from which a send makes the topic."""
         try:
             return await self.route(topic)
         except TopicNotRouted as error:
@@ -599,10 +363,11 @@ class Session:
             return routes.template_route(template, self.config.default_topic_queues)
 
     async def make_topic(self, topic: str) -> bool:
-        """Make a topic that nobody knows, with a key map; callers at the same time share that.
+        """Make a topic that no name server knows, with a key map; concurrent calls share the work.
 
-        Also one that somebody else began to make and did not finish. False if it is to be made by
-        the template: a broker of that is not of inorder, or older. Raises InorderError.
+        This also finishes a topic that another client began to make. False if a send must make the
+        topic from the template, because one of its brokers is RocketMQ's, or older. Raises
+        InorderError.
         """
         making = self._making.get(topic)
         if making is None:
@@ -613,7 +378,7 @@ class Session:
         return made
 
     async def finish_topic(self, topic: str) -> None:
-        """Finish a topic whose map is open at some of its brokers; a failure is logged, no more."""
+        """Finish a topic whose map is open at some of its brokers; log a failure."""
         key_map = self.key_map(topic)
         if key_map is None:
             return
@@ -657,7 +422,7 @@ class Session:
         return True
 
     async def refresh_route(self, topic: str) -> TopicRoute:
-        """Ask the name servers for a route; callers that ask at the same time share one request."""
+        """Ask the name servers for a route; concurrent calls share one request."""
         fetch = self._fetching.get(topic)
         if fetch is None:
             loop = asyncio.get_running_loop()
@@ -667,7 +432,7 @@ class Session:
         return await asyncio.shield(fetch)
 
     async def _fetch(self, topic: str) -> TopicRoute:
-        answers = await self._names.ask_all(lambda api: _look(api, topic))
+        answers = await self._names.ask_all(lambda api: _route_and_map(api, topic))
         heard = self._hear(topic, answers)
         texts = [one[1] for one in answers.values() if not isinstance(one, InorderError)]
         if not texts:
@@ -693,7 +458,7 @@ class Session:
     def _hear(
         self, topic: str, answers: dict[str, tuple[TopicRoute | None, str] | InorderError]
     ) -> list[TopicRoute]:
-        """Note what name servers say; return the routes that count, of the present one first."""
+        """Note the answers of name servers; return the routes that count, the best first."""
         now_ms, heard = self.clock.monotonic_ms(), self._heard.setdefault(topic, {})
         for address, answer in answers.items():
             if isinstance(answer, TransportError):
@@ -710,7 +475,7 @@ class Session:
         return [heard[one][1] for one in order if now_ms - heard[one][0] <= ANSWER_KEPT_MS]
 
     def say_once(self, what: str, text: str, *args: object) -> None:
-        """Log something that need not be said again."""
+        """Log a warning once."""
         if what not in self._said:
             self._said.add(what)
             log.warning(text, *args)
@@ -718,10 +483,10 @@ class Session:
     def _fetched(self, topic: str, fetch: asyncio.Task[TopicRoute]) -> None:
         self._fetching.pop(topic, None)
         if not fetch.cancelled():
-            fetch.exception()  # looked at here, in case that all who waited have gone
+            fetch.exception()  # read here, in case all callers have gone
 
     async def try_refresh_route(self, topic: str) -> None:
-        """Ask for a route again; a failure is logged, no more."""
+        """Refresh a route; log a failure."""
         try:
             await self.refresh_route(topic)
         except InorderError as error:
@@ -734,15 +499,15 @@ class Session:
     # Groups.
 
     def add_producer(self, group: str) -> None:
-        """Count a producer of a group; brokers learn of it with the next heartbeat."""
+        """Count a producer of a group; the next heartbeat names it."""
         self._groups.add_producer(group)
 
     def remove_producer(self, group: str) -> None:
-        """Forget one producer of a group."""
+        """Count one producer less."""
         self._groups.remove_producer(group)
 
     def set_consumer(self, data: ConsumerData) -> None:
-        """Say what a consumer group subscribes to."""
+        """Set the subscriptions of a consumer group."""
         self._groups.consumers[data.group] = data
 
     def remove_consumer(self, group: str) -> None:
@@ -750,21 +515,21 @@ class Session:
         self._groups.consumers.pop(group, None)
 
     def join(self, data: ConsumerData, member: GroupMember) -> None:
-        """Let a consumer be a member of its group. Raises UsageError if one of us is already."""
+        """Add a consumer to its group. Raises UsageError if this client has one in the group."""
         self._groups.join(data, member)
 
     async def leave(self, group: str, *, unregister: bool = True) -> None:
-        """Be no member any more; brokers are told at once, or not at all."""
+        """Remove the member of a group; with `unregister` tell brokers at once."""
         self._groups.leave(group)
         if unregister:
             await self._unregister([], [group])
 
     def on_request(self, code: int, handler: OnRequest) -> None:
-        """Let a handler have the servers' requests of a code."""
+        """Register a handler for the servers' requests with a code."""
         self._handlers[code] = handler
 
     async def heartbeat(self) -> None:
-        """Tell every known broker which groups we serve."""
+        """Send a heartbeat to every known broker."""
         if self._groups:
             await asyncio.gather(*map(self._heartbeat, self._broker_addresses()))
 
@@ -782,17 +547,17 @@ class Session:
             reply = await api.heartbeat(self._groups.heartbeat())
         except SubscriptionsDiffer as error:
             connection.capability = error.capability
-            self._differing.refused(connection.address, error)
+            self._warnings.refused(connection.address, error)
         else:
             connection.capability = reply.capability
-            self._differing.taken(connection.address, reply.differing)
+            self._warnings.taken(connection.address, reply.differing)
 
     def refusal(self, group: str) -> SubscriptionsDiffer | None:
-        """Return why a broker does not take us as a member of a group, if there is one."""
-        return self._differing.refusal(group)
+        """Return why a broker does not admit this client to a group, if one does not."""
+        return self._warnings.refusal(group)
 
     async def _introduce(self, address: str) -> None:
-        """Tell a broker at once over a new connection: to it, it is a new client."""
+        """Send a heartbeat over a new connection at once: to the broker, this is a new client."""
         try:
             await self._heartbeat(address)
         finally:
@@ -840,13 +605,13 @@ class Session:
         return f"Session({self.client_id}, {self._names}, {state})"
 
 
-async def _look(api: NameServerApi, topic: str) -> tuple[TopicRoute | None, str]:
-    """Ask a name server for a route and a key map; RocketMQ's never has one."""
+async def _route_and_map(api: NameServerApi, topic: str) -> tuple[TopicRoute | None, str]:
+    """Ask a name server for a route and a key map; RocketMQ's has no key maps."""
     route: TopicRoute | None = None
     with contextlib.suppress(TopicNotFound):
         route = await api.route(topic)
     text = ""
     if topic != AUTO_CREATE_TOPIC:
-        with contextlib.suppress(BrokerError):  # it knows none
+        with contextlib.suppress(BrokerError):  # it knows no map
             text = await api.get_kv(NAMESPACE, topic) or ""
     return route, text

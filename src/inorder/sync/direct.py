@@ -16,11 +16,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from inorder.client.identity import Identity, MessageIds, new_producer_id
 from inorder.client.rules.receipts import STATUSES, Verdict, verdict
 from inorder.client.send.messages import Outgoing, compose
 from inorder.client.send.queues import Send, Waiter
 from inorder.client.send.router import Target
-from inorder.client.session import Identity, MessageIds, new_producer_id
 from inorder.errors import InorderError
 from inorder.model import SendReceipt
 from inorder.net.blocking import BlockingConnection, BlockingProducer, Incarnations

@@ -20,6 +20,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from inorder.client.identity import Identity, MessageIds
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.client.send import producer as twin
 from inorder.client.send.batches import one_topic
@@ -28,7 +29,6 @@ from inorder.client.send.messages import compose_items
 from inorder.client.send.producer import checked_delay
 from inorder.client.send.queues import AfterSend, BeforeSend, Choice, Selector
 from inorder.client.send.rules import Room
-from inorder.client.session import Identity, MessageIds
 from inorder.config import ClientConfig
 from inorder.errors import AlreadyClosed, NoRoom, SendsFailed
 from inorder.logs import get_logger

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from inorder.client.session import Identity, Session
+from inorder.client.identity import Identity
+from inorder.client.session import Session
 from inorder.config import ClientConfig, NetConfig
 from inorder.net.accepted import ServerConnection
 from inorder.net.server import Server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inorder.client.session import Identity, MessageIds, local_ip
+from inorder.client.identity import Identity, MessageIds, local_ip
 from inorder.testing.clock import FakeClock
 
 

@@ -35,7 +35,8 @@ from inorder.client.consume.rules.leases import (
     RevokeReason,
     Terms,
 )
-from inorder.client.session import Session, new_producer_id
+from inorder.client.identity import new_producer_id
+from inorder.client.session import Session
 from inorder.errors import CodeNotSupported, InorderError, RequestTimeout
 from inorder.logs import get_logger
 from inorder.model import TopicQueue

@@ -27,12 +27,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple
 
+from inorder.client.identity import new_producer_id
 from inorder.client.rules.routes import publish_queues
 from inorder.client.send.batches import Batch
 from inorder.client.send.queues import DONE, UNKNOWN, UNSENT, Send, SendQueue, Series
 from inorder.client.send.rules import FailedBrokers, RoundRobin
 from inorder.client.send.sender import BrokerSender
-from inorder.client.session import Session, new_producer_id
+from inorder.client.session import Session
 from inorder.errors import (
     InorderError,
     KeyMapConflict,
