@@ -22,7 +22,16 @@ from inorder.wire.extensions import DIFFERENCES, SENT_BACK_ERROR
 from inorder.wire.fastjson import dumps, loads
 from inorder.wire.fields import Int32
 from inorder.wire.requests.groups import subscription_from_json, subscription_to_json
-from inorder.wire.requests.leases import queue_from_json, queue_to_json
+from inorder.wire.requests.leases import queue_key, queue_of_key
+from inorder.wire.shapes import (
+    Key,
+    Shape,
+    boolean_key,
+    integer_key,
+    optional_text_key,
+    rate_key,
+    text_key,
+)
 
 _ITEMS_MAX: Final = 2_000_000
 
@@ -37,24 +46,29 @@ class ClientConnection:
     version: int
     seen_at_ms: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return fastjson's Connection."""
-        return {
-            "clientAddr": self.address,
-            "clientId": self.client_id,
-            "language": self.language,
-            "version": self.version,
-        }
 
-    @classmethod
-    def from_json(cls, value: dict[Any, Any]) -> ClientConnection:
-        """Read fastjson's Connection."""
-        return cls(
-            shapes.text(value, "clientId", ""),
-            shapes.text(value, "clientAddr", ""),
-            shapes.text(value, "language", ""),
-            shapes.integer(value, "version", 0),
-        )
+CONNECTION: Final = Shape(
+    ClientConnection,
+    text_key("clientAddr", "address", ""),
+    text_key("clientId", "client_id", ""),
+    text_key("language", "language", ""),
+    integer_key("version", "version"),
+)
+"""fastjson's Connection."""
+PRODUCER: Final = Shape(
+    ClientConnection,
+    text_key("clientId", "client_id", ""),
+    text_key("language", "language", ""),
+    integer_key("lastUpdateTimestamp", "seen_at_ms"),
+    Key(
+        "remoteIP",
+        "address",
+        lambda fields: shapes.text(fields, "remoteIP", "").removeprefix("/"),
+        lambda address: f"/{address}",
+    ),
+    integer_key("version", "version"),
+)
+"""fastjson's ProducerInfo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +122,7 @@ class ConsumerConnections:
         ours = {DIFFERENCES: [one.to_json() for one in self.differences]}
         return dumps(
             {
-                "connectionSet": [connection.to_json() for connection in self.connections],
+                "connectionSet": [CONNECTION.to_json(one) for one in self.connections],
                 "consumeFromWhere": self.consume_from_where,
                 "consumeType": self.consume_type,
                 "messageModel": self.message_model,
@@ -125,7 +139,7 @@ class ConsumerConnections:
         value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "connections")
         table = shapes.as_object(value.get("subscriptionTable"), "subscriptionTable")
         return cls(
-            tuple(map(ClientConnection.from_json, shapes.objects(value, "connectionSet"))),
+            tuple(map(CONNECTION.from_json, shapes.objects(value, "connectionSet"))),
             shapes.text(value, "consumeFromWhere", ""),
             shapes.text(value, "consumeType", ""),
             shapes.text(value, "messageModel", ""),
@@ -141,13 +155,13 @@ class ConsumerConnections:
 
 def encode_producer_connections(connections: Iterable[ClientConnection]) -> bytes:
     """Return the answer's body of GET_PRODUCER_CONNECTION_LIST."""
-    return dumps({"connectionSet": [connection.to_json() for connection in connections]})
+    return dumps({"connectionSet": [CONNECTION.to_json(one) for one in connections]})
 
 
 def decode_producer_connections(data: bytes | memoryview) -> list[ClientConnection]:
     """Read the answer's body of GET_PRODUCER_CONNECTION_LIST; malformed: RemoteProtocolError."""
     value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "connections")
-    return [ClientConnection.from_json(item) for item in shapes.objects(value, "connectionSet")]
+    return [CONNECTION.from_json(item) for item in shapes.objects(value, "connectionSet")]
 
 
 def encode_producers(groups: Mapping[str, Iterable[ClientConnection]]) -> bytes:
@@ -155,16 +169,7 @@ def encode_producers(groups: Mapping[str, Iterable[ClientConnection]]) -> bytes:
     return dumps(
         {
             "data": {
-                group: [
-                    {
-                        "clientId": one.client_id,
-                        "language": one.language,
-                        "lastUpdateTimestamp": one.seen_at_ms,
-                        "remoteIP": f"/{one.address}",
-                        "version": one.version,
-                    }
-                    for one in connections
-                ]
+                group: [PRODUCER.to_json(one) for one in connections]
                 for group, connections in groups.items()
             }
         }
@@ -176,16 +181,7 @@ def decode_producers(data: bytes | memoryview) -> dict[str, list[ClientConnectio
     value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "producers")
     groups = shapes.as_object(value.get("data"), "data")
     return {
-        str(group): [
-            ClientConnection(
-                shapes.text(item, "clientId", ""),
-                shapes.text(item, "remoteIP", "").removeprefix("/"),
-                shapes.text(item, "language", ""),
-                shapes.integer(item, "version", 0),
-                shapes.integer(item, "lastUpdateTimestamp", 0),
-            )
-            for item in shapes.objects(groups, group)
-        ]
+        str(group): [PRODUCER.from_json(item) for item in shapes.objects(groups, group)]
         for group in groups
     }
 
@@ -236,39 +232,27 @@ class QueueRunning:
 
     def to_json(self) -> dict[str, Any]:
         """Return fastjson's ProcessQueueInfo."""
-        return {
-            "cachedMsgCount": self.cached_messages,
-            "cachedMsgMaxOffset": self.cached_max_offset,
-            "cachedMsgMinOffset": self.cached_min_offset,
-            "cachedMsgSizeInMiB": self.cached_mib,
-            "commitOffset": self.commit_offset,
-            "droped": self.dropped,
-            "lastConsumeTimestamp": self.handled_at_ms,
-            "lastLockTimestamp": self.locked_at_ms,
-            "lastPullTimestamp": self.pulled_at_ms,
-            "locked": self.locked,
-            "transactionMsgCount": self.taken_messages,
+        return _QUEUE_RUNNING.to_json(self) | {
             "transactionMsgMaxOffset": 0,
             "transactionMsgMinOffset": 0,
             "tryUnlockTimes": 0,
         }
 
-    @classmethod
-    def from_json(cls, value: dict[Any, Any]) -> QueueRunning:
-        """Read a ProcessQueueInfo."""
-        return cls(
-            shapes.integer(value, "commitOffset", 0),
-            shapes.integer(value, "cachedMsgMinOffset", 0),
-            shapes.integer(value, "cachedMsgMaxOffset", 0),
-            shapes.integer(value, "cachedMsgCount", 0),
-            shapes.integer(value, "cachedMsgSizeInMiB", 0),
-            shapes.integer(value, "transactionMsgCount", 0),
-            shapes.boolean(value, "locked", False),
-            shapes.integer(value, "lastLockTimestamp", 0),
-            shapes.integer(value, "lastPullTimestamp", 0),
-            shapes.integer(value, "lastConsumeTimestamp", 0),
-            shapes.boolean(value, "droped", False),
-        )
+
+_QUEUE_RUNNING: Final = Shape(
+    QueueRunning,
+    integer_key("cachedMsgCount", "cached_messages"),
+    integer_key("cachedMsgMaxOffset", "cached_max_offset"),
+    integer_key("cachedMsgMinOffset", "cached_min_offset"),
+    integer_key("cachedMsgSizeInMiB", "cached_mib"),
+    integer_key("commitOffset", "commit_offset"),
+    boolean_key("droped", "dropped"),
+    integer_key("lastConsumeTimestamp", "handled_at_ms"),
+    integer_key("lastLockTimestamp", "locked_at_ms"),
+    integer_key("lastPullTimestamp", "pulled_at_ms"),
+    boolean_key("locked", "locked"),
+    integer_key("transactionMsgCount", "taken_messages"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,28 +266,17 @@ class TopicRunning:
     pulled_rate: float = 0.0
     pulling_ms: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return fastjson's ConsumeStatus."""
-        return {
-            "consumeFailedMsgs": self.failed_total,
-            "consumeFailedTPS": self.failed_rate,
-            "consumeOKTPS": self.handled_rate,
-            "consumeRT": self.handling_ms,
-            "pullRT": self.pulling_ms,
-            "pullTPS": self.pulled_rate,
-        }
 
-    @classmethod
-    def from_json(cls, value: dict[Any, Any]) -> TopicRunning:
-        """Read a ConsumeStatus."""
-        return cls(
-            _rate(value, "consumeOKTPS"),
-            _rate(value, "consumeFailedTPS"),
-            _rate(value, "consumeRT"),
-            shapes.integer(value, "consumeFailedMsgs", 0),
-            _rate(value, "pullTPS"),
-            _rate(value, "pullRT"),
-        )
+_TOPIC_RUNNING: Final = Shape(
+    TopicRunning,
+    integer_key("consumeFailedMsgs", "failed_total"),
+    rate_key("consumeFailedTPS", "failed_rate"),
+    rate_key("consumeOKTPS", "handled_rate"),
+    rate_key("consumeRT", "handling_ms"),
+    rate_key("pullRT", "pulling_ms"),
+    rate_key("pullTPS", "pulled_rate"),
+)
+"""fastjson's ConsumeStatus."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +295,13 @@ class RunningInfo:
             {
                 "jstack": self.stacks,
                 "mqPopTable": {},
-                "mqTable": {_key(queue): item.to_json() for queue, item in self.queues.items()},
+                "mqTable": {
+                    queue_key(queue): item.to_json() for queue, item in self.queues.items()
+                },
                 "properties": self.properties,
-                "statusTable": {topic: item.to_json() for topic, item in self.topics.items()},
+                "statusTable": {
+                    topic: _TOPIC_RUNNING.to_json(item) for topic, item in self.topics.items()
+                },
                 "subscriptionSet": [subscription_to_json(item) for item in self.subscriptions],
                 "userConsumerInfo": {},
             }
@@ -340,11 +317,11 @@ class RunningInfo:
             shapes.text_map(value, "properties"),
             tuple(map(subscription_from_json, shapes.objects(value, "subscriptionSet"))),
             {
-                _queue(key): QueueRunning.from_json(shapes.as_object(item, "mqTable"))
+                queue_of_key(key): _QUEUE_RUNNING.from_json(shapes.as_object(item, "mqTable"))
                 for key, item in queues.items()
             },
             {
-                str(topic): TopicRunning.from_json(shapes.as_object(item, "statusTable"))
+                str(topic): _TOPIC_RUNNING.from_json(shapes.as_object(item, "statusTable"))
                 for topic, item in topics.items()
             },
             shapes.text(value, "jstack", "") or None,
@@ -363,32 +340,27 @@ class DirectResult:
 
     def encode(self) -> bytes:
         """Return the JSON text."""
-        return dumps(
-            {
-                "autoCommit": self.auto_commit,
-                "consumeResult": self.result,
-                "order": self.order,
-                "remark": self.remark,
-                "spentTimeMills": self.spent_ms,
-            }
-        )
+        return dumps(_DIRECT_RESULT.to_json(self))
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> DirectResult:
         """Read the JSON text; malformed: RemoteProtocolError."""
-        value = shapes.as_object(loads(data), "direct result")
-        return cls(
-            shapes.text(value, "consumeResult", ""),
-            shapes.integer(value, "spentTimeMills", 0),
-            shapes.text(value, "remark", "") or None,
-            shapes.boolean(value, "order", False),
-            shapes.boolean(value, "autoCommit", True),
-        )
+        return _DIRECT_RESULT.from_json(shapes.as_object(loads(data), "direct result"))
+
+
+_DIRECT_RESULT: Final = Shape(
+    DirectResult,
+    boolean_key("autoCommit", "auto_commit", True),
+    text_key("consumeResult", "result", ""),
+    boolean_key("order", "order"),
+    optional_text_key("remark", "remark"),
+    integer_key("spentTimeMills", "spent_ms"),
+)
 
 
 def encode_consumer_status(offsets: Mapping[TopicQueue, int]) -> bytes:
     """Return the answer's body of GET_CONSUMER_STATUS_FROM_CLIENT."""
-    table = {_key(queue): offset for queue, offset in offsets.items()}
+    table = {queue_key(queue): offset for queue, offset in offsets.items()}
     return dumps({"consumerTable": {}, "messageQueueTable": table})
 
 
@@ -396,13 +368,13 @@ def decode_consumer_status(data: bytes | memoryview) -> dict[TopicQueue, int]:
     """Read the answer's body of GET_CONSUMER_STATUS_FROM_CLIENT; malformed: RemoteProtocolError."""
     value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "consumer status")
     table = shapes.as_object(value.get("messageQueueTable"), "messageQueueTable")
-    return {_queue(key): shapes.as_integer(offset, "offset") for key, offset in table.items()}
+    return {queue_of_key(key): shapes.as_integer(offset, "offset") for key, offset in table.items()}
 
 
 def encode_consumer_statuses(clients: Mapping[str, Mapping[TopicQueue, int]]) -> bytes:
     """Return the answer's body of INVOKE_BROKER_TO_GET_CONSUMER_STATUS, by client id."""
     table = {
-        client: {_key(queue): offset for queue, offset in offsets.items()}
+        client: {queue_key(queue): offset for queue, offset in offsets.items()}
         for client, offsets in clients.items()
     }
     return dumps({"consumerTable": table, "messageQueueTable": {}})
@@ -413,26 +385,11 @@ def decode_consumer_statuses(data: bytes | memoryview) -> dict[str, dict[TopicQu
     value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "consumer statuses")
     return {
         str(client): {
-            _queue(key): shapes.as_integer(offset, "offset")
+            queue_of_key(key): shapes.as_integer(offset, "offset")
             for key, offset in shapes.as_object(offsets, "consumerTable").items()
         }
         for client, offsets in shapes.as_object(value.get("consumerTable"), "consumerTable").items()
     }
-
-
-def _key(queue: TopicQueue) -> tuple[tuple[str, Any], ...]:
-    return tuple(queue_to_json(queue).items())
-
-
-def _queue(key: Any) -> TopicQueue:
-    """Read a queue that is a key: an object, or (by standard JSON writers) the text of one."""
-    bean = loads(key) if isinstance(key, str) else dict(key)
-    return queue_from_json(shapes.as_object(bean, "queue"))
-
-
-def _rate(value: dict[Any, Any], key: str) -> float:
-    found = value.get(key)
-    return float(found) if isinstance(found, int | float) else 0.0
 
 
 class SendBack(msgspec.Struct, frozen=True):

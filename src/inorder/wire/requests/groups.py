@@ -27,6 +27,7 @@ from inorder.wire.requests.topics import (
     data_version_from_json,
     data_version_to_json,
 )
+from inorder.wire.shapes import Key, Shape, boolean_key, integer_key, text_key
 
 _INT32_BITS: Final = 32
 
@@ -86,45 +87,37 @@ class GroupTable:
         )
 
 
-def group_config_to_json(config: GroupConfig) -> dict[str, Any]:
-    """Return fastjson's SubscriptionGroupConfig."""
-    return {
-        "attributes": config.attributes,
-        "brokerId": config.broker_id,
-        "consumeBroadcastEnable": config.consume_broadcast_enable,
-        "consumeEnable": config.consume_enable,
-        "consumeFromMinEnable": config.consume_from_min_enable,
-        "consumeMessageOrderly": config.consume_message_orderly,
-        "consumeTimeoutMinute": config.consume_timeout_minutes,
-        "groupName": config.name,
-        "groupRetryPolicy": config.retry_policy,
-        "groupSysFlag": config.sys_flag,
-        "notifyConsumerIdsChangedEnable": config.notify_ids_changed,
-        "retryMaxTimes": config.retry_max_times,
-        "retryQueueNums": config.retry_queues,
-        "whichBrokerWhenConsumeSlowly": config.which_broker_when_slow,
-    }
+def _retry_policy(fields: dict[Any, Any]) -> dict[str, Any]:
+    policy = shapes.as_object(fields.get("groupRetryPolicy"), "groupRetryPolicy")
+    return {str(key): item for key, item in policy.items()} or {"type": "CUSTOMIZED"}
+
+
+_GROUP_CONFIG: Final = Shape(
+    GroupConfig,
+    Key("attributes", "attributes", lambda fields: shapes.text_map(fields, "attributes")),
+    integer_key("brokerId", "broker_id"),
+    boolean_key("consumeBroadcastEnable", "consume_broadcast_enable", True),
+    boolean_key("consumeEnable", "consume_enable", True),
+    boolean_key("consumeFromMinEnable", "consume_from_min_enable", True),
+    boolean_key("consumeMessageOrderly", "consume_message_orderly"),
+    integer_key("consumeTimeoutMinute", "consume_timeout_minutes", 15, _INT32_BITS),
+    text_key("groupName", "name"),
+    Key("groupRetryPolicy", "retry_policy", _retry_policy),
+    integer_key("groupSysFlag", "sys_flag", 0, _INT32_BITS),
+    boolean_key("notifyConsumerIdsChangedEnable", "notify_ids_changed", True),
+    integer_key("retryMaxTimes", "retry_max_times", 16, _INT32_BITS),
+    integer_key("retryQueueNums", "retry_queues", 1, _INT32_BITS),
+    integer_key("whichBrokerWhenConsumeSlowly", "which_broker_when_slow", 1),
+)
+"""fastjson's SubscriptionGroupConfig."""
+group_config_to_json = _GROUP_CONFIG.to_json
 
 
 def group_config_from_json(value: dict[Any, Any], name: str | None = None) -> GroupConfig:
     """Read a SubscriptionGroupConfig of any version; the name may come from the table's key."""
-    policy = shapes.as_object(value.get("groupRetryPolicy"), "groupRetryPolicy")
-    return GroupConfig(
-        shapes.text(value, "groupName", name),
-        consume_enable=shapes.boolean(value, "consumeEnable", True),
-        consume_from_min_enable=shapes.boolean(value, "consumeFromMinEnable", True),
-        consume_broadcast_enable=shapes.boolean(value, "consumeBroadcastEnable", True),
-        consume_message_orderly=shapes.boolean(value, "consumeMessageOrderly", False),
-        retry_queues=shapes.integer(value, "retryQueueNums", 1, _INT32_BITS),
-        retry_max_times=shapes.integer(value, "retryMaxTimes", 16, _INT32_BITS),
-        broker_id=shapes.integer(value, "brokerId", 0),
-        which_broker_when_slow=shapes.integer(value, "whichBrokerWhenConsumeSlowly", 1),
-        notify_ids_changed=shapes.boolean(value, "notifyConsumerIdsChangedEnable", True),
-        sys_flag=shapes.integer(value, "groupSysFlag", 0, _INT32_BITS),
-        consume_timeout_minutes=shapes.integer(value, "consumeTimeoutMinute", 15, _INT32_BITS),
-        retry_policy={str(key): item for key, item in policy.items()} or {"type": "CUSTOMIZED"},
-        attributes=shapes.text_map(value, "attributes"),
-    )
+    if name is not None and value.get("groupName") is None:
+        value = value | {"groupName": name}
+    return _GROUP_CONFIG.from_json(value)
 
 
 def encode_group_config(config: GroupConfig) -> bytes:
@@ -268,7 +261,7 @@ class ClientHeartbeat:
         return dumps(
             {
                 "clientID": self.client_id,
-                "consumerDataSet": [_consumer_to_json(consumer) for consumer in self.consumers],
+                "consumerDataSet": [_CONSUMER.to_json(consumer) for consumer in self.consumers],
                 "heartbeatFingerprint": self.fingerprint,
                 "producerDataSet": [{"groupName": group} for group in self.producers],
                 "withoutSub": self.without_sub,
@@ -288,7 +281,7 @@ class ClientHeartbeat:
             raise RemoteProtocolError(f"a heartbeat has more than {HEARTBEAT_BYTES_MAX} bytes")
         loaded = loads(data, items_max=_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
         value = shapes.as_object(loaded, "heartbeat")
-        consumers = tuple(map(_consumer_from_json, shapes.objects(value, "consumerDataSet")))
+        consumers = tuple(map(_CONSUMER.from_json, shapes.objects(value, "consumerDataSet")))
         wanted = [subscription for one in consumers for subscription in one.subscriptions]
         if len(wanted) > SUBSCRIPTIONS_MAX or sum(len(one.tags) for one in wanted) > TAGS_MAX:
             raise RemoteProtocolError(
@@ -384,31 +377,33 @@ def _name(value: dict[Any, Any], key: str) -> str:
     return found
 
 
-def _consumer_to_json(consumer: ConsumerData) -> dict[str, Any]:
-    return {
-        "consumeFromWhere": consumer.consume_from_where,
-        "consumeType": consumer.consume_type,
-        "groupName": consumer.group,
-        "messageModel": consumer.message_model,
-        "subscriptionDataSet": [subscription_to_json(item) for item in consumer.subscriptions],
-        "unitMode": consumer.unit_mode,
-    }
-
-
-def _consumer_from_json(value: dict[Any, Any]) -> ConsumerData:
-    return ConsumerData(
-        shapes.text(value, "groupName"),
-        _enum(value, "consumeType", CONSUME_TYPES, "CONSUME_PASSIVELY"),
-        _enum(value, "messageModel", MESSAGE_MODELS, "CLUSTERING"),
-        _enum(value, "consumeFromWhere", CONSUME_FROM_WHERES, "CONSUME_FROM_LAST_OFFSET"),
-        tuple(map(subscription_from_json, shapes.objects(value, "subscriptionDataSet"))),
-        shapes.boolean(value, "unitMode", False),
-    )
-
-
 def _enum(value: dict[Any, Any], key: str, names: tuple[str, ...], default: str) -> str:
     """Read an enum by its name or its ordinal; what is unknown is the default, as in fastjson."""
     found = value.get(key)
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < len(names):
         return names[found]
     return found if isinstance(found, str) and found in names else default
+
+
+def _enum_key(key: str, attribute: str, names: tuple[str, ...], default: str) -> Key:
+    return Key(key, attribute, lambda fields: _enum(fields, key, names, default))
+
+
+_CONSUMER: Final = Shape(
+    ConsumerData,
+    _enum_key(
+        "consumeFromWhere", "consume_from_where", CONSUME_FROM_WHERES, "CONSUME_FROM_LAST_OFFSET"
+    ),
+    _enum_key("consumeType", "consume_type", CONSUME_TYPES, "CONSUME_PASSIVELY"),
+    text_key("groupName", "group"),
+    _enum_key("messageModel", "message_model", MESSAGE_MODELS, "CLUSTERING"),
+    Key(
+        "subscriptionDataSet",
+        "subscriptions",
+        lambda fields: tuple(
+            map(subscription_from_json, shapes.objects(fields, "subscriptionDataSet"))
+        ),
+        lambda subscriptions: list(map(subscription_to_json, subscriptions)),
+    ),
+    boolean_key("unitMode", "unit_mode"),
+)

@@ -371,3 +371,14 @@ def queue_from_json(value: dict[Any, Any]) -> TopicQueue:
         shapes.text(value, "brokerName", ""),
         shapes.integer(value, "queueId", 0, _INT32_BITS),
     )
+
+
+def queue_key(queue: TopicQueue) -> tuple[tuple[str, Any], ...]:
+    """Return a MessageQueue as the key of a map (`wire/fastjson.py`)."""
+    return tuple(queue_to_json(queue).items())
+
+
+def queue_of_key(key: Any) -> TopicQueue:
+    """Read a MessageQueue that is a key: an object, or (by standard JSON writers) its text."""
+    bean = loads(key) if isinstance(key, str) else dict(key)
+    return queue_from_json(shapes.as_object(bean, "queue"))

@@ -16,7 +16,8 @@ from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
 from inorder.wire.fastjson import dumps, loads
 from inorder.wire.fields import Int32
-from inorder.wire.requests.leases import queue_from_json, queue_to_json
+from inorder.wire.requests.leases import queue_key, queue_of_key, queue_to_json
+from inorder.wire.shapes import Key, Shape, integer_key
 
 
 class QueryConsumerOffset(msgspec.Struct, frozen=True):
@@ -204,6 +205,14 @@ class QueueStats:
     updated_at_ms: int = 0
 
 
+_STATS: Final = Shape(
+    QueueStats,
+    integer_key("lastUpdateTimestamp", "updated_at_ms"),
+    integer_key("maxOffset", "max_offset"),
+    integer_key("minOffset", "min_offset"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicStats:
     """The answer to GET_TOPIC_STATS_INFO."""
@@ -213,14 +222,7 @@ class TopicStats:
 
     def encode(self) -> bytes:
         """Return the JSON text."""
-        table = {
-            _key(queue): {
-                "lastUpdateTimestamp": stats.updated_at_ms,
-                "maxOffset": stats.max_offset,
-                "minOffset": stats.min_offset,
-            }
-            for queue, stats in self.queues.items()
-        }
+        table = {queue_key(queue): _STATS.to_json(stats) for queue, stats in self.queues.items()}
         return dumps({"offsetTable": table, "topicPutTps": self.put_rate})
 
     @classmethod
@@ -228,15 +230,8 @@ class TopicStats:
         """Read the JSON text; 4.9 has no rate. Malformed: RemoteProtocolError."""
         value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "topic stats")
         return cls(
-            {
-                queue: QueueStats(
-                    shapes.integer(item, "minOffset", 0),
-                    shapes.integer(item, "maxOffset", 0),
-                    shapes.integer(item, "lastUpdateTimestamp", 0),
-                )
-                for queue, item in _table(value)
-            },
-            _rate(value, "topicPutTps"),
+            {queue: _STATS.from_json(item) for queue, item in _table(value)},
+            shapes.rate(value, "topicPutTps"),
         )
 
 
@@ -256,6 +251,19 @@ class QueueProgress:
         return max(0, self.end_offset - self.committed_offset)
 
 
+def _pulled_offset(fields: dict[Any, Any]) -> int:
+    return shapes.integer(fields, "pullOffset", shapes.integer(fields, "consumerOffset", 0))
+
+
+_PROGRESS: Final = Shape(
+    QueueProgress,
+    integer_key("brokerOffset", "end_offset"),
+    integer_key("consumerOffset", "committed_offset"),
+    integer_key("lastTimestamp", "committed_at_ms"),
+    Key("pullOffset", "pulled_offset", _pulled_offset),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumeStats:
     """The answer to GET_CONSUME_STATS."""
@@ -265,36 +273,20 @@ class ConsumeStats:
 
     def encode(self) -> bytes:
         """Return the JSON text."""
-        table = {
-            _key(queue): {
-                "brokerOffset": progress.end_offset,
-                "consumerOffset": progress.committed_offset,
-                "lastTimestamp": progress.committed_at_ms,
-                "pullOffset": progress.pulled_offset,
-            }
-            for queue, progress in self.queues.items()
-        }
+        table = {queue_key(queue): _PROGRESS.to_json(one) for queue, one in self.queues.items()}
         return dumps({"consumeTps": self.consume_rate, "offsetTable": table})
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ConsumeStats:
         """Read the JSON text; 4.9 has no pull offsets. Malformed: RemoteProtocolError."""
         value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "consume stats")
-        found = {}
-        for queue, item in _table(value):
-            committed = shapes.integer(item, "consumerOffset", 0)
-            found[queue] = QueueProgress(
-                shapes.integer(item, "brokerOffset", 0),
-                committed,
-                shapes.integer(item, "pullOffset", committed),
-                shapes.integer(item, "lastTimestamp", 0),
-            )
-        return cls(found, _rate(value, "consumeTps"))
+        found = {queue: _PROGRESS.from_json(item) for queue, item in _table(value)}
+        return cls(found, shapes.rate(value, "consumeTps"))
 
 
 def encode_queue_offsets(offsets: Mapping[TopicQueue, int]) -> bytes:
     """Return a ResetOffsetBody."""
-    return dumps({"offsetTable": {_key(queue): offset for queue, offset in offsets.items()}})
+    return dumps({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})
 
 
 def encode_queue_offset_list(offsets: Mapping[TopicQueue, int]) -> bytes:
@@ -308,25 +300,11 @@ def decode_queue_offsets(data: bytes | memoryview) -> dict[TopicQueue, int]:
     """Read a ResetOffsetBody; malformed: RemoteProtocolError."""
     value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "offsets")
     table = shapes.as_object(value.get("offsetTable"), "offsetTable")
-    return {_queue(key): shapes.as_integer(offset, "offset") for key, offset in table.items()}
-
-
-def _key(queue: TopicQueue) -> tuple[tuple[str, Any], ...]:
-    return tuple(queue_to_json(queue).items())
+    return {queue_of_key(key): shapes.as_integer(offset, "offset") for key, offset in table.items()}
 
 
 def _table(value: dict[Any, Any]) -> list[tuple[TopicQueue, dict[Any, Any]]]:
     table = shapes.as_object(value.get("offsetTable"), "offsetTable")
-    return [(_queue(key), shapes.as_object(item, "offsetTable")) for key, item in table.items()]
-
-
-def _queue(key: Any) -> TopicQueue:
-    """Read a queue that is a key: an object, or (by standard JSON writers) the text of one."""
-    if isinstance(key, str):
-        return queue_from_json(shapes.as_object(loads(key), "queue"))
-    return queue_from_json(shapes.as_object(dict(key), "queue"))
-
-
-def _rate(value: dict[Any, Any], key: str) -> float:
-    found = value.get(key)
-    return float(found) if isinstance(found, int | float) else 0.0
+    return [
+        (queue_of_key(key), shapes.as_object(item, "offsetTable")) for key, item in table.items()
+    ]

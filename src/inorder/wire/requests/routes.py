@@ -16,6 +16,7 @@ from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
 from inorder.wire.fastjson import dumps, loads
 from inorder.wire.fields import Int32
+from inorder.wire.shapes import Key, Shape, integer_key, text_key
 
 
 class GetRoute(msgspec.Struct, frozen=True):
@@ -192,27 +193,21 @@ class QueueData:
     perm: int
     sys_flag: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return fastjson's form."""
-        return {
-            "brokerName": self.broker_name,
-            "perm": self.perm,
-            "readQueueNums": self.read_queues,
-            "topicSysFlag": self.sys_flag,
-            "writeQueueNums": self.write_queues,
-        }
 
-    @classmethod
-    def from_json(cls, value: dict[Any, Any]) -> QueueData:
-        """Read fastjson's form; up to 4.8 the flag was misspelt."""
-        flag = "topicSysFlag" if "topicSysFlag" in value else "topicSynFlag"
-        return cls(
-            shapes.text(value, "brokerName"),
-            shapes.integer(value, "readQueueNums", 0, _INT32_BITS),
-            shapes.integer(value, "writeQueueNums", 0, _INT32_BITS),
-            shapes.integer(value, "perm", 0, _INT32_BITS),
-            shapes.integer(value, flag, 0, _INT32_BITS),
-        )
+def _sys_flag(fields: dict[Any, Any]) -> int:
+    """Read the flag, whose key was misspelt up to 4.8."""
+    key = "topicSysFlag" if "topicSysFlag" in fields else "topicSynFlag"
+    return shapes.integer(fields, key, 0, _INT32_BITS)
+
+
+_QUEUE_DATA: Final = Shape(
+    QueueData,
+    text_key("brokerName", "broker_name"),
+    integer_key("perm", "perm", 0, _INT32_BITS),
+    integer_key("readQueueNums", "read_queues", 0, _INT32_BITS),
+    Key("topicSysFlag", "sys_flag", _sys_flag),
+    integer_key("writeQueueNums", "write_queues", 0, _INT32_BITS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +226,7 @@ class TopicRoute:
                 "brokerDatas": [broker.to_json() for broker in self.brokers],
                 "filterServerTable": self.filter_servers,
                 "orderTopicConf": self.order_conf,
-                "queueDatas": [queue.to_json() for queue in self.queues],
+                "queueDatas": [_QUEUE_DATA.to_json(queue) for queue in self.queues],
             },
             bare_int_keys=not standard,
         )
@@ -248,7 +243,7 @@ class TopicRoute:
         servers = shapes.as_object(value.get("filterServerTable"), "filterServerTable")
         return cls(
             tuple(map(BrokerData.from_json, shapes.objects(value, "brokerDatas"))),
-            tuple(map(QueueData.from_json, shapes.objects(value, "queueDatas"))),
+            tuple(map(_QUEUE_DATA.from_json, shapes.objects(value, "queueDatas"))),
             None if order_conf is None else shapes.as_text(order_conf, "orderTopicConf"),
             {str(name): shapes.texts(servers, name) for name in servers},
         )
