@@ -14,7 +14,7 @@ from typing import Final
 from inorder.errors import ConfigError
 
 INTERFACE: Final = 3
-"""What this source expects of the module: `native.INTERFACE`."""
+"""The value of `native.INTERFACE` that this source expects."""
 SWITCH: Final = "INORDER_PURE"
 
 

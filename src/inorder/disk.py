@@ -34,7 +34,7 @@ FILE_MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What a directory knows of a file."""
+    """Size and time of change of a file."""
 
     size: int
     modified_ms: int
@@ -214,7 +214,7 @@ class OsFiles:
                 os.ftruncate(fd, size)
         except BaseException:
             os.close(fd)
-            if made:  # whoever opens it next must not take it for one that is complete
+            if made:  # the next open must not take it for a complete file
                 os.unlink(path)
             raise
         return OsFile(path, fd)

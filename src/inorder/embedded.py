@@ -18,7 +18,7 @@ from inorder.wire.ids import show_address
 
 Address = tuple[str, int]
 
-# Who listens on all addresses is reached, from this machine, by this one.
+# A server that listens on all addresses is reached from this machine at this one.
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, not bound to
 
 

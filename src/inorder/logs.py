@@ -21,7 +21,7 @@ ITEMS_MAX: Final = 20
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return the logger of that name, which escapes what its calls fill in."""
+    """Return the logger of that name, which escapes the arguments of its calls."""
     logger = logging.getLogger(name)
     if _ESCAPING not in logger.filters:
         logger.addFilter(_ESCAPING)
@@ -29,7 +29,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 def in_words(value: object) -> str:
-    """Write a value as people do: `orders/broker-a/3`, `a=1, b=2`, never as Python does."""
+    """Return a value as people write it: `orders/broker-a/3`, `a=1, b=2`, not as a repr."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -64,7 +64,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 class _Escaping(logging.Filter):
-    """Changes what fills a line in before any handler, of whomever, sees it."""
+    """Escapes the arguments of a log record before any handler sees it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):

@@ -57,7 +57,7 @@ class DataVersion:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What a broker knows of a topic."""
+    """A topic's settings at a broker."""
 
     name: str
     read_queues: int = 8
@@ -83,7 +83,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """What a broker knows of a consumer group; the defaults are those of an auto-created group."""
+    """A group's settings at a broker; the defaults are those of an auto-created group."""
 
     name: str
     consume_enable: bool = True
@@ -190,7 +190,7 @@ NO_FENCE: Final = Fence(None, None)
 
 
 class Fencing(Protocol):
-    """Who knows the fences of a queue's messages; `ordering/fence.py`."""
+    """Returns the fences of a queue's messages; see `ordering/fence.py`."""
 
     def of(self, message: ReceivedMessage) -> Fence:
         """Return the fence of a message."""
@@ -212,7 +212,7 @@ class ReceivedMessage:
     redeliveries: int = 0
     position: int = 0
     flag: int = 0
-    """What its producer put there, for its own use."""
+    """A number that the producer set for its own use."""
     fencing: Fence | Fencing | None = field(default=None, repr=False, compare=False)
     """Where `fence` comes from."""
 

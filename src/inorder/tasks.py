@@ -79,7 +79,7 @@ OnFailure = Callable[[str, BaseException], None]
 
 @dataclass(frozen=True, slots=True)
 class TasksStatistics:
-    """What a group runs."""
+    """The counts of a task group."""
 
     owner: str
     running: tuple[str, ...]
@@ -160,7 +160,7 @@ async def periodic(
     name: str,
     first_ms: int | None = None,
 ) -> None:
-    """Call `action` every `interval_ms` until cancelled; an error of it is logged, no more.
+    """Call `action` every `interval_ms` until cancelled; log its errors and go on.
 
     The times are multiples of the interval from the start on. A call that takes longer than the
     interval makes the missed ones drop out; calls never overlap. `first_ms` is the delay of the
@@ -177,17 +177,17 @@ async def periodic(
             if inspect.isawaitable(result):
                 await result
         except Exception:
-            # A task root: one failure must not end what has to happen again.
+            # The root of a task: one failure must not end the periodic work.
             logger.exception("periodic=%s failed; it is tried again in %d ms", name, interval_ms)
         missed = max(0, clock.monotonic_ms() - due_ms) // interval_ms
         due_ms += (missed + 1) * interval_ms
 
 
 class Watermark:
-    """A number that grows, and those who wait for it.
+    """A number that only grows, and the tasks that wait for a value of it.
 
     Waiters are woken in the order of their marks, equal marks in the order of arrival. After
-    `fail` everybody who waits, now or later, for a mark not yet reached gets the error.
+    `fail` every task that waits, now or later, for a mark not yet reached gets the error.
     """
 
     __slots__ = ("_error", "_order", "_waiters", "reached")
@@ -200,11 +200,11 @@ class Watermark:
 
     @property
     def waiting(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting tasks."""
         return sum(not future.done() for _, _, future in self._waiters)
 
     def advance(self, mark: int) -> None:
-        """Say that `mark` is reached; a lower one than before changes nothing."""
+        """Raise the number to `mark`; a lower mark changes nothing."""
         if mark <= self.reached:
             return
         self.reached = mark
@@ -225,7 +225,7 @@ class Watermark:
         await future
 
     def fail(self, error: Exception) -> None:
-        """Say that no further mark will ever be reached."""
+        """Fail every task that waits for a higher mark, now or later."""
         self._error = error
         waiters, self._waiters = self._waiters, []
         for _, _, future in sorted(waiters):
@@ -238,7 +238,7 @@ class Watermark:
 
 
 class Patience:
-    """A time limit that can only come nearer, also while somebody waits."""
+    """A time limit that can only come nearer, also while a task waits for it."""
 
     def __init__(self, timeout_ms: int, clock: Clock) -> None:
         self._loop = asyncio.get_running_loop()
@@ -248,7 +248,7 @@ class Patience:
         self._timer = self._loop.call_later(timeout_ms / 1000, self._end)
 
     def at_most(self, timeout_ms: int) -> None:
-        """Wait no longer than that from now on."""
+        """Lower the limit to this time from now."""
         until_ms = self._clock.monotonic_ms() + timeout_ms
         if until_ms < self._until_ms:
             self._timer.cancel()
@@ -256,7 +256,7 @@ class Patience:
             self._timer = self._loop.call_later(timeout_ms / 1000, self._end)
 
     async def wait_for(self, work: Iterable[asyncio.Future[Any]]) -> bool:
-        """Wait until all of it has ended or the time is up; tell whether it has ended."""
+        """Wait until all tasks have ended or the time is up; return whether they have ended."""
         left = set(work)
         while left and not self._over.done():
             done, _ = await asyncio.wait({*left, self._over}, return_when=asyncio.FIRST_COMPLETED)

@@ -20,7 +20,7 @@ from inorder.model import GroupQueue, TopicQueue
 from inorder.store.snapshot import Snapshot
 from inorder.testing.clock import FakeClock
 from inorder.wire.fields import encode_fields
-from inorder.wire.requests.leases import Chapter, LeasePage, LockBatchBody, LockedQueues
+from inorder.wire.requests.leases import LeasePage, LockBatchBody, LockedQueues, VersionSpan
 from inorder.wire.requests.offsets import ResetOffset
 from tests.integration.brokerkit import SMALL, Rig, running, until
 from tests.integration.leasekit import (
@@ -710,7 +710,7 @@ def test_a1_what_was_committed_beyond_a_lost_tail_is_not_skipped_later(seed: int
             grant = await b.take()
             assert grant.offset == min(6, end)
             assert grant.finished == ("6:2" if end == 8 else "")
-            assert grant.chapters == [Chapter(0, 0, 0), Chapter(end, 0, 1)]
+            assert grant.chapters == [VersionSpan(0, 0, 0), VersionSpan(end, 0, 1)]
             assert generation
 
     play(scenario)
@@ -727,7 +727,7 @@ def test_a5_a_log_that_somebody_made_shorter_begins_a_generation() -> None:
             record = lease_records.Commit(GROUP, TOPIC, 0, 8, 1 << 40, a.epochs[0], 2, "")
             rig.broker.lease_journal.write([record])
         async with running(files.kill(), clock=FakeClock()) as rig:
-            assert rig.broker.lease_service.chapters(TOPIC, 0)[-1] == Chapter(8, 0, 1)
+            assert rig.broker.lease_service.chapters(TOPIC, 0)[-1] == VersionSpan(8, 0, 1)
 
     play(scenario)
 
@@ -923,11 +923,11 @@ def test_a_deleted_topic_leaves_nothing_and_begins_in_a_new_generation() -> None
             await send(rig, 2)
             grant = await a.take()
             assert (grant.offset, grant.finished) == (0, "")
-            assert grant.chapters == [Chapter(0, 0, 1)]
+            assert grant.chapters == [VersionSpan(0, 0, 1)]
         async with running(files.kill(), clock=FakeClock()) as rig, ours(rig, "b") as (b,):
             assert stored(rig) == -1
             (found,) = rig.broker.lease_service.chapters(TOPIC, 0)
-            assert found == Chapter(0, 0, 1)
+            assert found == VersionSpan(0, 0, 1)
             assert (await b.refused()).holder == "a"
 
     play(scenario)

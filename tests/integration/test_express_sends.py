@@ -40,8 +40,8 @@ def warm(producer: inorder.Producer) -> list[bytes]:
 
 
 def alone(producer: inorder.Producer) -> int:
-    assert producer._express is not None
-    return producer._express.sent
+    assert producer._direct is not None
+    return producer._direct.sent
 
 
 def test_lone_sends_go_by_themselves_and_count(broker: RunningBroker):
@@ -56,8 +56,8 @@ def test_lone_sends_go_by_themselves_and_count(broker: RunningBroker):
         assert [message.body for message in stored] == [*sent, *(b"%d" % n for n in range(20))]
         assert stored[-1].message_id == receipts[-1].message_id
         assert (stored[-1].key, stored[-1].tag) == ("k", "t")
-    assert producer._express is not None
-    assert not producer._express._producers
+    assert producer._direct is not None
+    assert not producer._direct._producers
 
 
 def test_futures_and_lone_sends_keep_their_order(broker: RunningBroker):

@@ -30,8 +30,8 @@ def test_a_number_and_its_digits_are_one_key(broker: RunningBroker) -> None:
     with broker.producer() as producer:
         for n in range(LONE_SENDS + 3):  # the last ones by the caller's own thread
             producer.send("orders", b"%d" % n, key=42 if n % 2 else "42")
-        assert producer._express is not None
-        assert producer._express.sent > 0
+        assert producer._direct is not None
+        assert producer._direct.sent > 0
         producer.send_nowait("orders", b"a", key=42)
         producer.send_oneway("orders", b"b", key=42)
         producer.send_batch([inorder.Message("orders", b"c", key=42)])  # type: ignore[arg-type]

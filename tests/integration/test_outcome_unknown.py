@@ -59,8 +59,8 @@ def by_send(producer: inorder.Producer) -> Any:
 
 
 def by_itself(producer: inorder.Producer) -> Any:
-    assert producer._express is not None
-    assert producer._express.sent > 0
+    assert producer._direct is not None
+    assert producer._direct.sent > 0
     return producer.send("orders", b"x", key="k")
 
 

@@ -26,7 +26,7 @@ from inorder.client.rules import resizing as client_rules
 from inorder.client.rules.resizing import Goal, Places
 from inorder.errors import BrokerError
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.requests.resizing import ChapterView, PlanView, ResizeView
+from inorder.wire.requests.resizing import PastVersionView, PlanView, ResizeView
 from tests.model.search import Model
 
 NAMES: Final = ("a", "b")
@@ -116,7 +116,7 @@ def _view(name: str, data: bytes) -> ResizeView:
         name, "t", now.version, now.map, now.version,
         None if plan is None else PlanView(plan.id, plan.version, plan.map),
         now.ends, now.opened,
-        tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
+        tuple(PastVersionView(one.version, one.map, one.ends) for one in now.past),
         going=now.going, withdrawn=now.withdrawn,
     )  # fmt: skip
 

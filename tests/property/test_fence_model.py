@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.ordering.fence import QueueFence
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.requests.leases import Chapter
+from inorder.wire.requests.leases import VersionSpan
 
 BROKERS = ("broker-a", "broker-b")
 
@@ -19,13 +19,13 @@ class Log:
     def __init__(self) -> None:
         self.generation = 0
         self.ends: dict[int, int] = {}
-        self.chapters: dict[int, list[Chapter]] = {}
+        self.chapters: dict[int, list[VersionSpan]] = {}
 
     def open(self, queue: int, version: int) -> None:
         """Let a queue belong to a version from its end on."""
         end = self.ends.setdefault(queue, 0)
         chapters = self.chapters.setdefault(queue, [])
-        chapters.append(Chapter(end, version, self.generation))
+        chapters.append(VersionSpan(end, version, self.generation))
 
     def lose(self, queue: int, count: int) -> None:
         """A power cut took the tail: a new generation begins at the recovered end."""
@@ -35,7 +35,7 @@ class Log:
                 self.ends[each] = max(0, self.ends[each] - count)
             end, version = self.ends[each], chapters[-1].version
             chapters[:] = [known for known in chapters if known.from_offset < end]
-            chapters.append(Chapter(end, version, self.generation))
+            chapters.append(VersionSpan(end, version, self.generation))
 
 
 @given(

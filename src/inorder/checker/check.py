@@ -17,7 +17,7 @@ _WHOLE_CONTRACT = Rules()
 
 
 def _settle(rules: Rules, *, stored: bool, handled: bool) -> Rules:
-    """Decide what a history that does not say so is complete in: what it holds any event of."""
+    """Fill in what the rules leave open: a history is complete in the kinds that it holds."""
     return replace(
         rules,
         complete_stored=stored if rules.complete_stored is None else rules.complete_stored,
@@ -48,7 +48,7 @@ def check(events: Iterable[Event], *, rules: Rules = _WHOLE_CONTRACT) -> Report:
             case Applied():
                 effects.append(event)
     rules = _settle(rules, stored=bool(records), handled=bool(runs))
-    if not records:  # what was handled must have been stored: judge the order of that
+    if not records:  # handled messages must have been stored: judge their order
         records = [Stored(run.queue, run.offset, run.id, run.key) for run in runs]
     findings = Findings(rules.findings_max)
     ledger = Ledger(sends, findings)

@@ -50,11 +50,11 @@ class SentResult(StrEnum):
     """How a send ended, as its producer knows it."""
 
     OK = "ok"
-    """Acknowledged: it must be there for ever."""
+    """Acknowledged: the message must be stored for ever."""
     UNKNOWN = "unknown"
-    """Timed out or cut off: it may be there, once, or not."""
+    """Timed out or cut off: the message may be stored once, or not at all."""
     FAILED = "failed"
-    """Refused: it must not be there."""
+    """Refused: the message must not be stored."""
 
 
 class HandledResult(StrEnum):
@@ -65,9 +65,9 @@ class HandledResult(StrEnum):
     FAILED = "failed"
     """A failed attempt; the message comes again."""
     DEAD = "dead"
-    """Set aside for good: dead-lettered or parked."""
+    """Moved away for good: dead-lettered or parked."""
     PARKED = "parked"
-    """Set aside behind its key, without a handler: it comes again when the key is redriven."""
+    """Parked behind its key, without a handler: it comes again when the key is redriven."""
     RETURNED = "returned"
     """Handed back to the broker, which stores it again under a retry topic."""
 
@@ -138,9 +138,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A queue became a client's. With these in a history, owners are judged by the broker's word:
-    whoever starts a handler after another one was granted the queue is wrong; one that was begun
-    before, and outlives its lease, is counted only."""
+    """The broker granted a queue to a client.
+
+    In a history with grants, a client that starts a handler after the grant to another client is
+    a finding. A handler that began before, and outlives its lease, is only counted."""
 
     client: str
     queue: str

@@ -43,7 +43,7 @@ class Owners:
     def judge(
         self, runs: Iterable[Handled], commits: Iterable[Committed], findings: Findings
     ) -> None:
-        """Find epochs that do not grow, handlers that start and commits that count too late."""
+        """Find epochs that do not grow, and handlers and commits that come after the next grant."""
         for grants in self._by_queue.values():
             self._judge_epochs(grants, findings)
         for run in runs:
@@ -62,7 +62,7 @@ class Owners:
                 )
 
     def _overtaken(self, queue: str, client: str, epoch: int, at_ns: int) -> Granted | None:
-        """Return the grant to another one, of a later epoch, that was made by then."""
+        """Return the grant of a later epoch to another client that was made by then."""
         grants = self._by_queue.get(queue, [])
         count = bisect_right(grants, at_ns, key=attrgetter("at_ns"))
         for grant in reversed(grants[:count]):
@@ -187,7 +187,7 @@ class HandledView:
             )
 
     def _judge_lost(self) -> None:
-        """C1: what was acknowledged or is stored ends in an effect, or is visibly set aside."""
+        """C1: every acknowledged or stored message has an effect, or is dead-lettered or parked."""
         settled = {run.id for run in self._all if run.settled}
         started = {run.id for run in self._runs}
         for id_ in self._expected():
@@ -252,7 +252,7 @@ class HandledView:
             if line is not None:
                 by_line.setdefault(line, []).append(run)
         for runs in by_queue.values():
-            if not self._owners.known:  # else the broker's word says who may start
+            if not self._owners.known:  # with grants, the owners' judge decides who may start
                 self._sweep(runs, lambda a, b: a.client == b.client)
         for runs in by_line.values():
             self._sweep(runs, lambda a, b: a.client != b.client or same_run(a, b))
@@ -286,7 +286,9 @@ class HandledView:
                 if other.until_ns <= run.start_ns:
                     break
                 if other.client != run.client and other.offset > run.offset:
-                    if self._owners.known:  # a handler that outlived its lease: see the fence
+                    if (
+                        self._owners.known
+                    ):  # a handler that outlived its lease: the fence refuses its effect
                         self._findings.notes["late_effects"] += 1
                         break
                     self._findings.add(
@@ -302,7 +304,7 @@ class HandledView:
             earlier.append(run)
 
     def _line(self, run: Handled) -> Line | None:
-        """Return what the message must keep order with; None for a keyless one among keys.
+        """Return the queue or key whose order the message keeps; None: keyless, handled by key.
 
         Fences order a key over all its queues.
         """
@@ -322,7 +324,7 @@ def judge_commits(
     stored: StoredView,
     findings: Findings,
 ) -> None:
-    """Replay each queue's commits in time against what was done by then."""
+    """Compare each commit of a queue with the messages that were finished by then."""
     by_queue: dict[str, list[Committed]] = {}
     for commit in commits:
         by_queue.setdefault(commit.queue, []).append(commit)
@@ -346,8 +348,8 @@ def judge_commits(
 def _judge_queue(
     commits: list[Committed], done_at: dict[int, int], offsets: set[int], findings: Findings
 ) -> None:
-    # The first commit says where the group began: what lies below was never its business, unless
-    # this history shows that it was handed out.
+    # The first commit says where the group began: messages below it do not count, unless this
+    # history shows that they were delivered.
     waiting = list(offsets)
     heapify(waiting)
     committed = -1

@@ -138,7 +138,7 @@ class StoredView:
                 self._judge_acknowledged(sent)
 
     def _place(self, record: Stored) -> None:
-        """Enter a record; the same one may have been read twice."""
+        """Add a record, which may have been read twice."""
         queue = self.by_queue.setdefault(record.queue, {})
         known = queue.get(record.offset)
         if known is None:
@@ -279,7 +279,7 @@ class StoredView:
 def judge_applied(
     effects: Iterable[Applied], ledger: Ledger, stored: StoredView, findings: Findings
 ) -> None:
-    """Find effects that are missing, doubled or out of order; without any there is no store."""
+    """Find missing, doubled and misordered effects; a history without effects has no store."""
     effects = sorted(effects, key=attrgetter("at_ns"))
     if not effects:
         return

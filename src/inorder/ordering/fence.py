@@ -34,7 +34,7 @@ from inorder.errors import RemoteProtocolError
 from inorder.model import Fence, ReceivedMessage, TopicQueue
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.names import RETRY_PREFIX
-from inorder.wire.requests.leases import CHAPTERS_MAX, Chapter
+from inorder.wire.requests.leases import CHAPTERS_MAX, VersionSpan
 
 VERSION_BITS: Final = 11
 GENERATION_BITS: Final = 12
@@ -42,13 +42,13 @@ OFFSET_BITS: Final = 40
 
 _GENERATION_AT: Final = OFFSET_BITS
 _VERSION_AT: Final = OFFSET_BITS + GENERATION_BITS
-_BEFORE: Final = Chapter(0, 0, 0)
+_BEFORE: Final = VersionSpan(0, 0, 0)
 
 KeyOf = Callable[[ReceivedMessage], str | None]
 
 
 def sequence(version: int, generation: int, offset: int) -> int | None:
-    """Return the number of a place; None if one of the parts is too large for its bits."""
+    """Return the sequence of (version, generation, offset); None if a part exceeds its bits."""
     if version >> VERSION_BITS or generation >> GENERATION_BITS or offset >> OFFSET_BITS:
         return None
     return version << _VERSION_AT | generation << _GENERATION_AT | offset
@@ -63,59 +63,56 @@ def split(number: int) -> tuple[int, int, int]:
     )
 
 
-def chapter_at(chapters: Sequence[Chapter], offset: int) -> Chapter:
-    """Return the chapter that an offset lies in; what lies before the first is version 0 of 0."""
-    index = bisect_right(chapters, offset, key=lambda chapter: chapter.from_offset)
-    return chapters[index - 1] if index else _BEFORE
+def span_at(spans: Sequence[VersionSpan], offset: int) -> VersionSpan:
+    """Return the span of an offset; before the first span, version 0 of generation 0."""
+    index = bisect_right(spans, offset, key=lambda span: span.from_offset)
+    return spans[index - 1] if index else _BEFORE
 
 
 class QueueFence:
-    """Makes the fences of one queue's messages while it is ours under an epoch."""
+    """Makes the fences of one queue's messages while the consumer owns it under an epoch."""
 
-    __slots__ = ("_key_map", "_key_of", "_queue", "chapters", "epoch")
+    __slots__ = ("_key_map", "_key_of", "_queue", "epoch", "spans")
 
     def __init__(
         self,
         queue: TopicQueue,
         epoch: int,
-        chapters: Sequence[Chapter],
+        spans: Sequence[VersionSpan],
         *,
         key_map: Callable[[], KeyMap | None] = lambda: None,
         key_of: KeyOf | None = None,
     ) -> None:
-        """`key_of` is what tells the handler's keys apart, None: the key a message was sent with.
+        """`key_of` returns the handler's key of a message; None: the key that it was sent with.
 
         `key_map` returns the topic's present map, if it has one.
         """
         self.epoch = epoch
-        self.chapters: Sequence[Chapter] = tuple(chapters)
+        self.spans: Sequence[VersionSpan] = tuple(spans)
         self._queue = queue
         self._key_map = key_map
         self._key_of = key_of
 
     def __repr__(self) -> str:
-        return f"QueueFence({self._queue}, epoch={self.epoch}, {len(self.chapters)} chapters)"
+        return f"QueueFence({self._queue}, epoch={self.epoch}, {len(self.spans)} spans)"
 
     def of(self, message: ReceivedMessage) -> Fence:
         """Return the fence of a message of the queue."""
-        chapter = chapter_at(self.chapters, message.offset)
-        if self._queue.topic.startswith(RETRY_PREFIX) or not self._in_place(message, chapter):
+        span = span_at(self.spans, message.offset)
+        if self._queue.topic.startswith(RETRY_PREFIX) or not self._in_place(message, span):
             return Fence(None, self.epoch)
-        return Fence(sequence(chapter.version, chapter.generation, message.offset), self.epoch)
+        return Fence(sequence(span.version, span.generation, message.offset), self.epoch)
 
-    def _in_place(self, message: ReceivedMessage, chapter: Chapter) -> bool:
-        """Tell whether the others of the message's key lie in this queue, as far as one can."""
+    def _in_place(self, message: ReceivedMessage, span: VersionSpan) -> bool:
+        """Return whether the other messages of this key lie in this queue, as far as is known."""
         sent_with = message.key
         key = sent_with if self._key_of is None else self._key_of(message)
         if key is None:
-            return True  # it is compared with nobody but its queue
+            return True  # without a key it is compared only with its queue
         key_map = self._key_map()
-        if key_map is not None and key_map.version == chapter.version:
+        if key_map is not None and key_map.version == span.version:
             return key_map.queue(key) == (self._queue.broker, self._queue.index)
         return key == sent_with
-
-
-"""What a fence has room for."""
 
 
 class _File(msgspec.Struct):
@@ -191,23 +188,23 @@ class Generations:
         try:
             content = msgspec.json.decode(data, type=_File)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-            raise RemoteProtocolError(f"not chapters: {error}") from None
+            raise RemoteProtocolError(f"not spans: {error}") from None
         for topic, queues in content.generations.items():
             for queue_id, found in queues.items():
                 if not found or sorted(found) != found:
-                    raise RemoteProtocolError(f"chapters of {topic} {queue_id} are not in order")
+                    raise RemoteProtocolError(f"spans of {topic} {queue_id} are not in order")
         self._table, self._retired = content.generations, content.retired
         self._floor = content.floor
 
 
 def merge(
     versions: Sequence[tuple[int, int]], generations: Sequence[tuple[int, int]], *, first: int = 0
-) -> list[Chapter]:
-    """Return the chapters of a queue whose oldest message has the offset `first`."""
+) -> list[VersionSpan]:
+    """Return the spans of a queue whose oldest message has the offset `first`."""
     starts = sorted({start for start, _ in (*versions, *generations)})
-    chapters = [Chapter(start, _at(versions, start), _at(generations, start)) for start in starts]
-    old = sum(one.from_offset <= first for one in chapters[1:])
-    return chapters[old:][-CHAPTERS_MAX:]
+    spans = [VersionSpan(start, _at(versions, start), _at(generations, start)) for start in starts]
+    old = sum(one.from_offset <= first for one in spans[1:])
+    return spans[old:][-CHAPTERS_MAX:]
 
 
 def _at(steps: Sequence[tuple[int, int]], offset: int) -> int:

@@ -37,7 +37,7 @@ NAMESPACE: Final = "INORDER_KEYMAP"
 """The namespace of the name server's key-value config that holds the maps, by topic."""
 
 QUEUES_MAX: Final = 262_144
-"""A map with more queues is not read: it is damaged, or somebody is playing with us."""
+"""A map with more queues is refused as damaged."""
 
 _DIGEST_BYTES: Final = 8
 _RUN: Final = re.compile(r"([^/:,=]+):([0-9]{1,9})-([0-9]{1,9})")
@@ -59,7 +59,7 @@ def version_of(text: str) -> int:
 
 @lru_cache(maxsize=1024)
 def digest_of(text: str) -> str:
-    """Return what tells the text of a map from any other of its version."""
+    """Return the digest of a map's text, which tells it from other maps of its version."""
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -71,7 +71,7 @@ class KeyMap:
     queues: tuple[tuple[str, int], ...]
 
     def __post_init__(self) -> None:
-        """Refuse what the text could not carry."""
+        """Refuse values that the text cannot hold."""
         if self.version < 0:
             raise ValueError(f"no key map has version {self.version}")
         if not self.queues:
@@ -88,7 +88,7 @@ class KeyMap:
 
     @property
     def digest(self) -> str:
-        """Return what tells this map from any other of its version."""
+        """Return the digest of this map's text."""
         return digest_of(self.encode())
 
     def encode(self) -> str:

@@ -19,11 +19,11 @@ from itertools import pairwise
 from typing import Final
 
 NOTHING: Final = -1
-"""The last number of a queue that has none."""
+"""The last number of a queue without messages of the producer."""
 
 
 class Verdict(Enum):
-    """What a number is to the broker."""
+    """The broker's judgement of a sequence number."""
 
     NEXT = "next"
     DUPLICATE = "duplicate"

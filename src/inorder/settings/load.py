@@ -34,7 +34,7 @@ _SECTIONS: Mapping[type, str] = {
 
 
 def section_of(cls: type) -> str:
-    """Return what a configuration class is called in files and in the environment."""
+    """Return the name of a configuration class in files and in the environment."""
     return _SECTIONS[cls]
 
 
@@ -123,10 +123,10 @@ def _unescape(text: str) -> str:
 
 
 def read_environment(env: Mapping[str, str], cls: type) -> dict[str, tuple[str, str]]:
-    """Return name -> (value, variable) of what the environment has for `cls`.
+    """Return name -> (value, variable) of the settings of `cls` in the environment.
 
     `INORDER_BROKER__STORE__FLUSH_INTERVAL_MS` is `store.flush_interval_ms` of the broker;
-    RocketMQ's own NAMESRV_ADDR counts where ours is not set.
+    RocketMQ's own NAMESRV_ADDR counts where inorder's variable is not set.
     """
     found: dict[str, tuple[str, str]] = {}
     if cls is BrokerConfig and env.get("NAMESRV_ADDR"):
@@ -144,7 +144,7 @@ Config = TypeVar("Config")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A setting as it is in force, and who said so."""
+    """A setting's value in force, and its origin."""
 
     value: Raw
     origin: str

@@ -231,7 +231,7 @@ _TRANSLATE: Final[Mapping[str, Callable[[str], Raw]]] = {
 
 
 def translate(setting: Setting, value: Raw, where: str) -> Raw:
-    """Turn a value given under RocketMQ's name into ours."""
+    """Convert a value given under RocketMQ's name to inorder's unit."""
     assert setting.rocketmq is not None
     convert = _TRANSLATE.get(setting.rocketmq)
     if convert is None:
@@ -272,7 +272,7 @@ _BELOW_ROOT: Final[Mapping[str, str]] = {
 
 
 class Foreign:
-    """Collects RocketMQ's settings that are not ours, and judges them when all layers are read."""
+    """RocketMQ's settings that inorder lacks, judged when all layers are read."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, str]] = {}

@@ -32,7 +32,7 @@ class Setting:
 
 
 class Catalog:
-    """The settings of one class, found by our name or by RocketMQ's."""
+    """The settings of one class, found by inorder's name or by RocketMQ's."""
 
     def __init__(self, cls: type) -> None:
         self.settings: dict[str, Setting] = {found.name: found for found in _flatten(cls, "")}
@@ -41,11 +41,11 @@ class Catalog:
         }
 
     def find(self, name: str) -> Setting | None:
-        """Return the setting of that name, ours or RocketMQ's."""
+        """Return the setting of a name, inorder's or RocketMQ's."""
         return self.settings.get(name) or self.by_rocketmq.get(name)
 
     def unknown(self, name: str, where: str) -> ConfigError:
-        """Return the error for a name that is none, with the nearest that is."""
+        """Return the error for an unknown name, with the nearest known one."""
         known = [*self.settings, *self.by_rocketmq]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         if not near:
@@ -91,7 +91,7 @@ _WORDS: Final = {
     "false": False, "no": False, "off": False, "0": False,
 }  # fmt: skip
 
-# Java's int and long: what RocketMQ's tools and files can hold.
+# Java's int and long: the values that RocketMQ's tools and files can hold.
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
 

@@ -42,9 +42,9 @@ _NUMBERS: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def signals_ask(end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` when the first one comes; not in other threads than the main one.
+    """Call `end` at the first SIGINT or SIGTERM. In other threads than the main one, do nothing.
 
-    The next one finds what was there before: it ends the program, or does what the program says.
+    The second signal meets the handlers from before: it ends the program by default.
     """
     before: dict[int, Any] = {}
 
@@ -79,9 +79,9 @@ class Consumer:
     two consumers of one group in one process apart. `before_handle` and `after_handle` get a
     HandleContext before and after every call of a handler, where it runs.
 
-    `lease` is how long an ordered queue stays ours when nothing is heard of us (5 s), `grace` the
-    same once our connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer
-    than that after a failure may overlap with the next owner's.
+    `lease` is how long the consumer owns an ordered queue without a renewal (5 s), `grace` the same
+    once its connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer than
+    that after a failure may overlap with the next owner's handler.
 
     Plain handlers are called in threads, async ones on the client's own event loop.
     """

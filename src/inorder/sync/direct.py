@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from inorder.sync.portal import Portal
 
 LONE_SENDS: Final = 16
-"""So many lone sends in a row are worth a connection."""
+"""After so many lone sends in a row, a thread gets a connection of its own."""
 IDLE_MS: Final = 30_000
-"""A connection that was not used for so long is opened anew: the broker may have closed it."""
+"""A connection that was idle for so long is opened again: the broker may have closed it."""
 BODY_BYTES_MAX: Final = 64 * 1024
 
 _EXTENSIONS: Final = range(7100, 7110)
@@ -41,7 +41,7 @@ _INCARNATION_BITS: Final = 12
 
 
 class DirectSends:
-    """A blocking producer's own connections. One thread at a time; others take the portal."""
+    """A blocking producer's own connections, for one thread at a time; others use the portal."""
 
     def __init__(self, producer: Producer, portal: Portal) -> None:
         self.sent = 0
@@ -60,7 +60,7 @@ class DirectSends:
         self._pid = os.getpid()
 
     def interrupted(self) -> None:
-        """Something else is under way: wait for lone sends again."""
+        """Note another send under way: count lone sends from 0 again."""
         self._lone = 0
 
     def send(  # noqa: PLR0917 - by place, for it is called for every message
@@ -72,7 +72,7 @@ class DirectSends:
         keys: Sequence[str],
         properties: Mapping[str, str] | None,
     ) -> SendReceipt | None:
-        """Send a message; None if it has to go by the portal: it is not stored then."""
+        """Send a message. None: it is not stored, and the portal must send it."""
         if self._lone < LONE_SENDS:
             self._lone += 1
             return None
@@ -100,7 +100,7 @@ class DirectSends:
             self._lock.release()
 
     def close(self) -> None:
-        """Close the connections; a producer that is closed uses them no more."""
+        """Close the connections for good."""
         with self._lock:
             self._lone = -(1 << 62)
             for own in self._producers.values():
@@ -166,7 +166,7 @@ class DirectSends:
         self, waiter: Waiter, part: Outgoing, key: str | None, where: Target, producer_id: str,
         number: int, deadline_ms: int,
     ) -> None:  # fmt: skip
-        """On the loop: let the producer find out what became of a message."""
+        """Let the producer find out, on the loop, whether a message is stored."""
         producer = self._producer
         assert producer._router is not None
         send = Send(where.queue.topic, key, part, None, deadline_ms, waiter)

@@ -49,7 +49,7 @@ _SIGNAL_SECONDS = 0.5
 
 
 class Work(Protocol):
-    """What lies in the inbox."""
+    """Work in the inbox."""
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None: ...
 
@@ -57,7 +57,7 @@ class Work(Protocol):
 
 
 class Call:
-    """A call that somebody waits for. A lock is the fastest thing to wait on."""
+    """A call whose caller waits for the outcome, on a lock: nothing wakes a thread faster."""
 
     __slots__ = ("_args", "_cancelled", "_error", "_finished", "_fn", "_lock", "_result", "_task")
 
@@ -78,7 +78,7 @@ class Call:
         try:
             result = self._fn(*self._args)
         except BaseException as error:
-            # Whatever it is belongs to the caller, not to the loop.
+            # Any exception is the caller's, not the loop's.
             self._finish(None, error)
             return
         if inspect.isawaitable(result):
@@ -139,7 +139,7 @@ class Call:
 
 
 class Waiter:
-    """A caller that waits for an outcome; to whoever brings it, it looks like a future."""
+    """A caller that waits for an outcome. The code that brings the outcome sees a future."""
 
     __slots__ = ("_args", "_begin", "_error", "_lock", "_portal", "_result", "gone")
 
@@ -151,7 +151,7 @@ class Waiter:
         self._args = args
         self._result: Any = None
         self._error: BaseException | None = None
-        self.gone = False  # interrupted, or told
+        self.gone = False  # the caller was interrupted, or has its outcome
 
     def begin(self, _: asyncio.AbstractEventLoop) -> None:
         if self.gone:
@@ -159,7 +159,7 @@ class Waiter:
         try:
             self._begin(self, *self._args)
         except BaseException as error:
-            # Whatever it is belongs to the caller, not to the loop.
+            # Any exception is the caller's, not the loop's.
             self.set_exception(error)
 
     def done(self) -> bool:
@@ -198,7 +198,7 @@ class Waiter:
 
 
 class Posted(Future[Any]):
-    """A future that may be brought its outcome without asking whether it was cancelled."""
+    """A future whose outcome may be set without a check whether it was cancelled."""
 
     def __init__(self, portal: Portal, begin: Callable[..., None], args: tuple[Any, ...]) -> None:
         super().__init__()
@@ -213,7 +213,7 @@ class Posted(Future[Any]):
         try:
             self._begin(self, *self._args)
         except Exception as error:
-            # Whoever has the future gets the error.
+            # The future carries the error to its owner.
             self.set_exception(error)
 
     def set_result(self, result: Any) -> None:
@@ -247,7 +247,7 @@ class Submitted:
         try:
             inner = asyncio.ensure_future(self._fn(*self._args), loop=loop)
         except Exception as error:
-            # Whoever has the future gets the error.
+            # The future carries the error to its owner.
             self.fail(error)
             return
         inner.add_done_callback(self._copy)
@@ -283,26 +283,26 @@ P = ParamSpec("P")
 _EXIT_SECONDS = 1.0
 """How long the end of a program waits for handlers, and for the loop to end."""
 _OUTCOME_SECONDS = 30.0
-"""How long it waits for outcomes; each send has a shorter time of its own."""
+"""How long the end of a program waits for outcomes; each send has a shorter limit of its own."""
 _RESOLVE_SECONDS = 2.0
 _BEGUN_MAX = 256
 
 
 class Guest(Protocol):
-    """What lives on the loop, and is closed at the end of the program if nobody did."""
+    """An object on the loop that the portal closes at the end of the program, if it is open."""
 
     async def close(self) -> None: ...
 
 
 class Portal:
-    """A loop in a thread. Share one by `lease`, or make one and `stop` it."""
+    """A loop in a thread. `lease` returns the shared one; a portal of your own must be stopped."""
 
     def __init__(self, name: str = "inorder") -> None:
         self.users = 0
         self._pid = os.getpid()
         self._loop = _new_loop()
         self._inbox: deque[Work] = deque()
-        self.posted: set[Waiter | Posted] = set()  # handed over, and without an outcome
+        self.posted: set[Waiter | Posted] = set()  # accepted, and without an outcome
         self._guests: weakref.WeakKeyDictionary[Guest, bool] = weakref.WeakKeyDictionary()
         self._woken = False
         self._stopped = False
@@ -327,7 +327,7 @@ class Portal:
             self._put(call)
             done = call.wait(timeout)
         except InorderError:
-            raise  # it was not taken
+            raise  # the portal did not accept the call
         except BaseException:
             self._cancel(call)
             raise
@@ -343,9 +343,9 @@ class Portal:
         return submitted.future
 
     def post(self, begin: Callable[..., None], *args: Any) -> Any:
-        """Run `begin(waiter, …)` on the loop and wait for what it makes the waiter's result.
+        """Run `begin(waiter, …)` on the loop and return the result that it sets on the waiter.
 
-        For what is called often: nothing but the two switches of threads, no task, no future.
+        For frequent calls: it costs two switches of threads, and no task and no future.
         """
         waiter = Waiter(self, begin, args)
         self.posted.add(waiter)
@@ -353,7 +353,7 @@ class Portal:
             self._put(waiter)
             waiter.wait()
         except BaseException:
-            waiter.gone = True  # it was not taken, or is not waited for any more
+            waiter.gone = True  # the portal did not accept it, or the caller was interrupted
             self.posted.discard(waiter)
             raise
         return waiter.outcome()
@@ -388,7 +388,7 @@ class Portal:
                     self.call(_close, source)
 
     def poke(self, fn: Callable[..., Any], *args: Any) -> None:
-        """Run a function on the loop and forget it; a signal's handler may call this."""
+        """Run a function on the loop without waiting; a signal handler may call this."""
         with contextlib.suppress(AlreadyClosed):
             self._put(Call(fn, args))
 
@@ -425,11 +425,11 @@ class Portal:
         self._thread.join(timeout)
 
     def invite(self, guest: Guest, *, handles: bool = False) -> None:
-        """Close an object at the end of the program, if nobody did; those with handlers first."""
+        """Close an object at the end of the program, if it is open; those with handlers first."""
         self._guests[guest] = handles
 
     def end_with_program(self) -> None:
-        """Close what was left open, say what was lost by that, and end the loop."""
+        """Close the open objects, log the messages without an outcome, and end the loop."""
         guests = sorted(self._guests.items(), key=lambda item: not item[1])
         for guest, handles in guests:
             options = {"timeout": _EXIT_SECONDS} if handles else {}
@@ -485,7 +485,7 @@ class Portal:
     # In the loop's thread.
 
     def _drain(self) -> None:
-        """Begin what lies in the inbox, some at a time: sockets are looked at in between."""
+        """Begin the work of the inbox, a part at a time, so that sockets are served in between."""
         self._woken = False
         inbox = self._inbox
         for _ in range(min(len(inbox), _BEGUN_MAX)):
@@ -517,14 +517,14 @@ class Portal:
         if left:
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
-        # A name that takes long to resolve must not keep the caller from ending.
+        # A slow name resolution must not delay the end of the program.
         with contextlib.suppress(TimeoutError):
             ending = asyncio.wait_for(loop.shutdown_default_executor(), _RESOLVE_SECONDS)
             loop.run_until_complete(ending)
 
 
 class _Leases:
-    """The portal that the clients of this process share, and who uses it."""
+    """The portal that the clients of this process share, and its number of users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -540,7 +540,7 @@ class _Leases:
             return self._portal
 
     def give_back(self, portal: Portal) -> bool:
-        """Return whether it was the last."""
+        """Return whether this was the last user."""
         with self._lock:
             portal.users -= 1
             if portal.users:
@@ -562,7 +562,7 @@ class _Leases:
             portal.end_with_program()
 
     def _end_in_child(self) -> None:
-        """A child of multiprocessing does not call what atexit knows, but has its own list."""
+        """Register `at_exit` with multiprocessing: its children do not call atexit's functions."""
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
@@ -577,7 +577,7 @@ atexit.register(_leases.at_exit)
 def lease(guest: Guest | None = None, *, handles: bool = False) -> Portal:
     """Return the portal of this process, started if nobody uses it yet; `release` it once.
 
-    `guest` is closed at the end of the program if nobody did; `handles`: before the others.
+    The portal closes `guest` at the end of the program if it is open, with `handles` before others.
     """
     portal = _leases.take()
     if guest is not None:
@@ -604,10 +604,9 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 class Ending:
-    """Closes an object and gives its portal back, once the last who waits for that has its answer.
+    """Closes an object for several threads, and releases its portal after the last of them.
 
-    The function that closes is called for each who asks, on the loop; it returns to all of them
-    when the object is closed.
+    Each thread's `close` runs on the loop and returns when the object is closed.
     """
 
     def __init__(self) -> None:
@@ -616,7 +615,7 @@ class Ending:
         self._over = False
 
     def close(self, portal: Portal, close: Callable[[], Any]) -> None:
-        """Close; in a forked child, and when it is over, nothing."""
+        """Close the object; do nothing in a forked child, or if it is closed."""
         if portal.is_forked:
             return
         with self._lock:

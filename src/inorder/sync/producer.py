@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 SLICE_SECONDS: Final = 0.05
-"""Who waits looks again after this, woken or not: room may grow slowly, a client be closed."""
+"""A waiting thread checks again after this time, since the client may be closed meanwhile."""
 LOG_EVERY_MS: Final = 10_000
 
 
 class SharedRoom(Room):
-    """A room that threads come into and the loop lets go of."""
+    """Room for pending sends: threads enter it, and the loop leaves it."""
 
     __slots__ = ("_changed", "_waiting")
 
@@ -71,7 +71,7 @@ class SharedRoom(Room):
             if self._waiting and self.wide:
                 self._changed.notify_all()
 
-    def turn_away(self, messages: int) -> None:  # below 0: they are tried again
+    def turn_away(self, messages: int) -> None:  # negative: they are tried again
         with self._changed:
             super().turn_away(messages)
 
@@ -87,7 +87,7 @@ class SharedRoom(Room):
 
 
 class SharedUnheard(Unheard):
-    """Failures that the loop counts and threads hear of."""
+    """Failures that the loop counts and threads are told of."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class SharedUnheard(Unheard):
             return super().take()
 
     def dropped(self, future: Asked, error: BaseException | None) -> None:
-        """Nobody will ever ask: say so in the log, now and then."""
+        """Log, at intervals, that a failed future was dropped unread."""
         with self._lock:
             if future.unheard_at != self._report:
                 return
@@ -126,7 +126,7 @@ class SharedUnheard(Unheard):
 
 
 class SendFuture(Posted):
-    """The future of `send_nowait`: it knows whether somebody asks."""
+    """The future of `send_nowait`: it records whether its outcome was read."""
 
     unheard_at = 0  # also of one whose making Ctrl-C has ended
 
@@ -149,7 +149,7 @@ class SendFuture(Posted):
         self._failure: BaseException | None = None
 
     def carry(self, *args: Any) -> None:
-        """Take along what its beginning needs."""
+        """Keep the arguments that `begin` needs."""
         self._args = args
 
     def begin(self, _: asyncio.AbstractEventLoop) -> None:
@@ -161,7 +161,7 @@ class SendFuture(Posted):
         try:
             self._begin(self, *args)
         except Exception as error:
-            # Whoever has the future gets the error.
+            # The future carries the error to its owner.
             self.set_exception(error)
 
     def set_exception(self, exception: BaseException | None) -> None:
@@ -217,7 +217,7 @@ class SharedIds:
 
 
 def bytes_of(body: object) -> int:
-    """Return how much room a body takes; what is none is refused when the request is made."""
+    """Return the bytes of a body; 0 for a value that the request will refuse."""
     return len(body) if isinstance(body, bytes) else 0
 
 
@@ -260,9 +260,9 @@ class Producer:
         self._async._unheard = self._unheard
         self._ids = SharedIds(self._async._clock)
         self._portal = lease(self._async)
-        # Who may send by itself: nobody looks at its messages, and they need no secrets.
+        # Direct sends are for anonymous producers without hooks and without TLS.
         plain = tls is None and id is None and before_send is None and after_send is None
-        self._express = DirectSends(self._async, self._portal) if plain else None
+        self._direct = DirectSends(self._async, self._portal) if plain else None
         self._closed = False
 
     def start(self) -> None:
@@ -301,18 +301,18 @@ class Producer:
             level = checked_delay(delay, delay_level, deliver_at, self._async._delays_ms)
         if key is not None:
             key = key_text(key)
-        express = self._express
-        if express is not None:
+        direct = self._direct
+        if direct is not None:
             if (
                 (queue, selector, sequence, timeout) == _NO_WISHES
                 and not level
                 and not self._portal.posted
             ):
-                sent = express.send(topic, body, key, tag, keys, properties)
+                sent = direct.send(topic, body, key, tag, keys, properties)
                 if sent is not None:
                     return sent
             else:
-                express.interrupted()
+                direct.interrupted()
         receipt: SendReceipt = self._when_there_is_room(
             timeout,
             lambda left: self._portal.post(
@@ -450,15 +450,15 @@ class Producer:
         """
         if not self._closed:
             self._closed = True
-            if self._express is not None:
-                self._express.close()
+            if self._direct is not None:
+                self._direct.close()
             self._portal.finish(self._async.close)
 
     def statistics(self) -> twin.ProducerStatistics:
         """Return a snapshot."""
         read = self._async.statistics
         statistics: twin.ProducerStatistics = read() if self._closed else self._portal.call(read)
-        alone = 0 if self._express is None else self._express.sent
+        alone = 0 if self._direct is None else self._direct.sent
         return replace(statistics, sent=statistics.sent + alone)
 
     def __enter__(self) -> Producer:
@@ -479,8 +479,6 @@ class Producer:
 
     def __repr__(self) -> str:
         return repr(self._async)
-
-    # Inside.
 
     def _enter(self, size: int, timeout: Duration | None) -> None:
         """Take room for a message; wait for it if need be."""

@@ -31,10 +31,12 @@ _LOOK_S: Final = 0.05
 
 
 class ThreadWorkers:
-    """Calls plain handlers in threads of its own, so many at a time."""
+    """Calls plain handlers in threads, up to a number of them at a time."""
 
     def __init__(self, call: Call, count: int, clock: Clock, consumer: object = None) -> None:
-        self.capacity = 2 * count  # one that waits behind each that runs: no thread is ever idle
+        self.capacity = (
+            2 * count
+        )  # one run waits behind each running one, so that no thread is idle
         self._count = count
         self._call = call
         self._clock = clock
@@ -64,7 +66,7 @@ class ThreadWorkers:
         self._watch()
 
     def halt(self) -> None:
-        """Nothing to do: threads look before each call whether it may start."""
+        """Do nothing: threads check before each call whether it may start."""
 
     async def close(self) -> None:
         """End the threads; those whose handler still runs end when it does."""
@@ -116,7 +118,7 @@ class ThreadWorkers:
                 if not run.returned(handler(batch)):
                     break
             except BaseException as error:
-                # The caller's own code: whatever it raises is a failed attempt, not our end.
+                # The user's code: any exception is a failed attempt and does not end the thread.
                 run.error = error
                 break
             finally:
@@ -133,7 +135,7 @@ class ThreadWorkers:
         end(ended)
 
     def _watch(self) -> None:
-        """See that what has ended is delivered soon also if no thread tells: all may be busy."""
+        """Deliver ended runs soon, even if every thread is too busy to wake the loop."""
         if self._look is None and self._inbox.qsize() > self._count:
             self._look = self._loop.call_later(_LOOK_S, self._deliver_late)
 

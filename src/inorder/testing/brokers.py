@@ -47,7 +47,7 @@ from inorder.wire.ids import show_address
 
 
 class Faults:
-    """A frame handler that passes frames on as told. Frames never overtake each other."""
+    """A frame handler that delays, drops or passes frames. Frames never overtake each other."""
 
     def __init__(self, behind: FrameHandler) -> None:
         self.behind = behind
@@ -81,7 +81,7 @@ class Faults:
             self._pass(connection, frames)
 
     def pump(self) -> None:
-        """Pass on what is due; look again when the next is."""
+        """Pass on the frames that are due, and set a timer for the next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -95,7 +95,7 @@ class Faults:
                 self._pass(connection, frames)
 
     def clear(self) -> None:
-        """Be harmless again; what is held goes on at once."""
+        """End all faults; held frames go on at once."""
         self.frozen = False
         self.delay_ms = self.drop_left = self.lose_left = 0
         self._held = deque((0.0, connection, frames) for _, connection, frames in self._held)
@@ -255,9 +255,7 @@ class AsyncRunningBroker:
         if killed is None:
             raise NotStarted("the broker was killed already; restart it first")
         killed.abandon()
-        for _ in range(
-            TURNS_TO_NOTICE
-        ):  # so that clients of this loop see their connections closed
+        for _ in range(TURNS_TO_NOTICE):  # clients of this loop see their connections close
             await asyncio.sleep(0)
         await killed.offload.drain()
         killed.offload.close()
@@ -265,8 +263,6 @@ class AsyncRunningBroker:
     def __repr__(self) -> str:
         state = "stopped" if self._names is None else "running" if self._broker else "killed"
         return f"AsyncRunningBroker({state}, namesrv={self.namesrv!r})"
-
-    # Inside.
 
     async def _start_broker(self) -> None:
         started = Broker(self._config, self._clock, OsFiles())

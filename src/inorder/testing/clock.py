@@ -30,7 +30,7 @@ class FakeClock:
         self._monotonic_ms += duration_ms
 
     def set_wall_clock(self, now_ms: int) -> None:
-        """Let someone set the clock of the machine: monotonic time does not notice."""
+        """Set the wall clock; monotonic time does not change."""
         self._now_ms = now_ms
 
 

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 479
-"""The ordinal of V5_3_3: what we report in requests and answers."""
+"""The ordinal of V5_3_3, which inorder reports in requests and replies."""
 
 VERSION_STANDARD_ROUTE_JSON: Final = 401
 """From V4_9_4 on a client reads routes with quoted numeric keys."""
@@ -25,7 +25,7 @@ VERSION_MAX_RECONSUME: Final = 121
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """RocketMQ's request codes."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -183,7 +183,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """RocketMQ's response codes."""
 
     RPC_TIME_OUT = -1006
     RPC_SEND_TO_CHANNEL_FAILED = -1004
@@ -254,7 +254,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """In what the peer is written."""
+    """The peer's programming language."""
 
     JAVA = 0
     CPP = 1

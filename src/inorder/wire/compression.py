@@ -90,7 +90,7 @@ def _zstd_complete(zstandard: ModuleType, body: bytes, have: int) -> bool:
     expected = zstandard.frame_content_size(body)
     if expected >= 0:
         return bool(have == expected)
-    # Written without a size: once more, now knowing that the result is small enough.
+    # Written without a size: decompress again, now that the result is known to be small.
     stream = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX).decompressobj()
     stream.decompress(body)
     return bool(stream.eof)

@@ -29,7 +29,7 @@ class Exchange(Generic[Token]):
         """No deadline is earlier than this; it may be too early, never too late."""
 
     def next_id(self) -> int:
-        """Return an id that no outstanding request has; never 0, which some take as none."""
+        """Return an id that no outstanding request has; never 0, which some peers take as none."""
         request_id = self._last_id
         while True:
             request_id = request_id + 1 if request_id < REQUEST_ID_MAX else 1

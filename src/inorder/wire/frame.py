@@ -29,7 +29,7 @@ _PREFIX_BYTES: Final = 8
 _SERIALIZER_MAX: Final = 1
 _SMALL_BYTES: Final = 4096
 _LARGE_BYTES: Final = 65_536
-"""Frames from here on are put together of what came without joining, and then cutting, all."""
+"""Frames from this size on are made from their pieces, without joining all bytes first."""
 
 
 class FrameDecoder:
@@ -103,9 +103,9 @@ class FrameDecoder:
         return frames
 
     def _together(self, frames: list[RawFrame]) -> bytes:
-        """Return what was kept, or what is behind the frame if that is large: it is put together.
+        """Return the collected bytes as one; of a large frame, add the frame and return the rest.
 
-        Its prefix was found right before it was kept.
+        The prefix was checked before the bytes were kept.
         """
         first, last = self._chunks[0], self._chunks[-1]
         if self._need < _LARGE_BYTES or len(self._chunks) == 1:

@@ -241,7 +241,7 @@ def _decode_json_leniently(header: bytes) -> Command:
 
 
 def _fields(value: object) -> dict[str, str] | None:
-    """Coerce the values to strings as Java writes them; null is as good as absent."""
+    """Coerce the values to strings as Java writes them; null counts as absent."""
     if value is None:
         return None
     if not isinstance(value, dict):

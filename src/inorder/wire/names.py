@@ -86,7 +86,7 @@ _ALLOWED_TEXT: Final = "allowing only ^[%|a-zA-Z0-9_-]+$"
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic that holds the messages a group will try again."""
+    """Return the retry topic of a group."""
     return RETRY_PREFIX + group
 
 
@@ -148,11 +148,11 @@ def _delay_ms(word: str) -> int:
 
 
 def delay_ms(delays_ms: Sequence[int], level: int) -> int:
-    """Return the delay of a level (1 or more); above the highest it is that one's."""
+    """Return the delay of a level (1 or more); a level above the highest has the highest delay."""
     return delays_ms[min(level, len(delays_ms)) - 1]
 
 
 DELAY_LEVELS_MS: Final = parse_delay_levels(
     "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 )
-"""RocketMQ's levels, as a broker has them unless it is told otherwise."""
+"""RocketMQ's default levels."""

@@ -83,7 +83,7 @@ def format_properties(mapping: Mapping[str, str]) -> str:
 
 
 def join(mapping: Mapping[str, str]) -> str:
-    """Return properties that were parsed as they were: whatever a value holds stays."""
+    """Return the bytes of parsed properties; values stay as they are."""
     return "".join(f"{name}\x01{value}\x02" for name, value in mapping.items())
 
 
@@ -114,16 +114,16 @@ def append(raw: bytes, more: bytes) -> bytes:
 
 ERROR_CHARS_MAX: Final = 1000
 _ROOM_BYTES: Final = 1024
-"""What is left for what a broker and further tries add."""
+"""Bytes that stay free for the properties that a broker and later attempts add."""
 
 
 def error_of(text: str) -> str:
-    """Return an error as it is kept: one line, nothing that a terminal obeys, cut."""
+    """Return an error as a dead letter keeps it: one line, escaped and cut."""
     return escaped(text, ERROR_CHARS_MAX)
 
 
 def put_error(properties: dict[str, str], text: str) -> None:
-    """Let a dead letter say how it failed; nothing if its properties leave no room for that."""
+    """Add the error to a dead letter's properties, if they leave room for it."""
     properties.pop(DEAD_ERROR, None)
     if not text:
         return

@@ -79,7 +79,7 @@ _TOPICS_CACHED_MAX: Final = 4096
 
 
 class ScannedRecord(NamedTuple):
-    """What the indexes need to know of a record."""
+    """The parts of a record that queues and indexes need."""
 
     position: int
     size: int
@@ -123,7 +123,7 @@ def scan(
     position_of_at: int,
     check_crc: bool = True,
 ) -> Scan:
-    """Walk over the records from an index on; stop at the first thing that is none."""
+    """Walk over the records from an index on; stop at the first bytes that are no record."""
     return Scan(buffer, at, end, position_of_at=position_of_at, check_crc=check_crc)
 
 
@@ -242,7 +242,7 @@ class Scan:
 
 
 def _why(view: memoryview, at: int, end: int) -> int:
-    """Return what lies at an index where no record is."""
+    """Return BLANK, INVALID or END for an index without a record."""
     if at >= end:
         return END
     if end - at < BLANK_BYTES:

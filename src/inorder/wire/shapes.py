@@ -26,7 +26,7 @@ _INT_CHARS_MAX: Final = 20
 
 
 def request_body(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Turn what is wrong with a request's body into an answer with code 1."""
+    """Turn a RemoteProtocolError of a request's body into a reply with code 1."""
 
     @wraps(function)
     def read(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -194,8 +194,8 @@ class Shape(Generic[V]):
 BODY_NAME_CHARS_MAX: Final = 1024
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
 REQUEST_BRACKETS_MAX: Final = 65_536
-"""Lists and objects of a request, counted before it is read: a list that is too long is found out
-only when all of it is in memory. Brackets in texts count, too."""
+"""Lists and objects of a request, counted before it is read, because a decoder notices a list that
+is too long only when all of it is in memory. Brackets in texts count, too."""
 
 Name = Annotated[str, msgspec.Meta(max_length=BODY_NAME_CHARS_MAX)]
 QueueId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]

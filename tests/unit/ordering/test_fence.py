@@ -8,9 +8,9 @@ import pickle
 import pytest
 
 from inorder.model import NO_FENCE, Fence, ReceivedMessage, TopicQueue
-from inorder.ordering.fence import QueueFence, chapter_at, sequence, split
+from inorder.ordering.fence import QueueFence, sequence, span_at, split
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.requests.leases import Chapter
+from inorder.wire.requests.leases import VersionSpan
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
 MAP = KeyMap.of(3, [("broker-a", 0), ("broker-b", 0)])
@@ -48,15 +48,15 @@ def test_what_does_not_fit_has_no_sequence(version: int, generation: int, offset
 )
 def test_a_chapter_holds_from_its_offset_on(offset: int, expected: tuple[int, int]) -> None:
     """Before the first: version 0 of generation 0."""
-    chapters = [Chapter(10, 1, 0), Chapter(20, 1, 2)]
-    assert chapter_at(chapters, offset)[1:] == expected
+    chapters = [VersionSpan(10, 1, 0), VersionSpan(20, 1, 2)]
+    assert span_at(chapters, offset)[1:] == expected
 
 
 def test_offsets_that_are_used_again_get_higher_numbers() -> None:
     """A5: the log lost its tail at 900, or the topic was made again: what follows is higher."""
-    fences = QueueFence(QUEUE, 1, [Chapter(0, 0, 0)])
+    fences = QueueFence(QUEUE, 1, [VersionSpan(0, 0, 0)])
     handled = fences.of(message(999)).sequence
-    fences.chapters = (Chapter(0, 0, 0), Chapter(900, 0, 1))
+    fences.spans = (VersionSpan(0, 0, 0), VersionSpan(900, 0, 1))
     again = fences.of(message(900)).sequence
     assert handled is not None
     assert again is not None
@@ -65,8 +65,8 @@ def test_offsets_that_are_used_again_get_higher_numbers() -> None:
 
 def test_a_key_that_moved_to_another_queue_goes_on_with_higher_numbers() -> None:
     """Its offsets begin at 0 there, its version does not."""
-    before = QueueFence(TopicQueue("orders", "broker-b", 0), 1, [Chapter(0, 2, 7)])
-    after = QueueFence(QUEUE, 1, [Chapter(0, 3, 0)], key_map=lambda: MAP)
+    before = QueueFence(TopicQueue("orders", "broker-b", 0), 1, [VersionSpan(0, 2, 7)])
+    after = QueueFence(QUEUE, 1, [VersionSpan(0, 3, 0)], key_map=lambda: MAP)
     old, new = before.of(message(5000)).sequence, after.of(message(0)).sequence
     assert old is not None
     assert new is not None
@@ -92,7 +92,7 @@ def test_a_message_that_does_not_lie_with_its_key_has_no_sequence(
     key: str | None, key_map: KeyMap | None, key_of: object, numbered: bool
 ) -> None:
     """A5: it would be lower than what was handled of its key, and its effect refused."""
-    fences = QueueFence(QUEUE, 7, [Chapter(0, 3, 0)], key_map=lambda: key_map, key_of=key_of)  # type: ignore[arg-type]
+    fences = QueueFence(QUEUE, 7, [VersionSpan(0, 3, 0)], key_map=lambda: key_map, key_of=key_of)  # type: ignore[arg-type]
     fence = fences.of(message(12, key))
     assert (fence.sequence is not None) is numbered
     assert fence.epoch == 7
@@ -101,7 +101,7 @@ def test_a_message_that_does_not_lie_with_its_key_has_no_sequence(
 def test_a_message_from_the_retry_topic_has_no_sequence() -> None:
     """It left its place in the order when it was sent back."""
     queue = TopicQueue("%RETRY%billing", "broker-a", 0)
-    assert QueueFence(queue, 7, [Chapter(0, 0, 0)]).of(message(1)) == Fence(None, 7)
+    assert QueueFence(queue, 7, [VersionSpan(0, 0, 0)]).of(message(1)) == Fence(None, 7)
 
 
 def test_a_message_without_a_lease_has_no_fence() -> None:
@@ -111,7 +111,9 @@ def test_a_message_without_a_lease_has_no_fence() -> None:
 
 def test_a_message_keeps_its_fence_when_it_is_copied_or_sent_to_another_process() -> None:
     """Whoever applies the effect elsewhere compares the same numbers."""
-    fences = QueueFence(QUEUE, 7, [Chapter(0, 3, 0)], key_map=lambda: MAP, key_of=lambda m: m.key)
+    fences = QueueFence(
+        QUEUE, 7, [VersionSpan(0, 3, 0)], key_map=lambda: MAP, key_of=lambda m: m.key
+    )
     found = message(12, fencing=fences)
     assert found.fence.sequence == 3 << 52 | 12
     for twin in (pickle.loads(pickle.dumps(found)), copy.copy(found), copy.deepcopy(found)):

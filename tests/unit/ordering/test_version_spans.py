@@ -6,12 +6,12 @@ import pytest
 
 from inorder.errors import RemoteProtocolError
 from inorder.ordering.fence import Generations, merge
-from inorder.wire.requests.leases import Chapter
+from inorder.wire.requests.leases import VersionSpan
 
 
 def test_a_queue_of_which_nothing_is_written_has_one_chapter() -> None:
     """Version of its topic, generation 0."""
-    assert merge([(0, 3)], Generations().of("t", 0)) == [Chapter(0, 3, 0)]
+    assert merge([(0, 3)], Generations().of("t", 0)) == [VersionSpan(0, 3, 0)]
 
 
 def test_a_lost_tail_begins_a_generation_at_the_recovered_end() -> None:

@@ -34,7 +34,6 @@ from inorder.logs import get_logger
 from inorder.model import GroupQueue
 from inorder.ordering.fence import merge
 from inorder.wire.requests.leases import (
-    Chapter,
     CommitAnswer,
     LeaseAnswer,
     LeaseGrant,
@@ -42,6 +41,7 @@ from inorder.wire.requests.leases import (
     QueueCommit,
     QueueName,
     QueueWish,
+    VersionSpan,
 )
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class LeaseService:
             waits_ms = decision.terms.lease_ms
         return LeaseRefusal(decision.key.topic, decision.key.queue_id, holder, waits_ms)
 
-    def chapters(self, topic: str, queue_id: int) -> list[Chapter]:
+    def chapters(self, topic: str, queue_id: int) -> list[VersionSpan]:
         """Return from which offset on a queue is in which version and generation."""
         queue = self._broker.store.find_queue(topic, queue_id)
         return merge(

@@ -43,7 +43,7 @@ from inorder.ordering.keymap import KeyMap
 from inorder.store.snapshot import Snapshot
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.properties import get
-from inorder.wire.requests.resizing import ChapterView, GroupProgress, PlanView, ResizeView
+from inorder.wire.requests.resizing import GroupProgress, PastVersionView, PlanView, ResizeView
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -628,7 +628,7 @@ class Resizing:
             else PlanView(plan.id, plan.version, plan.map, plan.base, plan.without),
             now.ends,
             now.opened,
-            tuple(ChapterView(one.version, one.map, one.ends) for one in now.past),
+            tuple(PastVersionView(one.version, one.map, one.ends) for one in now.past),
             tuple(self.progress(topic, now, name) for name in names),
             0 if config is None else config.read_queues,
             0 if config is None else config.write_queues,

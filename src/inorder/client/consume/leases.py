@@ -154,7 +154,7 @@ class LeaseRenewer:
             assigned.drop(RevokeReason.REVOKED)
             return
         if assigned.fencing is not None:
-            assigned.fencing.chapters = tuple(grant.chapters)
+            assigned.fencing.spans = tuple(grant.chapters)
         if grant.redrive or (grant.parked, grant.redrive) != (assigned.parked, assigned.redrive):
             assigned.parked, assigned.redrive = grant.parked, grant.redrive
             self._events.parked_changed(assigned)

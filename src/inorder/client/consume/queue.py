@@ -114,8 +114,8 @@ class AssignedQueue:
         """Return whether a pull names a later key map version than the last renewal did."""
         if map_version is None or self.fencing is None:
             return False
-        chapters = self.fencing.chapters
-        return map_version > (chapters[-1].version if chapters else 0)
+        spans = self.fencing.spans
+        return map_version > (spans[-1].version if spans else 0)
 
     def progress(self, offset: int) -> Progress:
         """Return what to commit when every message below an offset is finished."""

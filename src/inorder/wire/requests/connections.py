@@ -80,7 +80,7 @@ class Difference:
     """What is wanted (None: the topic is not subscribed) and by which clients, most first."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what our broker adds to GET_CONSUMER_CONNECTION_LIST."""
+        """Return inorder's addition to GET_CONSUMER_CONNECTION_LIST."""
         return {
             "topic": self.topic,
             "views": [
@@ -108,7 +108,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConnections:
-    """The answer to GET_CONSUMER_CONNECTION_LIST; what members want differently is ours."""
+    """The reply to GET_CONSUMER_CONNECTION_LIST; `differences` is inorder's addition."""
 
     connections: tuple[ClientConnection, ...] = ()
     consume_from_where: str = ""
@@ -119,7 +119,7 @@ class ConsumerConnections:
 
     def encode(self) -> bytes:
         """Return the JSON text."""
-        ours = {DIFFERENCES: [one.to_json() for one in self.differences]}
+        added = {DIFFERENCES: [one.to_json() for one in self.differences]}
         return dumps(
             {
                 "connectionSet": [CONNECTION.to_json(one) for one in self.connections],
@@ -130,7 +130,7 @@ class ConsumerConnections:
                     topic: subscription_to_json(item) for topic, item in self.subscriptions.items()
                 },
             }
-            | (ours if self.differences else {})
+            | (added if self.differences else {})
         )
 
     @classmethod
@@ -407,7 +407,7 @@ class SendBack(msgspec.Struct, frozen=True):
     origin_topic: str | None = None
     unit_mode: bool = False
     redeliveries_max: Int32 | None = msgspec.field(default=None, name="maxReconsumeTimes")
-    error: str | None = msgspec.field(default=None, name=SENT_BACK_ERROR)  # ours
+    error: str | None = msgspec.field(default=None, name=SENT_BACK_ERROR)  # inorder's
 
 
 class ResetClientOffset(msgspec.Struct, frozen=True):

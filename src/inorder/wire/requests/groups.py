@@ -156,7 +156,7 @@ class Heartbeat(msgspec.Struct, frozen=True):
 
 
 class HeartbeatReply(msgspec.Struct, frozen=True):
-    """What the broker can do beyond RocketMQ; a stock one says nothing of it."""
+    """The protocol that an inorder broker speaks; RocketMQ's reply has no such field."""
 
     capability: int = msgspec.field(default=0, name=CAPABILITY)
     differing: str | None = msgspec.field(default=None, name=DIFFERING)

@@ -52,7 +52,7 @@ class Lease(msgspec.Struct, frozen=True):
     lease_ms: int
     """How long a lease lasts without a renewal, 500 to 120,000."""
     grace_ms: int
-    """The rest of a lease when the connection that renewed it last closes; at most the lease."""
+    """How long a lease lasts once the connection that renewed it last closes; at most the lease."""
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ WAITING_MAX: Final = 64
 Finished = Annotated[str, msgspec.Meta(max_length=FINISHED_CHARS_MAX)]
 
 
-class Chapter(NamedTuple):
+class VersionSpan(NamedTuple):
     """From which offset on a queue's messages belong to a key-map version and log generation."""
 
     from_offset: Natural
@@ -168,7 +168,7 @@ class LeaseGrant(msgspec.Struct, frozen=True):
     """Where to begin, in a fresh grant; -1: the group has no offset here."""
     finished: Finished = ""
     """What is finished above it, in a fresh grant."""
-    chapters: Annotated[list[Chapter], msgspec.Meta(max_length=CHAPTERS_MAX)] = []
+    chapters: Annotated[list[VersionSpan], msgspec.Meta(max_length=CHAPTERS_MAX)] = []
     parked: I64 = 0
     """Changes with the parked keys of the queue and their redrives; 0: none is parked."""
     redrive: bool = False

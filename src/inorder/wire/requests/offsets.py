@@ -40,7 +40,7 @@ class UpdateConsumerOffset(msgspec.Struct, frozen=True):
     topic: str
     queue_id: Int32 | None = None
     commit_offset: int | None = None
-    only_up: bool | None = None  # ours, see wire/extensions.py
+    only_up: bool | None = None  # inorder's, see wire/extensions.py
 
 
 class SearchOffset(msgspec.Struct, frozen=True):

@@ -56,9 +56,9 @@ class PullMessage(msgspec.Struct, frozen=True):
     expression_type: str | None = None
     max_bytes: Int32 | None = msgspec.field(default=None, name="maxMsgBytes")
     broker_name: str | None = msgspec.field(default=None, name="bname")
-    bulk: Int32 | None = None  # ours, see wire/extensions.py
-    epoch: int | None = None  # ours
-    only_up: bool | None = None  # ours
+    bulk: Int32 | None = None  # inorder's, see wire/extensions.py
+    epoch: int | None = None  # inorder's
+    only_up: bool | None = None  # inorder's
 
 
 class PullReply(msgspec.Struct, frozen=True):
@@ -72,8 +72,8 @@ class PullReply(msgspec.Struct, frozen=True):
     topic_sys_flag: Int32 | None = None
     group_sys_flag: Int32 | None = None
     forbidden_type: Int32 | None = None
-    map_version: int | None = msgspec.field(default=None, name="mv")  # ours
-    parked: int | None = None  # ours
+    map_version: int | None = msgspec.field(default=None, name="mv")  # inorder's
+    parked: int | None = None  # inorder's
 
 
 class QueryMessage(msgspec.Struct, frozen=True):

@@ -158,7 +158,7 @@ class PlanView(msgspec.Struct, frozen=True):
     """Brokers that are gone for good."""
 
 
-class ChapterView(msgspec.Struct, frozen=True):
+class PastVersionView(msgspec.Struct, frozen=True):
     """A version that is over: its map, and where it ended in each queue of this broker."""
 
     version: int
@@ -173,19 +173,19 @@ class GroupProgress(msgspec.Struct, frozen=True):
     version: int
     """The version that it may read."""
     done: int
-    """The version that it could read as far as this broker knows: it is done with all before."""
+    """The version that it could read as far as this broker knows: it has finished all before."""
     behind: int
     """Messages of its version that it has yet to finish here."""
     online: bool
     """Whether it has members at this broker."""
     term: int = 0
-    """How often it was set back into a version that is past."""
+    """Wire name of the rewind number: how often the group was rewound into a past version."""
     rests: bool = False
-    """It was, and gets nothing until that is known and done everywhere."""
+    """Wire name of "paused for rewind": the group gets nothing until every broker has paused it."""
     quiet: bool = True
-    """Nobody handles what this broker gave before."""
+    """No consumer handles earlier deliveries of this broker."""
     back: int = 0
-    """The version that it reads, or was set back into while it rests."""
+    """The version that it reads, or was rewound into while it is paused."""
 
 
 class ResizeView(msgspec.Struct, frozen=True):
@@ -203,14 +203,14 @@ class ResizeView(msgspec.Struct, frozen=True):
     """Where the present version ended, once it is stopped."""
     opened: str = ""
     """The id of the plan that began the present version."""
-    past: tuple[ChapterView, ...] = ()
+    past: tuple[PastVersionView, ...] = ()
     groups: tuple[GroupProgress, ...] = ()
     read_queues: int = 0
     write_queues: int = 0
     going: bool = False
-    """The plan is not taken back any more; said by the topic's first broker."""
+    """The plan cannot be withdrawn any more, according to the topic's first broker."""
     withdrawn: tuple[str, ...] = ()
-    """The ids of the last plans that were taken back, oldest first."""
+    """The ids of the last plans that were withdrawn, oldest first."""
     protocol: int = 1
     """From 2 on a topic gets its first map by RESIZE_STOP, RESIZE_GO and RESIZE_OPEN."""
     empty: bool = False

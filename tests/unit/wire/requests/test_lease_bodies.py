@@ -16,7 +16,11 @@ HELD = leases.HeldLease(
 BODIES = [
     leases.LeaseBody([leases.QueueWish("t", 0), leases.QueueWish("t", 1, 1 << 40)]),
     leases.LeaseAnswer(
-        [leases.LeaseGrant("t", 0, 9, fresh=True, offset=4, chapters=[leases.Chapter(0, 1, 2)])],
+        [
+            leases.LeaseGrant(
+                "t", 0, 9, fresh=True, offset=4, chapters=[leases.VersionSpan(0, 1, 2)]
+            )
+        ],
         [leases.LeaseRefusal("t", 1, "other", 1500)],
         generation=3,
     ),

@@ -35,7 +35,7 @@ from typing import Final
 
 from inorder.client.consume.rules.commits import NOT_STORED, Progress
 from inorder.model import TopicQueue
-from inorder.wire.requests.leases import QUEUES_MAX, Chapter, LeaseAnswer, LeaseGrant, QueueWish
+from inorder.wire.requests.leases import QUEUES_MAX, LeaseAnswer, LeaseGrant, QueueWish, VersionSpan
 
 LOCK_TRUSTED_MS: Final = 30_000
 """How long a lock is trusted after the request that got or renewed it was sent."""
@@ -278,7 +278,7 @@ class Grant:
     sent_ms: int
     epoch: int = 0
     stored: Progress = NOT_STORED
-    chapters: tuple[Chapter, ...] = ()
+    chapters: tuple[VersionSpan, ...] = ()
     parked: int = 0
     redrive: bool = False
 
