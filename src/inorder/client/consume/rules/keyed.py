@@ -63,7 +63,6 @@ class _Backlog:
     messages: deque[ReceivedMessage]
     state: _State = _State.WAITING
     running: int = 0
-    due_ms: int = 0
     maybe_parked: bool = False
     """The broker may have parked the first messages: a request to park them has no answer yet."""
 
@@ -88,8 +87,6 @@ class KeyedQueue:
         self._behind: deque[tuple[OrderKey, ReceivedMessage]] = deque()  # from a barrier on
         self._end = self.finished.base
         self.messages = 0
-        self.size_bytes = 0
-        self.running = 0
         self.known_end = 0
         """Below this offset a pull may bring messages that are finished already."""
         self.parked: Collection[str] = ()
@@ -102,16 +99,6 @@ class KeyedQueue:
     def base(self) -> int:
         """Return the lowest unfinished offset: what may be committed."""
         return self.finished.base
-
-    @property
-    def end(self) -> int:
-        """Return the offset behind the last message that was put in."""
-        return self._end
-
-    @property
-    def span(self) -> int:
-        """Return how far the newest message lies above the base."""
-        return self._end - self.finished.base
 
     @property
     def room_to(self) -> int:
@@ -165,7 +152,6 @@ class KeyedQueue:
         parked = name is not None and (backlog.maybe_parked or name in self.parked)
         count = min(PARK_MAX if parked else batch, len(backlog.messages))
         backlog.state, backlog.running = _State.RUNNING, count
-        self.running += 1
         messages = tuple(backlog.messages[index] for index in range(count))
         return Work(name, messages, key, parked)
 
@@ -178,7 +164,6 @@ class KeyedQueue:
             assert first is message, "a key's messages leave in order"
             self.finished.add(message.offset)
             self.messages -= 1
-            self.size_bytes -= len(message.body)
         self._go_on(work.order_key, backlog)
 
     def again(
@@ -202,19 +187,12 @@ class KeyedQueue:
                 "copies have the offsets of the originals"
             )
             backlog.messages[index] = message
-        backlog.state, backlog.due_ms = _State.DELAYED, at_ms
+        backlog.state = _State.DELAYED
         heapq.heappush(self._delayed, (at_ms, backlog.messages[0].offset, work.order_key))
 
     def next_due_ms(self) -> int | None:
         """Return when the next delayed key is ready again; None if no key is delayed."""
         return self._delayed[0][0] if self._delayed else None
-
-    def pending(self) -> Iterable[ReceivedMessage]:
-        """Return the unfinished messages, in no particular order of keys."""
-        for backlog in self._backlogs.values():
-            yield from backlog.messages
-        for _, message in self._behind:
-            yield message
 
     # Inside.
 
@@ -223,7 +201,6 @@ class KeyedQueue:
         if key is None and self._keyless == "concurrent":
             key = message.offset
         self.messages += 1
-        self.size_bytes += len(message.body)
         if self._behind or _BARRIER in self._backlogs or (key is _BARRIER and self._backlogs):
             self._behind.append((key, message))
         else:
@@ -251,7 +228,6 @@ class KeyedQueue:
         assert backlog.state is _State.RUNNING, f"{work.order_key} is {backlog.state}"
         assert backlog.running == len(work.messages)
         backlog.running = 0
-        self.running -= 1
         return backlog
 
     def _go_on(self, key: OrderKey, backlog: _Backlog) -> None:
