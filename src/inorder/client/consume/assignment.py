@@ -25,7 +25,7 @@ from inorder.client.consume.commits import Committer, OffsetStore
 from inorder.client.consume.leases import LeaseRenewer, Leases, Locks
 from inorder.client.consume.pulls import Puller
 from inorder.client.consume.queue import AssignedQueue, QueueEvents
-from inorder.client.consume.registrations import Registration
+from inorder.client.consume.registrations import HandlerRegistration
 from inorder.client.consume.release import Releaser
 from inorder.client.consume.rules import assignment as rules
 from inorder.client.consume.rules import commits
@@ -69,7 +69,7 @@ class Member:
         self,
         session: Session,
         group: str,
-        registrations: Mapping[str, Registration],
+        registrations: Mapping[str, HandlerRegistration],
         *,
         events: QueueEvents,
         store: OffsetStore,

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final
 
 from inorder.client.consume.queue import AssignedQueue
-from inorder.client.consume.registrations import Registration
+from inorder.client.consume.registrations import HandlerRegistration
 from inorder.client.consume.rules import outcomes as rules
 from inorder.client.consume.rules.leases import RevokeReason
 from inorder.client.consume.rules.outcomes import (
@@ -53,13 +53,13 @@ from inorder.wire.requests.sends import SendMessage
 log = get_logger(__name__)
 
 NoteOffset = Callable[[TopicQueue, int, bool], None]
-SendBack = Callable[[Registration, ReceivedMessage, Failure], Awaitable[bool]]
+SendBack = Callable[[HandlerRegistration, ReceivedMessage, Failure], Awaitable[bool]]
 
 
 class TopicHandler:
     """The handler of one topic, the workers that call it, and its runs."""
 
-    def __init__(self, registration: Registration, workers: Workers) -> None:
+    def __init__(self, registration: HandlerRegistration, workers: Workers) -> None:
         self.registration = registration
         self.workers = workers
         self.pace = rules.Pace()
@@ -395,7 +395,7 @@ class Returner:
 
     async def send_back(
         self,
-        registration: Registration,
+        registration: HandlerRegistration,
         message: ReceivedMessage,
         failure: Failure,
     ) -> bool:
@@ -423,7 +423,10 @@ class Returner:
         return not self._holds_locks() and await self._send_copy(registration, message, failure)
 
     async def dead_letter(
-        self, registration: Registration, messages: Sequence[ReceivedMessage], failure: Failure
+        self,
+        registration: HandlerRegistration,
+        messages: Sequence[ReceivedMessage],
+        failure: Failure,
     ) -> set[int]:
         """Dead-letter messages of an ordered queue; return the offsets that succeeded."""
         sent = set()
@@ -434,7 +437,7 @@ class Returner:
         return sent
 
     async def _send_copy(
-        self, registration: Registration, message: ReceivedMessage, failure: Failure
+        self, registration: HandlerRegistration, message: ReceivedMessage, failure: Failure
     ) -> bool:
         limit = registration.redeliveries_max
         copy = retry_copy(message, self._group, redeliveries_max=limit, failure=failure)

@@ -21,7 +21,7 @@ from typing import Literal
 from inorder.client.access import Access
 from inorder.client.consume.hooks import Hook, Hooks
 from inorder.client.consume.pullconsumer import ConsumeFrom, Target
-from inorder.client.consume.registrations import Handler, Order, Registration, register
+from inorder.client.consume.registrations import Handler, HandlerRegistration, Order, register
 from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import Allocation, Average
 from inorder.client.consume.rules.keyed import Keyless, KeyOf
@@ -124,7 +124,7 @@ class Consumer:
         self._allocation = Average() if allocation is None else allocation
         timeout_ms = self._access.config.consumer.handler_timeout_ms
         self._hooks = Hooks(before_handle, after_handle, group, timeout_ms, self._access.clock)
-        self._registrations: dict[str, Registration] = {}
+        self._registrations: dict[str, HandlerRegistration] = {}
         self._threads: WorkersFactory | None = None  # the blocking twin sets it
         self._service: ConsumerService | None = None
         self._closing: asyncio.Task[None] | None = None

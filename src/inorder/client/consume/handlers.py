@@ -15,7 +15,7 @@ from typing import Any
 
 from inorder.client.consume.assignment import Member
 from inorder.client.consume.messages import receive
-from inorder.client.consume.registrations import Registration
+from inorder.client.consume.registrations import HandlerRegistration
 from inorder.client.consume.rules.outcomes import Handled, Outcome, Reject, Retry
 from inorder.client.consume.rules.pulls import restore_topic
 from inorder.client.consume.workers import Run
@@ -50,7 +50,7 @@ from inorder.wire.requests.offsets import decode_queue_offsets
 log = get_logger(__name__)
 
 MIB = 1024 * 1024
-Direct = Callable[[ReceivedMessage], Awaitable[tuple[Run, Registration]]]
+Direct = Callable[[ReceivedMessage], Awaitable[tuple[Run, HandlerRegistration]]]
 
 _RESULTS = {
     Outcome.SUCCESS: CR_SUCCESS,
@@ -212,7 +212,7 @@ def _offsets(body: bytes | memoryview) -> dict[TopicQueue, int]:
     return decode_queue_offsets(body) if body else {}
 
 
-def _result(run: Run, registration: Registration) -> tuple[str, str | None]:
+def _result(run: Run, registration: HandlerRegistration) -> tuple[str, str | None]:
     """Return the result of a handler in RocketMQ's words, and the reason."""
     if isinstance(run.error, Retry | Reject):
         return CR_LATER, str(run.error)

@@ -23,7 +23,7 @@ from typing import Final
 
 from inorder.client.consume.parking import Parker
 from inorder.client.consume.queue import AssignedQueue
-from inorder.client.consume.registrations import Registration
+from inorder.client.consume.registrations import HandlerRegistration
 from inorder.client.consume.rules import outcomes as rules
 from inorder.client.consume.rules.keyed import KeyedQueue, Work
 from inorder.client.consume.rules.outcomes import (
@@ -48,7 +48,9 @@ RUN_CALLS_MAX: Final = 256
 """The most calls of one run; its results are committed when it ends."""
 
 NoteOffset = Callable[[TopicQueue, int, bool], None]
-DeadLetters = Callable[[Registration, Sequence[ReceivedMessage], Failure], Awaitable[set[int]]]
+DeadLetters = Callable[
+    [HandlerRegistration, Sequence[ReceivedMessage], Failure], Awaitable[set[int]]
+]
 
 
 class OrderedRunner:
@@ -56,7 +58,7 @@ class OrderedRunner:
 
     def __init__(
         self,
-        registration: Registration,
+        registration: HandlerRegistration,
         workers: Workers,
         *,
         clock: Clock,
@@ -251,7 +253,7 @@ class KeyedRunner:
 
     def __init__(
         self,
-        registration: Registration,
+        registration: HandlerRegistration,
         workers: Workers,
         *,
         clock: Clock,

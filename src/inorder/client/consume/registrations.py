@@ -33,7 +33,7 @@ CONCURRENCY_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class HandlerRegistration:
     """One topic and its handler."""
 
     subscription: Subscription
@@ -73,7 +73,7 @@ def register(
     version: int,
     key_of: str | KeyOf | None = None,
     keyless: Keyless = "barrier",
-) -> Registration:
+) -> HandlerRegistration:
     """Check a handler and its options. Raises UsageError."""
     if order not in ("queue", "key", None):
         raise UsageError(f"order={order!r}: write order='key', order='queue' or order=None")
@@ -96,7 +96,7 @@ def register(
         )
     function = _callable(handler, topic)
     _check_parameters(function, topic, batch)
-    return Registration(
+    return HandlerRegistration(
         parse_subscription(topic, tag, version),
         order is not None,
         concurrency,
@@ -134,7 +134,7 @@ def _key_function(key_of: str | KeyOf | None) -> KeyOf:
     return safely
 
 
-def fallback(topic: str) -> Registration:
+def fallback(topic: str) -> HandlerRegistration:
     """Return a handler that fails, for retries of a topic that has no handler here."""
 
     async def refuse(_: Batch) -> None:
@@ -144,7 +144,7 @@ def fallback(topic: str) -> Registration:
         )
 
     subscription = parse_subscription(topic, "*")
-    return Registration(subscription, False, 1, 1, DeadLetter(), True, refuse, True)
+    return HandlerRegistration(subscription, False, 1, 1, DeadLetter(), True, refuse, True)
 
 
 def _check_parameters(function: Callable[..., Any], topic: str, batch: int) -> None:

@@ -24,7 +24,7 @@ from inorder.client.consume.ordered import KeyedRunner, OrderedRunner
 from inorder.client.consume.parking import Parker, Redriver
 from inorder.client.consume.pullconsumer import Target
 from inorder.client.consume.queue import AssignedQueue
-from inorder.client.consume.registrations import Registration, fallback
+from inorder.client.consume.registrations import HandlerRegistration, fallback
 from inorder.client.consume.rules import commits
 from inorder.client.consume.rules.assignment import Allocation, by_broker
 from inorder.client.consume.rules.commits import busy_interval_ms
@@ -54,7 +54,7 @@ class ConsumerService:
         self,
         session: Session,
         group: str,
-        registrations: Mapping[str, Registration],
+        registrations: Mapping[str, HandlerRegistration],
         *,
         consume_from: commits.ConsumeFrom,
         clustering: bool,
@@ -297,7 +297,7 @@ class ConsumerService:
         folder = Path(self._config.offsets_dir).expanduser()
         return LocalOffsets(files, folder, self._session.client_id, self._group)
 
-    def _make_workers(self, registration: Registration) -> Workers:
+    def _make_workers(self, registration: HandlerRegistration) -> Workers:
         clock = self._session.clock
         if registration.is_async:
             return LoopWorkers(registration.call, registration.concurrency, clock, self._consumer)
@@ -305,7 +305,7 @@ class ConsumerService:
         return self._threads(registration.call, registration.concurrency, clock, self._consumer)
 
     def _make_ordered(
-        self, registration: Registration, returner: Returner
+        self, registration: HandlerRegistration, returner: Returner
     ) -> OrderedRunner | KeyedRunner:
         workers, member = self._workers[registration.topic], self.member
         if registration.key_of is None:
@@ -352,7 +352,7 @@ class ConsumerService:
                 ]
             )
 
-    async def _direct(self, message: ReceivedMessage) -> tuple[Run, Registration]:
+    async def _direct(self, message: ReceivedMessage) -> tuple[Run, HandlerRegistration]:
         if self.member.stopping:
             raise AlreadyClosed("this consumer stops; it begins no further message")
         handler = self._handlers.get(message.topic) or self._fallback(message.topic)
