@@ -48,6 +48,7 @@ log = get_logger(__name__)
 TEXTS_AT_ONCE: Final = 400
 SLOW_SAVE_MS: Final = 10
 SAVE_WAIT_MS_MAX: Final = 2000
+FINGERPRINT_BYTES: Final = 256
 
 
 class Table(Protocol):
@@ -175,9 +176,6 @@ class Saving:
             else:
                 rest.append(entry)
         self._waiting = rest
-
-
-FINGERPRINT_BYTES: Final = 256
 
 
 def fingerprint(commit_log: CommitLog, position: int) -> int:

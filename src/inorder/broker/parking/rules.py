@@ -51,6 +51,7 @@ TOUCHES: Final = 64
 record is as short as 64 bytes, so the sum stays below the next version."""
 COMING_FACTOR: Final = 16
 """How many times the limits a group may exceed by keys that it cannot refuse."""
+_BY_ORIGIN: Final = attrgetter("origin")
 
 
 @dataclass(slots=True)
@@ -167,9 +168,6 @@ class ParkedQueue:
     def touch(self) -> None:
         """Have the owner fetch the keys again, because more of them may be redriven now."""
         self.touched = (self.touched + 1) % TOUCHES
-
-
-_BY_ORIGIN: Final = attrgetter("origin")
 
 
 class Verdict(Enum):

@@ -65,6 +65,11 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+REAPPENDED_AT_ONCE: Final = 256
+HOUR_MS: Final = 3_600_000
+OUR_PROPERTIES_BYTES: Final = 300
+"""Roughly how much parking adds to a record; used to judge the limits."""
+
 
 class PendingWrite:
     """Events that are written to the log and not yet safe."""
@@ -137,12 +142,6 @@ class QueueMutex:
                 turn.set_result(None)
                 return
         del self._busy[self._place]
-
-
-REAPPENDED_AT_ONCE: Final = 256
-HOUR_MS: Final = 3_600_000
-OUR_PROPERTIES_BYTES: Final = 300
-"""Roughly how much parking adds to a record; used to judge the limits."""
 
 
 class Parking:

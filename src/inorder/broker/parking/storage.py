@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 FORMAT: Final = 1
+NAME: Final = "inorderParked.json"
+SAVE_INTERVAL_MS: Final = 30_000
+RETRY_MS: Final = 10_000
 
 
 class SavedKey(msgspec.Struct, frozen=True):
@@ -150,11 +153,6 @@ def decode(content: bytes) -> Saved:
     if saved.format != FORMAT or not 0 <= saved.replay_from <= saved.depends_on:
         raise RemoteProtocolError("the file of parked keys is inconsistent")
     return saved
-
-
-NAME: Final = "inorderParked.json"
-SAVE_INTERVAL_MS: Final = 30_000
-RETRY_MS: Final = 10_000
 
 
 class ParkingSnapshot:

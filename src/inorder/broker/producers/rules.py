@@ -37,6 +37,13 @@ Connection = TypeVar("Connection")
 RUNS_MAX: Final = 1024
 RUN: Final = 3
 """A run has this many integers: first number, value, last number."""
+RUNS_TOTAL_MAX: Final = 1_500_000
+QUEUES_PER_PRODUCER: Final = 4
+NAMES_SHARE: Final = 0.9
+"""The share of named producers, which are never forgotten; the rest is left to the others."""
+FORGOTTEN_MAX: Final = 1024
+"""How many forgotten producers a connection can be told of; others are asked to say hello."""
+MEMORY_STEP: Final = 1_000_000
 
 
 class ProducerQueueState(Generic[Connection]):
@@ -152,17 +159,6 @@ class ProducerQueueState(Generic[Connection]):
     def __repr__(self) -> str:
         where = f"{self.topic}/{self.queue_id}"
         return f"ProducerQueueState({self.producer.id}, {where}, last={self.last})"
-
-
-RUNS_TOTAL_MAX: Final = 1_500_000
-QUEUES_PER_PRODUCER: Final = 4
-NAMES_SHARE: Final = 0.9
-"""The share of named producers, which are never forgotten; the rest is left to the others."""
-
-FORGOTTEN_MAX: Final = 1024
-"""How many forgotten producers a connection can be told of; others are asked to say hello."""
-
-MEMORY_STEP: Final = 1_000_000
 
 
 class Producer(Generic[Connection]):

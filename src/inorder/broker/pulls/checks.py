@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from inorder.store.consumequeue import QueueIndex
 
 _CACHED_MAX: Final = 20_000
-_EXPRESSION_KEPT_CHARS: Final = 256
+EXPRESSION_KEPT_CHARS: Final = 256
+"""Longer expressions are not cached, and few pulls may be held with one."""
 _EXPRESSION_CHARS_MAX: Final = 64 * 1024
 
 I32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
@@ -110,7 +111,7 @@ class PullChecks:
         checked = self._cache.get(key)
         if checked is None:
             checked = self._check(fields, peer)
-            if len(fields.subscription or "") <= _EXPRESSION_KEPT_CHARS:
+            if len(fields.subscription or "") <= EXPRESSION_KEPT_CHARS:
                 if len(self._cache) >= _CACHED_MAX:
                     self._cache.clear()
                 self._cache[key] = checked

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.offsets.rules import Manner
-from inorder.broker.pulls.checks import I32, CheckedPull, PullChecks, PullFields
+from inorder.broker.pulls.checks import (
+    EXPRESSION_KEPT_CHARS,
+    I32,
+    CheckedPull,
+    PullChecks,
+    PullFields,
+)
 from inorder.errors import BrokerError, ServiceNotAvailable, StoreError, SystemError_
 from inorder.logs import get_logger
 from inorder.net.transport import JOIN_BYTES_MAX
@@ -53,6 +59,25 @@ _CODES: Final = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
+COMMIT_OFFSET: Final = 1
+SUSPEND: Final = 2
+BULK_MESSAGES_MAX: Final = 16_384
+BULK_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The bounds of a pull that asks for much at once; it delays others by a few ms at most."""
+_RESPONSE: Final = 1
+_WOKEN_AT_ONCE: Final = 64
+"""How many held pulls of one queue are served at once when it grows."""
+_HELD_WITH_LONG_EXPRESSION_MAX: Final = 1000
+"""A held pull keeps its expression. This many pulls may hold a long one, of at most 64 KiB."""
+_HOLDABLE: Final = frozenset(
+    (
+        ReadStatus.OFFSET_OVERFLOW_ONE,
+        ReadStatus.NO_MESSAGE_IN_QUEUE,
+        ReadStatus.NO_MATCHED_LOGIC_QUEUE,
+        ReadStatus.OFFSET_FOUND_NULL,
+        ReadStatus.QUEUE_DAMAGED,
+    )
+)
 
 
 def answer_code(result: ReadResult, offset: int) -> ResponseCode:
@@ -82,21 +107,6 @@ def answer(
             "topicSysFlag": str(checked.topic_flag),
         },
     )
-
-
-COMMIT_OFFSET: Final = 1
-SUSPEND: Final = 2
-
-BULK_MESSAGES_MAX: Final = 16_384
-BULK_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The bounds of a pull that asks for much at once; it delays others by a few ms at most."""
-
-_RESPONSE: Final = 1
-_WOKEN_AT_ONCE: Final = 64
-"""How many held pulls of one queue are served at once when it grows."""
-_EXPRESSION_KEPT_CHARS: Final = 256
-_HELD_WITH_LONG_EXPRESSION_MAX: Final = 1000
-"""A held pull keeps its expression. This many pulls may hold a long one, of at most 64 KiB."""
 
 
 class _PullHeader(msgspec.Struct):
@@ -347,7 +357,7 @@ class Pulls:
         if wait_ms <= 0:
             return False
         if (
-            len(pull.fields.subscription or "") > _EXPRESSION_KEPT_CHARS
+            len(pull.fields.subscription or "") > EXPRESSION_KEPT_CHARS
             and len(self._broker.waits) >= _HELD_WITH_LONG_EXPRESSION_MAX
         ):
             return False
@@ -437,14 +447,3 @@ class Pulls:
         ):
             result.status = ReadStatus.NO_MATCHED_MESSAGE
         self._answer(pull, result, checked)
-
-
-_HOLDABLE: Final = frozenset(
-    (
-        ReadStatus.OFFSET_OVERFLOW_ONE,
-        ReadStatus.NO_MESSAGE_IN_QUEUE,
-        ReadStatus.NO_MATCHED_LOGIC_QUEUE,
-        ReadStatus.OFFSET_FOUND_NULL,
-        ReadStatus.QUEUE_DAMAGED,
-    )
-)

@@ -61,6 +61,9 @@ VERSION_MAX: Final = 2047
 GROUPS_MAX: Final = 100_000
 WITHDRAWN_MAX: Final = 64
 """How many withdrawn plans are remembered, so that their late requests are refused."""
+GONE_MAX: Final = 100_000
+"""How many deleted topics are remembered with their last version."""
+REWIND_NUMBER_MAX: Final = 1 << 53
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -126,7 +129,7 @@ class Versions(msgspec.Struct, frozen=True):
         return self.ends is not None
 
 
-# The plan.
+# Plans.
 
 
 def decide(now: Versions, plan: Plan) -> Versions:
@@ -493,70 +496,7 @@ def queues_left(now: Versions, first: Callable[[int], int], *, of: Iterable[str]
     return max(left, default=0)
 
 
-GONE_MAX: Final = 100_000
-"""How many deleted topics are remembered with their last version."""
-
-
-class _File(msgspec.Struct):
-    topics: dict[str, Versions] = {}
-    gone: dict[str, int] = {}
-    floor: int = 0
-
-
-class Resizes:
-    """The versions of all topics that were resized, and the last versions of deleted topics."""
-
-    def __init__(self) -> None:
-        self.topics: dict[str, Versions] = {}
-        self._gone: dict[str, int] = {}
-        self._floor = 0
-
-    def __repr__(self) -> str:
-        return f"Resizes({len(self.topics)} topics, {len(self._gone)} deleted)"
-
-    def of(self, topic: str, version: int, text: str) -> Versions:
-        """Return the versions of a topic; `version` and `text` come from its attribute."""
-        found = self.topics.get(topic)
-        if found is None or found.version < version:
-            return Versions(version, text)
-        return found
-
-    def last(self, topic: str) -> int:
-        """Return the highest version that a deleted topic of this name had."""
-        return self._gone.get(topic, self._floor)
-
-    def delete(self, topic: str, version: int) -> None:
-        """Forget a topic, but remember its last version: a new topic of this name begins above it.
-
-        Above `GONE_MAX` names the oldest are dropped, and every new topic then begins above their
-        versions.
-        """
-        self.topics.pop(topic, None)
-        if version > self.last(topic):
-            self._gone.pop(topic, None)
-            self._gone[topic] = version
-        while len(self._gone) > GONE_MAX:
-            self._floor = max(self._floor, self._gone.pop(next(iter(self._gone))))
-
-    def encode(self) -> bytes:
-        """Return the content of the file."""
-        return msgspec.json.encode(_File(self.topics, self._gone, self._floor))
-
-    def encode_with(self, topic: str, versions: Versions) -> bytes:
-        """Return the content of the file after a change of one topic."""
-        topics = {**self.topics, topic: versions}
-        return msgspec.json.encode(_File(topics, self._gone, self._floor))
-
-    def decode(self, data: bytes) -> None:
-        """Load the content of the file. Raises RemoteProtocolError if it is malformed."""
-        try:
-            found = msgspec.json.decode(data, type=_File)
-        except (msgspec.MsgspecError, UnicodeError) as error:
-            raise RemoteProtocolError(f"not the versions of topics: {error}") from None
-        self.topics, self._gone, self._floor = found.topics, found.gone, found.floor
-
-
-REWIND_NUMBER_MAX: Final = 1 << 53
+# Rewinds.
 
 
 class Standing(NamedTuple):
@@ -712,3 +652,65 @@ def eligibility(now: Versions, group: str, queue: tuple[str, int], one: ParkedKe
 def decode_map(text: str) -> KeyMap:
     """Decode the text of a key map; the last ones are cached."""
     return KeyMap.decode(text)
+
+
+# All topics.
+
+
+class _File(msgspec.Struct):
+    topics: dict[str, Versions] = {}
+    gone: dict[str, int] = {}
+    floor: int = 0
+
+
+class Resizes:
+    """The versions of all topics that were resized, and the last versions of deleted topics."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, Versions] = {}
+        self._gone: dict[str, int] = {}
+        self._floor = 0
+
+    def __repr__(self) -> str:
+        return f"Resizes({len(self.topics)} topics, {len(self._gone)} deleted)"
+
+    def of(self, topic: str, version: int, text: str) -> Versions:
+        """Return the versions of a topic; `version` and `text` come from its attribute."""
+        found = self.topics.get(topic)
+        if found is None or found.version < version:
+            return Versions(version, text)
+        return found
+
+    def last(self, topic: str) -> int:
+        """Return the highest version that a deleted topic of this name had."""
+        return self._gone.get(topic, self._floor)
+
+    def delete(self, topic: str, version: int) -> None:
+        """Forget a topic, but remember its last version: a new topic of this name begins above it.
+
+        Above `GONE_MAX` names the oldest are dropped, and every new topic then begins above their
+        versions.
+        """
+        self.topics.pop(topic, None)
+        if version > self.last(topic):
+            self._gone.pop(topic, None)
+            self._gone[topic] = version
+        while len(self._gone) > GONE_MAX:
+            self._floor = max(self._floor, self._gone.pop(next(iter(self._gone))))
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return msgspec.json.encode(_File(self.topics, self._gone, self._floor))
+
+    def encode_with(self, topic: str, versions: Versions) -> bytes:
+        """Return the content of the file after a change of one topic."""
+        topics = {**self.topics, topic: versions}
+        return msgspec.json.encode(_File(topics, self._gone, self._floor))
+
+    def decode(self, data: bytes) -> None:
+        """Load the content of the file. Raises RemoteProtocolError if it is malformed."""
+        try:
+            found = msgspec.json.decode(data, type=_File)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise RemoteProtocolError(f"not the versions of topics: {error}") from None
+        self.topics, self._gone, self._floor = found.topics, found.gone, found.floor

@@ -58,6 +58,8 @@ NO_VERSION: Final = ""
 """Matches the map version of no send."""
 NO_DIGEST: Final = "-"
 """Matches the map digest of no send."""
+SETTLE_MS_MAX: Final = 10_000
+PLAN_ID_CHARS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -168,10 +170,6 @@ def _digest(text: str) -> str:
 def map_text(config: TopicConfig) -> str:
     """Return the key map of a topic as text, empty if it has none."""
     return config.attributes.get(keymap.ATTRIBUTE, "")
-
-
-SETTLE_MS_MAX: Final = 10_000
-PLAN_ID_CHARS_MAX: Final = 64
 
 
 class Resizing:

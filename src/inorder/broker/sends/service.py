@@ -77,6 +77,9 @@ _encode: Final = msgspec.json.encode
 
 _I32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+SEND_CODES: Final = frozenset(
+    (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+)
 
 
 class _SendFields(msgspec.Struct):
@@ -517,8 +520,3 @@ class Sends:
         """Clear the cache: a topic, a permission or a queue count changed."""
         self._targets.clear()
         self._ruled_targets.clear()
-
-
-SEND_CODES: Final = frozenset(
-    (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-)
