@@ -9,7 +9,7 @@ import pytest
 
 from inorder.client.consume.concurrent import ConcurrentRunner, TopicHandler
 from inorder.client.consume.queue import AssignedQueue
-from inorder.client.consume.registrations import Registration
+from inorder.client.consume.registrations import HandlerRegistration
 from inorder.client.consume.rules.leases import LeaseState
 from inorder.client.consume.rules.outcomes import (
     CALLS_SEEN_MIN,
@@ -72,7 +72,7 @@ def test_what_a_run_did_not_come_to_is_handled_without_a_further_message(
         clock, workers, tasks = FakeClock(), KeptWorkers(), Tasks("test")
         subscription = Subscription(QUEUE.topic)
         handler = TopicHandler(
-            Registration(
+            HandlerRegistration(
                 subscription, ordered=False, concurrency=1, batch=1, policy=DeadLetter(attempts=3),
                 auto_commit=True, call=lambda batch: None, is_async=False,
             ),
@@ -107,5 +107,5 @@ def begun(*runs: Run) -> list[int]:
     return [offset for run in runs for batch in run.batches for offset in offsets(batch)]
 
 
-async def taken_back(_: Registration, __: ReceivedMessage, ___: Failure) -> bool:
+async def taken_back(_: HandlerRegistration, __: ReceivedMessage, ___: Failure) -> bool:
     return True
