@@ -52,7 +52,7 @@ ZONE_MODE: Final = "__ZONE_MODE"
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """What the handlers work with. `save` makes a changed KvTable durable, or raises OSError."""
+    """The tables of the handlers. `save` makes a changed KvTable durable, or raises OSError."""
 
     config: NameServerConfig
     routes: RouteTable
@@ -73,12 +73,12 @@ Handler = Callable[[Desk, Call], "Command | Steps[Command]"]
 
 
 def answer(desk: Desk, call: Call) -> Command:
-    """Return the answer to a request. Raises nothing but bugs."""
+    """Return the reply to a request. Only a bug raises."""
     return finish(answer_steps(desk, call))
 
 
 def answer_steps(desk: Desk, call: Call) -> Steps[Command]:
-    """Do as `answer`, in steps where it takes long."""
+    """Reply as `answer` does, in steps where it takes long."""
     handler = HANDLERS.get(call.request.code)
     try:
         if handler is None:
@@ -314,7 +314,7 @@ def update_config(desk: Desk, call: Call) -> Command:
 
 
 def get_config(desk: Desk, call: Call) -> Command:
-    """Answer what RocketMQ's tools show; no path and nothing secret is among it."""
+    """Return the settings that RocketMQ's tools show; no paths and no secrets."""
     config = desk.config
     settings = {
         "bindAddress": config.host,

@@ -49,7 +49,7 @@ BROKERS_MAX: Final = 10_000
 TOPIC_ENTRIES_MAX: Final = 1_000_000
 TOPIC_CHARS_MAX: Final = 255
 REGISTERED_CHARS_MAX: Final = 255
-"""Of clusters, brokers, addresses and zones."""
+"""The longest name of a cluster, broker, address or zone."""
 
 TOPICS_PER_STEP: Final = 500
 
@@ -61,7 +61,7 @@ PermChange = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. `channel` stands for its connection and is only compared."""
+    """One broker's registration. `channel` stands for its connection and is only compared."""
 
     cluster: str
     broker_name: str
@@ -76,12 +76,12 @@ class Registration:
     zone_name: str | None = None
     filter_servers: tuple[str, ...] = ()
     identity: str = ""
-    """Of the broker's directory; empty: it is not of inorder, or older."""
+    """The identity of the broker's directory; empty: not an inorder broker, or an older one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a slave learns of its master; both are None for a master."""
+    """The master's addresses, for a slave; both are None for a master."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -266,7 +266,7 @@ class RouteTable:
     def key_map(self, topic: str, *others: str) -> str | None:
         """Return the newest key map of a topic that a broker registered, or of `others`.
 
-        Ours: a broker's topic carries it as an attribute.
+        inorder's own: a broker's topic has it as an attribute.
         """
         texts = [*self._maps.get(topic, {}).values(), *others]
         return max(texts, key=keymap.version_of, default=None)
@@ -274,7 +274,7 @@ class RouteTable:
     def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Add a topic by hand; nothing happens if one of its brokers is unknown.
 
-        Raises SystemError_ if the name is too long or there is no room.
+        Raises SystemError_ if the name is too long or the table is full.
         """
         wanted = {queue.broker_name: queue for queue in queues}
         if len(topic) > TOPIC_CHARS_MAX:
@@ -342,8 +342,8 @@ class RouteTable:
     def _check_not_taken(self, new: Registration, holder: str | None) -> None:
         """Refuse the name and id of another inorder broker that is connected.
 
-        Another is one with another identity, and one with the same at a second address: its
-        directory was copied. One that comes back over a new connection is none.
+        A broker with another identity is another one. So is one with the same identity at a second
+        address: its directory was copied. A broker that reconnects is the same.
         """
         life = None if holder is None else self._lives.get((new.cluster, holder))
         if life is None or not life.identity or not new.identity or life.channel is new.channel:
@@ -357,7 +357,7 @@ class RouteTable:
         )
 
     def _leave_other_name(self, new: Registration) -> None:
-        """Forget the name that the address had before: nothing else would ever remove it."""
+        """Forget the address's former broker name: nothing else would ever remove it."""
         life = self._lives.get((new.cluster, new.address))
         if life is not None and life.broker_name != new.broker_name:
             self.unregister(new.cluster, life.broker_name, new.address)
@@ -485,13 +485,13 @@ class RouteTable:
 
     @property
     def unclean(self) -> bool:
-        """Tell whether topics of brokers that are gone are left to be removed."""
+        """Return whether topics of brokers that are gone still wait to be removed."""
         return bool(self._leaving)
 
     def clean_up(self, count: int) -> bool:
         """Remove up to `count` topics of brokers that are gone; True if more are left.
 
-        One that the broker has registered again meanwhile is another entry, and stays.
+        A topic that the broker registered again meanwhile is another entry, and stays.
         """
         while self._leaving:
             broker_name, entries = self._leaving[0]
@@ -529,10 +529,10 @@ ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 ENTRIES_MAX: Final = 100_000
 NAMESPACES_MAX: Final = 10_000
-"""A namespace stays when its last value is deleted, so they have a limit of their own."""
+"""Limit of namespaces, which stay when their last value is deleted."""
 TEXT_CHARS_MAX: Final = 64 * 1024
 TABLE_CHARS_MAX: Final = 16 * 1024 * 1024
-"""All names and values together: the whole table is written with every change."""
+"""Limit of all names and values together, since every change writes the whole table."""
 
 
 class KvTable:

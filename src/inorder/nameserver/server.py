@@ -40,7 +40,7 @@ FILES_KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class NameServerStatistics:
-    """What a name server knows and did."""
+    """Sizes of tables, and counters."""
 
     server: ServerStatistics
     routes: RouteStatistics
@@ -122,7 +122,7 @@ class NameServer:
         self._clean_up()
 
     def receive(self, connection: ServerConnection, request: Command) -> None:
-        """Answer one request; a one-way request is carried out without an answer."""
+        """Serve one request; a one-way request gets no reply."""
         if request.is_response:
             connection.take_response(request)
             return
@@ -130,12 +130,12 @@ class NameServer:
         now_ms = self.clock.monotonic_ms()
         steps = handlers.answer_steps(self.desk, handlers.Call(request, connection, now_ms))
         if not self._step(connection, request, steps):
-            # Its later requests wait, those of others come in between.
+            # Later requests of this peer wait; those of others come in between.
             connection.hold()
             self._server.turns.later(lambda: self._go_on(connection, request, steps))
 
     def _go_on(self, connection: ServerConnection, request: Command, steps: Steps[Command]) -> None:
-        """Take one more step of a long request, unless nobody waits for it any more."""
+        """Take one more step of a long request, unless its connection is gone."""
         if connection.closed or self._stopped:
             steps.close()
         elif self._step(connection, request, steps):
@@ -144,13 +144,13 @@ class NameServer:
             self._server.turns.later(lambda: self._go_on(connection, request, steps))
 
     def _step(self, connection: ServerConnection, request: Command, steps: Steps[Command]) -> bool:
-        """Take a step; answer and return True if it was the last."""
+        """Take a step; reply and return True if it was the last."""
         try:
             next(steps)
         except StopIteration as end:
             reply: Command = end.value
         except Exception as error:
-            # The root of every request: a bug costs its answer, not the connection.
+            # Every error of a request ends here: a bug costs its reply, not the connection.
             logger.exception("peer=%s code=%d failed", connection.peer, request.code)
             reply = request.reply(ResponseCode.SYSTEM_ERROR, type(error).__name__)
         else:
@@ -177,7 +177,7 @@ class NameServer:
             connection.send(request.reply(ResponseCode.SYSTEM_ERROR, str(error)))
 
     def _clean_up(self) -> None:
-        """Remove the topics of a large broker that went, a few in each turn."""
+        """Remove the topics of a large broker that is gone, a few in each turn."""
         if self.routes.unclean and not self._cleaning:
             self._cleaning = True
             self._server.turns.later(self._clean_some)
@@ -224,7 +224,7 @@ class _Frames:
         self._owner = owner
 
     def connection_made(self, connection: ServerConnection) -> None:
-        """Nothing to do before it says who it is."""
+        """Wait: a connection means nothing before a broker registers over it."""
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
         clock = self._owner.clock

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 OUTPUT_FACTOR_MAX = 4
-"""Unread answers of a connection may reach this many times `write_buffer_bytes_max`."""
+"""Unread replies of a connection may reach this multiple of `write_buffer_bytes_max`."""
 TURN_BYTES = 256 * 1024
-"""Output after which a connection's turn is over: it is written, the others come first."""
+"""Output in bytes that ends a connection's turn: it is written, and others come first."""
 CROWDED_FACTOR = 32
-"""A connection of a crowded server may have this part of `write_buffer_bytes_max` unread."""
+"""On a crowded server a connection may leave this part of `write_buffer_bytes_max` unread."""
 NOTED_BYTES_MIN = 16 * 1024
-"""Unread answers of a connection from which on the server counts them."""
+"""The server counts unread replies of a connection from this many bytes on."""
 NO_HOST = bytes(8)
 TLS_HANDSHAKE = 0x16
 """First byte of a TLS connection; a frame starts with 0 or 1."""
@@ -49,7 +49,7 @@ class FrameHandler(Protocol):
     """What a server does with its connections. All calls are synchronous and on the loop."""
 
     def connection_made(self, connection: ServerConnection) -> None:
-        """Take note of a new connection; it has sent nothing yet."""
+        """Learn of a new connection, which has sent nothing yet."""
         ...
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
@@ -110,9 +110,9 @@ class ServerConnection(asyncio.Protocol):
         self._written_bytes = 0
         self._reading_paused = False
         self.congested = False
-        """Whether the peer has too many unread answers; it is not read from meanwhile."""
+        """Whether the peer has too many unread replies; nothing is read from it meanwhile."""
         self.busy = False
-        """Whether further frames must wait: it is congested, or has had its share of this turn."""
+        """Whether further frames must wait: congestion, or the share of this turn is used up."""
         self._reason = ""
 
     # What the handler uses.
@@ -179,29 +179,29 @@ class ServerConnection(asyncio.Protocol):
             self._server.note_unread(self, waiting)
 
     def drop_unread(self) -> None:
-        """Close a connection whose peer leaves too many answers unread."""
+        """Close a connection whose peer leaves too many replies unread."""
         self._server.closed_for_slowness += 1
         self._complain("does not read its answers", "let it read, or pull less at a time")
         self.abort("the peer does not read its answers")
 
     def defer(self, frames: list[RawFrame]) -> None:
-        """Keep frames until it is no longer `busy`; nothing is read from it meanwhile."""
+        """Keep frames until the connection is not `busy`; nothing is read from it meanwhile."""
         self._deferred += frames
         self._apply_reading()
 
     def hold(self) -> None:
-        """Serve nothing more of it until `release`: a long request of it is being worked on."""
+        """Serve no more frames until `release`: a long request of this peer is in progress."""
         self._held = self.busy = True
         self._apply_reading()
 
     def release(self) -> None:
-        """Go on after `hold`."""
+        """Serve frames again after `hold`."""
         self._held = False
         if not self.closed:
             self._wait_in_line()
 
     def end_share(self) -> None:
-        """It had enough of this turn: write what there is, and let the others come first."""
+        """End the connection's turn: write its output, and let others come first."""
         self.flush()
         self._light = False
         self._greedy = True
@@ -209,7 +209,7 @@ class ServerConnection(asyncio.Protocol):
         self._wait_in_line()
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
-        """Ask the peer and return its answer. Raises RequestTimeout or ConnectionLost."""
+        """Send the peer a request and return its reply. Raises RequestTimeout or ConnectionLost."""
         if self.closed:
             raise ConnectionLost(f"the connection to {self.peer} is closed: {self._reason}")
         calls = self._require_calls()
@@ -222,20 +222,20 @@ class ServerConnection(asyncio.Protocol):
             raise
 
     def notify(self, command: Command) -> None:
-        """Tell the peer something that it does not answer."""
+        """Send the peer a one-way request."""
         if not self.closed:
             self._require_calls().number(command)
             self.send(command)
 
     def take_response(self, response: Command) -> bool:
-        """Hand over a response of the peer; False if nobody waits for it (it is dropped)."""
+        """Take a response of the peer; False if no request waits for it and it is dropped."""
         return self._calls is not None and self._calls.take(response)
 
     def close(self, reason: str) -> None:
         """Send what is queued and close.
 
-        The end travels with the last answers. A C++ client sends its next pull as soon as it has an
-        answer, unless it sees the end; and a pull that is lost with its connection it misses 30 s.
+        The end of the stream travels with the last replies. RocketMQ's C++ client sends its next
+        pull as soon as it has a reply, unless it sees the end, and waits 30 s for a lost pull.
         """
         if self.closed:
             return
@@ -259,7 +259,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Read nothing more from this connection, for good."""
+        """Never read from this connection again."""
         self._reading_paused = True
         self._apply_reading()
 
@@ -321,7 +321,7 @@ class ServerConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self.flush()
         self._close("the peer closed")
-        if self._server.turns.over:  # closing is what costs, and many may close at once
+        if self._server.turns.over:  # closing costs time, and many may close at once
             self._server.turns.later(self._close_transport)
             return True
         return False
@@ -350,11 +350,11 @@ class ServerConnection(asyncio.Protocol):
         self._parts = []
         self._queued_bytes = 0
         self._deferred = []
-        if self.id != 0:  # else it was one too many and never was a connection
+        if self.id != 0:  # else it was refused, and the handler never saw it
             self._server.turns.do(self._forget)
 
     def _forget(self) -> None:
-        """Tell everybody that it is closed."""
+        """Tell handler, callers and server that the connection is closed."""
         self._server.remove(self)
         if self._calls is not None:
             self._calls.fail(ConnectionLost(f"lost the connection to {self.peer}: {self._reason}"))
@@ -396,7 +396,7 @@ class ServerConnection(asyncio.Protocol):
         return self._tls is not None and not self._tls.established
 
     def _set_output_limit(self, transport: asyncio.Transport) -> None:
-        """Say at how many unread bytes the transport tells us to pause."""
+        """Set the number of unread bytes at which the transport asks for a pause."""
         self._tight = self._server.crowded
         limit = self._server.config.write_buffer_bytes_max
         if self._tight:
@@ -458,7 +458,7 @@ class ServerConnection(asyncio.Protocol):
         self._apply_reading()
 
     def _serve_share(self, frames: list[RawFrame]) -> None:
-        """Have so many frames served as a share allows; the rest wait."""
+        """Serve as many frames as a share allows; the others wait."""
         rest = frames[SHARE_FRAMES:]
         self._server.handler.frames_received(self, frames[:SHARE_FRAMES] if rest else frames)
         if rest and not self.closed:
@@ -471,7 +471,7 @@ class ServerConnection(asyncio.Protocol):
         if isinstance(error, ProtocolError):
             self._protocol_failed(error)
             return
-        # The root of everything that input can cause: a bug must not take other peers along.
+        # Every error that input can cause ends here: a bug must not affect other peers.
         logger.error("peer=%s a handler failed; it is closed", self.peer, exc_info=error)
         self.close("a handler failed")
 
@@ -505,7 +505,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_unread(self) -> bool:
-        """Tell whether something that the peer sent may wait here: it is not read just now."""
+        """Return whether bytes of the peer may wait unread in the kernel."""
         return bool(
             self._reading_paused or self.congested or self.busy or self._deferred or self._held
         )

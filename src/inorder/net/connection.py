@@ -46,24 +46,24 @@ class Posted(Protocol):
     """A send on its way."""
 
     def answered(self, answer: SendAnswer) -> None:
-        """Take the answer. It never comes if the connection is lost."""
+        """Take the reply. It never comes if the connection is lost."""
         ...
 
 
 class Watcher(Protocol):
-    """Somebody who posts."""
+    """A caller of `post`, which watches the connection."""
 
     def connection_lost(self, connection: Connection, reason: str) -> None:
-        """Learn that nothing more comes of what was posted."""
+        """Learn that no more replies come."""
         ...
 
     def connection_has_room(self, connection: Connection) -> None:
-        """Learn that one may post again."""
+        """Learn that the connection takes sends again."""
         ...
 
 
 class Posting:
-    """The part of a Connection that serves those who post."""
+    """The part of a Connection that sends without futures."""
 
     _calls: Calls
     _config: NetConfig
@@ -78,37 +78,37 @@ class Posting:
         self._was_full = False
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell somebody of the connection's fate."""
+        """Add a watcher."""
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Tell somebody nothing more."""
+        """Remove a watcher."""
         self._watchers.pop(watcher, None)
 
     @property
     def full(self) -> bool:
-        """Tell whether nothing should be posted now; watchers learn when that is over."""
+        """Return whether nothing should be posted now; watchers hear when that ends."""
         if self._writable is None and len(self._posts) < self._config.outstanding_max:
             return False
         self._was_full = True
         return True
 
     def next_id(self) -> int:
-        """Return an id that nothing in flight has."""
+        """Return an id that no outstanding request has."""
         request_id = self._calls.next_id()
         while request_id in self._posts:
             request_id = self._calls.next_id()
         return request_id
 
     def post(self, posted: Posted) -> int:
-        """Number a send; the caller writes its frame with the id that is returned."""
+        """Register a send and return its request id; the caller writes the frame."""
         request_id = self.next_id()
         self._posts[request_id] = posted
         self._requests_sent += 1
         return request_id
 
     def _receive_posted(self, frame: RawFrame) -> bool:
-        """Take an answer to something posted; False if the frame is anything else."""
+        """Take the reply to a posted send; False if the frame is anything else."""
         # hot: 0.8 us, without what `answered` does.
         answer = decode_answer(frame[1]) if frame[0] == JSON else None
         if answer is None or not answer.flag & FLAG_RESPONSE:
@@ -127,7 +127,7 @@ class Posting:
                 watcher.connection_has_room(cast("Connection", self))
 
     def _end_posts(self) -> None:
-        """Nothing more is read: tell those who posted, also if the last bytes leave slowly."""
+        """Tell watchers that no more replies come, even while the last bytes leave slowly."""
         self._posts.clear()
         watchers, self._watchers = list(self._watchers), {}
         for watcher in watchers:
@@ -155,7 +155,7 @@ class ConnectionStatistics:
 
 
 class Connection(Posting, asyncio.Protocol):
-    """A connection that we opened. Make one with `Connection.open`."""
+    """A connection that this process opened. Make one with `Connection.open`."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Connection(Posting, asyncio.Protocol):
             self._tls = TlsSession(tls, server_side=False, server_hostname=host)
         self._parts: list[Buffer] = []
         self.numbers_sends: bool | None = None
-        """Whether the server is a broker that knows numbered sends; None: nobody asked yet."""
+        """Whether the server is a broker with idempotent producers; None: not asked yet."""
         self.capability: int | None = None
         """What the server can do beyond RocketMQ: 0 for RocketMQ's own; None: not asked yet."""
         self._reason: str | None = None
@@ -234,7 +234,7 @@ class Connection(Posting, asyncio.Protocol):
         return self.address
 
     async def request(self, command: Command, timeout_ms: int) -> Command:
-        """Send a request and return its answer, whatever its code.
+        """Send a request and return its reply, whatever its code.
 
         Raises RequestTimeout, ConnectionLost, or TooManyOutstanding.
         """
@@ -248,7 +248,7 @@ class Connection(Posting, asyncio.Protocol):
             raise
 
     def call(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
-        """Send a request and return the future of its answer; for callers that send many."""
+        """Send a request and return the future of its reply; for callers that send many."""
         self._check_open()
         answer = self._calls.open(command, timeout_ms)
         try:
@@ -260,13 +260,13 @@ class Connection(Posting, asyncio.Protocol):
         return answer
 
     def notify(self, command: Command) -> None:
-        """Send a request that is not answered. Raises ConnectionLost or TooManyOutstanding."""
+        """Send a one-way request. Raises ConnectionLost or TooManyOutstanding."""
         self._check_open()
         self._calls.number(command)
         self.send(command)
 
     def send(self, command: Command) -> None:
-        """Queue a command as it is; for answers to the server's requests."""
+        """Queue a command as it is; for replies to the server's requests."""
         self.write(encode_frame(command))
 
     def write(self, data: Buffer) -> None:
@@ -289,7 +289,7 @@ class Connection(Posting, asyncio.Protocol):
         write_out(self._transport, parts)
 
     def close(self, reason: str = "closed by us") -> None:
-        """Send what is queued and close; requests in flight fail with ConnectionLost."""
+        """Send what is queued and close; outstanding requests fail with ConnectionLost."""
         if self.closed:
             return
         self.flush()
@@ -384,7 +384,7 @@ class Connection(Posting, asyncio.Protocol):
         try:
             self._on_request(self, command)
         except Exception:
-            # The root of what a server's request can cause; answers to others must go on.
+            # Every error that a server's request can cause ends here: other replies must go on.
             logger.exception("server=%s code=%d handler failed", self.address, command.code)
             if not command.is_oneway:
                 self.send(command.reply(ResponseCode.SYSTEM_ERROR, "the handler failed"))
@@ -413,7 +413,7 @@ class Connection(Posting, asyncio.Protocol):
             )
 
     async def _wait_writable(self, timeout_ms: int) -> None:
-        with contextlib.suppress(TimeoutError):  # then _check_open says what is the matter
+        with contextlib.suppress(TimeoutError):  # then _check_open raises the reason
             async with asyncio.timeout(timeout_ms / 1000):
                 while self._writable is not None and not self.closed:
                     await asyncio.shield(self._writable)
@@ -424,7 +424,7 @@ class Connection(Posting, asyncio.Protocol):
             self._reason = reason
 
     def _finish(self) -> None:
-        """Tell everybody who waits; once."""
+        """Tell all that wait, once."""
         if self._lost.done():
             return
         self.resume_writing()
@@ -441,13 +441,13 @@ class Connection(Posting, asyncio.Protocol):
 
 
 def refuse_request(connection: Connection, command: Command) -> None:
-    """Answer a server's request as one that we do not know."""
+    """Refuse a server's request as unknown."""
     if not command.is_oneway:
         connection.send(unsupported(command))
 
 
 def unsupported(command: Command) -> Command:
-    """Return the answer that RocketMQ gives to a code without a handler."""
+    """Return RocketMQ's reply to a code without a handler."""
     return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from inorder.net.accepted import ServerConnection
 
 SLICE_MS = 3
-"""Time of one turn for those in line."""
+"""The time slice of one turn for connections in line."""
 SHARE_MS = 2
 """Time after which a connection has had its share, looked at between two requests."""
 SHARE_FRAMES = 512
@@ -56,7 +56,7 @@ class Turns:
         return f"Turns(in line={len(self._line)}, work={len(self._work)})"
 
     def admits(self, *, greedy: bool) -> bool:
-        """Tell whether a connection of the two kinds may be served now, without waiting."""
+        """Return whether a new or greedy connection may be served now, without waiting."""
         if self._line:
             return False
         if self._has_time():
@@ -71,14 +71,14 @@ class Turns:
         self._schedule()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Do something small that nobody waits for: now, or when there is time."""
+        """Do a small piece of work that nothing waits for: now, or when there is time."""
         if not self._work and self._has_time():
             work()
         else:
             self.later(work)
 
     def later(self, work: Callable[[], None]) -> None:
-        """Do something small in the next turn, or when there is time."""
+        """Do a small piece of work in the next turn, or when there is time."""
         self._work.append(work)
         self._schedule()
 
@@ -88,7 +88,7 @@ class Turns:
         return bool(self._work) or not self._has_time()
 
     def finish(self) -> None:
-        """Do all that waits now, except serving: the server stops."""
+        """Do all waiting work now, except serving, because the server stops."""
         while self._work:
             self._work.popleft()()
 
@@ -113,7 +113,7 @@ class Turns:
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        """Serve those in line, one share each, until the slice is over."""
+        """Serve the connections in line, one share each, until the slice is over."""
         self._scheduled = False
         clock = self._clock
         ends_ms = clock.monotonic_ms() + SLICE_MS

@@ -38,7 +38,7 @@ class Refusals:
     """Says which requests a server refuses: once a period for each client and code.
 
     A client is the machine that it runs on, so that one which reconnects with every request is not
-    a new one each time. Where more of them are refused than there is room for, the rest is counted.
+    a new one each time. Refusals beyond the size of the table are only counted.
     """
 
     __slots__ = ("_left_out", "_logger", "_period_ms", "_room", "_seen")

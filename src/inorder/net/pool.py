@@ -34,7 +34,7 @@ class PoolStatistics:
 
 @dataclass(slots=True)
 class _Slot:
-    """What is known of one address."""
+    """The state of one address."""
 
     connection: Connection | None = None
     attempt: asyncio.Task[Connection] | None = None
@@ -151,6 +151,6 @@ class Pool:
 
 
 def _retrieve(attempt: asyncio.Task[Connection]) -> None:
-    """Look at the error, in case that all who waited have gone."""
+    """Retrieve the error, in case all callers stopped waiting."""
     if not attempt.cancelled():
         attempt.exception()

@@ -49,7 +49,7 @@ BACKLOG: Final = 1024
 ACCEPTED_MAX: Final = 16
 """Connections accepted in one turn."""
 PAUSE_S: Final = 1.0
-"""How long nothing is accepted when there is no descriptor or memory for another connection."""
+"""The pause of accepting when there is no descriptor or memory for another connection."""
 _NO_ROOM: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 Factory = Callable[[], asyncio.Protocol]
@@ -233,7 +233,7 @@ class Server:
         self._unread_bytes = 0
         self._recount_above = config.unread_bytes_max // 2
         self.crowded = False
-        """Whether the unread answers of all connections come near their limit."""
+        """Whether the unread replies of all connections come near their limit."""
         self._flush_scheduled = False
         self._closed = False
         self._empty: asyncio.Future[None] | None = None
@@ -257,7 +257,7 @@ class Server:
         return self._connections.get(connection_id)  # type: ignore[call-overload,no-any-return]
 
     def keep_descriptors(self, below: int | None) -> None:
-        """Close new connections whose descriptor is not below this: files need the rest."""
+        """Close new connections whose descriptor is not below this: files need the others."""
         self._descriptors_below = below
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -346,10 +346,10 @@ class Server:
             self._descriptors_below,
         )
 
-    # What connections need of their server.
+    # What connections call.
 
     def add(self, connection: ServerConnection) -> int | None:
-        """Number a new connection; None if it is one too many."""
+        """Register a new connection and return its number; None if it is one too many."""
         self._last_connection_id += 1
         if self._closed or len(self._connections) >= self.config.connections_max:
             self.connections_refused += 1
@@ -388,7 +388,7 @@ class Server:
             self._recount()
 
     def _recount(self) -> None:
-        """Count anew, for peers have read meanwhile; close those with most if it is too much."""
+        """Count unread bytes anew, since peers have read; close those with most if needed."""
         total = 0
         for connection in list(self._behind):
             connection.noted_bytes = connection.unsent_bytes
@@ -427,9 +427,9 @@ class Server:
 
 
 OWN: Final = 24
-"""What a process has open besides: standard streams, its loop, ports, connections of its own."""
+"""Descriptors for everything else: standard streams, the loop, ports, outgoing connections."""
 CONNECTIONS_MIN: Final = 32
-"""A server for which there is less room does not start."""
+"""A server with fewer descriptors for connections does not start."""
 
 
 def connections_below(limit: int, kept: int, *, server: str) -> int:

@@ -47,8 +47,8 @@ def write_out(transport: asyncio.WriteTransport, parts: list[Buffer]) -> None:
 def write_last(transport: asyncio.Transport, parts: list[Buffer]) -> int:
     """Write the last bytes of a connection, their end in the same packet; return how many.
 
-    By a socket of its own: a transport writes later and ends later still. Where that cannot be
-    (a simulated transport, others wait before these) they are written as usual.
+    A transport would write later and end later still, so the bytes go through the socket. Where
+    that is impossible (a simulated transport, other output waits) they are written as usual.
     """
     data = b"".join(parts)
     shown = transport.get_extra_info("socket")
@@ -67,14 +67,14 @@ def write_last(transport: asyncio.Transport, parts: list[Buffer]) -> int:
 
 
 class _Call(asyncio.Future["Command"]):
-    """The future of one answer; it remembers what was asked, for the error message."""
+    """The future of one reply; it remembers the request for the error message."""
 
     code: int = 0
     timeout_ms: int = 0
 
 
 class Calls:
-    """The requests in flight on one connection. Deadlines are in the loop's own time."""
+    """The outstanding requests of one connection. Deadlines are in the loop's own time."""
 
     __slots__ = ("_exchange", "_loop", "_peer", "_timer", "_timer_at_ms")
 
@@ -86,7 +86,7 @@ class Calls:
         self._timer_at_ms = 0
 
     def open(self, command: Command, timeout_ms: int) -> asyncio.Future[Command]:
-        """Number the request and return the future of its answer; the caller sends it."""
+        """Give a request its id and return the future of its reply; the caller sends it."""
         call = _Call(loop=self._loop)
         call.code = command.code
         call.timeout_ms = timeout_ms
@@ -97,7 +97,7 @@ class Calls:
         return call
 
     def next_id(self) -> int:
-        """Return an id for a request that is not kept here."""
+        """Return an id for a request that has no future here."""
         return self._exchange.next_id()
 
     def number(self, command: Command) -> None:
@@ -105,7 +105,7 @@ class Calls:
         command.request_id = self._exchange.next_id()
 
     def take(self, response: Command) -> bool:
-        """Hand a response to whoever waits for it; False for a stray, which is dropped."""
+        """Give a response to its future; False for a stray one, which is dropped."""
         call = self._exchange.take(response.request_id)
         if call is None or call.done():
             return False

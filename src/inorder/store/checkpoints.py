@@ -61,7 +61,7 @@ class Checkpoint:
 
     @property
     def min_ms(self) -> int:
-        """Return the time before which log and queues are surely on disk."""
+        """Return the time before which log and queues are certainly on disk."""
         return max(0, min(self.log_ms, self.queues_ms) - SAFETY_MS)
 
     def crc(self) -> int:
@@ -69,11 +69,11 @@ class Checkpoint:
         return zlib.crc32(self.pack())
 
     def copy(self) -> Checkpoint:
-        """Return another one with the same fields."""
+        """Return a copy."""
         return replace(self)
 
     def without_derived(self) -> Checkpoint:
-        """Return another one that says nothing of queues and index."""
+        """Return a copy without the times of queues and index."""
         return replace(self, queues_ms=0, index_ms=0)
 
     def pack(self) -> bytes:
@@ -106,7 +106,7 @@ FILE_NAME: Final = "positions"
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """Where the last key-index file stood."""
+    """Name, time and count of the last key-index file."""
 
     file_number: int = 0
     end_ms: int = 0
@@ -115,7 +115,7 @@ class IndexState:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """One slot."""
+    """One slot of log positions."""
 
     token: str = ""
     boot_id: str = ""
@@ -180,7 +180,7 @@ class Tail(NamedTuple):
 
 
 def run_of(token: str) -> int:
-    """Return what stands for a run's token in the slot of the log's end."""
+    """Return the short form of a run's token that the tail slot holds."""
     return zlib.crc32(token.encode())
 
 
@@ -202,11 +202,11 @@ class PositionsFile:
         return self._file
 
     def exists(self) -> bool:
-        """Tell whether the directory was ever opened by us."""
+        """Return whether an inorder broker has ever opened the directory."""
         return self._files.exists(self._layout.own / FILE_NAME)
 
     def remove(self) -> None:
-        """Forget all slots, for good."""
+        """Clear all slots and sync that."""
         self.close()
         self._files.remove(self._layout.own / FILE_NAME)
         self._files.fsync_dir(self._layout.own)

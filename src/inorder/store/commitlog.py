@@ -80,7 +80,7 @@ class CommitLog:
         self._reset_pending()
 
     def forget_synced(self, position: int) -> None:
-        """Nothing is known to be on disk from `position` on, nor any file's name."""
+        """Treat everything from `position` on, and all file names, as not durable."""
         self.durable_position = position
         self._directory_synced = False
 
@@ -261,7 +261,7 @@ class CommitLog:
         return target
 
     def fail(self, reason: str) -> None:
-        """Take no more writes: nothing is known any more about what the disk holds."""
+        """Refuse all further writes: the content of the disk is unknown."""
         self.failed = reason
         self._room = -1
 

@@ -69,7 +69,7 @@ class QueueFiles:
         return self._keep(key, self._files.open(path, create=True, size=self.size))
 
     def doubt_names(self) -> None:
-        """Let the names of files that are not synced count as not durable either.
+        """Treat the names of files that are not synced as not durable either.
 
         A start before this one may have made them, and have died.
         """
@@ -107,7 +107,7 @@ class QueueFiles:
         return len(self._files.listdir(self._layout.consumequeue / topic))
 
     def forget_queue(self, topic: str, queue_id: int) -> None:
-        """Close the files of a queue: others may have come under their names."""
+        """Close the files of a queue, because their names may belong to other files now."""
         for key in [key for key in self._open if key[:2] == (topic, queue_id)]:
             self._open.pop(key).close()
 
@@ -135,7 +135,7 @@ FILLER_BLOCK: Final = 4096
 
 
 class QueueIndex:
-    """The entries of one queue. An idle one costs some 300 bytes and no descriptor."""
+    """The entries of one queue. An idle queue costs about 300 bytes and no descriptor."""
 
     __slots__ = (
         "_dirty", "_files", "damaged", "first_file", "first_position", "min_offset", "next_offset",
@@ -245,7 +245,7 @@ class QueueIndex:
             self.tail_offset += step // ENTRY_BYTES
             done += step
         if not self.tail:
-            self.tail = bytearray()  # the old one keeps its memory
+            self.tail = bytearray()  # the old buffer would keep its memory
 
     def start_with_filler(self, offset: int) -> None:
         """Begin an empty queue at `offset`, as RocketMQ: fillers stand before it in its file."""
@@ -256,7 +256,7 @@ class QueueIndex:
         self.fill_to(offset)
 
     def fill_to(self, offset: int) -> None:
-        """Put fillers, which no reader is given, up to `offset`: the log has no such messages."""
+        """Put fillers, which no reader gets, up to `offset`: the log lacks these messages."""
         while self.settled_offset < offset:
             count = min(FILLER_BLOCK, offset - self.settled_offset)
             self.tail += FILLER * count

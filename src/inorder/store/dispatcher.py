@@ -47,7 +47,7 @@ class Dispatcher:
         self.problems: list[str] = []
 
     def to_queue(self, record: ScannedRecord) -> None:
-        """Append the record's queue entry, unless it is half of a transaction."""
+        """Append the record's queue entry, unless it is a prepared or rolled back transaction."""
         if record.sys_flag & TRANSACTION_MASK not in (0, TRANSACTION_COMMIT):
             return
         if self.dropped and record.position < self.dropped.get(record.topic, 0):
@@ -58,7 +58,7 @@ class Dispatcher:
         queue.append(record.position, record.size, tag_code(record, self.delays_ms))
 
     def to_keys(self, record: ScannedRecord) -> None:
-        """Note the record's keys, unless it is the end of a transaction that failed."""
+        """Note the record's keys, unless it is a transaction's rollback."""
         if record.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
             self._keys.note(record.topic, record.properties, record.position, record.stored_at_ms)
 

@@ -47,7 +47,7 @@ PAYLOAD_BYTES_MAX: Final = 1 << 24
 FILE_BYTES_MAX: Final = 1 << 30
 ROWS_PER_BLOCK: Final = 4096
 FOLD_BYTES_MIN: Final = 1024 * 1024
-"""A file of this size is folded, unless four times what it was folded to last is more."""
+"""A file of this size is folded, unless four times the size of the last fold is larger."""
 
 Key = tuple[str, int]
 Row = tuple[str, int, int]
@@ -73,14 +73,14 @@ class Ends(_Block, frozen=True, tag="e"):
 
 
 class Emptied(_Block, frozen=True, tag="r"):
-    """Where queues end of which retention took the last message."""
+    """Where queues end whose last message retention removed."""
 
     position: int
     rows: list[Row]
 
 
 class Firsts(_Block, frozen=True, tag="f"):
-    """With which file queues begin: those before go, or are gone."""
+    """The first file of each queue: earlier files are deleted or being deleted."""
 
     rows: list[Row]
 
@@ -112,7 +112,7 @@ _decode: Callable[[bytes], Block] = msgspec.msgpack.Decoder(Block).decode
 
 
 class Noted(NamedTuple):
-    """The end of a queue, and whether retention had taken all before it."""
+    """The end of a queue, and whether retention had removed everything before it."""
 
     end: int
     position: int
@@ -121,7 +121,7 @@ class Noted(NamedTuple):
 
 @dataclass(slots=True)
 class Notes:
-    """What the blocks amount to."""
+    """The state that all blocks together describe."""
 
     ends: dict[Key, Noted] = field(default_factory=dict)
     firsts: dict[Key, int] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Notes:
     position: int = 0
     """The highest end of the log that was noted."""
     kept: int = 0
-    """Where the log begins, as far as retention goes."""
+    """Where the log begins according to retention."""
     damaged: str = ""
     """What is wrong with the files; empty: nothing."""
 
@@ -163,7 +163,7 @@ class Notes:
             self.position = max(self.position, block.position)
 
     def fit(self, abort: str | None, checkpoint: int, queue_file_bytes: int) -> bool:
-        """Tell whether nobody else has used the directory since they were written."""
+        """Return whether no other broker has used the directory since the notes were written."""
         if self.queue_file_bytes != queue_file_bytes:
             return False
         if abort is None:
@@ -171,7 +171,7 @@ class Notes:
         return bool(self.token) and abort == self.token
 
     def blocks(self) -> Iterator[Block]:
-        """Give blocks that say the same, but for how the last run ended."""
+        """Yield blocks that say the same, without how the last run ended."""
         yield Kept(self.kept)
         yield from (Dropped(topic, position) for topic, position in self.dropped.items())
         firsts = [(*key, base) for key, base in self.firsts.items()]
@@ -187,13 +187,13 @@ class Notes:
                     yield kind(position, found[at : at + ROWS_PER_BLOCK])
 
     def without_gone(self, oldest: int) -> Notes:
-        """Return them without topics whose deletion needs no note: the log has no such record."""
+        """Drop notes of deleted topics that have no record left in the log."""
         kept = {topic: at for topic, at in self.dropped.items() if at > oldest}
         self.dropped = kept
         return self
 
     def without_lost(self, log_end: int, there: Container[Key]) -> None:
-        """Forget ends of queues that a power cut took with the end of the log, files and all.
+        """Forget the ends of queues whose files a power cut took with the end of the log.
 
         They begin anew, in the generation that such a log begins. A queue that retention emptied
         has no files either, and keeps its end.
@@ -211,7 +211,7 @@ def pack(block: Block) -> bytes:
 
 
 def fold(files: Iterable[tuple[str, bytes]]) -> Notes:
-    """Return what files say, in order; a damaged block ends its file and is remembered."""
+    """Read files in order; a damaged block ends its file and is reported."""
     notes = Notes()
     for name, data in files:
         at = 0
@@ -242,7 +242,7 @@ def _block_at(data: bytes, at: int) -> tuple[Block | None, int]:
 
 
 class EndsFile:
-    """Keeps the notes. One thread owns it, but for what `plan_flush` returns."""
+    """Keeps the notes. One thread owns it; any thread may run what `plan_flush` returns."""
 
     __slots__ = ("_file", "_files", "_fold_above", "_folder", "_number", "_size", "_torn")
 
@@ -264,10 +264,10 @@ class EndsFile:
         return fold((self._path(number).name, self._read(number)) for number in numbers)
 
     def begin(self, notes: Notes, begun: Begun, rows: Iterable[Row], position: int) -> None:
-        """Begin a run: say what holds now in a new file, which replaces the older ones, for good.
+        """Begin a run: write the present state to a new durable file that replaces the older ones.
 
         Raises:
-            OSError: it does not; nothing may be given an offset.
+            OSError: the file is not durable; no offset may be given out.
         """
         self.close()
         older = self._numbers()
@@ -313,7 +313,7 @@ class EndsFile:
             )
 
     def plan_flush(self) -> Callable[[], None]:
-        """Return a function that puts on disk what was noted so far; for any thread.
+        """Return a function that puts the notes so far on disk; any thread may call it.
 
         If the file has grown, the function also folds it; what is noted from now on goes into
         another one.
@@ -325,7 +325,7 @@ class EndsFile:
             return lambda: self._sync(number)
         try:
             following = self._files.open(self._path(number + 1), create=True, size=0)
-        except OSError:  # no room, or no descriptor: the next one folds
+        except OSError:  # disk full, or no descriptor: the next flush folds
             return lambda: self._sync(number)
         self._file.close()
         self._file, self._number, self._size = following, number + 1, 0
@@ -346,7 +346,7 @@ class EndsFile:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self._sync(last)  # the next one folds more
+            self._sync(last)  # the next fold takes more
 
     def _fold_into(self, last: int) -> None:
         older = [number for number in self._numbers() if number <= last]
@@ -389,7 +389,7 @@ class EndsFile:
             file.close()
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

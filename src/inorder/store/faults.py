@@ -22,7 +22,7 @@ NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class Kind(enum.Enum):
-    """What a file is."""
+    """What a file holds."""
 
     LOG = "the commit log, its queues and its index: too large for memory"
     JOURNAL = "records one after the other; what they say stands in memory"
@@ -30,14 +30,14 @@ class Kind(enum.Enum):
 
 
 class Step(enum.Enum):
-    """What was tried."""
+    """The operation that failed."""
 
     WRITE = "open, make, write, set the length, rename or remove"
     SYNC = "sync the file, or the directory that has its name"
 
 
 class Meaning(enum.Enum):
-    """What follows."""
+    """The consequence of an error: see the module's table."""
 
     RETRY = "retry"
     REWRITE = "rewrite"
@@ -51,5 +51,5 @@ def judge(kind: Kind, step: Step, error: int | None) -> Meaning:
     if step is Step.SYNC:
         return Meaning.FINAL if kind is Kind.LOG else Meaning.REWRITE
     if kind is Kind.LOG and error not in NO_ROOM:
-        return Meaning.FINAL  # part of a record may be written, or not be taken back
+        return Meaning.FINAL  # part of a record may be on disk
     return Meaning.RETRY

@@ -27,7 +27,7 @@ _native_count_right: Final = None if native is None else native.count_right
 
 
 def is_intact(log: CommitLog, queue: QueueIndex, offset: int) -> bool:
-    """Tell whether the entry at an offset leads to its record; fillers and the expired do."""
+    """Return whether the entry at an offset leads to its record. Fillers and expired ones count."""
     data = queue.read(offset, 1)
     if len(data) != ENTRY_BYTES:
         return False
@@ -50,7 +50,7 @@ def leads_to_record(
 
 
 def looks_intact(log: CommitLog, queue: QueueIndex) -> bool:
-    """Look at the first and the last entry, and at that before the first: it must be gone."""
+    """Check the first and the last entry, and that the record before the first is gone."""
     end, first = queue.settled_offset, queue.min_offset
     if not end or queue.topic.startswith(LIGHT_PREFIX):
         return True
@@ -64,7 +64,7 @@ def looks_intact(log: CommitLog, queue: QueueIndex) -> bool:
 
 
 def is_gone(log: CommitLog, queue: QueueIndex, offset: int) -> bool:
-    """Tell whether the record of an entry is one that the log has no more; a filler has none.
+    """Return whether the log no longer has the record of an entry; a filler has none.
 
     Positions grow along a queue: if the entry before names a later record, one of them is wrong.
     """
@@ -94,9 +94,9 @@ def count_intact(
 ) -> int:
     """Return how many entries from an offset on lead to their records, before one does not.
 
-    Fillers do, and what has expired since the queue was told where it begins. Of entries whose tag
-    hash is not wanted only the size is looked at. It touches the records: not for what may not be
-    in memory.
+    Fillers count, and so do entries that expired since the queue's beginning was set. Of entries
+    whose tag hash is not wanted only the size is checked. This touches the records, so it is not
+    for records that may not be in memory.
     """
     total = len(data) // ENTRY_BYTES
     if queue.topic.startswith(LIGHT_PREFIX):

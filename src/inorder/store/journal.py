@@ -53,11 +53,11 @@ class Journal:
         self.size = 0
         """Bytes of the newest file."""
         self.failed: str | None = None
-        """Why nothing is appended: what the files hold on disk is unknown."""
-        self._behind: list[File] = []  # older files that may hold what is not on disk
+        """Why nothing is appended: the content of the files on disk is unknown."""
+        self._behind: list[File] = []  # older files that may not be on disk
         self.cut_bytes = 0
         """Bytes that a start found behind a torn or damaged record, and cut off."""
-        self._torn = False  # something lies behind the last record that does not count
+        self._torn = False  # bytes of a failed append lie behind the last record
 
     def __repr__(self) -> str:
         return f"Journal({self.name!r}, file {self._number}, {self.size} bytes)"
@@ -68,7 +68,7 @@ class Journal:
         return bool(self._older)
 
     def open(self) -> list[bytes]:
-        """Open or make the files, cut off what is torn, return the payloads."""
+        """Open or create the files, cut off torn records, return the payloads."""
         files = self._files
         if not files.exists(self.folder):
             files.makedirs(self.folder)
@@ -79,7 +79,7 @@ class Journal:
             if (match := self._pattern.fullmatch(name)) is not None
         )
         payloads: list[bytes] = []
-        for number in found:  # each record says what is so: those behind a gap still count
+        for number in found:  # each record is complete in itself: those behind a gap still count
             payloads += self._read(self._path(number))
             self._number = number
             self._older.append(self._path(number))
@@ -136,9 +136,10 @@ class Journal:
         self.size += len(data)
 
     def plan_sync(self) -> Callable[[], None]:
-        """Return a function that puts on disk what was appended so far; for another thread.
+        """Return a function that puts the records so far on disk; another thread may call it.
 
-        One at a time: of two the kernel would tell one only that it failed. `synced` takes note.
+        One at a time: of two syncs the kernel would report a failure to one only. Call `synced`
+        after it.
         """
         assert self._file is not None, "open it first"
         files = [*self._behind, self._file]
@@ -156,7 +157,7 @@ class Journal:
         self._behind.clear()
 
     def prepare(self) -> File:
-        """Make the next file; for another thread. One that was made and not used is removed."""
+        """Create the next file; another thread may call this. An unused earlier one is removed."""
         path = self._path(self._number + 1)
         self._files.remove(path)
         file = self._files.open(path, create=True)
@@ -170,11 +171,11 @@ class Journal:
     def discard(self, file: File) -> None:
         """Give up a file that was prepared."""
         file.close()
-        with contextlib.suppress(OSError):  # then when the next one is prepared
+        with contextlib.suppress(OSError):  # removed when the next one is prepared
             self._files.remove(file.path)
 
     def switch(self, file: File, size: int = 0) -> None:
-        """Go on in the file that was prepared, which holds `size` bytes of records.
+        """Continue in the prepared file, which holds `size` bytes of records.
 
         No sync may be under way. OSError: not yet.
         """
@@ -189,14 +190,14 @@ class Journal:
         self.size = size
 
     def plan_drop(self) -> Callable[[], None]:
-        """Return a function that removes the files before the newest; for another thread.
+        """Return a function that removes the older files; another thread may call it.
 
-        What the newest one says must be on disk. `dropped` takes note of it afterwards.
+        The newest file must be on disk. Call `dropped` afterwards.
         """
         files, folder, older = self._files, self.folder, list(self._older)
 
         def drop() -> None:
-            for path in older:  # the oldest first: what is left says more than it, not less
+            for path in older:  # oldest first: the newest ones are left
                 files.remove(path)
             files.fsync_dir(folder)
 
@@ -208,7 +209,7 @@ class Journal:
         self.synced()
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the files."""
         self.synced()
         if self._file is not None:
             self._file.close()

@@ -69,15 +69,15 @@ class NotedRows(NamedTuple):
     positions: bytes
     """An i64 for each key: where its record lies."""
     records: int
-    """How many."""
+    """How many records the batch has."""
 
 
 def alike(
     waiting: Sequence[Noted | NotedRows], records_max: int
 ) -> tuple[list[Noted], list[NotedRows]]:
-    """Return what comes first, up to so many records: single ones, or batches; never both.
+    """Return the first records that wait, up to `records_max`: single ones or batches, never both.
 
-    One batch at least, however large it is.
+    At least one batch is returned, however large it is.
     """
     singles: list[Noted] = []
     batches: list[NotedRows] = []
@@ -109,7 +109,7 @@ def parted(rows: NotedRows, until: int) -> tuple[NotedRows, NotedRows]:
 
 
 def last_owner_end(owners: Sequence[int], done: int, room: int) -> int:
-    """Return up to where rows go into the room, not parting a record that could go whole."""
+    """Return how many rows fit without splitting a record that could go whole into a file."""
     until = min(len(owners), done + room)
     if until == len(owners):
         return until
@@ -128,7 +128,7 @@ HEADS_MAX: Final = 4096
 BLOCK_CHARS: Final = 64
 
 
-@lru_cache(maxsize=65_536)  # topics in turn, one more than fits: none would ever be found
+@lru_cache(maxsize=65_536)  # large: with one topic too many in turn, none would be found
 def prefix_hash(topic: str) -> int:
     """Return the hash of `topic#`, unsigned."""
     return java_hash(topic + "#") & MASK
@@ -136,7 +136,7 @@ def prefix_hash(topic: str) -> int:
 
 @lru_cache(maxsize=512)
 def powers(length: int) -> list[int]:
-    """Return what each character of a key of this length counts."""
+    """Return the factor of each character in the hash of a key of this length."""
     return [pow(31, length - 1 - i, 1 << 32) for i in range(length)]
 
 
@@ -171,7 +171,7 @@ _TAIL_POWER: Final = pow(31, TAIL_CHARS, 1 << 32)
 
 
 def _absolute(value: int) -> int:
-    """Return Java's abs of an unsigned 32-bit pattern; RocketMQ makes 0 of the one without."""
+    """Return Java's abs of an unsigned 32-bit pattern; RocketMQ takes 0 for the one without."""
     if value < SIGN:
         return value
     return 0 if value == SIGN else (1 << 32) - value
@@ -220,13 +220,13 @@ class KeyIndex:
         self.enabled = enabled
         self.files: list[IndexFile] = []
         self.waiting: list[Noted | NotedRows] = []
-        self._settled = 0  # so many of those waiting are in the log
-        self._more = self._more_settled = 0  # so many records of batches are among them beyond one
-        self._settled_at = 0  # which then ends here
-        self._added = 0  # keys of records below this are in entries
+        self._settled = 0  # how many of those waiting are in the log
+        self._more = self._more_settled = 0  # records of batches, without each first
+        self._settled_at = 0  # the end of the log at that time
+        self._added = 0  # keys of records below this position are in entries
         self._freezing_at = 0
         self._slots_written_ms = 0
-        self.written_position = 0  # and below this in slots and header too
+        self.written_position = 0  # keys below this position are in slots and header too
         self.full_ms = 0  # the end of the newest full file that is on disk
         self.unsynced: dict[Path, None] = {}
 
@@ -241,7 +241,7 @@ class KeyIndex:
         for name in sorted(names, key=int):
             path = self._layout.index / name
             found = self._files.info(path).size
-            if found == 0:  # the disk was full before it had its length
+            if found == 0:  # the disk was full before the file had its length
                 self._files.remove(path)
                 continue
             if found != size:
@@ -257,7 +257,7 @@ class KeyIndex:
             )
 
     def start_at(self, position: int) -> None:
-        """Everything below `position` is in the files."""
+        """Continue at `position`: the files hold everything below it."""
         self.waiting.clear()
         self._settled = self._more = self._more_settled = 0
         self._settled_at = self._added = self.written_position = position
@@ -277,7 +277,7 @@ class KeyIndex:
 
     @property
     def state(self) -> IndexState:
-        """Return where the last file stands."""
+        """Return the name, time and count of the last file."""
         if not self.files:
             return IndexState()
         last = self.files[-1]
@@ -294,7 +294,7 @@ class KeyIndex:
         self._more += rows.records - 1
 
     def settle(self, end_position: int) -> None:
-        """The log has taken everything noted and ends at `end_position`."""
+        """Keep what was noted: the log has it and ends at `end_position`."""
         self._settled = len(self.waiting)
         self._more_settled = self._more
         self._settled_at = end_position
@@ -302,7 +302,7 @@ class KeyIndex:
             self._added = end_position
 
     def roll_back(self) -> None:
-        """The log has taken nothing of this tick."""
+        """Forget what was noted in this tick: the log has none of it."""
         del self.waiting[self._settled :]
         self._more = self._more_settled
 
@@ -312,7 +312,7 @@ class KeyIndex:
         return self._settled + self._more_settled
 
     def build(self, records_max: int, now_ms: int) -> None:
-        """Add the keys of up to `records_max` records; raise OSError and keep the rest if not."""
+        """Add the keys of up to `records_max` records. After an OSError the others still wait."""
         if not self.enabled:
             del self.waiting[: self._settled]
             self._more -= self._more_settled
@@ -330,7 +330,7 @@ class KeyIndex:
 
     # hot: 0.05 µs a record with one key, writing included
     def _add_rows(self, run: list[NotedRows], now_ms: int) -> None:
-        """Add what waits first: batches whose keys are hashed already."""
+        """Add the first batches that wait; their keys are hashed already."""
         hashes = b"".join([rows.hashes for rows in run])
         positions = b"".join([rows.positions for rows in run])
         owners = memoryview(positions).cast("q")
@@ -409,7 +409,7 @@ class KeyIndex:
         return True
 
     def _forget(self, count: int) -> None:
-        """The keys of the first `count` records waiting are in entries."""
+        """Stop waiting for the first `count` records: their keys are in entries."""
         del self.waiting[:count]
         self._settled -= count
         self._added = self.waiting[0][2] if self._settled else self._settled_at
@@ -443,7 +443,7 @@ class KeyIndex:
         return file
 
     def write(self, now_ms: int, *, regions_max: int) -> None:
-        """Bring slots and header up to the entries when it is time: bounded work."""
+        """Bring slots and header up to the entries when it is time, a bounded number of regions."""
         last = self.files[-1] if self.files else None
         if last is None or last.settled:
             self.written_position = self._added

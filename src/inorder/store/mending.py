@@ -50,11 +50,11 @@ BLOCK_ENTRIES: Final = 4096
 _NONE: Final = bytes(ENTRY_BYTES)
 _TAG_AT: Final = 12
 LOST_RANGES_MAX: Final = 1000
-"""Gaps of a queue that are named one by one; the last one then reaches over all that follow."""
+"""How many gaps of a queue are listed; the last one then covers all that follow."""
 
 
 class Wanted(NamedTuple):
-    """A queue to compare, and what is known of it."""
+    """A queue to compare, and what is known about it."""
 
     topic: str
     queue_id: int
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
 
 @dataclass(slots=True)
 class Mended:
-    """What became of a queue."""
+    """The result for one queue."""
 
     topic: str
     queue_id: int
@@ -92,7 +92,7 @@ class _Found:
         self._blocks: dict[int, bytearray] = {}
 
     def put(self, offset: int, entry: bytes, *, offset_max: int) -> None:
-        """Take a record; an offset that it cannot have, since too few came before, is a flip."""
+        """Take a record. An offset that is too high for the records before it is a flipped bit."""
         if not 0 <= offset <= offset_max:
             return
         if self.wanted.end is None:
@@ -145,7 +145,7 @@ def mend(
     """Compare queues with the log and correct their files; with `dry` only compare.
 
     Raises:
-        OSError: not all could be read or written; doing it again goes on with the rest.
+        OSError: not everything could be read or written; another call continues.
     """
     found = {(one.topic, one.queue_id): _Found(one) for one in wanted}
     for record in surviving(segments, segments.min_position, log_end):
@@ -168,7 +168,7 @@ def mend(
 
 
 def surviving(segments: Segments, start: int, end: int) -> Iterator[ScannedRecord]:
-    """Give the records between two positions, also those behind damage; bodies are not checked."""
+    """Yield the records between two positions, also behind damage; bodies are not checked."""
     position = start
     while position < end:
         found = LogScan(segments, position, check_crc=False)
@@ -210,7 +210,7 @@ def _first_in(segment: Segment, position: int, data: bytes) -> int | None:
 
 
 def _size(data: bytes, magic_at: int) -> int:
-    """Return how many bytes a record says that it has, within reason."""
+    """Return the size that a record claims, bounded."""
     said = int.from_bytes(data[max(0, magic_at - MAGIC_AT) : magic_at], "big", signed=True)
     return min(max(said, 0), 64 * CHUNK_BYTES)
 
@@ -224,7 +224,7 @@ def _places(data: bytes, marks: Iterable[bytes]) -> Iterator[int]:
 
 
 class _Correction:
-    """One queue on its way to what the log says."""
+    """The repair of one queue."""
 
     def __init__(
         self, files: Files, layout: Layout, found: _Found, *, oldest: int, size: int, dry: bool
@@ -245,7 +245,7 @@ class _Correction:
         self.done.holds_last = found.end > 0 and found.part(found.end - 1, found.end) != _NONE
 
     def run(self) -> Mended:
-        """Bring the files to what the log says."""
+        """Make the files agree with the log."""
         done, size = self.done, self._size
         directory = self._directories[0]
         names = [
@@ -336,7 +336,7 @@ class Comparison:
     entries: int = 0
     log_bytes: int = 0
     problems: list[str] = field(default_factory=list)
-    """What is wrong beside queues."""
+    """Damage that is not in a queue."""
     differing: list[Mended] = field(default_factory=list)
 
     @property

@@ -51,7 +51,7 @@ class QueueTable:
         self._topics: dict[str, dict[int, QueueIndex | None]] = {}
         self.dirty: list[QueueIndex] = []  # given offsets in this tick
         self.unwritten: dict[QueueIndex, None] = {}  # with settled entries in memory, oldest first
-        self.cut_short = False  # the last write_out, for it was late
+        self.cut_short = False  # the last write_out stopped because it was late
         self.limit = NOTHING_CUT
         self.cutting = False
         self.thorough = False
@@ -138,7 +138,7 @@ class QueueTable:
 
     # hot: 0.5 µs a queue
     def settle(self) -> list[tuple[QueueIndex, int]]:
-        """The log has taken everything: return the queues touched with their next offsets."""
+        """Keep the offsets of this tick; return the queues touched with their next offsets."""
         touched = []
         for queue in self.dirty:
             if queue.settled_offset == queue.tail_offset:
@@ -149,7 +149,7 @@ class QueueTable:
         return touched
 
     def roll_back(self) -> None:
-        """The log has taken nothing of this tick."""
+        """Forget the offsets of this tick: the log has none of it."""
         for queue in self.dirty:
             queue.roll_back()
         self.dirty.clear()
@@ -195,7 +195,7 @@ class QueueTable:
         self.queue_files.remove_topic(topic)
 
     def restart(self, queue: QueueIndex) -> None:
-        """Empty a queue whose numbering starts again."""
+        """Empty a queue whose offsets start again."""
         size = self.queue_files.size
         self.unwritten.pop(queue, None)
         for base in range(queue.first_file, queue.next_offset * ENTRY_BYTES + 1, size):
@@ -205,7 +205,7 @@ class QueueTable:
         queue.first_position = -1
 
     def _load(self, topic: str, queue_id: int) -> QueueIndex:
-        """Read a queue's files: its numbering goes on behind the last entry below the limit."""
+        """Read a queue's files: its offsets continue behind the last entry below the limit."""
         queue = QueueIndex(topic, queue_id, self.queue_files, self.dirty)
         noted = self.noted.get((topic, queue_id)) if self.trusting else None
         if noted is not None:
@@ -218,7 +218,7 @@ class QueueTable:
         return queue
 
     def _load_noted(self, queue: QueueIndex, end: int) -> None:
-        """Let a queue end where it was noted, whatever became of its files."""
+        """End a queue where the notes say, whatever its files look like."""
         size = self.queue_files.size
         last = (end - 1) * ENTRY_BYTES // size * size if end else 0
         bases, whole = self._present_bases(queue, last)
@@ -239,7 +239,7 @@ class QueueTable:
                     self._log, queue, end - 1, entry
                 ):
                     break
-                end -= 1  # noted, and the position that goes with it was not written any more
+                end -= 1  # the end was noted, and a kill came before its position was written
             queue.start_at(first_file=bases[0], next_offset=end)
             self._clear_behind(queue, bases)
         self.set_min_offset(queue)
@@ -247,7 +247,7 @@ class QueueTable:
             self._damage(queue)
 
     def _behind_end(self, queue: QueueIndex) -> bytes:
-        """Return what stands in the file behind the last entry; empty if there is no file."""
+        """Return the bytes in the file behind the last entry; empty if there is no file."""
         at = queue.next_offset * ENTRY_BYTES
         inside = at % self.queue_files.size
         try:
@@ -257,7 +257,7 @@ class QueueTable:
         return file.pread(ENTRY_BYTES, inside)
 
     def _goes_on(self, queue: QueueIndex) -> bool:
-        """Tell whether there is a right entry behind the end: the note is an older copy."""
+        """Return whether a right entry lies behind the end: then the note is an older copy."""
         data = self._behind_end(queue)
         if len(data) < ENTRY_BYTES or ENTRY.unpack(data)[0] >= self.limit:
             return False
@@ -295,7 +295,7 @@ class QueueTable:
         self.on_damage(queue)
 
     def _load_by_entries(self, queue: QueueIndex, bases: list[int]) -> None:
-        """Let a queue end behind the last entry below the limit."""
+        """End a queue behind the last entry below the limit."""
         size = self.queue_files.size
         first = bases[0]
         last = len(bases) - 1
@@ -354,7 +354,7 @@ class QueueTable:
         return bool(size > 0 and 0 <= position < self.limit)
 
     def _drop_stale_entries(self, queue: QueueIndex) -> None:
-        """Step back over entries whose record is not there: another broker's cut left them."""
+        """Step back over entries without a record, which another broker's cut left."""
         offset = queue.next_offset
         oldest = self._log.min_position
         first = queue.first_file // ENTRY_BYTES
@@ -376,7 +376,7 @@ class QueueTable:
             queue.start_at(first_file=queue.first_file, next_offset=offset)
 
     def _clear_behind(self, queue: QueueIndex, bases: list[int]) -> None:
-        """Zero what follows the last entry; files that begin after it go."""
+        """Zero the bytes behind the last entry; delete files that begin after it."""
         end = queue.next_offset * ENTRY_BYTES
         size = self.queue_files.size
         if not self.thorough and end < bases[-1] + size and end >= bases[-1]:
@@ -405,7 +405,7 @@ class QueueTable:
         return found.size == size
 
     def take_over(self, mended: Mended) -> QueueIndex:
-        """Go on with a queue whose files were corrected; entries in memory stay."""
+        """Continue a queue whose files were repaired; entries in memory stay."""
         queue = self.get(mended.topic, mended.queue_id)
         self.queue_files.forget_queue(queue.topic, queue.queue_id)
         bases = sorted(
@@ -424,7 +424,7 @@ class QueueTable:
         return queue
 
     def set_min_offset(self, queue: QueueIndex, *, corrected: bool = False) -> None:
-        """Let a queue begin at the first entry whose record the log still has; drop older files.
+        """Begin a queue at the first entry whose record the log still has; drop older files.
 
         An entry that does not lead to its record can mislead the search. Then nothing goes, the
         queue begins where it began before, and it is damaged; unless it was just corrected.

@@ -119,7 +119,7 @@ class Reader:
             right = count_intact(self._log, queue, data, offset, wanted)
             if not right:
                 return ReadResult(ReadStatus.QUEUE_DAMAGED, offset, min_offset, max_offset)
-            if right < found:  # what comes before is good
+            if right < found:  # the entries before it are right
                 data, found = data[: right * ENTRY_BYTES], right
         if wanted is None and found <= UNPACK_MAX:
             values = _ENTRIES[found].unpack(data)
@@ -244,9 +244,9 @@ def ranges_of(
     oldest: int,
     wanted: frozenset[int] | None,
 ) -> Ranges:
-    """Return the ranges of the log that queue entries name, and how far that went.
+    """Return the ranges of the log that queue entries name, and how far the entries were read.
 
-    That is: ranges, records, their bytes, entries examined, whether some records are gone.
+    The result is (ranges, records, bytes, entries examined, whether some records are gone).
     """
     ranges: list[tuple[int, int]] = []
     count = total = examined = 0

@@ -55,7 +55,7 @@ WRITE_OUT_RECORDS: Final = 8192
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening found and did."""
+    """What opening a directory found and did."""
 
     clean: bool = True
     method: str = ""
@@ -66,18 +66,18 @@ class RecoveryReport:
     duration_ms: int = 0
     problems: list[str] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    """Messages that are gone, as far as it shows."""
+    """Messages that are known to be lost."""
     uncertain: list[tuple[str, int, int]] = field(default_factory=list)
-    """Topic, queue and end of queues of which more may have been given out than is known."""
+    """Topic, queue and end of queues that may have given out more offsets than is known."""
     noted_position: int = 0
-    """How far the log is known to have been written: if that is beyond its end, a tail is lost."""
+    """The highest known end of the log. If the log ends before it, a tail is lost."""
     was_short: bool = False
     """A file of the log was short: a tail may be lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One way to begin."""
+    """One place where reading the log can start (see the module's table)."""
 
     method: str
     queues_from: int
@@ -85,9 +85,9 @@ class Start:
     index_state: IndexState = field(default_factory=IndexState)
     log_synced: int = 0
     stored_at_ms: int = 0
-    keys_after: int = -1  # the index has the keys up to this record, even if it was not noted
+    keys_after: int = -1  # the index has the keys up to this record, noted or not
     queues_synced: int = 0
-    queue_count: int = 0  # so many have a directory
+    queue_count: int = 0  # how many queues have a directory
 
 
 class Recovery:
@@ -115,10 +115,10 @@ class Recovery:
         self._keys = keys
         self._positions_file = positions_file
         self.notes = notes
-        """What is noted of the ends of queues; None: nothing that counts."""
+        """The noted ends of queues; None: there are no valid notes."""
         self._abort = read_abort(files, layout)
         self.checkpoint = Checkpoint.load(files, layout)
-        self.unsynced_from: int | None = None  # entries of records behind may not be on disk
+        self.unsynced_from: int | None = None  # entries behind it may not be on disk
         self.report = RecoveryReport(clean=self._abort is None)
         self.positions = Positions(
             boot_id=files.boot_id(),
@@ -178,7 +178,7 @@ class Recovery:
                 )
 
     def _starts(self, written: Positions | None, synced: Positions | None) -> Iterator[Start]:
-        """Give the ways to begin, best first."""
+        """Yield the possible starts, best first."""
         segments = self._log.segments
         low = segments.min_position
         if self._abort is None:
@@ -242,7 +242,7 @@ class Recovery:
         if not self._queues.trusting:
             if start.method == "closed" and found != self.positions.queue_count:
                 raise Mismatch(f"{found} queues, not {self.positions.queue_count}")
-            if found < start.queue_count:  # somebody removed some, to have them rebuilt
+            if found < start.queue_count:  # an operator removed some, to have them rebuilt
                 raise Mismatch(f"{found} queues, of {start.queue_count} that there were")
         start = self._prepare_index(start, short_allowed=short_allowed)
         dispatcher.strict = start.method != "whole"
@@ -260,7 +260,7 @@ class Recovery:
         self._finish(start, end, last)
 
     def _void_notes(self) -> None:
-        """Queues and index will be emptied: if that breaks off, the next start must do it again."""
+        """Make the notes void before queues and index are emptied, for a kill in between."""
         self._positions_file.write_synced(self.positions)
         self.checkpoint.without_derived().save(self._files, self._layout)
 
@@ -286,14 +286,14 @@ class Recovery:
         return start
 
     def _trusts(self, start: Start) -> bool:
-        """Tell whether queues end where it is noted; not if the notes are older than the files."""
+        """Return whether queues end where the notes say; notes may be older than the files."""
         notes = self.notes
         if notes is None or notes.damaged or start.method not in ("closed", "written"):
             return False
         return notes.position >= start.queues_from
 
     def _mend(self, delays_ms: Sequence[int]) -> None:
-        """Correct the queues that are damaged as far as a short look tells, from the log."""
+        """Repair, from the log, the queues that a quick check finds damaged."""
         damaged = [queue for queue in self._suspects() if queue.damaged or self._is_short(queue)]
         self._look_at_first_segment()
         if damaged:
@@ -305,7 +305,7 @@ class Recovery:
         queues, notes = self._queues, self.notes
         if not queues.trusting:
             if notes is None and self.report.method not in ("closed", "written"):
-                return []  # another broker's, or made from the log just now
+                return []  # another broker wrote them, or they were just made from the log
             found = queues.load_all()
             for queue in found:
                 queue.damaged = queue.damaged or not looks_intact(self._log, queue)
@@ -317,7 +317,7 @@ class Recovery:
         return list(queues.loaded())
 
     def _is_short(self, queue: QueueIndex) -> bool:
-        """Tell whether a queue ends before its noted end, though the log is all there."""
+        """Return whether a queue ends before its noted end although the log is complete."""
         noted = None if self.notes is None else self.notes.ends.get((queue.topic, queue.queue_id))
         if noted is None or noted.position > self._log.end_position:
             return False
@@ -352,7 +352,7 @@ class Recovery:
             self.report.problems.append(f"{what} up to offset {mended.end} made again from the log")
 
     def _look_at_first_segment(self) -> None:
-        """Say what is missing of the log's beginning, if more is than retention took."""
+        """Report what is missing at the log's beginning beyond what retention removed."""
         notes, oldest = self.notes, self._log.min_position
         if notes is None or notes.damaged or oldest <= notes.kept:
             return
@@ -361,7 +361,7 @@ class Recovery:
         )
 
     def _prepare_index(self, start: Start, *, short_allowed: bool) -> Start:
-        """Bring the index files to a state that can be continued; say from where."""
+        """Bring the index files to a state that can be continued; return from which position."""
         keys = self._keys
         keys.close()
         if not keys.enabled:
@@ -396,7 +396,7 @@ class Recovery:
         )  # fmt: skip
 
     def _keep_safe_index_files(self) -> int:
-        """Keep files that another broker had completed and synced; go on behind the last."""
+        """Keep index files that another broker completed and synced; continue behind the last."""
         keys = self._keys
         kept = 0
         while kept < len(keys.files):
@@ -461,7 +461,7 @@ class Recovery:
     def _is_damage(self, start: Start, end: int, first: ScannedRecord) -> bool:
         if start.method == "written":
             return True
-        if start.method == "foreign":  # that broker does not clear what it cuts
+        if start.method == "foreign":  # RocketMQ does not clear what it cuts
             return False
         if start.log_synced:
             return end < start.log_synced
@@ -502,7 +502,7 @@ class Recovery:
             segment.clear_from(end)
 
     def _reindex(self, end: int) -> None:
-        """Make the whole index again: it knew records that the log has no more."""
+        """Rebuild the whole index: it held records that the log no longer has."""
         self._keys.remove_after(0)
         self._keys.start_at(self._log.min_position)
         for record in LogScan(self._log.segments, self._log.min_position):
@@ -526,7 +526,7 @@ def known_end(notes: Notes, tail: Tail | None) -> int:
     """Return how far the log is known to have been written when its last run ended.
 
     The notes follow the log within a batch of queue entries, the tail with every write. It counts
-    if it is of the same run as the notes: another's log may have ended elsewhere.
+    if it is from the same run as the notes: another run's log may have ended elsewhere.
     """
     if tail is None or tail.run != run_of(notes.token):
         return notes.position

@@ -34,7 +34,7 @@ FORCIBLY_RATIO_RANGE: Final = (0.30, 0.85)
 
 @dataclass(frozen=True, slots=True)
 class CleanReport:
-    """What a run removed, and whether the disk is too full for writes."""
+    """What a run deleted, and whether the disk is too full for writes."""
 
     segments: int = 0
     queue_files: int = 0
@@ -44,7 +44,7 @@ class CleanReport:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many of the oldest segments go, and why no writes are taken, if none are."""
+    """How many of the oldest segments to delete, and why writes are refused, if they are."""
 
     segments: int
     disk_full: str | None
@@ -99,7 +99,7 @@ def clean(store: Store, now_ms: int, local_hour: int, usage: DiskUsage) -> Clean
         used_ratio=usage.used_ratio,
         full_before=store.disk_trouble,
     )
-    if decision.segments:  # before, or a kill would look as if somebody had removed them
+    if decision.segments:  # noted first: after a kill the files would look lost otherwise
         store.note_taken(segments.items[decision.segments].position)
     for _ in range(decision.segments):
         dropped = segments.drop_first()
@@ -113,9 +113,9 @@ def clean(store: Store, now_ms: int, local_hour: int, usage: DiskUsage) -> Clean
 
 
 def follow_log(store: Store) -> tuple[int, int]:
-    """Let queues and index begin where the log begins; return how many files of each went.
+    """Begin queues and index where the log begins; return how many files of each were deleted.
 
-    Queues that nobody asked for since the start follow when somebody does.
+    A queue that was not used since the start follows when it is used.
     """
     queue_files = 0
     for queue in store.queues.loaded():

@@ -33,7 +33,7 @@ class Segment:
         self.end = position + size
 
     def create(self) -> None:
-        """Make the file, sparse, in its full size."""
+        """Create the file in its full size, sparse."""
         self._file = self._files.open(self.path, create=True, size=self.size)
 
     def file(self) -> File:
@@ -77,7 +77,7 @@ class Segment:
         file.truncate(self.size)
 
     def close(self) -> None:
-        """Give the descriptor back; views that others hold stay good."""
+        """Close the file; views of it stay valid."""
         self._view = None
         if self._file is not None:
             self._file.close()
@@ -172,7 +172,7 @@ class Segments:
             self.sync_directory()
         except OSError:
             segment.close()
-            with contextlib.suppress(OSError):  # a sync of this file would say nothing any more
+            with contextlib.suppress(OSError):  # a later sync of this file would prove nothing
                 self._files.remove(segment.path)
             raise
         self.items = [*self.items, segment]
@@ -190,7 +190,7 @@ class Segments:
             self._remove(segment)
 
     def drop_first(self) -> Segment:
-        """Remove the oldest segment; the file is unlinked, views of it stay good."""
+        """Remove the oldest segment; the file is unlinked, views of it stay valid."""
         segment = self.items[0]
         self.items = self.items[1:]
         self._remove(segment)

@@ -37,7 +37,7 @@ CONFIG_BYTES_MAX = 1 << 30
 
 
 class Snapshot:
-    """One such file."""
+    """One file, and its backup."""
 
     def __init__(self, files: Files, path: Path, safety: Safety | None = None) -> None:
         self._files = files
@@ -50,7 +50,7 @@ class Snapshot:
         self.loaded_checksum: int | None = None
         """Of the content that `load` found; None: there was none."""
         self.took_backup = False
-        """`load` took the content before the last: the last is missing, or cannot be read."""
+        """Whether `load` took the backup, because the file is missing or cannot be read."""
 
     def __repr__(self) -> str:
         return f"Snapshot({str(self.path)!r})"
@@ -74,7 +74,7 @@ class Snapshot:
 
     @property
     def in_doubt(self) -> bool:
-        """Tell whether the last sync failed: save it again."""
+        """Return whether the last sync failed, so that the table must be saved again."""
         return self._safety is not None and self._safety.is_broken(self.path.name)
 
     def _save(self, content: bytes) -> None:
@@ -86,7 +86,7 @@ class Snapshot:
         try:
             self._write_draft(content)
         except OSError:
-            files.remove(self._draft)  # it may hold the last of the disk's room
+            files.remove(self._draft)  # it may hold the last free space of the disk
             raise
         if files.exists(self.path):
             files.rename(self.path, self._backup)
@@ -107,7 +107,7 @@ class Snapshot:
             file.close()
 
     def load(self, decode: Callable[[bytes], None]) -> bool:
-        """Give the content to `decode`; False if nothing was ever saved."""
+        """Pass the content to `decode`; False if nothing was ever saved."""
         failures: list[str] = []
         for path in (self.path, self._backup):
             content = self._read(path)
@@ -136,14 +136,14 @@ class Snapshot:
         return False
 
     def contents(self) -> Iterator[tuple[Path, bytes]]:
-        """Give what was saved last, then what was saved before, as far as it is there."""
+        """Yield the content saved last, then the one before, as far as they exist."""
         for path in (self.path, self._backup):
             content = self._read(path)
             if content:
                 yield path, content
 
     def remove(self, path: Path) -> None:
-        """Remove one of the files that `contents` gave, for good."""
+        """Remove one of the files that `contents` yielded, durably."""
         self._files.remove(path)
         self._files.fsync_dir(path.parent)
 

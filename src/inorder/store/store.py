@@ -58,7 +58,7 @@ WRITE_BACK_FILES: Final = 64
 
 @dataclass(slots=True)
 class FlushPlan:
-    """What to sync, and what is true afterwards."""
+    """One flush: the files to sync, and the notes that are true afterwards."""
 
     files: Files
     layout: Layout
@@ -94,7 +94,7 @@ class FlushPlan:
             self.positions_file.write_synced(self.positions)
             self.checkpoint.save(self.files, self.layout)
         except OSError as error:
-            if error.errno in NO_ROOM | NO_DESCRIPTORS:  # the notes stay behind for now
+            if error.errno in NO_ROOM | NO_DESCRIPTORS:  # the notes stay at their older position
                 return
             self._fail("writing the checkpoint", error)
         self.done = True
@@ -107,7 +107,7 @@ class FlushPlan:
         for path in self.paths:
             try:
                 file = self.files.open(path)
-            except FileNotFoundError:  # dropped since
+            except FileNotFoundError:  # deleted meanwhile
                 continue
             try:
                 file.fdatasync()
@@ -144,19 +144,19 @@ class FlushPlan:
 QUEUES_PER_HOUSEKEEP: Final = 256
 RECORDS_PER_QUEUE: Final = 4
 NEW_FILES_MS: Final = 2
-"""How long one call may make new files of queues."""
+"""How long one call of `housekeep` may spend on new queue files."""
 REGIONS_PER_HOUSEKEEP: Final = 32
 
 
 class Companion(Protocol):
-    """What follows the log's ticks: it keeps what is written and takes back what is not."""
+    """A table that follows the log: it keeps what is written and rolls back the rest."""
 
     def settle(self) -> None:
-        """The tick is written."""
+        """Keep the changes of the tick: the log has them."""
         ...
 
     def roll_back(self) -> None:
-        """Nothing of the tick happened."""
+        """Undo the changes of the tick: the log has none of them."""
         ...
 
 
@@ -177,7 +177,7 @@ class Store:
     """An open data directory."""
 
     def __init__(self, root: Path, config: StoreConfig, files: Files, clock: Clock) -> None:
-        """Wire the parts; use `Store.open`."""
+        """Connect the parts. Callers use `Store.open`."""
         _check_config(config)
         self.config = config
         self.delays_ms = parse_delay_levels(config.delay_levels)
@@ -207,7 +207,7 @@ class Store:
         self.note_keys = self.keys.note
         self.companions: list[Companion] = []
         self.keep_from: int | None = None
-        """Where the part of the log begins that somebody has still to read; None: nowhere."""
+        """The lowest log position that something still has to read; None: none."""
         self.recovery = RecoveryReport()
         self.checkpoint = Checkpoint()
         self._positions = Positions()
@@ -222,9 +222,9 @@ class Store:
         self.dropped: dict[str, int] = {}
         """Topics that were deleted, with their records before a position of the log."""
         self.undisturbed = False
-        """Nobody else has used the directory since our last run."""
+        """Whether no other broker has used the directory since its last inorder run."""
         self.was_ours = False
-        """The directory holds messages, and an inorder broker has had it open before."""
+        """Whether the directory holds messages and an inorder broker has opened it before."""
         self._kept = 0  # where the log begins, as noted
         self._run = 0  # stands for the token
         self._tail_noted = True  # where the log ends; not, if that failed
@@ -232,10 +232,10 @@ class Store:
 
     @classmethod
     def open(cls, root: Path, config: StoreConfig, files: Files, clock: Clock) -> Store:
-        """Lock, load and recover a directory, and leave `abort` in it until a clean close.
+        """Lock, load and recover a directory. The file `abort` stays in it until a clean close.
 
         Raises:
-            StoreLocked: another process, or this one, has it open.
+            StoreLocked: another process, or this one, has the directory open.
             StoreError: the files are not what the settings say, or damaged.
         """
         store = cls(root, config, files, clock)
@@ -258,7 +258,7 @@ class Store:
         return store
 
     def _make_root(self) -> None:
-        """Make the directory, for good.
+        """Create the directory and make its name durable.
 
         Its parents are synced until the notes are there: an earlier start may have made some of
         them and failed, or died, before they were durable.
@@ -267,11 +267,11 @@ class Store:
         self._files.makedirs(root)
         if not self._positions_file.exists():
             for parent in root.parents:
-                with contextlib.suppress(PermissionError):  # then it is not of our making
+                with contextlib.suppress(PermissionError):  # then another program made it
                     self._files.fsync_dir(parent)
 
     def _load_notes(self) -> Notes | None:
-        """Return what is noted of the ends of queues, if nobody else has been here since."""
+        """Return the noted ends of queues, if no other broker has used the directory since."""
         notes = self.ends.load()
         if notes is None:
             return None
@@ -287,7 +287,7 @@ class Store:
     def _make_directories(self) -> None:
         layout = self.layout
         if self._positions_file.exists() and not self._files.exists(layout.consumequeue):
-            # Somebody removed it to have it made again: what was noted of it is void. Before the
+            # An operator removed it to have it rebuilt, so its notes are void. Before the
             # directory is there again, or a kill in between would hide that it was gone.
             Checkpoint.load(self._files, layout).without_derived().save(self._files, layout)
             self._positions_file.remove()
@@ -324,7 +324,7 @@ class Store:
             self.sync()
 
     def _make_first_segment(self) -> None:
-        """Let the log exist for good before anything is derived from it.
+        """Make the log's first file durable before anything is derived from it.
 
         Otherwise a power cut might keep a queue's directory and lose the log's first file, and
         the next start could not tell that from a log that somebody removed.
@@ -426,7 +426,7 @@ class Store:
         return WrittenTick(end, commit_log.stored_at_ms, self.queues.settle())
 
     def _note_tail(self) -> None:
-        """Note where the log ends, before anybody sees it: after a kill its end may be missing."""
+        """Note where the log ends, before readers see it: after a kill its end may be missing."""
         try:
             self.settle_tail()
         except OSError as error:  # the log has it all; `housekeep` tries again
@@ -460,7 +460,7 @@ class Store:
         """
         return self.log.sync()
 
-    # ---- the rest, a little later
+    # ---- derived files, a little later
 
     def housekeep(
         self, now_ms: int, *, budget: int = QUEUES_PER_HOUSEKEEP, keys_only: bool = False
@@ -475,7 +475,7 @@ class Store:
         if self._closed:
             raise AlreadyClosed("the store is closed")
         keys = self.keys
-        # What waits is bounded by working the faster the more there is.
+        # The more waits, the more a call does: this bounds what waits.
         records = max(budget * RECORDS_PER_QUEUE, keys.settled_count // 8)
         try:
             if not keys_only:
@@ -511,7 +511,7 @@ class Store:
             to_note.clear()
 
     def _note_first(self, queue: QueueIndex, base: int) -> None:
-        """Note that files of a queue go; if that fails its next use finds it damaged, no more."""
+        """Note that files of a queue are deleted. If that fails, its next use finds it damaged."""
         try:
             self.ends.note([Firsts([(queue.topic, queue.queue_id, base)])])
         except OSError as error:
@@ -532,7 +532,7 @@ class Store:
             self._positions_file.write(moved)
 
     def plan_flush(self) -> FlushPlan:
-        """Return what to sync now; run it in any thread. Not a second one while one runs."""
+        """Return a plan of what to sync now. Any thread may run it, one plan at a time."""
         queue_files = self.queues.queue_files
         unsynced = [queue_files.path(key) for key in queue_files.unsynced]
         unsynced += self.keys.unsynced
@@ -643,7 +643,7 @@ class Store:
         return self._files.info(path).modified_ms
 
     def clean(self, now_ms: int, local_hour: int, usage: DiskUsage) -> CleanReport:
-        """Drop what has expired or must go to make room, and judge the disk's room."""
+        """Delete what has expired or what must go to free space, and judge the free space."""
         report = retention.clean(self, now_ms, local_hour, usage)
         self._disk_trouble = report.disk_full
         return report
@@ -651,7 +651,7 @@ class Store:
     def note_taken(self, kept: int) -> None:
         """Note that the log begins at a position, and which queues have no message left.
 
-        A full disk does not keep retention from making room: then it is noted a little later.
+        On a full disk retention still frees space, and the note follows a little later.
         """
         rows: list[Row] = [
             (queue.topic, queue.queue_id, queue.tail_offset)
@@ -682,7 +682,7 @@ class Store:
         )  # fmt: skip
 
     def extend(self, topic: str, queue_id: int, end: int) -> int:
-        """Let a queue go on at `end`, behind fillers; return where it ended before."""
+        """Continue a queue at `end`, behind fillers; return where it ended before."""
         queue = self.queue(topic, queue_id)
         before = queue.next_offset
         if not before:
@@ -755,7 +755,7 @@ class Store:
         self._files.fsync_dir(self.layout.root)
 
     def abandon(self) -> None:
-        """Let go of everything without writing anything, as a kill would."""
+        """Close everything without writing anything, as a kill would."""
         if self._closed:
             return
         self._closed = True
