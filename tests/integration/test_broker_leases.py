@@ -15,7 +15,7 @@ import pytest
 
 from inorder.broker.leases import records as lease_records
 from inorder.broker.leases import storage as lease_storage
-from inorder.broker.leases.rules import STOCK_RESTART_MS
+from inorder.broker.leases.rules import ROCKETMQ_RESTART_MS
 from inorder.model import GroupQueue, TopicQueue
 from inorder.store.snapshot import Snapshot
 from inorder.testing.clock import FakeClock
@@ -142,7 +142,7 @@ def test_who_was_late_and_alone_goes_on() -> None:
                 a.pull,
             ):
                 clock.advance(2 * LEASE_MS)
-                await rig.broker.lease_expiry.look()
+                await rig.broker.lease_expiry.check()
                 assert rig.broker.leases.get(GroupQueue.of(GROUP, QUEUES[0])) is None
                 await act()
                 lease = rig.broker.leases.get(GroupQueue.of(GROUP, QUEUES[0]))
@@ -215,7 +215,7 @@ def test_a10_a_late_loop_reads_renewals_before_it_expires_anything(
             from_b = asyncio.create_task(b.lease(0, epoch=0))
             from_a = asyncio.create_task(a.lease(0))
             await asyncio.sleep(0)
-            await rig.broker.lease_expiry.look()
+            await rig.broker.lease_expiry.check()
             assert (await from_b).refused, "a's renewal was there when b was answered"
             assert not (await from_a).refused
             assert expired == []
@@ -231,7 +231,7 @@ def test_a10_what_is_in_the_socket_is_read_before_the_timer_counts() -> None:
             await a.take()
             clock.advance(LEASE_MS)
             renewing = asyncio.create_task(a.lease(0))
-            await rig.broker.lease_expiry.look()
+            await rig.broker.lease_expiry.check()
             assert rig.broker.leases.get(GroupQueue.of(GROUP, QUEUES[0])) is not None
             assert not (await renewing).granted[0].fresh
 
@@ -326,7 +326,7 @@ def test_a11_a_reset_of_a_free_queue_ends_the_claim_of_its_last_owner() -> None:
         async with group("a", files=files, clock=clock, stop=False) as (rig, _, a):
             await a.take()
             clock.advance(2 * LEASE_MS)
-            await rig.broker.lease_expiry.look()
+            await rig.broker.lease_expiry.check()
             reset = {"topic": TOPIC, "group": GROUP, "queueId": "0", "offset": "2",
                      "timestamp": "-1", "isForce": "true"}  # fmt: skip
             assert (await rig.ask(222, reset)).code == 0
@@ -357,7 +357,7 @@ def test_a9_after_a_kill_the_owner_resumes_and_others_wait_for_its_lease() -> No
             a.epochs, a.number = epochs, 1
             assert await a.commit(5)
             assert stored(rig) == 5
-            clock.advance(STOCK_RESTART_MS - 19_000 - 100)
+            clock.advance(ROCKETMQ_RESTART_MS - 19_000 - 100)
             assert await stock_lock(rig, "other", QUEUES[1]) == set()
             clock.advance(100)
             await b.take(1)
@@ -404,7 +404,7 @@ def test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow(seed: int) ->
             files = files.kill()
         async with running(files, clock=clock) as rig, ours(rig, "a") as (a,):
             clock.advance(100)
-            await rig.broker.lease_expiry.look()
+            await rig.broker.lease_expiry.check()
             assert (await a.take()).epoch > epochs[0]
 
     play(scenario)
@@ -439,7 +439,7 @@ def test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_heir(s
                 assert (await one.release(5)).code == LOST
             assert stored(rig) == -1
             clock.advance(LEASE_MS)
-            await rig.broker.lease_expiry.look()
+            await rig.broker.lease_expiry.check()
             for one in (a, b):
                 assert (await one.refused()).holder == ""
             assert (await b.take()).epoch > max(epochs[0][0], epochs[1][0])
@@ -727,7 +727,7 @@ def test_a5_a_log_that_somebody_made_shorter_begins_a_generation() -> None:
             record = lease_records.Commit(GROUP, TOPIC, 0, 8, 1 << 40, a.epochs[0], 2, "")
             rig.broker.lease_journal.write([record])
         async with running(files.kill(), clock=FakeClock()) as rig:
-            assert rig.broker.lease_service.chapters(TOPIC, 0)[-1] == VersionSpan(8, 0, 1)
+            assert rig.broker.lease_service.version_spans(TOPIC, 0)[-1] == VersionSpan(8, 0, 1)
 
     play(scenario)
 
@@ -883,7 +883,7 @@ def test_a_frozen_member_is_not_listed_until_it_speaks() -> None:
             clock.advance(LEASE_MS - 1)
             await b.lease()
             clock.advance(1)
-            await rig.broker.lease_expiry.look()
+            await rig.broker.lease_expiry.check()
             await until(lambda: bool(b.notices))
             assert await b.members() == ["b"]
             b.notices.clear()
@@ -926,7 +926,7 @@ def test_a_deleted_topic_leaves_nothing_and_begins_in_a_new_generation() -> None
             assert grant.chapters == [VersionSpan(0, 0, 1)]
         async with running(files.kill(), clock=FakeClock()) as rig, ours(rig, "b") as (b,):
             assert stored(rig) == -1
-            (found,) = rig.broker.lease_service.chapters(TOPIC, 0)
+            (found,) = rig.broker.lease_service.version_spans(TOPIC, 0)
             assert found == VersionSpan(0, 0, 1)
             assert (await b.refused()).holder == "a"
 

@@ -198,11 +198,11 @@ def test_the_group_is_told_of_what_runs_out() -> None:
             for queue, after_ms in ((0, LEASE_MS), (1, 60_000 - LEASE_MS)):
                 clock.advance(after_ms - 100)
                 await b.lease()
-                await rig.broker.lease_expiry.look()
+                await rig.broker.lease_expiry.check()
                 assert rig.broker.locks.is_locked(GroupQueue.of(GROUP, QUEUES[queue]))
                 b.notices.clear()
                 clock.advance(100)
-                await rig.broker.lease_expiry.look()
+                await rig.broker.lease_expiry.check()
                 await until(lambda: bool(b.notices))
                 assert not rig.broker.locks.is_locked(GroupQueue.of(GROUP, QUEUES[queue]))
 

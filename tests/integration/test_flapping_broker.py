@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from inorder.broker.leases.rules import STOCK_RESTART_MS
+from inorder.broker.leases.rules import ROCKETMQ_RESTART_MS
 from inorder.model import GroupQueue
 from inorder.testing.clock import FakeClock
 from inorder.wire.requests.leases import LockBatchBody
@@ -99,7 +99,7 @@ def test_a_dead_stock_owners_queue_moves_after_31_s() -> None:
     async def scenario() -> None:
         flapping = Flapping()
         await owned(flapping, stock_client=True)
-        assert await flapping.waited_ms() == STOCK_RESTART_MS
+        assert await flapping.waited_ms() == ROCKETMQ_RESTART_MS
 
     asyncio.run(scenario())
 
@@ -148,7 +148,7 @@ def test_a_stock_owner_that_renews_is_waited_for_anew() -> None:
                 assert await s.lock(QUEUES[0])
 
         await flapping.life(renew)
-        assert await flapping.waited_ms() == STOCK_RESTART_MS
+        assert await flapping.waited_ms() == ROCKETMQ_RESTART_MS
 
     asyncio.run(scenario())
 

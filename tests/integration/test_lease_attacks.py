@@ -136,7 +136,7 @@ class Attack:
                 self.clock.advance(
                     self.draw.choice((50, 400, 900, 1500, 2500, 2500, LEASE_MS, 31_000))
                 )
-                await self.rig.broker.lease_expiry.look()
+                await self.rig.broker.lease_expiry.check()
             case "fold":
                 await self.rig.broker.lease_journal.fold()
             case "reset":

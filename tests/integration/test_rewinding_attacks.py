@@ -164,15 +164,15 @@ def test_a_late_copy_of_a_lease_request_does_not_end_that_a_queue_is_asked_back(
         await town.until(lambda: one.rests() == [True, True])
         lease = town.broker(1).leases.get(GroupQueue.of(GROUP, one.new))
         assert lease is not None
-        assert lease.recalled
+        assert lease.is_revoked
         api = LeaseApi(await town.session.broker_at(town.cluster.brokers[1].address))
         again = await api.lease(
             Lease(GROUP, *lease.owner, lease.terms.lease_ms, lease.terms.grace_ms),
-            LeaseBody([QueueWish(TOPIC, one.new.index, 0, lease.asked)]),
+            LeaseBody([QueueWish(TOPIC, one.new.index, 0, lease.request_number)]),
         )
         assert again.granted == []
         assert [refused.queue for refused in again.refused] == [one.new.index]
-        assert lease.recalled
+        assert lease.is_revoked
         await asyncio.sleep(20)
         assert one.seen == [0, 1, 2, 3, 4, 5]
         await one.finish()

@@ -87,7 +87,7 @@ async def overtaken(rig: Rig, clock: MovableClock, frozen: Stock, heir: Stock) -
     assert await frozen.lock(QUEUES[0])
     await frozen.commit(OLD)
     clock.advance(120_000)
-    await rig.broker.lease_expiry.look()
+    await rig.broker.lease_expiry.check()
     assert await heir.lock(QUEUES[0]) == {QUEUES[0]}
     await heir.commit(DONE)
     assert stored(rig) == DONE

@@ -692,7 +692,7 @@ MUTANTS = [
     Mutant(
         "rest-without-waiting", "P4, A11", "a replay begins beside what is still handled",
         "inorder.broker.resizing.release",
-        "(one.recalled or one.owner == NOBODY)",
+        "(one.is_revoked or one.owner == NOBODY)",
         "one.owner is None",
         _REWINDING + "::test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue",
     ),

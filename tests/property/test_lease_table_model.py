@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from inorder.broker.leases.rules import (
     NOBODY,
-    STOCK_RESTART_MS,
+    ROCKETMQ_RESTART_MS,
     STOCK_VIEW_MS,
     Decision,
     LeaseTable,
@@ -206,7 +206,9 @@ class LeaseModel(RuleBasedStateMachine):
         for key, since_ms in self.kept_since.items():
             lease = self.table.get(key)
             if lease is not None:
-                longest_ms = max(lease.terms.lease_ms, STOCK_RESTART_MS * lease.owner.is_rocketmq)
+                longest_ms = max(
+                    lease.terms.lease_ms, ROCKETMQ_RESTART_MS * lease.owner.is_rocketmq
+                )
                 assert self.now < since_ms + longest_ms, f"{key} is kept for {lease.owner}"
 
     @invariant()

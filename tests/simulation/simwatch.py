@@ -196,7 +196,7 @@ class Watch:
         found: bool = self._revoke(key)
         if found and lease is None:
             self._trace("taken", None, key.group, key[1:])
-        elif lease is not None and lease.recalled and key.group == GROUP:
+        elif lease is not None and lease.is_revoked and key.group == GROUP:
             self._recalled[key[1:]] = lease.epoch
         return found
 
@@ -258,7 +258,7 @@ class Watch:
             for queue_id in range(QUEUES_MAX):  # also those that a resize has taken away
                 self._trace(self._how, None, GROUP, (TOPIC, queue_id))
                 lease = self._broker.leases.get(GroupQueue(GROUP, TOPIC, queue_id))
-                if lease is not None and lease.recalled:
+                if lease is not None and lease.is_revoked:
                     self._recalled[TOPIC, queue_id] = lease.epoch
             self._look_at_parked()
             for queue_id in range(0 if config is None else config.read_queues):

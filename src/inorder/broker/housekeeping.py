@@ -157,7 +157,7 @@ class Housekeeping:
         self._locks.set(self._broker.lease_expiry.next_deadline_ms())
 
     def _expire_locks(self) -> int | None:
-        return self._broker.lease_expiry.ring()
+        return self._broker.lease_expiry.on_deadline()
 
     def _expire_members(self) -> None:
         broker = self._broker
@@ -173,7 +173,7 @@ class Housekeeping:
         broker.count()
         broker.stats.sample(broker.clock.monotonic_ms(), broker.clock.now_ms())
         broker.producer_snapshot.save_if_due()
-        broker.lease_journal.look()
+        broker.lease_journal.maintain()
         broker.parking.file.save_if_due()
         broker.resizing.repair_file()
         broker.delayed.check_clock()

@@ -1,4 +1,4 @@
-"""Leases of queues: take (7120), give back (7121), commit (7122), list (7123), take away (7124)."""
+"""Requests about leases: take (7120), release (7121), commit (7122), list (7123), free (7124)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ INSTANCE_CHARS_MAX: Final = 64
 
 
 def lease(call: Call[Lease]) -> Reply:
-    """Grant, renew or refuse queues to a consumer of ours.
+    """Grant, renew or refuse queues to an inorder client.
 
-    If one of them is held beyond its time by another, what has arrived is read first.
+    If another owner holds one of them past its deadline, the broker first reads pending input.
     """
     broker, request = call.broker, call.request
     wishes = LeaseBody.decode(call.command.body).queues
@@ -64,7 +64,7 @@ def lease(call: Call[Lease]) -> Reply:
         return call.reply(fields={}, body=found.encode())
 
     async def answer_later() -> Command:
-        await broker.lease_expiry.look()
+        await broker.lease_expiry.check()
         return answer()
 
     keys = [GroupQueue(request.group, one.topic, one.queue_id) for one in wishes]
@@ -74,7 +74,7 @@ def lease(call: Call[Lease]) -> Reply:
 
 
 def release(call: Call[Release]) -> Reply:
-    """Commit and give a queue back; the next owner is told in the turn in which that is safe."""
+    """Commit and release a queue; the next owner is notified as soon as that is safe."""
     request = call.request
     owner = _owner(request.client_id, request.instance)
     if len(request.finished) > FINISHED_CHARS_MAX:
@@ -95,7 +95,7 @@ async def _answer_after(work: Coroutine[Any, Any, None], answer: Command) -> Com
 
 
 def commit(call: Call[Commit]) -> Reply:
-    """Take the commits of a consumer of ours; answered when they are safe by the flush mode."""
+    """Take the commits of an inorder client; reply when they are safe by the flush mode."""
     broker, request = call.broker, call.request
     owner = _owner(request.client_id, request.instance)
     commits = CommitBody.decode(call.command.body).commits
@@ -117,7 +117,7 @@ def _owner(client_id: str, instance: str) -> Owner:
 
 
 def list_leases(call: Call[Leases]) -> Command:
-    """Answer who holds which queues, some at a time, in order."""
+    """List the owners of queues, one page at a time, sorted."""
     broker, request = call.broker, call.request
     after = _after(request.after)
     open_ids = {member.id for member in broker.server.connections}
@@ -172,7 +172,7 @@ def _shown(broker: Broker, key: GroupQueue, open_ids: set[int]) -> HeldLease:
         stock=lease.owner.is_rocketmq,
         connected=lease.connection in open_ids,
         waiting=[owner.client_id for owner in broker.leases.waiting(key)],
-        recalled=lease.recalled,
+        recalled=lease.is_revoked,
     )
 
 
@@ -183,7 +183,7 @@ def free(call: Call[LeaseFree]) -> Command:
     holder, epoch = call.broker.lease_service.force_release(key)
     if holder:
         logger.warning(
-            "a queue was taken from its owner group=%s topic=%s queue=%d holder=%s peer=%s",
+            "a queue was released by force group=%s topic=%s queue=%d holder=%s peer=%s",
             *key, holder, call.connection.peer,
         )  # fmt: skip
     return call.reply(fields=encode_fields(LeaseFreeReply(holder, epoch)))

@@ -1,8 +1,9 @@
-"""What the journal of owners and progress says, record by record, and what they amount to.
+"""The records of the lease journal, and how a start replays them.
 
-A record says what is so from now on; the last one about a queue counts. Records are short msgpack
-lists, the kind first. Those of progress carry the end of the log when they were made: they may
-speak of messages up to there. `replay` brings them back into tables.
+A record states what holds from now on; the last record about a queue counts. Records are short
+msgpack arrays, the kind first, so the order of the fields is the format on disk. Records of
+progress carry the end of the log at the time of writing: they may speak of messages up to there.
+Why a journal: decision 15.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class Granted(_Record, frozen=True, tag="g"):
     epoch: int
     lease_ms: int
     grace_ms: int
-    recalled: bool = False
+    revoked: bool = False
     deadline_ms: int = 0
-    """When it ends at the latest, by the clock of this boot; 0: nobody can know."""
+    """When the lease ends at the latest, by the clock of this boot; 0: unknown."""
 
 
 class Freed(_Record, frozen=True, tag="f"):
-    """It has none; who gave it back has no claim to it any more."""
+    """A queue has no owner, and its last owner cannot resume."""
 
     group: str
     topic: str
@@ -50,7 +51,7 @@ class Freed(_Record, frozen=True, tag="f"):
 
 
 class Progress(_Record, frozen=True, tag="p"):
-    """A group has come this far, as a client without epochs says."""
+    """An offset that was committed without an epoch."""
 
     group: str
     topic: str
@@ -60,7 +61,7 @@ class Progress(_Record, frozen=True, tag="p"):
 
 
 class Commit(_Record, frozen=True, tag="c"):
-    """The owner under an epoch has come this far; also what a reset leaves."""
+    """An offset that was committed under an epoch, or set by a reset."""
 
     group: str
     topic: str
@@ -73,21 +74,21 @@ class Commit(_Record, frozen=True, tag="c"):
 
 
 class Forgotten(_Record, frozen=True, tag="x"):
-    """A group or a topic is gone with all that was known; empty is any."""
+    """A group or a topic was deleted; an empty name stands for all."""
 
     group: str
     topic: str
 
 
 class Ordered(_Record, frozen=True, tag="o"):
-    """A group has held a queue of a topic; so does every grant say."""
+    """A group consumes a topic in order; every grant implies the same."""
 
     group: str
     topic: str
 
 
 class Saved(_Record, frozen=True, tag="s"):
-    """The file of offsets is about to be saved with this checksum, and holds all that was said."""
+    """The offsets file is about to be saved with this checksum; it holds all earlier progress."""
 
     checksum: int
 
@@ -99,12 +100,12 @@ _decode: Callable[[bytes], Record] = msgspec.msgpack.Decoder(Record).decode
 
 
 def encode(record: Record) -> bytes:
-    """Return the payload of a record."""
+    """Encode a record."""
     return _encode(record)
 
 
 def decode(payload: bytes) -> Record:
-    """Read a payload; RemoteProtocolError if it is none of ours."""
+    """Decode a record; RemoteProtocolError if the payload is none."""
     try:
         return _decode(payload)
     except (msgspec.MsgspecError, UnicodeError) as error:
@@ -113,11 +114,11 @@ def decode(payload: bytes) -> Record:
 
 def granted(
     key: GroupQueue, broker: str, owner: Owner, epoch: int, terms: Terms, *,
-    recalled: bool = False, deadline_ms: int = 0,
+    revoked: bool = False, deadline_ms: int = 0,
 ) -> Granted:  # fmt: skip
     """Return the record of a lease at the broker of this name."""
     group, topic, queue_id = key
-    return Granted(group, topic, broker, queue_id, *owner, epoch, *terms, recalled, deadline_ms)
+    return Granted(group, topic, broker, queue_id, *owner, epoch, *terms, revoked, deadline_ms)
 
 
 def freed(key: GroupQueue, broker: str) -> Freed:
@@ -126,7 +127,7 @@ def freed(key: GroupQueue, broker: str) -> Freed:
 
 
 def depends_on(records: Iterable[Record]) -> int:
-    """Return up to where the log must be there for all that is said."""
+    """Return the log position up to which the records speak."""
     return max(
         (record.depends_on for record in records if isinstance(record, Progress | Commit)),
         default=0,
@@ -134,7 +135,7 @@ def depends_on(records: Iterable[Record]) -> int:
 
 
 def last_start(records: Iterable[Record]) -> int:
-    """Return the highest number of a start under which an epoch was given out."""
+    """Return the highest start number among the epochs."""
     epochs = (record.epoch for record in records if isinstance(record, Granted | Commit))
     return max(epochs, default=0) >> COUNTER_BITS
 
@@ -142,7 +143,7 @@ def last_start(records: Iterable[Record]) -> int:
 def replay(
     records: Iterable[Record], offsets: OffsetTable, commits: CommitTable, *, now_ms: int
 ) -> dict[GroupQueue, Past]:
-    """Bring the tables up to what the records say; return the leases that stand."""
+    """Apply the records to the tables; return the last lease of each queue."""
     leases: dict[GroupQueue, Past] = {}
     for record in records:
         if isinstance(record, Granted | Freed):
@@ -151,7 +152,7 @@ def replay(
                 owner = Owner(record.client_id, record.instance)
                 terms = Terms(record.lease_ms, record.grace_ms)
                 leases[key] = Past(
-                    owner, record.epoch, terms, False, record.recalled, record.deadline_ms
+                    owner, record.epoch, terms, False, record.revoked, record.deadline_ms
                 )
             elif key in leases:
                 leases[key] = leases[key]._replace(released=True)
@@ -159,7 +160,7 @@ def replay(
             _forget(record, offsets, commits, leases)
         elif isinstance(record, Progress | Commit):
             group, topic, queue_id = record.group, record.topic, record.queue_id
-            with contextlib.suppress(BrokerError):  # one too many, by limits that are lower now
+            with contextlib.suppress(BrokerError):  # beyond a limit that was lowered since
                 offsets.put(group, topic, queue_id, record.offset, now_ms)
             if isinstance(record, Commit):
                 commits.put(
@@ -170,9 +171,10 @@ def replay(
 
 
 def ordered(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
-    """Return the groups and topics of which a queue was held, and whether that is said outright.
+    """Return the pairs of group and topic that are consumed in order.
 
-    Else it follows from a grant, or from a commit under an epoch: those of resets have no number.
+    The value is True for a record that says so. False: it follows from a grant, or from a commit
+    with a number; the commit of a reset has none.
     """
     found: dict[tuple[str, str], bool] = {}
     for record in records:
@@ -188,7 +190,7 @@ def ordered(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
 
 
 def wrote(records: Iterable[Record], checksum: int | None) -> bool:
-    """Tell whether the file of offsets with a checksum (None: no file) is one that we saved."""
+    """Return whether this broker saved the offsets file with a checksum; None: no file."""
     return checksum is None or any(
         isinstance(record, Saved) and record.checksum == checksum for record in records
     )

@@ -1,35 +1,26 @@
-"""Which consumer owns which queue of a group: leases with an epoch, for our clients and for stock.
+"""Which consumer owns which queue: leases with epochs, for inorder clients and RocketMQ clients.
 
-    owner     client id and a random instance id, so that the replacement of a frozen process is a
-              new owner, whatever its client id (stock clients have no instance id)
-    epoch     grows with every new owner and every reset, also over restarts: the number of the
-              start is its high half. Under a stale one nothing is pulled, committed or given back
-    lease     a queue is free at the end of it; a RocketMQ client's lasts 60 s (`broker/locks`)
-    grace     what is left when the connection that renewed a lease last closes: the time that the
-              client stated, and within which of its last renewal it starts a handler
+    owner     client id and random instance id. A process that replaces a frozen one is a new owner
+              even under the same client id. A RocketMQ client has no instance id.
+    epoch     grows with every new owner and every reset, also over restarts: its high half is the
+              number of the broker's start. A stale epoch pulls, commits and releases nothing.
+    lease     ends if it is not renewed; the lock of a RocketMQ client lasts 60 s (`broker/locks`).
+    grace     what is left of a lease when the connection that renewed it last closes. A client
+              starts no handler later than its grace after its last renewal.
 
-A lease stands until `expire` takes it, also beyond its time: the broker reads what arrived before
-it looks at the clock. Who comes back after that, and nobody else had the queue, goes on under the
-same epoch. Refused owners are remembered, so that they can be told.
+A lease stands until `expire` removes it, even past its deadline: the broker reads pending input
+before it looks at the clock. If an expired owner comes back before anyone else got the queue, it
+resumes under its old epoch. The table remembers refused owners, so that the broker can notify them.
 
-After a start the leases of the journal stand for the whole time that they state (a stock client's
-for 31 s, since its view began with our answer). On the same boot of the machine their owners go on
-with the epoch they have; else they are nobody's, and only waited for. The end of that time is
-written down, and the next start of the same boot keeps to it, unless the owner has been heard of:
-the first renewal after a start is written down before its answer.
+After a restart, the leases of the journal stand for their whole length; the lock of a RocketMQ
+client stands for 31 s, because the client counts from our reply. If the machine was not rebooted,
+owners go on under their epochs. Otherwise the leases belong to nobody and only delay the next
+owner. The deadline is written down, so that a broker that restarts often does not keep the queue of
+a dead owner for ever. The first renewal after a restart is in the journal before its reply.
 
-`decide` changes nothing: the shell writes what was decided to its journal, then calls `apply`.
-Time is monotonic.
-
-The words of leases: who, what, for how long, what was decided. `broker/leases/rules.py` has the
-table.
-
-Signs of life: which members of a group that hold leases have fallen silent.
-
-A frozen process keeps its connection and so its place in the list of members, and nobody else is
-given its queues. Our clients say every fraction of a second that they are there. Who has begun to
-and says nothing for the length of its leases is left out of the list until it speaks again.
-Time is monotonic.
+`decide` changes nothing. The service writes the decision to the journal, then calls `apply`.
+`MemberLiveness` finds members that missed their heartbeats. All times are monotonic.
+Decisions 15 and 17 give the reasons.
 """
 
 from __future__ import annotations
@@ -42,46 +33,46 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from inorder.model import GroupQueue
 
-STOCK_LEASE_MS: Final = 60_000
-STOCK_VIEW_MS: Final = 30_000
-"""How long a stock client trusts a lock that it could not renew."""
-STOCK_RESTART_MS: Final = STOCK_VIEW_MS + 1_000
+ROCKETMQ_LEASE_MS: Final = 60_000
+ROCKETMQ_VIEW_MS: Final = 30_000
+"""How long a RocketMQ client trusts a lock that it could not renew."""
+ROCKETMQ_RESTART_MS: Final = ROCKETMQ_VIEW_MS + 1_000
 
 
 class Owner(NamedTuple):
-    """Who holds a lease; `instance` is empty for a stock client."""
+    """The owner of a lease; `instance` is empty for a RocketMQ client."""
 
     client_id: str
     instance: str = ""
 
     @property
     def is_rocketmq(self) -> bool:
-        """Tell whether RocketMQ's rules apply."""
+        """Return whether RocketMQ's rules apply."""
         return not self.instance
 
 
 NOBODY: Final = Owner("", "\0")
-"""Holds what may not be given to anybody yet; no client can have this instance id."""
+"""The owner of queues that nobody may get yet; no client can have this instance id."""
 
 
 class Terms(NamedTuple):
-    """For how long."""
+    """How long a lease lasts without a renewal, and how long it survives a lost connection."""
 
-    lease_ms: int = STOCK_LEASE_MS
-    grace_ms: int = STOCK_VIEW_MS
+    lease_ms: int = ROCKETMQ_LEASE_MS
+    grace_ms: int = ROCKETMQ_VIEW_MS
 
     @property
     def trust_ms(self) -> int:
-        """Return how long an owner starts handlers after a renewal."""
+        """Return how long after a renewal an owner still starts handlers."""
         return min(self)
 
 
-STOCK: Final = Terms()
+ROCKETMQ_TERMS: Final = Terms()
 
 
 @dataclass(slots=True)
 class Lease:
-    """A grant."""
+    """A granted lease."""
 
     owner: Owner
     epoch: int
@@ -90,62 +81,61 @@ class Lease:
     renewed_ms: int
     expires_ms: int
     connection: int | None = None
-    """The connection that renewed it last."""
+    """The connection of the last renewal."""
     was_reset: bool = False
-    recalled: bool = False
-    """Its owner is to finish what it handles, and give the queue back."""
-    asked: int = 0
-    """The number of the request by which it was granted; earlier ones of its owner are late."""
+    is_revoked: bool = False
+    """The owner is to finish its handlers and hand the queue back (wire name `recalled`)."""
+    request_number: int = 0
+    """The highest request number of the owner; a request with a lower number is late."""
     deadline_ms: int = 0
-    """When it ends at the latest, also over restarts: nobody has renewed it since a start. 0: it
-    was granted or renewed since, so the next start cannot know."""
+    """When a lease from before the last start ends, also over further restarts. 0: the lease was
+    granted or renewed since, so the next start cannot know."""
 
     @property
     def client_id(self) -> str:
-        """Return the owner's client id."""
+        """Return the client id of the owner."""
         return self.owner.client_id
 
     @property
     def lease_ms(self) -> int:
-        """Return how long it lasts without a renewal."""
+        """Return how long the lease lasts without a renewal."""
         return self.terms.lease_ms
 
 
 class Past(NamedTuple):
-    """A lease that is over, on a queue that nobody has had since."""
+    """An ended lease on a queue that nobody has owned since."""
 
     owner: Owner
     epoch: int
     terms: Terms
     released: bool
-    recalled: bool = False
+    revoked: bool = False
     deadline_ms: int = 0
 
 
 def deadline_after_start(stated_ms: int, whole_ms: int, now_ms: int, *, same_boot: bool) -> int:
-    """Return when what was granted before a start has run out, by the clock of the boot.
+    """Return when a lease from before a start has ended, by the clock of the boot.
 
-    `stated_ms`: what an earlier start has said, 0 for nothing. It holds as long as the machine is
-    not restarted: whoever renews after a start has that voided before the answer. So a broker that
-    restarts again and again does not keep a dead owner's queue for ever.
+    `stated_ms` is the deadline that an earlier start wrote down, 0 for none. It holds until the
+    machine reboots, because a renewal voids it before the reply.
     """
     begun_anew_ms = now_ms + whole_ms
     return min(stated_ms, begun_anew_ms) if same_boot and stated_ms else begun_anew_ms
 
 
 class Verdict(Enum):
-    """What becomes of a wish."""
+    """The outcome of a request for a queue."""
 
     RENEW = auto()
-    RESUME = auto()  # it ran out, and nobody else had the queue: the same epoch
+    RESUME = auto()  # the lease expired, nobody else got the queue: the same epoch
     GRANT = auto()  # a new epoch
-    RESET = auto()  # it is the owner's, under another epoch than it thinks
+    RESET = auto()  # the owner keeps the queue under a new epoch: it was reset
     REFUSE = auto()
     FULL = auto()
 
 
 class Decision(NamedTuple):
-    """A verdict, not yet applied."""
+    """A verdict that is not applied yet."""
 
     verdict: Verdict
     key: GroupQueue
@@ -155,35 +145,35 @@ class Decision(NamedTuple):
     holder: Owner | None = None
     until_ms: int = 0
     is_new: bool = False
-    """The journal does not know it."""
+    """The journal does not have it yet."""
 
     @property
     def is_granted(self) -> bool:
-        """Tell whether the queue is the owner's."""
+        """Return whether the owner has the queue."""
         return self.verdict not in (Verdict.REFUSE, Verdict.FULL)
 
     @property
     def is_fresh(self) -> bool:
-        """Tell whether the owner has to begin anew."""
+        """Return whether the owner starts from the committed offset."""
         return self.verdict in (Verdict.GRANT, Verdict.RESET)
 
-    def leaves_recalled(self, lease: Lease | None) -> bool:
-        """Tell whether a queue was asked back, and is not begun anew by this."""
-        return lease is not None and lease.recalled and self.verdict is not Verdict.GRANT
+    def leaves_revoked(self, lease: Lease | None) -> bool:
+        """Return whether a revoked lease stays revoked: only a grant clears the mark."""
+        return lease is not None and lease.is_revoked and self.verdict is not Verdict.GRANT
 
 
 COUNTER_BITS: Final = 32
 SPARED_MS: Final = 10
-"""When a lease is looked at again whose owner may have spoken and was not read."""
+"""When to check again a lease whose owner has unread input."""
 WAITING_MAX: Final = 64
 PAST_MAX: Final = 100_000
-"""Owners of the past that are remembered; who is forgotten begins anew."""
+"""Former owners in memory; a forgotten one cannot resume."""
 ORDERED_MAX: Final = 500_000
-"""Groups and topics that are consumed in order; at it no further one is leased or locked."""
+"""Pairs of group and topic consumed in order; at the limit no further pair gets a lease."""
 
 
 class LeaseTable:
-    """(group, queue) to lease."""
+    """The leases of all groups, and the owners that wait for them."""
 
     def __init__(
         self, *, start_number: int = 0, leases_max: int = 500_000, ordered_max: int = ORDERED_MAX
@@ -191,15 +181,16 @@ class LeaseTable:
         self.leases_max = leases_max
         self.ordered_max = ordered_max
         self.closed_until_ms = 0
-        """Nothing is granted before, but what is renewed: what was granted is not known."""
+        """Until this time the table renews leases but grants none: after a power cut it does not
+        know which leases are still believed."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
         self._groups: dict[str, dict[GroupQueue, Lease]] = {}
         self._past: dict[GroupQueue, Past] = {}
         self._waiting: dict[GroupQueue, dict[Owner, int | None]] = {}
         self._ordered: dict[tuple[str, str], None] = {}
         self._renewed_by: dict[int, set[GroupQueue]] = {}
-        # One entry per lease, made again when it is popped too early; more only after a shortening.
-        # The number keeps the heap from comparing keys, which is slow.
+        # One entry per lease, pushed again when popped too early; more only after a shortening.
+        # The serial number keeps the heap from comparing keys, which is slow.
         self._deadlines: list[tuple[int, int, GroupQueue]] = []
         self._entries = 0
         self._count = 0
@@ -211,18 +202,18 @@ class LeaseTable:
         return self._count
 
     def begin(self, start_number: int) -> None:
-        """Give epochs from the number of a start on."""
+        """Take epochs from the range of this start."""
         self._next_epoch = (start_number << COUNTER_BITS) + 1
 
-    # Looking.
+    # Queries.
 
     def get(self, key: GroupQueue) -> Lease | None:
-        """Return the lease on a queue, run out or not."""
+        """Return the lease on a queue, expired or not."""
         table = self._groups.get(key.group)
         return None if table is None else table.get(key)
 
     def held(self, group: str) -> dict[GroupQueue, Lease]:
-        """Return a copy of a group's leases."""
+        """Return a copy of the leases of a group."""
         return dict(self._groups.get(group, ()))
 
     def groups(self) -> list[str]:
@@ -230,34 +221,34 @@ class LeaseTable:
         return list(self._groups)
 
     def holds_any(self, group: str) -> bool:
-        """Tell whether a group holds a queue."""
+        """Return whether a group holds a lease."""
         return group in self._groups
 
     def keys(self) -> list[GroupQueue]:
-        """Return what is leased."""
+        """Return the keys of all leases."""
         return [key for table in self._groups.values() for key in table]
 
     def past(self, key: GroupQueue) -> Past | None:
-        """Return the last lease of a queue that is free."""
+        """Return the last lease of a free queue."""
         return self._past.get(key)
 
     def waiting(self, key: GroupQueue) -> dict[Owner, int | None]:
-        """Return who asked for a queue that another one holds, and over which connection."""
+        """Return the owners that a queue was refused to, with their connections."""
         return dict(self._waiting.get(key, ()))
 
     def is_current(self, key: GroupQueue, epoch: int) -> bool:
-        """Tell whether an epoch is that of the lease; each epoch has one owner."""
+        """Return whether an epoch is current; each epoch has one owner."""
         lease = self.get(key)
         return lease is not None and lease.epoch == epoch
 
     # Which groups consume in order.
 
     def is_ordered(self, group: str, topic: str) -> bool:
-        """Tell whether a group ever held a queue of a topic, since either was made."""
+        """Return whether a group ever held a queue of a topic, since either was created."""
         return (group, topic) in self._ordered
 
     def mark_ordered(self, group: str, topic: str) -> bool:
-        """Note that a group consumes a topic in order; tell whether there is room for that."""
+        """Note that a group consumes a topic in order; return False if the table is full."""
         if (group, topic) in self._ordered:
             return True
         if len(self._ordered) >= self.ordered_max:
@@ -266,10 +257,10 @@ class LeaseTable:
         return True
 
     def ordered(self) -> list[tuple[str, str]]:
-        """Return the groups and topics that were ever held."""
+        """Return all pairs of group and topic that are consumed in order."""
         return list(self._ordered)
 
-    # Taking.
+    # Grants.
 
     def decide(
         self,
@@ -281,9 +272,10 @@ class LeaseTable:
         terms: Terms | None = None,
         planned: int = 0,
     ) -> Decision:
-        """Say what becomes of a wish: epoch 0 to take the queue, else to go on under that epoch.
+        """Decide a request: epoch 0 asks for the queue, another epoch asks to go on under it.
 
-        Without `terms` those of the lease stay. `planned` counts grants decided and not applied.
+        Without `terms` the lease keeps its terms. `planned` counts grants that are decided and not
+        applied yet.
         """
         lease = self.get(key)
         if lease is not None:
@@ -301,28 +293,32 @@ class LeaseTable:
         past = self._past.get(key)
         if epoch:
             if past is None or past.released or (past.owner, past.epoch) != (owner, epoch):
-                return Decision(Verdict.REFUSE, key, owner, STOCK, 0, None, self.closed_until_ms)
+                return Decision(
+                    Verdict.REFUSE, key, owner, ROCKETMQ_TERMS, 0, None, self.closed_until_ms
+                )
             if self._count + planned >= self.leases_max:
                 return Decision(Verdict.FULL, key, owner, past.terms)
             return Decision(Verdict.RESUME, key, owner, terms or past.terms, epoch, is_new=True)
         if now_ms < self.closed_until_ms:
-            return Decision(Verdict.REFUSE, key, owner, STOCK, 0, None, self.closed_until_ms)
+            return Decision(
+                Verdict.REFUSE, key, owner, ROCKETMQ_TERMS, 0, None, self.closed_until_ms
+            )
         full = len(self._ordered) >= self.ordered_max and not self.is_ordered(key.group, key.topic)
         if full or self._count + planned >= self.leases_max:
-            return Decision(Verdict.FULL, key, owner, terms or STOCK)
-        return self._grant(key, owner, terms or STOCK)
+            return Decision(Verdict.FULL, key, owner, terms or ROCKETMQ_TERMS)
+        return self._grant(key, owner, terms or ROCKETMQ_TERMS)
 
     def _grant(self, key: GroupQueue, owner: Owner, terms: Terms) -> Decision:
         return Decision(Verdict.GRANT, key, owner, terms, self.take_epoch(), is_new=True)
 
     def take_epoch(self) -> int:
-        """Return an epoch that nobody has had."""
+        """Return an unused epoch."""
         epoch = self._next_epoch
         self._next_epoch += 1
         return epoch
 
     def apply(self, decision: Decision, now_ms: int, *, connection: int | None = None) -> None:
-        """Do what was decided in this same turn."""
+        """Apply a decision, in the same turn of the loop in which it was made."""
         key, owner = decision.key, decision.owner
         if not decision.is_granted:
             if decision.holder is not None:
@@ -336,7 +332,7 @@ class LeaseTable:
             self._count += 1
             self._push(expires_ms, key)
             self._past.pop(key, None)
-        assert lease.owner == owner, "nobody is given what another one has"
+        assert lease.owner == owner, "the decision was made for another owner"
         self._waiting.get(key, {}).pop(owner, None)
         lease.renewed_ms = now_ms
         lease.terms = decision.terms
@@ -345,39 +341,39 @@ class LeaseTable:
             assert decision.epoch >= lease.epoch, "epochs grow"
             lease.epoch, lease.granted_ms = decision.epoch, now_ms
         lease.was_reset &= decision.verdict is Verdict.RESET
-        lease.recalled = decision.leaves_recalled(lease)
+        lease.is_revoked = decision.leaves_revoked(lease)
         self._bind(key, lease, connection)
         self._set_expiry(key, lease, expires_ms)
 
     def renew(self, key: GroupQueue, now_ms: int, connection: int | None) -> None:
-        """Count something else that came under the present epoch as a renewal."""
+        """Renew a lease by another request under its epoch."""
         lease = self._groups[key.group][key]
-        assert not lease.deadline_ms, "the journal has to be told first"
+        assert not lease.deadline_ms, "the journal needs the renewal first"
         lease.renewed_ms = now_ms
         self._bind(key, lease, connection)
         self._set_expiry(key, lease, now_ms + lease.terms.lease_ms)
 
-    # Giving back and taking away.
+    # Ends of leases.
 
     def release(self, key: GroupQueue) -> dict[Owner, int | None]:
-        """Give a queue back; return who waited for it."""
+        """Release a queue; return the owners that waited for it."""
         return self._remove(key, released=True)
 
     def released(self, key: GroupQueue, epoch: int) -> None:
-        """Note that the last owner of a queue that is free gives up its claim."""
+        """Note that the last owner of a free queue gives up its claim."""
         past = self._past.get(key)
         if past is not None and past.epoch == epoch:
             self._past[key] = past._replace(released=True)
 
     def trusted_until_ms(self, key: GroupQueue, now_ms: int) -> int:
-        """Return when an owner has ceased to start handlers by itself, if it hears no more."""
+        """Return when an owner that hears nothing more no longer starts handlers."""
         lease = self._groups[key.group][key]
         return max(now_ms, min(lease.expires_ms, lease.renewed_ms + lease.terms.trust_ms))
 
     def force_release(self, key: GroupQueue, epoch: int, now_ms: int) -> int:
-        """Take a queue from its owner; return when another one may have it.
+        """Take a queue from its owner; return when the next owner may get it.
 
-        Not before the owner has ceased to start handlers by itself.
+        That is when the old owner no longer starts handlers on its own.
         """
         lease = self._groups[key.group][key]
         until_ms = self.trusted_until_ms(key, now_ms)
@@ -387,13 +383,13 @@ class LeaseTable:
         return lease.expires_ms
 
     def raise_epoch(self, key: GroupQueue, epoch: int) -> None:
-        """Make what is under way stale: the offset was reset. The owner learns it by renewing."""
+        """Make requests under way stale after a reset; a renewal tells the owner the new epoch."""
         lease = self._groups[key.group][key]
         assert epoch > lease.epoch, "epochs grow"
         lease.epoch, lease.was_reset = epoch, True
 
     def connection_lost(self, connection: int, now_ms: int) -> bool:
-        """Shorten the leases that a closed connection renewed last; tell whether there were any."""
+        """Shorten the leases that a closed connection renewed; return whether there were any."""
         keys = self._renewed_by.pop(connection, ())
         for key in keys:
             lease = self._groups[key.group][key]
@@ -404,19 +400,19 @@ class LeaseTable:
         return bool(keys)
 
     def shorten(self, key: GroupQueue, until_ms: int) -> None:
-        """Let a lease end earlier, or, for a stock client that is back, later."""
+        """Let a lease end earlier, or later for a RocketMQ client that came back."""
         self._set_expiry(key, self._groups[key.group][key], until_ms)
 
     def remove(self, key: GroupQueue) -> dict[Owner, int | None]:
-        """Free a queue whose lease is over; return who waited for it."""
+        """Free a queue whose lease has ended; return the owners that waited for it."""
         return self._remove(key, released=False)
 
     def forget_past(self, key: GroupQueue) -> None:
-        """Let nobody go on with a queue that is free: it was reset."""
+        """Let no former owner resume a free queue."""
         self._past.pop(key, None)
 
     def forget(self, *, group: str = "", topic: str = "") -> list[GroupQueue]:
-        """Forget a group or a topic that is no more; return what was leased."""
+        """Forget a deleted group or topic; return the keys of its leases."""
 
         def matches(key: GroupQueue) -> bool:
             return group in ("", key.group) and topic in ("", key.topic)
@@ -435,7 +431,7 @@ class LeaseTable:
     def expire(
         self, now_ms: int, *, spared: Container[int] = (), count_max: int | None = None
     ) -> list[GroupQueue]:
-        """Remove the leases that ran out, but for those of connections that we do not read."""
+        """Remove expired leases, except those whose connections have unread input."""
         expired: list[GroupQueue] = []
         kept: list[tuple[int, GroupQueue]] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms and len(expired) != count_max:
@@ -455,7 +451,7 @@ class LeaseTable:
         return expired
 
     def is_due(self, now_ms: int) -> bool:
-        """Tell whether a lease has run out; deadlines of those that were renewed are put off."""
+        """Return whether a lease has expired; put off the deadlines of renewed leases."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
             key = deadlines[0][2]
@@ -470,33 +466,33 @@ class LeaseTable:
         return False
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `expire` may have something to do, or None."""
+        """Return the next time at which a lease may expire, or None."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    # Over a restart.
+    # Restarts.
 
     def restore(
         self, leases: Iterable[tuple[GroupQueue, Past]], now_ms: int, *, same_boot: bool
     ) -> None:
-        """Take over what a journal says."""
+        """Take over the leases of the journal."""
         for key, past in leases:
-            owner, epoch, terms, _, recalled, stated_ms = past
+            owner, epoch, terms, _, revoked, stated_ms = past
             if past.released:
                 self._remember(key, past)
                 continue
-            whole_ms = STOCK_RESTART_MS if owner.is_rocketmq else terms.lease_ms
+            whole_ms = ROCKETMQ_RESTART_MS if owner.is_rocketmq else terms.lease_ms
             until_ms = deadline_after_start(stated_ms, whole_ms, now_ms, same_boot=same_boot)
             lease = Lease(
-                owner, epoch, terms, now_ms, now_ms, until_ms, recalled=recalled,
+                owner, epoch, terms, now_ms, now_ms, until_ms, is_revoked=revoked,
                 deadline_ms=until_ms,
             )  # fmt: skip
-            if not same_boot:  # whoever comes with the old epoch is refused, also with a pull
+            if not same_boot:  # refuses everything under the old epoch, also pulls
                 lease.owner, lease.epoch = NOBODY, self.take_epoch()
             self._groups.setdefault(key.group, {})[key] = lease
         self._count = sum(map(len, self._groups.values()))
         self._rebuild_deadlines()
 
-    # Inside.
+    # Internals.
 
     def _wait(self, key: GroupQueue, owner: Owner, connection: int | None) -> None:
         waiting = self._waiting.setdefault(key, {})
@@ -510,13 +506,13 @@ class LeaseTable:
         self._past[key] = past
 
     def _bind(self, key: GroupQueue, lease: Lease, connection: int | None) -> None:
-        """Note which connection renewed a lease last."""
+        """Note the connection of the last renewal."""
         before = lease.connection
         if before == connection:
             return
         lease.connection = connection
         if lease.owner.is_rocketmq:
-            return  # its locks are looked for by its client id
+            return  # its locks are found by client id
         if before is not None:
             keys = self._renewed_by[before]
             keys.discard(key)
@@ -538,13 +534,13 @@ class LeaseTable:
             del self._groups[key.group]
         self._count -= 1
         self._compact()
-        gone = lease.owner is NOBODY or (lease.recalled and not released)
+        gone = lease.owner is NOBODY or (lease.is_revoked and not released)
         if not lease.owner.is_rocketmq and not gone:
             self._remember(key, Past(lease.owner, lease.epoch, lease.terms, released))
         return self._waiting.pop(key, {})
 
     def _compact(self) -> None:
-        """Rebuild the heap when most of it is about leases that are gone."""
+        """Rebuild the heap when most of its entries belong to ended leases."""
         if len(self._deadlines) > 2 * self._count + 64:
             self._rebuild_deadlines()
 
@@ -563,11 +559,16 @@ C = TypeVar("C", bound=Hashable)
 
 
 class MemberLiveness(Generic[C]):
-    """(group, connection) to when it must have spoken again."""
+    """Finds lease holders that missed their heartbeats.
+
+    A frozen process keeps its connection, and so its place in the list of members, and nobody else
+    is assigned its queues. inorder clients send several requests per lease. A member that stops
+    for the length of its leases is left out of the list until it speaks again.
+    """
 
     def __init__(self) -> None:
         self._until: dict[tuple[str, C], tuple[int, int]] = {}  # deadline, span
-        # One entry per member, made again when it is popped too early.
+        # One entry per member, pushed again when popped too early.
         self._deadlines: list[tuple[int, int, tuple[str, C]]] = []
         self._serial = 0
 
@@ -578,9 +579,9 @@ class MemberLiveness(Generic[C]):
         return len(self._until)
 
     def note(self, group: str, connection: C, now_ms: int, span_ms: int | None = None) -> bool:
-        """Note a sign; tell whether it is the first one, or the first after a silence.
+        """Note a request of a member; return whether it is the first, or the first after a silence.
 
-        Without `span_ms` only who has given one before is noted.
+        Without `span_ms` only known members are noted.
         """
         member = (group, connection)
         known = self._until.get(member)
@@ -589,17 +590,17 @@ class MemberLiveness(Generic[C]):
                 return False
             self._push(now_ms + span_ms, member)
         span = known[1] if span_ms is None and known is not None else span_ms
-        assert span is not None, "it is known or given"
+        assert span is not None, "the span is known or given"
         self._until[member] = (now_ms + span, span)
         return known is None
 
     def forget(self, matches: Callable[[str, C], bool]) -> None:
-        """Expect nothing more of members that went."""
+        """Expect no more heartbeats of members that left."""
         for member in [one for one in self._until if matches(*one)]:
             del self._until[member]
 
-    def silent(self, now_ms: int, is_unread: Callable[[C], bool]) -> list[tuple[str, C]]:
-        """Take out who has been silent for too long, unless we do not read its connection."""
+    def missed(self, now_ms: int, is_unread: Callable[[C], bool]) -> list[tuple[str, C]]:
+        """Remove and return members that missed their heartbeats and have no unread input."""
         found = []
         kept = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
@@ -619,7 +620,7 @@ class MemberLiveness(Generic[C]):
         return found
 
     def is_due(self, now_ms: int) -> bool:
-        """Tell whether somebody is silent; deadlines of those that spoke are put off."""
+        """Return whether a member missed its heartbeats; put off the deadlines of the others."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
             member = deadlines[0][2]
@@ -634,7 +635,7 @@ class MemberLiveness(Generic[C]):
         return False
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `silent` may find somebody, or None."""
+        """Return the next time at which `missed` may find a member, or None."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def _push(self, deadline_ms: int, member: tuple[str, C]) -> None:

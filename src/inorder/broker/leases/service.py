@@ -1,14 +1,13 @@
-"""Owners of queues at work: what requests under an epoch do.
+"""Leases at work: grants, renewals, commits, releases, and their expiry.
 
-Every verb decides (`broker/leases/rules.py`, `broker/offsets/rules.py`), writes down what it
-decided (`broker/leases/storage.py`), then changes the tables and tells who waits: if the disk takes
-nothing, nothing has changed. Under sync flush a release frees the queue when it is on disk, and not
-before.
+Every operation of `LeaseService` has the same steps: the rules decide (`leases/rules`,
+`offsets/rules`), the journal takes the decision (`leases/storage`), the tables change, waiting
+clients are notified. If the disk takes nothing, nothing has changed. Under sync flush a released
+queue is free only when the release is on disk.
 
-Leases and time: what runs out, who falls silent, and what a closed connection shortens.
-
-The loop may be late, and may not have read what has arrived. So nothing expires before some full
-turns of the loop have passed after its time, and nothing of a connection that is not read just now.
+`LeaseExpiry` lets leases and members expire. The loop may be late and may have unread input, so
+nothing expires before the loop has made a few full turns after the deadline, and nothing expires
+whose connection is paused. Decisions 15 and 17 give the reasons.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inorder.broker.leases import records as lease_records
 from inorder.broker.leases.rules import (
     NOBODY,
-    STOCK_RESTART_MS,
+    ROCKETMQ_RESTART_MS,
     Decision,
     MemberLiveness,
     Owner,
@@ -55,14 +54,12 @@ log = get_logger(__name__)
 
 
 class LeaseService:
-    """The verbs."""
+    """Grants, renews, commits and releases leases; revokes them for operators."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._table = broker.leases
         self._journal = broker.lease_journal
-
-    # -- our clients -----------------------------------------------------------------------------
 
     def lease(
         self,
@@ -74,7 +71,7 @@ class LeaseService:
     ) -> LeaseAnswer:
         """Grant, renew or refuse queues."""
         self._broker.safety.require()
-        self._broker.lease_expiry.sign(group, connection, terms.lease_ms)
+        self._broker.lease_expiry.heard_from(group, connection, terms.lease_ms)
         now_ms = self._broker.clock.monotonic_ms()
         named = {GroupQueue(group, one.topic, one.queue_id): one for one in wishes}
         decisions: list[Decision] = []
@@ -93,19 +90,20 @@ class LeaseService:
         for key, wish in named.items():
             lease = self._table.get(key)
             if lease is not None and lease.owner == owner:
-                lease.asked = max(lease.asked, wish.number)
+                lease.request_number = max(lease.request_number, wish.number)
         granted = [self._granted(one) for one in decisions if one.is_granted]
         refused = [self._refused(one, now_ms) for one in decisions if not one.is_granted]
         return LeaseAnswer(granted, refused, self._journal.start.now.generation)
 
     def _is_late(self, key: GroupQueue, owner: Owner, wish: QueueWish) -> bool:
-        """Tell whether somebody took a queue by a later request than this one, a copy of before."""
+        """Return whether the owner has sent a later request: this one is an old copy."""
         lease = self._table.get(key)
         if wish.epoch or lease is None or lease.owner != owner:
             return False
-        return 0 < lease.asked >= wish.number
+        return 0 < lease.request_number >= wish.number
 
     def apply(self, decisions: list[Decision], now_ms: int, connection: ServerConnection) -> None:
+        """Write decisions to the journal, then apply them."""
         new = [one for one in decisions if one.is_granted and one.is_new]
         self._write_grants(new)
         for decision in decisions:
@@ -113,13 +111,13 @@ class LeaseService:
             if decision.is_granted:
                 self._mark_ordered(decision.key)
             if decision.verdict is Verdict.REFUSE:
-                self._broker.lease_expiry.refused(decision.key.group)
+                self._broker.lease_expiry.was_refused(decision.key.group)
         self._broker.housekeeping.lock_deadline_changed()
 
     def _mark_ordered(self, key: GroupQueue) -> None:
-        """Note that a group consumes a topic in order; the grant in the journal says the same.
+        """Note that a group consumes a topic in order; the journalled grant implies the same.
 
-        Not for names that do not exist, which anybody can lock.
+        Anybody can lock names that do not exist, so those are left out.
         """
         group, topic = key.group, key.topic
         if topic in self._broker.topics and group in self._broker.groups:
@@ -129,7 +127,8 @@ class LeaseService:
         if not decisions:
             return
         longest_ms = max(
-            STOCK_RESTART_MS if one.owner.is_rocketmq else one.terms.lease_ms for one in decisions
+            ROCKETMQ_RESTART_MS if one.owner.is_rocketmq else one.terms.lease_ms
+            for one in decisions
         )
         try:
             self._journal.start.raise_longest(longest_ms)
@@ -142,7 +141,7 @@ class LeaseService:
                 one.owner,
                 one.epoch,
                 one.terms,
-                recalled=one.leaves_recalled(self._table.get(one.key)),
+                revoked=one.leaves_revoked(self._table.get(one.key)),
             )
             for one in decisions
         )
@@ -163,8 +162,8 @@ class LeaseService:
         parked, redrive = broker.parking.of_lease(group, topic, queue_id)
         return LeaseGrant(
             topic, queue_id, decision.epoch, decision.is_fresh, offset, finished,
-            self.chapters(topic, queue_id), parked, redrive, lease.was_reset,
-            lease.recalled,
+            self.version_spans(topic, queue_id), parked, redrive, lease.was_reset,
+            lease.is_revoked,
         )  # fmt: skip
 
     @staticmethod
@@ -175,8 +174,8 @@ class LeaseService:
             waits_ms = decision.terms.lease_ms
         return LeaseRefusal(decision.key.topic, decision.key.queue_id, holder, waits_ms)
 
-    def chapters(self, topic: str, queue_id: int) -> list[VersionSpan]:
-        """Return from which offset on a queue is in which version and generation."""
+    def version_spans(self, topic: str, queue_id: int) -> list[VersionSpan]:
+        """Return the version spans of a queue: offset, key map version, log generation."""
         queue = self._broker.store.find_queue(topic, queue_id)
         return merge(
             self._broker.resizing.version_spans(topic, queue_id),
@@ -191,9 +190,9 @@ class LeaseService:
         commits: Iterable[QueueCommit],
         connection: ServerConnection,
     ) -> CommitAnswer:
-        """Take the commits of queues that are the owner's; safe when `settled`."""
+        """Take the commits of queues that the owner holds; safe when the journal settles."""
         self._broker.safety.require()
-        self._broker.lease_expiry.sign(group, connection)
+        self._broker.lease_expiry.heard_from(group, connection)
         now_ms = self._broker.clock.monotonic_ms()
         taken, lost, renewed = [], [], []
         records: dict[GroupQueue, lease_records.Commit] = {}
@@ -219,7 +218,7 @@ class LeaseService:
     def _judge(
         self, key: GroupQueue, owner: Owner, one: QueueCommit, now_ms: int
     ) -> tuple[Decision | None, lease_records.Commit | None]:
-        """Return the renewal that a commit is, and what it changes; each is None if it is none."""
+        """Return the renewal by a commit (None: refused), and its record (None: no progress)."""
         broker = self._broker
         judged = judge_commit(
             key, owner, one, leases=self._table, offsets=broker.offsets, commits=broker.commits,
@@ -241,12 +240,12 @@ class LeaseService:
     def release(
         self, group: str, owner: Owner, one: QueueCommit
     ) -> Coroutine[Any, Any, None] | None:
-        """Commit and give a queue back, and tell who waits for it.
+        """Commit, release a queue, and notify the owners that wait for it.
 
-        Returns what is left to be done when the disk is waited for, else None.
+        Returns the rest of the work if the release waits for the disk, else None.
 
         Raises:
-            LeaseLost: the epoch is stale, and its last commit was not taken.
+            LeaseLost: the epoch is stale, and the commit was not taken.
         """
         self._broker.safety.require()
         now_ms = self._broker.clock.monotonic_ms()
@@ -274,11 +273,11 @@ class LeaseService:
     def _release(self, key: GroupQueue, epoch: int) -> None:
         if self._table.is_current(key, epoch):
             self._tell(key.group, self._table.release(key))
-        else:  # it ran out before
+        else:  # it expired before
             self._table.released(key, epoch)
 
     def _was_released(self, key: GroupQueue, owner: Owner, one: QueueCommit) -> bool:
-        """Tell whether this is the repeat of a release that was taken."""
+        """Return whether this request repeats a release that was taken."""
         past = self._table.past(key)
         known = (
             past is not None and past.released and (past.owner, past.epoch) == (owner, one.epoch)
@@ -289,7 +288,7 @@ class LeaseService:
         return known and one.offset < 0
 
     def lost(self, key: GroupQueue) -> LeaseLost:
-        """Return the answer to an act under a stale epoch."""
+        """Return the refusal of a request under a stale epoch."""
         lease = self._table.get(key)
         what = f"{key.topic} {key.queue_id} of group {key.group}"
         if lease is None or lease.owner is NOBODY:
@@ -299,13 +298,13 @@ class LeaseService:
         )
 
     def check_pull(self, fields: PullFields, connection: ServerConnection) -> None:
-        """Refuse a pull under a stale epoch; under the present one it is a renewal."""
+        """Refuse a pull under a stale epoch; a pull under the current one renews the lease."""
         self._broker.safety.require()
         key = GroupQueue(fields.group, fields.topic, fields.queue_id)
         now_ms = self._broker.clock.monotonic_ms()
         lease = self._table.get(key)
         if lease is not None and lease.epoch == fields.epoch:
-            if lease.deadline_ms:  # of before the last start; it ends with this, and for good
+            if lease.deadline_ms:  # from before the last start: renewed by this
                 decision = self._table.decide(key, lease.owner, now_ms, epoch=fields.epoch)
                 self.apply([decision], now_ms, connection)
             else:
@@ -320,12 +319,12 @@ class LeaseService:
         self.apply([decision], now_ms, connection)
 
     def check_held(self, fields: PullFields) -> None:
-        """Refuse a pull whose epoch has become stale while it waited."""
+        """Refuse a held pull whose epoch became stale."""
         key = GroupQueue(fields.group, fields.topic, fields.queue_id)
         if not self._table.is_current(key, fields.epoch):
             raise self.lost(key)
 
-    # -- operators -------------------------------------------------------------------------------
+    # -- operators and resizes -------------------------------------------------------------------
 
     def force_release(self, key: GroupQueue) -> tuple[str, int]:
         """Take a queue from its owner; return the owner's client id and epoch, ("", 0) if free.
@@ -362,7 +361,7 @@ class LeaseService:
         if lease is not None and lease.owner.is_rocketmq:
             return bool(self.force_release(key)[0])
         if lease is not None:
-            if lease.owner != NOBODY and not lease.recalled:
+            if lease.owner != NOBODY and not lease.is_revoked:
                 self._journal.write(
                     [
                         lease_records.granted(
@@ -371,12 +370,12 @@ class LeaseService:
                             lease.owner,
                             lease.epoch,
                             lease.terms,
-                            recalled=True,
+                            revoked=True,
                             deadline_ms=lease.deadline_ms,
                         )
                     ]
                 )
-                lease.recalled = True
+                lease.is_revoked = True
             return True
         if past is None or past.released:
             return False
@@ -389,7 +388,7 @@ class LeaseService:
         return config is not None and key.queue_id < config.read_queues
 
     def _tell(self, group: str, waiting: dict[Owner, int | None]) -> None:
-        """Tell who waits for a queue that it is free; if nobody does, the whole group."""
+        """Notify the owners that wait for a free queue; if there are none, the whole group."""
         connections = [
             one for one in self._broker.members.connections(group) if one.id in waiting.values()
         ]
@@ -400,13 +399,13 @@ class LeaseService:
 
 
 EXPIRED_AT_ONCE: Final = 1000
-"""Leases that expire in one turn of the loop."""
+"""How many leases expire in one turn of the loop."""
 ROUNDS: Final = 3
-"""Turns of the loop in which everything that has arrived is read, whatever loop it is."""
+"""Turns of the loop after which every event loop has read all pending input."""
 
 
 class _Unread:
-    """The ids of connections that are not read just now."""
+    """The ids of connections with unread input."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -417,28 +416,28 @@ class _Unread:
 
 
 class LeaseExpiry:
-    """Lets leases and members expire."""
+    """Expires leases, and members that missed their heartbeats."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._table = broker.leases
-        self._signs: MemberLiveness[ServerConnection] = MemberLiveness()
+        self._liveness: MemberLiveness[ServerConnection] = MemberLiveness()
         self._refused_groups: set[str] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     def next_deadline_ms(self) -> int | None:
-        """Return when there is something to look at, or None."""
+        """Return the next time at which something may expire, or None."""
         deadlines = [
             self._table.next_deadline_ms(),
-            self._signs.next_deadline_ms(),
+            self._liveness.next_deadline_ms(),
             self._table.closed_until_ms or None,
         ]
         return min((one for one in deadlines if one is not None), default=None)
 
     def is_overdue(self, keys: Iterable[GroupQueue], owner: Owner) -> bool:
-        """Tell whether another one holds one of these queues beyond its time.
+        """Return whether another owner holds one of these queues past its deadline.
 
-        Then `look` before an answer: its renewal may have arrived.
+        Then call `check` before the reply: the renewal of that owner may be unread.
         """
         now_ms = self._broker.clock.monotonic_ms()
         leases = map(self._table.get, keys)
@@ -447,30 +446,30 @@ class LeaseExpiry:
             for lease in leases
         )
 
-    def ring(self) -> int | None:
-        """Look if something has run out; return when to ring again if nothing has."""
+    def on_deadline(self) -> int | None:
+        """Start a check if something has expired; return the next deadline if nothing has."""
         now_ms = self._broker.clock.monotonic_ms()
         closed_until_ms = self._table.closed_until_ms
         if (
             self._table.is_due(now_ms)
-            or self._signs.is_due(now_ms)
+            or self._liveness.is_due(now_ms)
             or 0 < closed_until_ms <= now_ms
         ):
-            self.look_soon()
-            return None  # it sets the next deadline when it has looked
+            self.check_soon()
+            return None  # the check sets the next deadline
         return self.next_deadline_ms()
 
-    def look_soon(self) -> asyncio.Task[None]:
-        """Read what has arrived, then expire what has run out."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look(), name="leases")
-        return self._looking
+    def check_soon(self) -> asyncio.Task[None]:
+        """Start a check, unless one runs: read pending input, then expire."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.get_running_loop().create_task(self._check(), name="leases")
+        return self._checking
 
-    async def look(self) -> None:
-        """Return when what has run out by now has expired."""
-        await asyncio.shield(self.look_soon())
+    async def check(self) -> None:
+        """Return when everything that is past its deadline now has expired."""
+        await asyncio.shield(self.check_soon())
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         for _ in range(ROUNDS):
             await asyncio.sleep(0)
         broker, table = self._broker, self._table
@@ -481,9 +480,11 @@ class LeaseExpiry:
             if len(expired) < EXPIRED_AT_ONCE:
                 break
             await asyncio.sleep(0)
-        for group, connection in self._signs.silent(now_ms, lambda one: one.is_unread):
+        for group, connection in self._liveness.missed(now_ms, lambda one: one.is_unread):
             if broker.members.silence(group, connection):
-                log.warning("a member is silent group=%s peer=%s", group, connection.peer)
+                log.warning(
+                    "a member missed its heartbeats group=%s peer=%s", group, connection.peer
+                )
                 groups.add(group)
         if 0 < table.closed_until_ms <= now_ms:
             self._reopen()
@@ -494,39 +495,41 @@ class LeaseExpiry:
         broker.housekeeping.lock_deadline_changed()
 
     def _reopen(self) -> None:
-        """Grant queues again: all that was granted and is not known has run out."""
+        """Grant queues again: every lease that the journal may have lost has expired."""
         self._table.closed_until_ms = 0
         try:
             self._broker.lease_journal.start.waited()
-        except OSError as error:  # then the next start waits once more
+        except OSError as error:  # the next start waits again
             log.error("start.json is not saved error=%s", error)
 
-    def refused(self, group: str) -> None:
-        """Tell a group when queues are granted again, if they are not now."""
+    def was_refused(self, group: str) -> None:
+        """Notify a group when the broker grants queues again, if it grants none now."""
         if self._table.closed_until_ms:
             self._refused_groups.add(group)
 
-    def sign(self, group: str, connection: ServerConnection, lease_ms: int | None = None) -> None:
-        """Note that a member lives; if it was thought silent it is listed again."""
+    def heard_from(
+        self, group: str, connection: ServerConnection, lease_ms: int | None = None
+    ) -> None:
+        """Note a request of a member; list the member again if it had missed its heartbeats."""
         now_ms = self._broker.clock.monotonic_ms()
-        if self._signs.note(group, connection, now_ms, lease_ms):
+        if self._liveness.note(group, connection, now_ms, lease_ms):
             notice = self._broker.members.heard(group, connection)
             if notice is not None:
                 self._broker.notify_ids_changed(notice.group, notice.connections)
             self._broker.housekeeping.lock_deadline_changed()
 
     def left(self, group: str, connection: ServerConnection) -> None:
-        """Expect no more of a member that unregistered."""
-        self._signs.forget(lambda name, one: name == group and one is connection)
+        """Expect no more heartbeats of a member that unregistered."""
+        self._liveness.forget(lambda name, one: name == group and one is connection)
 
     def connection_lost(self, connection: ServerConnection) -> None:
         """Shorten the leases that a connection renewed last."""
-        if len(self._signs):
-            self._signs.forget(lambda _, one: one is connection)
+        if len(self._liveness):
+            self._liveness.forget(lambda _, one: one is connection)
         if self._table.connection_lost(connection.id, self._broker.clock.monotonic_ms()):
             self._broker.housekeeping.lock_deadline_changed()
 
     def cancel(self) -> None:
-        """Look no more."""
-        if self._looking is not None:
-            self._looking.cancel()
+        """Stop a running check."""
+        if self._checking is not None:
+            self._checking.cancel()

@@ -1,35 +1,35 @@
-"""Remembering owners and progress over a restart: a journal, and what it folds into.
+"""Leases and offsets over restarts: the lease journal, and the files that it is folded into.
 
-    owners.NNNNNN       every grant, release and commit, written before it is answered: a kill
-                        loses none. Under sync flush commits and releases are on disk before it
-    consumerOffset.json RocketMQ's file of offsets, saved every few seconds
-    chapters.json       what fences need to know (`ordering/fence.py`)
-    start.json          the count of starts (`broker/leases/storage.py`)
+    owners.NNNNNN       every grant, release and commit, written before its reply, so a kill loses
+                        none. Under sync flush commits and releases are also on disk before it.
+    consumerOffset.json RocketMQ's offsets file, saved every few seconds
+    chapters.json       key map versions and log generations for fences (`ordering/fence`)
+    start.json          the broker's starts (`StartFile`)
 
-A start replays the journal over the offsets, unless the file of offsets is not one that we saved:
-then another broker has worked here since, and its file is right. The log may have lost its end to a
-power cut: what the records say beyond it is cut off, for new messages will be stored there. That,
-the chapters and the start are on disk before the port opens: or a kill, later, would let the old
-records count again. Offsets are saved, and journal files dropped, only when the log is on disk as
-far as they speak of.
+A start replays the journal over the offsets file, unless this broker did not save that file: then
+another broker has worked in the directory, and its file is right. A power cut may have taken the
+end of the log. The start cuts records back to that end, because new messages will be stored there.
+The cut, the chapters and the start are on disk before the port opens; otherwise a later kill would
+bring the old records back. Offsets are saved, and journal files dropped, only when the log is on
+disk as far as they speak. Offsets of RocketMQ clients reach the journal within a second, or before
+a reply.
 
-Progress of stock clients is written down within a second, or when it is answered.
-
-A failed sync of one of these files stops the broker (`broker/durability.py`). The journal heals by
-a new file that says all that stands, offsets too; it counts when it is on disk and the older ones
+A failed sync stops the broker's writes (`broker/durability`). The journal heals with a new file
+that holds the whole state, offsets too. The new file counts when it is on disk and the older files
 are gone.
 
-What a broker knows of its own starts: `start.json`, on disk before the port opens.
+`start.json` is on disk before the port opens:
 
-start        grows with every start: the high half of the epochs of leases
-boot_id      of the machine; while it is the same, what was written is there
-clean        the last stop was one, so that no end of the log can be missing
-generation   of the log; grows when its end was lost, or may have been
-longest_ms   how long the owners of queues may believe in what was granted; raised on disk before
-             anything longer is granted, so that a start that cannot know the leases knows how
-             long to wait
-waits        a start that could not know the leases has not waited that long yet
-waits_until_ms  when it will have, by the clock of this boot; a kill does not begin that anew
+    start           grows with every start: the high half of epochs
+    boot_id         of the machine; while it is the same, written data is there
+    clean           the last stop was clean, so the log is complete
+    generation      of the log; grows when its end was lost, or may have been
+    longest_ms      the longest lease that was granted. A start that lost the leases waits that
+                    long; the value is on disk before a longer lease is granted
+    waits           a start that lost the leases has not waited that long yet
+    waits_until_ms  when it will have, by the clock of this boot; a kill does not restart the wait
+
+Why a journal: decision 15.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inorder.broker.leases import records as lease_records
-from inorder.broker.leases.rules import STOCK_RESTART_MS, deadline_after_start
+from inorder.broker.leases.rules import ROCKETMQ_RESTART_MS, deadline_after_start
 from inorder.broker.offsets.rules import OffsetTable
 from inorder.errors import DiskFull, RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
@@ -67,7 +67,7 @@ log = get_logger(__name__)
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The content of the file."""
+    """The content of `start.json`."""
 
     start: int = 0
     boot_id: str = ""
@@ -79,7 +79,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class StartFile:
-    """Keeps it."""
+    """Loads and saves `start.json`."""
 
     def __init__(self, files: Files, path: Path, safety: Safety | None = None) -> None:
         self._file = Snapshot(files, path, safety)
@@ -87,9 +87,9 @@ class StartFile:
         self.now = Start()
         self._unsaved = False
         self.same_boot = False
-        """The machine has not been restarted since the broker's last start."""
+        """The machine was not rebooted since the last start of the broker."""
         self.may_have_lost = False
-        """The end of the log, and of the journals, may be missing."""
+        """The ends of the log and of the journals may be missing."""
 
     def load(self, *, start: int = 0, generation: int = 0, ours: bool = False) -> None:
         """Read what was known before this start.
@@ -376,7 +376,7 @@ class LeaseJournal:
         known = (leases.get(key) for key in leases.keys())  # noqa: SIM118 - no mapping
         longest_ms = max(
             (
-                STOCK_RESTART_MS if lease.owner.is_rocketmq else lease.lease_ms
+                ROCKETMQ_RESTART_MS if lease.owner.is_rocketmq else lease.lease_ms
                 for lease in known
                 if lease is not None
             ),
@@ -387,10 +387,10 @@ class LeaseJournal:
     # -- writing ---------------------------------------------------------------------------------
 
     def write(self, records: Iterable[Record]) -> None:
-        """Write records down; they survive a kill when this returns.
+        """Write records; they survive a kill when this returns.
 
         Raises:
-            DiskFull, StoreFailed: they do not count.
+            DiskFull, StoreFailed: the records do not count.
         """
         self._broker.safety.require()
         try:
@@ -405,7 +405,7 @@ class LeaseJournal:
             self._owed.clear()
 
     def will_save(self, offsets: bytes) -> None:
-        """Note what the file of offsets is about to hold, so that it is known for ours.
+        """Note the checksum of the offsets file that is about to be saved.
 
         Raises:
             DiskFull, StoreFailed: it is not; do not save it.
@@ -416,9 +416,9 @@ class LeaseJournal:
             self._saved.append(checksum)
 
     def write_later(self, records: Iterable[Record]) -> None:
-        """Write down what has happened whether the disk takes it or not: now, or before all else.
+        """Write records that count even if the disk is full: now, or before any other record.
 
-        A queue is free, a topic is gone: on a full disk, too.
+        They state that a queue is free, or that a topic was deleted.
         """
         found = list(records)
         try:
@@ -431,10 +431,10 @@ class LeaseJournal:
                 self._broke(f"{len(self._owed)} records wait to be written: {error}")
 
     def flush(self) -> None:
-        """Write down the progress of stock clients that is not yet.
+        """Write the offsets that RocketMQ clients committed since the last flush.
 
         Raises:
-            DiskFull, StoreFailed: it is not; it will be tried again.
+            DiskFull, StoreFailed: nothing is written; the next flush tries again.
         """
         offsets = self._broker.offsets
         changed = offsets.take_changed()
@@ -448,16 +448,16 @@ class LeaseJournal:
             raise
 
     async def settled(self) -> None:
-        """Return when what was written is safe by the flush mode; one sync serves all who wait.
+        """Return when all records are safe by the flush mode; one sync serves all callers.
 
         Raises:
-            StoreFailed: it is not, and nothing more is written.
+            StoreFailed: the sync failed, and nothing more is written.
         """
         if self._broker.config.store.sync_flush:
             await self._synced()
 
     async def _synced(self) -> None:
-        self._broker.safety.require()  # a sync after one that failed says nothing
+        self._broker.safety.require()  # a sync after a failed one proves nothing
         if self._syncing is None:
             await asyncio.shield(self._sync())
             return
@@ -466,9 +466,9 @@ class LeaseJournal:
         await asyncio.shield(self._sync_again)
 
     def sync_soon(self) -> None:
-        """Begin to put on disk what was written since the last time; async flush does, by a timer.
+        """Start a sync of new records; a timer calls this under async flush.
 
-        So a power cut takes no more of it than of the log.
+        So a power cut takes no more of the journal than of the log.
         """
         broken = self._broker.safety.broken
         if not broken and self._syncing is None and self.journal.size != self._synced_bytes:
@@ -497,7 +497,7 @@ class LeaseJournal:
             for future in (waiting, self._sync_again):
                 if future is not None:
                     future.set_exception(StoreFailed(f"{NAME} cannot be put on disk: {error}"))
-                    future.exception()  # nobody may be left to hear it
+                    future.exception()  # there may be no waiter
             self._syncing = self._sync_again = None
 
         self._broker.offload.run(self.journal.plan_sync(), done, failed)
@@ -516,9 +516,9 @@ class LeaseJournal:
             self._healing = asyncio.get_running_loop().create_task(self._heal(), name="heal owners")
 
     async def _heal(self) -> None:
-        """Write all that stands to a new file, put that on disk, drop the older ones.
+        """Write the whole state to a new file, sync it, drop the older files.
 
-        Nothing is appended meanwhile but here, and what changes all the same is owed.
+        Meanwhile nothing else is appended; records of changes wait in `_owed`.
         """
         journal, offload = self.journal, self._broker.offload
         file = None
@@ -531,7 +531,7 @@ class LeaseJournal:
                 await asyncio.sleep(0)
             await offload.call(file.fdatasync)
             while busy := [one for one in (self._syncing, self._folding) if one and not one.done()]:
-                await asyncio.wait(busy)  # they end, for nothing is written any more
+                await asyncio.wait(busy)  # both end, because nothing is written any more
             self._switch_to(file, size)
             file = None
             await offload.call(journal.plan_drop())
@@ -544,7 +544,7 @@ class LeaseJournal:
                 journal.discard(file)
 
     def _heal_here(self) -> None:
-        """Heal in one go: nothing else runs. Raises OSError."""
+        """Heal at stop, when nothing else runs. Raises OSError."""
         journal = self.journal
         file = journal.prepare()
         try:
@@ -559,7 +559,7 @@ class LeaseJournal:
         self._healed()
 
     def _portions(self) -> Iterator[bytes]:
-        self._owed.clear()  # it is done, so what stands says it, too
+        self._owed.clear()  # the state already reflects these records
         records = self._all_that_stands()
         while portion := list(islice(records, FOLD_AT_ONCE)):
             yield b"".join(pack(lease_records.encode(record)) for record in portion)
@@ -573,7 +573,7 @@ class LeaseJournal:
 
     def _switch_to(self, file: File, size: int) -> None:
         self.journal.switch(file, size)
-        self.journal.synced()  # the older files are not synced any more: they are to go
+        self.journal.synced()  # the older files will be dropped, so nobody syncs them
         self._synced_bytes = size
 
     def _healed(self) -> None:
@@ -583,27 +583,27 @@ class LeaseJournal:
         self._broker.safety.mended(NAME)
 
     def _say(self, error: object) -> None:
-        """Log why something is not written down; the same reason once a minute."""
+        """Log why records are not written; the same reason once a minute."""
         now_ms = self._broker.clock.monotonic_ms()
         if str(error) != self._said or now_ms >= self._say_ms:
             self._said, self._say_ms = str(error), now_ms + SAY_MS
-            log.error("owners and progress are not written down yet, it is tried again error=%s",
+            log.error("leases and offsets are not written yet, the broker tries again error=%s",
                       error)  # fmt: skip
 
     def retire(self, topic: str) -> None:
-        """Begin a generation for a topic that is deleted: if it is made again, fences grow on."""
+        """Start a generation for a deleted topic, so that fences grow if it is created again."""
         self._broker.generations.retire(topic, self.start.next_generation())
         try:
             self._save_unsaved()
-        except OSError as error:  # it was deleted to make room
-            log.error("a generation is not saved yet topic=%s error=%s", topic, error)
+        except OSError as error:  # the topic may have been deleted to make room
+            log.error("a log generation is not saved yet topic=%s error=%s", topic, error)
 
     def _save_unsaved(self) -> None:
         self.start.save_unsaved()
         self.save_chapters()
 
     def save_chapters(self) -> None:
-        """Put the chapters on disk if they changed."""
+        """Save `chapters.json` if it changed."""
         chapters = self._broker.generations
         if chapters.revision != self._chapters_saved or self._chapters_file.in_doubt:
             self._chapters_file.save(chapters.encode())
@@ -611,8 +611,8 @@ class LeaseJournal:
 
     # -- folding ---------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Write down what waits; fold the journal if it has grown."""
+    def maintain(self) -> None:
+        """Write waiting records; fold the journal if it has grown."""
         if self.journal.failed is not None:
             self._heal_soon()
         try:
@@ -623,7 +623,7 @@ class LeaseJournal:
             self.write(())
             self.flush()
         except StoreFailed:
-            pass  # that was said when it broke
+            pass  # logged when the journal broke
         except StoreError as error:
             self._say(error)
         now_ms = self._broker.clock.monotonic_ms()
@@ -631,12 +631,12 @@ class LeaseJournal:
             self.fold_soon()
 
     def fold_soon(self) -> None:
-        """Begin to fold, unless that is under way."""
+        """Start a fold, unless one runs."""
         if self._folding is None or self._folding.done():
             self._folding = asyncio.get_running_loop().create_task(self._fold(), name="fold owners")
 
     async def fold(self) -> None:
-        """Return when the journal holds no more than stands now."""
+        """Return when the journal holds the present state and nothing older."""
         self.fold_soon()
         assert self._folding is not None, "it has just begun"
         await asyncio.shield(self._folding)
@@ -654,7 +654,9 @@ class LeaseJournal:
             except (OSError, StoreError):
                 journal.discard(file)
                 raise
-            await broker.housekeeping.save_offsets_now()  # what only the older files say of offsets
+            await (
+                broker.housekeeping.save_offsets_now()
+            )  # for offsets that only the older files hold
             summary = self._summary()
             while portion := list(islice(summary, FOLD_AT_ONCE)):
                 self.write(portion)
@@ -664,11 +666,11 @@ class LeaseJournal:
             journal.dropped()
             self._fold_above = max(FOLD_BYTES_MIN, 2 * journal.size)
         except (OSError, StoreError) as error:
-            log.error("owners were not folded, the old journal is kept error=%s", error)
+            log.error("the lease journal was not folded, its old files are kept error=%s", error)
             self._retry_ms = broker.clock.monotonic_ms() + RETRY_MS
 
     def _summary(self) -> Iterator[Record]:
-        """Give what stands, each as it is when it is asked for."""
+        """Yield the records of the present state."""
         for checksum in list(self._saved):
             yield lease_records.Saved(checksum)
         leases, commits = self._broker.leases, self._broker.commits
@@ -681,7 +683,7 @@ class LeaseJournal:
                 if lease is not None:
                     yield lease_records.granted(
                         key, self._broker.config.name, lease.owner, lease.epoch, lease.terms,
-                        recalled=lease.recalled, deadline_ms=lease.deadline_ms,
+                        revoked=lease.is_revoked, deadline_ms=lease.deadline_ms,
                     )  # fmt: skip
         for place in commits.keys():  # noqa: SIM118 - no mapping
             last = commits.get(place)
@@ -693,16 +695,16 @@ class LeaseJournal:
     # -- stop ------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
-        """Give up a fold, or to heal, if that is under way."""
+        """Stop a running fold or heal."""
         for task in (self._folding, self._healing):
             if task is not None:
                 task.cancel()
 
     def save_at_stop(self) -> None:
-        """Put the journal on disk: nothing else runs.
+        """Put the journal on disk when nothing else runs.
 
         Raises:
-            OSError, StoreError: it is not; the next start takes this stop for a crash.
+            OSError, StoreError: the next start takes this stop for a crash.
         """
         self._save_unsaved()
         if self.journal.failed is not None:
@@ -712,14 +714,14 @@ class LeaseJournal:
         self.journal.plan_sync()()
 
     def end(self) -> None:
-        """Note that all is on disk, the log too."""
+        """Note a clean stop: everything is on disk, the log too."""
         try:
             self.start.end()
         except OSError as error:
             log.error("the next start takes this stop for a crash error=%s", error)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the file."""
         self.journal.close()
 
 

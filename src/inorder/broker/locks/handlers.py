@@ -1,4 +1,4 @@
-"""Queue locks of ordered consumers: lock or renew (41), unlock (42)."""
+"""Requests about RocketMQ's queue locks: lock or renew (41), unlock (42)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def lock_batch(call: Call[None]) -> Reply:
-    """Lock or renew queues; answer those that the client owns now, which may be none.
+    """Lock or renew queues; reply with those that the client owns now, possibly none.
 
-    What it holds and leaves out of a renewal it has given up (`broker/locks/rules.py`). If another
-    one holds one of them beyond its time, what has arrived is read first.
+    A renewal gives up the queues that it leaves out (`broker/locks/rules`). If another owner holds
+    one of the queues past its deadline, the broker first reads pending input.
     """
     broker = call.broker
     request = LockBatchBody.decode(call.command.body)
@@ -33,7 +33,7 @@ def lock_batch(call: Call[None]) -> Reply:
         return call.reply(body=LockedQueues(tuple(granted)).encode())
 
     async def answer_later() -> Command:
-        await broker.lease_expiry.look()
+        await broker.lease_expiry.check()
         return answer()
 
     if broker.lease_expiry.is_overdue(keys, Owner(request.client_id)):
@@ -42,7 +42,7 @@ def lock_batch(call: Call[None]) -> Reply:
 
 
 def unlock_batch(call: Call[None]) -> Command:
-    """Release queues that the client owns, and tell the group: the next owner need not wait."""
+    """Release queues that the client owns, and notify the group."""
     request = LockBatchBody.decode(call.command.body)
     call.broker.lock_service.unlock_batch(request.group, request.queues, request.client_id)
     return call.reply()

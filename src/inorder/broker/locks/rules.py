@@ -1,20 +1,20 @@
-"""RocketMQ's queue locks: what stock clients get, on the table of leases.
+"""RocketMQ's queue locks, on the table of leases.
 
-A lock is granted when it is free or already the client's own, which renews it; it expires 60 s
-after the last grant or renewal. Beyond RocketMQ's rules, so that a take-over does not wait longer
-than the old owner itself does:
+A lock is granted when the queue is free, or the client's own, which renews the lock. It expires
+60 s after the last grant or renewal. These rules go beyond RocketMQ's, so that a takeover waits no
+longer than the old owner itself:
 
-    unlocked, or the owner unregistered     free at once; the group is told
+    unlocked, or the owner unregistered     free at once; the group is notified
     the owner's connection closed           free 30 s after the last renewal, when the client's own
-                                            view of its lock has run out; a client that is back
+                                            view of its lock has expired; a client that is back
                                             before then has the full time again
-    a renewal leaves the queue out          the client has given it up: a Go client's (which forgets
-                                            to unlock) is free at once, any other 31 s after the
-                                            last renewal, for its listener may still run
-    expired                                 removed by `expire`, and the group is told
+    a renewal leaves the queue out          the client has given the queue up. A Go client never
+                                            unlocks: its queue is free at once. Another client's
+                                            listener may still run: free 31 s after the last renewal
+    expired                                 removed by `expire`, and the group is notified
 
-Leases of our own clients are in the same table: nobody gets a queue that another one has, whichever
-kind they are.
+Leases of inorder clients are in the same table, so locks and leases exclude each other. Decision 16
+gives the reasons.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from inorder.broker.leases.rules import (
-    STOCK_LEASE_MS,
-    STOCK_VIEW_MS,
+    ROCKETMQ_LEASE_MS,
+    ROCKETMQ_VIEW_MS,
     Decision,
     Lease,
     LeaseTable,
@@ -34,20 +34,20 @@ from inorder.broker.leases.rules import (
 from inorder.model import GroupQueue
 
 OMITTED_MS: Final = 31_000
-"""How long a lock lasts that the renewals of its owner leave out."""
+"""How long a lock lasts that its owner's renewals leave out."""
 RENEWAL_MS_MIN: Final = 10_000
-"""Stock clients renew every 20 s. A request for queues held for less may be for a new one alone."""
+"""RocketMQ clients renew every 20 s. A request that names only younger locks is no renewal."""
 
 
 class QueueLocks:
-    """(group, queue) to the client id of a stock client."""
+    """The locks of RocketMQ clients: leases without an instance id."""
 
     def __init__(
         self,
         leases: LeaseTable | None = None,
         *,
-        lease_ms: int = STOCK_LEASE_MS,
-        client_view_ms: int = STOCK_VIEW_MS,
+        lease_ms: int = ROCKETMQ_LEASE_MS,
+        client_view_ms: int = ROCKETMQ_VIEW_MS,
     ) -> None:
         self.leases = LeaseTable() if leases is None else leases
         self.terms = Terms(lease_ms, client_view_ms)
@@ -63,11 +63,11 @@ class QueueLocks:
         return self.leases.get(key)
 
     def held(self, group: str) -> dict[GroupQueue, Lease]:
-        """Return a copy of a group's locks and leases."""
+        """Return a copy of the locks and leases of a group."""
         return self.leases.held(group)
 
     def decide(self, keys: Iterable[GroupQueue], client_id: str, now_ms: int) -> list[Decision]:
-        """Say what becomes of a request to lock or renew."""
+        """Decide a request to lock or renew."""
         owner, decisions, planned = Owner(client_id), [], 0
         for key in dict.fromkeys(keys):
             decision = self.leases.decide(key, owner, now_ms, terms=self.terms, planned=planned)
@@ -97,7 +97,7 @@ class QueueLocks:
         *,
         connection: int | None = None,
     ) -> bool:
-        """Lock or renew one queue; tell whether the client owns it now."""
+        """Lock or renew one queue; return whether the client owns it now."""
         return bool(self.lock_batch([key], client_id, now_ms, connection=connection))
 
     def omitted(
@@ -109,11 +109,11 @@ class QueueLocks:
         *,
         at_once: bool,
     ) -> list[GroupQueue]:
-        """Return what a client holds and leaves out of a renewal, which frees it; ask before it.
+        """Free the locks that a renewal leaves out; return those that are free now.
 
-        A request is a renewal if it names a queue that the client has held for a while: one for a
-        new queue names that alone. With `at_once` what is left out is free now, else a little
-        later.
+        Call this before `decide`. A request is a renewal if it names a lock that the client has
+        held for a while: a request for a new queue names only that queue. With `at_once` the
+        omitted locks are free now, otherwise 31 s after their last renewal.
         """
         named = set(keys)
         mine = {
@@ -136,10 +136,10 @@ class QueueLocks:
         return free
 
     def may_commit(self, key: GroupQueue, *, client_id: str | None, connection: int) -> bool:
-        """Tell whether a commit without an epoch counts: while a queue is held, its owner's alone.
+        """Return whether a commit without an epoch counts: only the owner of a held queue commits.
 
-        A connection of which nobody knows whose it is (`client_id` None) may be a stock owner's.
-        Our own clients commit under their epoch.
+        A connection without a known client (`client_id` None) may be the lock owner's. inorder
+        clients commit under their epoch.
         """
         lock = self.get(key)
         if lock is None:
@@ -149,13 +149,13 @@ class QueueLocks:
         )
 
     def is_locked(self, key: GroupQueue) -> bool:
-        """Tell whether somebody owns a queue."""
+        """Return whether a queue has an owner."""
         return self.get(key) is not None
 
     def unlock_batch(
         self, group: str, keys: Iterable[GroupQueue], client_id: str
     ) -> list[GroupQueue]:
-        """Release queues that the client owns; return those that it did own."""
+        """Release queues; return those that the client owned."""
         mine = self._of_client(group, client_id)
         released = [key for key in dict.fromkeys(keys) if key in mine]
         for key in released:
@@ -163,11 +163,11 @@ class QueueLocks:
         return released
 
     def release_client(self, group: str, client_id: str) -> list[GroupQueue]:
-        """Release all that a client holds in a group: it unregistered, and may have forgotten."""
+        """Release all locks of a client that unregistered from a group."""
         return self.unlock_batch(group, self.held(group), client_id)
 
     def client_lost(self, group: str, client_id: str, now_ms: int) -> list[GroupQueue]:
-        """Shorten the locks of a client whose connection closed; return those free already."""
+        """Shorten the locks of a client whose connection closed; return those that are free now."""
         free: list[GroupQueue] = []
         for key, lock in self._of_client(group, client_id).items():
             until_ms = lock.renewed_ms + min(self.terms.grace_ms, lock.lease_ms)
@@ -179,12 +179,12 @@ class QueueLocks:
         return free
 
     def client_back(self, group: str, client_id: str) -> None:
-        """Give a client that came back in time its full time again."""
+        """Restore the full time of the locks of a client that came back."""
         for key, lock in self._of_client(group, client_id).items():
             self.leases.shorten(key, lock.renewed_ms + lock.lease_ms)
 
     def holds_any(self, group: str) -> bool:
-        """Tell whether a group holds a lock: it consumes in order."""
+        """Return whether a group holds a lock or lease, and so consumes in order."""
         return self.leases.holds_any(group)
 
     def _of_client(self, group: str, client_id: str) -> dict[GroupQueue, Lease]:

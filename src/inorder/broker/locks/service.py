@@ -60,9 +60,9 @@ class LockService:
     def client_left(
         self, group: str, client_id: str, connection: ServerConnection, *, gone: bool
     ) -> bool:
-        """Free what a client that unregistered has forgotten; tell whether there was any.
+        """Free the queues of a client that unregistered; return whether it held any.
 
-        A stock client's locks only if it is `gone`, with all connections.
+        The locks of a RocketMQ client are freed only if it is `gone` with all its connections.
         """
         self._broker.lease_expiry.left(group, connection)
         mine = [

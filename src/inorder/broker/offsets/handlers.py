@@ -1,10 +1,9 @@
-"""Offsets: what a group has consumed (14, 15), what a queue holds (29 to 32).
+"""Requests about offsets: of groups (14, 15), of queues (29 to 32), progress (202, 208, 300, 343),
+resets (222) and copies (314).
 
-Progress: what queues hold (202), how far groups are (208, 300, 343), resets (222, 314).
-
-A reset works without the group being online. It is kept per queue until the next pull, which is
-answered "offset moved" with the new one; pulls that wait are answered at once, and clients that do
-not pull just now are told to (220).
+A reset also works while the group is offline. The new offset waits per queue for the next pull,
+which is answered with "offset moved". The broker answers held pulls at once, and sends
+RESET_CONSUMER_CLIENT_OFFSET (220) to clients that do not pull. Decision 25 gives the reasons.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ logger = get_logger(__name__)
 
 
 def query_consumer_offset(call: Call[QueryConsumerOffset]) -> Command:
-    """Answer the stored offset of a group, or where a group without one starts.
+    """Return the stored offset of a group, or where a group without one starts.
 
-    - A queue that holds nothing: its end. RocketMQ answers "not found" and the client then asks for
-      the maximum; a message stored between the two would never be handled (O28).
-    - A young queue, whose first message is still there and in memory: 0, as RocketMQ.
-    - Otherwise not found; the client decides by its own setting.
+    - An empty queue: its end. RocketMQ replies "not found" and the client then asks for the
+      maximum; a message stored in between would never be handled (O28).
+    - A young queue, whose first message is still in memory: 0, as RocketMQ.
+    - Otherwise "not found": the client decides by its own setting.
     """
     request = call.request
     topic, queue_id = request.topic, request.queue_id
@@ -81,10 +80,10 @@ def query_consumer_offset(call: Call[QueryConsumerOffset]) -> Command:
 
 
 def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
-    """Store what a group says of its progress; below zero says nothing.
+    """Commit an offset without an epoch.
 
-    `broker/offsets/rules.py` says whose word counts: what is further already, or another one's, is
-    answered as taken, with a remark; what lies beyond the end of the queue is refused.
+    `broker/offsets/rules` judges it. An ignored commit (negative, lower, or of another client than
+    the owner) gets a success reply with a remark. An offset beyond the end of the queue is refused.
     """
     broker, request = call.broker, call.request
     group, topic = request.consumer_group, request.topic
@@ -118,7 +117,7 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
             return _not_taken(call.command, ruling, before)
         if offset < before:
             broker.parking.went_back(group, topic, queue_id)
-        if not call.command.is_oneway:  # else nobody hears when it is safe; within a second it is
+        if not call.command.is_oneway:  # a one-way commit is written within a second
             broker.lease_journal.flush()
         return call.reply(fields={})
 
@@ -129,7 +128,7 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
         return _not_taken(call.command, ruling, broker.offsets.query(group, topic, queue_id))
     version = _goes_back_to(broker, group, topic, queue_id, offset)
     if version is not None:
-        return answer_rested(broker, topic, group, version, store)
+        return answer_paused(broker, topic, group, version, store)
     answer = store()
     if call.command.is_oneway or answer.remark or not broker.config.store.sync_flush:
         return answer
@@ -137,7 +136,7 @@ def update_consumer_offset(call: Call[UpdateConsumerOffset]) -> Reply:
 
 
 def _not_taken(command: Command, ruling: Ruling, known: int) -> Command:
-    """Answer a commit that changes nothing."""
+    """Reply to a commit that changes nothing."""
     if ruling is Ruling.BEYOND:
         raise InvalidParameter(
             "the offset lies beyond the end of the queue; commit what was consumed, or reset the "
@@ -151,16 +150,16 @@ def _not_taken(command: Command, ruling: Ruling, known: int) -> Command:
 
 
 def _goes_back_to(broker: Broker, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-    """Return the version that is past into which an offset leads back; None: it is progress."""
+    """Return the past key map version that an offset rewinds into; None: the offset is progress."""
     if not 0 <= offset < broker.offsets.query(group, topic, queue_id):
         return None
     return broker.resizing.rewinding.version_touched(topic, group, {queue_id: offset})
 
 
-async def answer_rested(
+async def answer_paused(
     broker: Broker, topic: str, group: str, version: int, then: Callable[[], Command]
 ) -> Command:
-    """Set offsets that lead into a version which is past, once the group gets nothing."""
+    """Pause a group, then set offsets that rewind it into a past key map version."""
     await broker.resizing.rewinding.pause(topic, group, version)
     if not broker.resizing.rewinding.is_paused(topic, group):
         raise TopicNotFound(f"topic[{topic}], or group {group}, was deleted meanwhile")
@@ -172,27 +171,27 @@ async def answer_rested(
 
 
 async def answer_settled(broker: Broker, answer: Command) -> Command:
-    """Answer when what was written of offsets and owners is on disk."""
+    """Reply when the lease journal is on disk."""
     await broker.lease_journal.settled()
     return answer
 
 
 def get_max_offset(call: Call[GetMaxOffset]) -> Command:
-    """Answer the offset that the next message will get; 0 for an unknown queue."""
+    """Return the offset of the next message; 0 for an unknown queue."""
     queue = call.broker.store.find_queue(call.request.topic, call.request.queue_id)
     offset = 0 if queue is None else queue.visible_offset
     return call.reply(fields=encode_fields(OffsetReply(offset)))
 
 
 def get_min_offset(call: Call[GetMinOffset]) -> Command:
-    """Answer the offset of the oldest message; 0 for an unknown queue."""
+    """Return the offset of the oldest message; 0 for an unknown queue."""
     queue = call.broker.store.find_queue(call.request.topic, call.request.queue_id)
     offset = 0 if queue is None else queue.min_offset
     return call.reply(fields=encode_fields(OffsetReply(offset)))
 
 
 def search_offset(call: Call[SearchOffset]) -> Command:
-    """Answer the first offset stored at or after a time; with UPPER the last at or before it."""
+    """Return the first offset stored at or after a time; with UPPER the last at or before it."""
     request = call.request
     offset = call.broker.store.offset_by_time(
         request.topic,
@@ -204,7 +203,7 @@ def search_offset(call: Call[SearchOffset]) -> Command:
 
 
 def get_earliest(call: Call[GetEarliest]) -> Command:
-    """Answer when the oldest message of a queue was stored; -1 if there is none."""
+    """Return when the oldest message of a queue was stored; -1 if there is none."""
     stored_at_ms = call.broker.store.earliest_time(call.request.topic, call.request.queue_id)
     return call.reply(fields=encode_fields(TimestampReply(stored_at_ms)))
 
@@ -214,7 +213,7 @@ NOT_GIVEN: Final = -1
 
 
 def get_topic_stats(call: Call[GetTopicStats]) -> Command:
-    """Answer what the queues of a topic hold, and how many messages a second came of late."""
+    """Return the offsets of the queues of a topic, and its recent messages per second."""
     broker = call.broker
     topic = call.request.topic
     config = broker.topics.get(topic)
@@ -232,7 +231,7 @@ def get_topic_stats(call: Call[GetTopicStats]) -> Command:
 
 
 def get_consume_stats(call: Call[GetConsumeStats]) -> Command:
-    """Answer how far a group is on each queue. Its rate is not counted here and always 0."""
+    """Return the progress of a group on each queue; the broker keeps no rate and replies 0."""
     broker = call.broker
     group, offsets = call.request.consumer_group, broker.offsets
     found = {}
@@ -251,7 +250,7 @@ def get_consume_stats(call: Call[GetConsumeStats]) -> Command:
 
 
 def _topics(broker: Broker, request: GetConsumeStats) -> list[str]:
-    """Return the topics of a list as they are; others only if the group still wants them."""
+    """Return the topics to report: the requested list, or those that the group subscribes to."""
     listed = [name for name in (request.topic_list or "").split(";") if name]
     if listed:
         return listed
@@ -264,21 +263,21 @@ def _topics(broker: Broker, request: GetConsumeStats) -> list[str]:
 
 
 def get_groups_of_topic(call: Call[GetGroupsOfTopic]) -> Command:
-    """Answer the groups that subscribe to a topic or have offsets on it."""
+    """Return the groups that subscribe to a topic or have offsets on it."""
     topic = call.request.topic
     names = {*call.broker.members.subscribers(topic), *call.broker.offsets.groups_of(topic)}
     return call.reply(body=encode_group_list(sorted(names)))
 
 
 def get_topics_of_group(call: Call[GetTopicsOfGroup]) -> Command:
-    """Answer the topics on which a group has offsets."""
+    """Return the topics on which a group has offsets."""
     group = call.request.group
     names = sorted(call.broker.offsets.topics_of(group))
     return call.reply(body=encode_topic_list(names, call.broker.address))
 
 
 def reset_offset(call: Call[ResetOffset]) -> Reply:
-    """Set a group's offsets, online or not; answer what they are now.
+    """Set the offsets of a group, online or not; reply with the new ones.
 
     Under sync flush the answer waits for the disk: a power cut does not take back what was ordered.
     If the topic was resized behind the old or the new offset the group first rests
@@ -308,7 +307,7 @@ def reset_offset(call: Call[ResetOffset]) -> Reply:
 
     version = broker.resizing.rewinding.version_touched(topic, group, targets)
     if version is not None:
-        return _answer_noted(answer_rested(broker, topic, group, version, reset), notes)
+        return _answer_noted(answer_paused(broker, topic, group, version, reset), notes)
     answer = reset()
     settled = answer_settled(broker, answer) if broker.config.store.sync_flush else answer
     return _answer_noted(settled, notes) if notes else settled
@@ -317,7 +316,7 @@ def reset_offset(call: Call[ResetOffset]) -> Reply:
 async def _answer_noted(
     answer: Command | Coroutine[Any, Any, Command], notes: list[asyncio.Task[None]]
 ) -> Command:
-    """Answer when it counts, too, for what is parked."""
+    """Reply when the reset also counts for parked keys."""
     found = answer if isinstance(answer, Command) else await answer
     await asyncio.gather(*map(asyncio.shield, notes))
     return found
@@ -331,7 +330,7 @@ def _reset(
     notes = broker.parking.was_reset(group, topic, targets)
     for queue_id in targets:
         broker.wake(topic, queue_id)
-    # Pulls that waited have told their clients. Who does not pull just now is told in another way.
+    # Held pulls have told their clients. Clients that do not pull get a request of their own.
     untold = {
         _queue(broker, topic, queue_id): offset
         for queue_id, offset in targets.items()
@@ -362,7 +361,7 @@ def _targets(broker: Broker, request: ResetOffset, config: TopicConfig) -> dict[
 
 
 def clone_offsets(call: Call[CloneOffsets]) -> Reply:
-    """Give a group the offsets of another, on one topic or all; unknown topics are left out."""
+    """Copy the offsets of a group to another, on one topic or all; skip unknown topics."""
     broker, request = call.broker, call.request
     source, target = request.source_group, request.target_group
     if broker.find_group(request.target_group) is None:
@@ -386,9 +385,9 @@ def clone_offsets(call: Call[CloneOffsets]) -> Reply:
     for topic in topics:
         if touched[topic] is None:
             clone(topic)
-    resting = {topic: version for topic, version in touched.items() if version is not None}
-    if resting:
-        return _answer_noted(_clone_rested(broker, target, resting, clone, call.command), notes)
+    paused = {topic: version for topic, version in touched.items() if version is not None}
+    if paused:
+        return _answer_noted(_clone_paused(broker, target, paused, clone, call.command), notes)
     return _answer_noted(call.reply(), notes) if notes else call.reply()
 
 
@@ -397,21 +396,21 @@ def _touched(broker: Broker, source: str, target: str, topic: str) -> int | None
     return broker.resizing.rewinding.version_touched(topic, target, offsets)
 
 
-async def _clone_rested(
+async def _clone_paused(
     broker: Broker,
     target: str,
     versions: dict[str, int],
     clone: Callable[[str], None],
     command: Command,
 ) -> Command:
-    """Set back one topic after the other: between its rest and its offsets nothing happens."""
+    """Rewind one topic after the other, so that nothing happens between a pause and its offsets."""
     for topic, version in versions.items():
 
         def then(topic: str = topic) -> Command:
             clone(topic)
             return command.reply()
 
-        await answer_rested(broker, topic, target, version, then)
+        await answer_paused(broker, topic, target, version, then)
     return command.reply()
 
 
@@ -422,7 +421,7 @@ def _at_time(broker: Broker, topic: str, queue_id: int, timestamp_ms: int) -> in
 
 
 def _bounds(broker: Broker, topic: str, queue_id: int) -> tuple[int, int]:
-    """Return the first offset of a queue and the one after its last."""
+    """Return the first offset of a queue and the end."""
     queue = broker.store.find_queue(topic, queue_id)
     return (0, 0) if queue is None else (max(0, queue.min_offset), queue.visible_offset)
 

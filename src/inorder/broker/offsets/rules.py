@@ -1,35 +1,30 @@
-"""How far each group has come on each queue: the next offset to consume.
+"""How far each group has come on each queue, and whose commit counts.
 
-An offset below zero means "none": some clients commit -1 where they have nothing to say, and that
-must not erase what another member committed. Going back to a lower offset is allowed, as in
-RocketMQ: this table records what it is told.
+`OffsetTable` holds the next offset to consume. A negative offset means "none": some clients commit
+-1 where they know nothing, and that must not erase the commit of another member. A reset by an
+operator waits in memory until the next pull of the queue takes it (`take_reset`). The stored offset
+is the new one at once, and commits do not count meanwhile, because members do not know of the reset
+yet. `consumerOffset.json` holds the table with bare integer keys; its `groupTopicMap` is derived.
 
-An operator's reset waits in memory until the next pull of that queue takes it (`take_reset`). The
-stored offset is the new one at once, and what members commit meanwhile does not count: they have
-yet to learn of it.
+`judge` rules on a commit without an epoch:
 
-`consumerOffset.json` holds the table with bare integer keys; `groupTopicMap` in it is derived.
+- While a queue has an owner, only the owner commits, and never backwards. A former owner, or the
+  owner with an older state, would repeat finished messages or skip unfinished ones.
+- A group that ever held a queue of a topic consumes the topic in order, also while nobody holds a
+  queue: a frozen owner may come back between an unlock and the next lock, and may commit before its
+  first heartbeat. No commit of a consumer lowers such an offset. Resets do, and tools: a request
+  that expects a reply, from a connection outside the group, and not of a client that never sends
+  one-way requests (Go, C++).
+- A commit with `onlyUp` lowers nothing: its client may have lost the queue without knowing.
+- All other commits of groups without order go where they say, as in RocketMQ.
+- Nobody commits messages that are not there: the broker would skip the next ones.
 
-Whose word on a group's progress counts.
+`judge_commit` rules on a commit under an epoch. Such commits carry (epoch, number) and are taken in
+that order: of two connections of one owner the older commit may arrive last. `CommitTable` keeps
+the last one with its map of finished messages. The map counts only while the stored offset is the
+one that it came with: a reset, or a client without maps, makes the map void.
 
-While a queue is held only its owner commits, and never back. Another client that was the owner
-before, or the owner with an older state, would have messages repeated that are done, or push the
-group past some that are not.
-
-A group that once held a queue of a topic consumes it in order, also while nobody holds it: an owner
-that was frozen may come back in the gap between an unlock and the next lock, and may commit before
-its first heartbeat. So there no commit of a consumer lowers an offset, held or not. Resets do, and
-tools: a request that waits for its answer, from a connection that is no member of the group, and of
-no client that never sends one-way requests (Go, C++). Nor does a commit lower anything that says so
-itself, as our clients' do (`onlyUp`): who commits may have lost the queue unawares. All other
-commits of groups without order go where they say, as in RocketMQ.
-
-Nobody commits messages that are not there: the next ones stored would be skipped.
-
-Commits of our clients carry (epoch, number) and are taken in that order: of two connections of one
-owner the older commit may arrive last. With the offset comes the map of what is finished above it.
-The map counts only as long as the stored offset is the one that it was written with: a reset, or a
-client without maps, makes it void.
+Decisions 16 and 18 give the reasons.
 """
 
 from __future__ import annotations
@@ -55,17 +50,17 @@ if TYPE_CHECKING:
 NONE: Final = -1
 VERSION_STEP: Final = 500
 QUEUES_MAX: Final = 65_536
-"""Queue ids that one group may commit on one topic; a bound against garbage."""
+"""Queues that one group may commit on one topic; a bound against garbage."""
 OFFSETS_MAX: Final = 2_000_000
 """Offsets of all groups together."""
 PULLED_MAX: Final = 100_000
-"""Groups and topics of which is known how far they pulled; then it is learnt anew."""
+"""Pairs of group and topic with a pull offset; a full table is cleared."""
 FILE_ITEMS_MAX: Final = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
 class Clamped:
-    """An offset that lay beyond what is stored."""
+    """An offset that was cut back to the end of its queue."""
 
     topic: str
     group: str
@@ -75,12 +70,12 @@ class Clamped:
 
 
 class OffsetTable:
-    """(topic, group) to queue to next offset."""
+    """The next offset of each group on each queue."""
 
     def __init__(self, *, now_ms: int) -> None:
         self.data_version = DataVersion(timestamp_ms=now_ms)
         self.revision = 0
-        """Grows with every change: a saver compares it with the one it saved."""
+        """Grows with every change, so that a saver knows whether there is anything to save."""
         self._changed: dict[tuple[str, int], None] = {}
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
@@ -92,10 +87,7 @@ class OffsetTable:
         return f"OffsetTable({len(self._table)} topic@group, revision {self.revision})"
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """Store an offset; one below zero is taken as no statement and changes nothing.
-
-        Nor does any while a reset waits to be taken.
-        """
+        """Store an offset; a negative offset, or a waiting reset, changes nothing."""
         if offset < 0 or (self._resets and self.has_reset(group, topic, queue_id)):
             return
         self._store(group, topic, queue_id, offset, now_ms)
@@ -123,12 +115,12 @@ class OffsetTable:
             self.data_version.next(now_ms)
 
     def put(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """Store an offset that was decided upon and written down before."""
+        """Store an offset that the journal already has."""
         self._store(group, topic, queue_id, offset, now_ms)
         self._changed.pop((f"{topic}@{group}", queue_id), None)
 
     def take_changed(self) -> list[tuple[str, str, int, int]]:
-        """Take what changed since the last call: (group, topic, queue, offset)."""
+        """Return what changed since the last call: (group, topic, queue, offset)."""
         taken, self._changed = self._changed, {}
         found = []
         for key, queue_id in taken:
@@ -139,7 +131,7 @@ class OffsetTable:
         return found
 
     def put_back_changed(self, changed: Iterable[tuple[str, str, int, int]]) -> None:
-        """Take note again of what could not be written down."""
+        """Mark offsets as changed again that could not be written."""
         for group, topic, queue_id, _ in changed:
             self._changed[f"{topic}@{group}", queue_id] = None
 
@@ -149,7 +141,7 @@ class OffsetTable:
         return NONE if queues is None else queues.get(queue_id, NONE)
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Note how far a group has pulled; kept in memory only."""
+        """Note how far a group has pulled, in memory only."""
         key = f"{topic}@{group}"
         queues = self._pulled.get(key)
         if queues is None:
@@ -165,18 +157,18 @@ class OffsetTable:
         return self.query(group, topic, queue_id) if found is None else found
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, now_ms: int) -> None:
-        """Set an offset by an operator's order; it holds until a pull has taken it."""
+        """Set an offset on behalf of an operator; commits do not count until a pull takes it."""
         self._store(group, topic, queue_id, offset, now_ms)
         key = f"{topic}@{group}"
         self._resets.setdefault(key, {})[queue_id] = offset
         self._pulled.get(key, {}).pop(queue_id, None)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Tell whether a reset waits for the next pull."""
+        """Return whether a reset waits for the next pull."""
         return queue_id in self._resets.get(f"{topic}@{group}", ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a reset that waits, which is then done; None if there is none."""
+        """Remove and return the offset of a waiting reset; None if there is none."""
         if not self._resets:
             return None
         key = f"{topic}@{group}"
@@ -187,12 +179,12 @@ class OffsetTable:
         return found
 
     def clone(self, source: str, target: str, topic: str, now_ms: int) -> None:
-        """Give a group the offsets of another one on a topic."""
+        """Copy the offsets of one group to another on a topic."""
         for queue_id, offset in self.queues(source, topic).items():
             self.commit(target, topic, queue_id, offset, now_ms)
 
     def entries(self) -> list[tuple[str, str, int, int]]:
-        """Return all that stands: (group, topic, queue, offset)."""
+        """Return all offsets: (group, topic, queue, offset)."""
         return [
             (group, topic, queue_id, offset)
             for topic, group in self._keys()
@@ -208,7 +200,7 @@ class OffsetTable:
         return [group for name, group in self._keys() if name == topic]
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
-        """Return a copy of a group's offsets on a topic."""
+        """Return a copy of the offsets of a group on a topic."""
         return dict(self._table.get(f"{topic}@{group}", ()))
 
     def remove_topic(self, topic: str) -> int:
@@ -220,10 +212,10 @@ class OffsetTable:
         return self._remove(lambda _topic, name: name == group)
 
     def clamp(self, max_offset_of: Callable[[str, int], int]) -> list[Clamped]:
-        """Cut offsets back to the end of what was recovered; return what was cut.
+        """Cut offsets back to the ends of their queues; return what was cut.
 
-        A power cut may take the end of the log and leave a later commit: the messages that will
-        be stored at those offsets are new ones and must not be skipped.
+        A power cut may take the end of the log and leave a later commit. New messages will be
+        stored at those offsets and must not be skipped.
         """
         cut: list[Clamped] = []
         for key, queues in self._table.items():
@@ -249,7 +241,7 @@ class OffsetTable:
         return fastjson.dumps(table, pretty=pretty)
 
     def decode(self, data: bytes) -> None:
-        """Take over the content of `consumerOffset.json`; RemoteProtocolError if it is not that."""
+        """Load the content of `consumerOffset.json`; RemoteProtocolError if it is malformed."""
         content = shapes.as_object(fastjson.loads(data, items_max=FILE_ITEMS_MAX), "offsets")
         table = shapes.as_object(content.get("offsetTable"), "offsetTable")
         self._table = {str(key): _queues(str(key), queues) for key, queues in table.items()}
@@ -284,38 +276,38 @@ def _queues(key: str, value: object) -> dict[int, int]:
 
 
 MAP_CHARS_MAX: Final = 256 * 1024 * 1024
-"""The text of all maps together."""
+"""Characters of all maps together."""
 
 
 class Manner(Enum):
-    """How a commit without an epoch came."""
+    """The origin of a commit without an epoch."""
 
-    ORDINARY = auto()  # a consumer's, by request or with a pull
-    ONLY_UP = auto()  # the same, said to be no step back
-    TOOL = auto()  # an operator's
+    ORDINARY = auto()  # a consumer, by request or with a pull
+    ONLY_UP = auto()  # a consumer that asks for no step back
+    TOOL = auto()  # an operator
 
 
 class Ruling(Enum):
-    """What becomes of a commit."""
+    """What becomes of a commit without an epoch."""
 
     TAKEN = auto()
-    SILENT = auto()  # it says nothing
-    HELD = auto()  # somebody else has the queue
-    LOWER = auto()  # the group is further already
-    BEYOND = auto()  # there are no such messages
+    SILENT = auto()  # the offset is negative
+    HELD = auto()  # another client owns the queue
+    LOWER = auto()  # the group is already further
+    BEYOND = auto()  # the queue has no such messages
 
 
 class Committer(NamedTuple):
-    """Who commits: the client id of the connection in the group, None if nobody knows."""
+    """The origin of a commit; `client_id` is None if the connection is not known in the group."""
 
     client_id: str | None
     connection: int
 
 
 def manner_of(*, oneway: bool, member: bool, language: int | None, only_up: bool = False) -> Manner:
-    """Say how a request to commit came; `member`: its connection is known in the group.
+    """Return the origin of a commit; `member`: its connection is known in the group.
 
-    Go and C++ clients never set the one-way bit, and commit before their first heartbeat.
+    Go and C++ clients never send one-way requests, and commit before their first heartbeat.
     """
     if only_up:
         return Manner.ONLY_UP
@@ -328,10 +320,11 @@ def judge(
     offset: int, *, known: int, end: int, locked: bool, may_commit: bool, ordered: bool,
     manner: Manner,
 ) -> Ruling:  # fmt: skip
-    """Say what becomes of an offset that came without an epoch.
+    """Judge a commit without an epoch.
 
-    `known` is the stored one, -1 for none; `end` that of the log. `locked`: the queue is held;
-    `may_commit`: by this client, or by nobody. `ordered`: the group once held a queue of the topic.
+    `known` is the stored offset, -1 for none; `end` is the end of the queue. `locked`: the queue
+    has an owner; `may_commit`: the owner is this client, or there is none. `ordered`: the group
+    once held a queue of the topic.
     """
     if offset < 0:
         return Ruling.SILENT
@@ -340,7 +333,7 @@ def judge(
     if not may_commit:
         return Ruling.HELD
     kept = locked or manner is Manner.ONLY_UP or (ordered and manner is not Manner.TOOL)
-    lower = offset < min(known, end)  # one beyond the end, of an older broker, may be put right
+    lower = offset < min(known, end)  # a stored offset beyond the end may be corrected
     return Ruling.LOWER if lower and kept else Ruling.TAKEN
 
 
@@ -356,7 +349,7 @@ def commit(
     now_ms: int,
     look: bool = False,
 ) -> Ruling:
-    """Store an offset that came without an epoch, if it may be; with `look` only say whether."""
+    """Judge and store a commit without an epoch; with `look` only judge it."""
     ruling = judge(
         offset,
         known=offsets.query(*key),
@@ -374,7 +367,7 @@ def commit(
 
 
 class Committed(NamedTuple):
-    """The last commit of an owner: its place in the order of commits, and what it said."""
+    """The last commit under an epoch: its order (epoch, number), offset and map."""
 
     epoch: int
     number: int
@@ -383,7 +376,7 @@ class Committed(NamedTuple):
 
 
 class CommitTable:
-    """The last commit of each group on each queue, if it came under an epoch."""
+    """The last commit under an epoch of each group on each queue."""
 
     def __init__(self, *, map_chars_max: int = MAP_CHARS_MAX) -> None:
         self.map_chars_max = map_chars_max
@@ -397,46 +390,46 @@ class CommitTable:
         return len(self._table)
 
     def get(self, key: GroupQueue) -> Committed | None:
-        """Return the last commit."""
+        """Return the last commit of a queue."""
         return self._table.get(key)
 
     def keys(self) -> list[GroupQueue]:
-        """Return the queues that have one."""
+        """Return the keys of all commits."""
         return list(self._table)
 
     def is_newer(self, key: GroupQueue, epoch: int, number: int) -> bool:
-        """Tell whether a commit comes after the last one."""
+        """Return whether a commit is newer than the last one."""
         last = self._table.get(key)
         return last is None or (epoch, number) > (last.epoch, last.number)
 
     def has_room(self, key: GroupQueue, finished: str) -> bool:
-        """Tell whether the map of a commit can be kept."""
+        """Return whether there is room for the map of a commit."""
         last = self._table.get(key)
         before = 0 if last is None else len(last.finished)
         return self._chars - before + len(finished) <= self.map_chars_max
 
     def put(self, key: GroupQueue, commit: Committed) -> None:
-        """Keep a commit."""
+        """Store a commit."""
         last = self._table.get(key)
         self._chars += len(commit.finished) - (0 if last is None else len(last.finished))
         self._table[key] = commit
 
     def finished(self, key: GroupQueue, offset: int) -> str:
-        """Return the map above a stored offset; empty if there is none that belongs to it."""
+        """Return the map that belongs to a stored offset, or an empty text."""
         last = self._table.get(key)
         return last.finished if last is not None and last.offset == offset else ""
 
     def remove(self, *, group: str = "", topic: str = "") -> int:
-        """Forget a group, a topic, or a group's topic; return how many queues that were."""
+        """Forget a group, a topic, or a group on a topic; return the number of queues."""
         gone = [key for key in self._table if group in ("", key.group) and topic in ("", key.topic)]
         for key in gone:
             self._chars -= len(self._table.pop(key).finished)
         return len(gone)
 
     def clamp(self, end_of: Callable[[str, int], int]) -> Iterator[GroupQueue]:
-        """Cut maps back to the end of what was recovered; give the queues that were cut.
+        """Cut maps back to the ends of their queues; yield the queues that were cut.
 
-        The messages that will be stored at those offsets are new ones and must not be skipped.
+        New messages will be stored at those offsets and must not be skipped.
         """
         for key, last in list(self._table.items()):
             end = end_of(key.topic, key.queue_id)
@@ -505,9 +498,9 @@ def _check_map(one: QueueCommit) -> None:
 
 
 def cut_map(text: str, offset: int, end: int) -> str:
-    """Return a map without what lies at or beyond an offset; empty if nothing is left.
+    """Return a map without offsets at or beyond `end`; empty if nothing is left.
 
-    One that cannot be read says nothing: a start must not fail for it.
+    An unreadable map counts as empty, so that a start does not fail because of it.
     """
     if not text:
         return ""

@@ -94,7 +94,7 @@ class OffsetService:
                     lease.owner,
                     epoch,
                     lease.terms,
-                    recalled=lease.recalled,
+                    revoked=lease.is_revoked,
                     deadline_ms=lease.deadline_ms,
                 )
             )

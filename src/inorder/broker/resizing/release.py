@@ -388,7 +388,7 @@ class Rewinding:
         if self._broker.clock.monotonic_ms() < leases.closed_until_ms:
             return True  # leases from before the start are not known
         return any(
-            key.topic == topic and (one.recalled or one.owner == NOBODY)
+            key.topic == topic and (one.is_revoked or one.owner == NOBODY)
             for key, one in leases.held(group).items()
         )
 

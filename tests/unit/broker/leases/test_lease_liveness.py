@@ -7,7 +7,7 @@ from inorder.broker.leases.rules import MemberLiveness
 
 
 def silent(signs: MemberLiveness[str], now_ms: int, *unread: str) -> list[tuple[str, str]]:
-    return signs.silent(now_ms, lambda connection: connection in unread)
+    return signs.missed(now_ms, lambda connection: connection in unread)
 
 
 def test_who_says_nothing_for_its_span_is_silent_once() -> None:

@@ -30,7 +30,7 @@ def replayed(
     "record",
     [
         GRANTED,
-        lease_records.granted(KEY, NAME, ANNE, 7, TERMS, recalled=True, deadline_ms=1 << 40),
+        lease_records.granted(KEY, NAME, ANNE, 7, TERMS, revoked=True, deadline_ms=1 << 40),
         lease_records.freed(KEY, NAME),
         COMMIT,
         lease_records.Progress(*KEY, 5, 10),

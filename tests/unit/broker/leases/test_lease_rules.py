@@ -8,7 +8,7 @@ from inorder.broker.leases.rules import (
     COUNTER_BITS,
     NOBODY,
     PAST_MAX,
-    STOCK_RESTART_MS,
+    ROCKETMQ_RESTART_MS,
     Decision,
     LeaseTable,
     Owner,
@@ -216,8 +216,8 @@ def test_after_a_start_the_journalled_owner_resumes() -> None:
     old = (3 << COUNTER_BITS) + 1
     assert take(after, BOB, 5099).until_ms == 9100
     assert said(take(after, ANNE, 5099, epoch=old)) == (Verdict.RENEW, old)
-    assert take(after, BOB, 100, key=OTHER).until_ms == 100 + STOCK_RESTART_MS
-    assert after.expire(100 + STOCK_RESTART_MS) == [KEY, OTHER]
+    assert take(after, BOB, 100, key=OTHER).until_ms == 100 + ROCKETMQ_RESTART_MS
+    assert after.expire(100 + ROCKETMQ_RESTART_MS) == [KEY, OTHER]
     assert take(after, BOB, 50_000, key=OTHER).epoch == (4 << COUNTER_BITS) + 1
 
 
