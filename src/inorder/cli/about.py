@@ -13,7 +13,7 @@ from inorder.accelerated import native, reason
 from inorder.cli.failures import says_errors
 from inorder.cli.output import Output, as_json, put_line, put_page, table
 
-# Packages that make inorder faster or able to do more, and what for.
+# Optional packages, and what each is for.
 _EXTRAS = {
     "uvloop": "event loop",
     "isal": "checksums",
@@ -24,7 +24,7 @@ _EXTRAS = {
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version alone and leave, if that is wanted."""
+    """Print the version alone and exit, if `--version` was given."""
     if wanted:
         put_line(f"inorder {inorder.__version__}")
         raise typer.Exit

@@ -1,6 +1,6 @@
 """The work behind `inorder bench`: this client against any cluster, through the public client.
 
-What is measured is what a program that uses the client gets; where `client cpu` is near 100 %, the
+The numbers are those of a program that uses the client. Where `client cpu` is near 100 %, the
 client is the limit and not the cluster. The first messages (a tenth, a thousand at most) warm up
 connections and queues and are not counted.
 """
@@ -37,7 +37,7 @@ Another = Callable[[], Session]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do."""
+    """The parameters of a measurement."""
 
     topic: str | None
     size: int
@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def warm_up(self) -> int:
-        """Return how many messages come before those that count."""
+        """Return the number of messages before the measurement."""
         return min(1000, max(1, self.count // 10))
 
     def key(self, number: int) -> str | None:
@@ -59,7 +59,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Measured:
-    """What came of it."""
+    """The result of a measurement."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -145,7 +145,7 @@ async def measure_pull(session: Session, admin: Admin, plan: Plan, another: Anot
 async def measure_roundtrip(
     session: Session, admin: Admin, plan: Plan, another: Another
 ) -> Measured:
-    """Send, and see when it arrives at a consumer that reads all queues from their end."""
+    """Send, and measure when each message arrives at a consumer of all queues."""
     async with _topic(session, admin, plan) as topic, AsyncExitStack() as stack:
         view = await admin.topics.describe(topic)
         consumer = await stack.enter_async_context(PullConsumer(session, group=GROUP))
@@ -215,7 +215,7 @@ async def _send(
     advance: Callable[[int], None] = lambda _: None,
     latencies_ns: list[int] | None = None,
 ) -> None:
-    """Keep a window full; the first error ends it."""
+    """Send with a full window; the first error ends it."""
     body = Random(plan.size).randbytes(plan.size)  # zeros would be packed to nothing
     slots = asyncio.Semaphore(plan.window)
     failed: list[BaseException] = []
@@ -251,7 +251,7 @@ async def _producer(another: Another, stack: AsyncExitStack) -> Producer:
 
 @asynccontextmanager
 async def _topic(session: Session, admin: Admin, plan: Plan) -> AsyncIterator[str]:
-    """Give the topic that was named, or one that lives as long as the measurement."""
+    """Yield the named topic, or a temporary one for the measurement."""
     if plan.topic is not None:
         await admin.cluster.route(plan.topic)
         yield plan.topic
@@ -266,7 +266,7 @@ async def _topic(session: Session, admin: Admin, plan: Plan) -> AsyncIterator[st
 
 
 async def _routed(session: Session, topic: str) -> None:
-    """Wait until the name server knows a new topic: brokers tell it a moment later."""
+    """Wait until the name server knows a new topic, which brokers register a moment later."""
     async with PullConsumer(session, group=GROUP) as reader:
         await reader.queues(topic, wait=ARRIVAL_SECONDS)
 

@@ -58,19 +58,19 @@ _OF_DATA = {
 
 
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
-    """Say what went wrong and leave."""
+    """Print an error and exit."""
     put_line(f"inorder: {message}", err=True)
     raise typer.Exit(code)
 
 
 def says_errors(command: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Turn the errors that users can act on into one line; others are bugs and stay loud."""
+    """Print errors that users can act on as one line; other exceptions are bugs and propagate."""
 
     @functools.wraps(command)
     def wrapper(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             result = command(*args, **kwargs)
-            sys.stdout.flush()  # here, where a closed pipe is still an error that we can take
+            sys.stdout.flush()  # here a closed pipe is still an error that can be handled
             return result
         except (ConfigError, UsageError) as error:
             fail(str(error), EXIT_USAGE)
@@ -79,7 +79,7 @@ def says_errors(command: Callable[Arguments, Result]) -> Callable[Arguments, Res
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
-            # What is still in the buffer has nowhere to go, and Python would complain at its end.
+            # The buffered rest has no reader, and Python would report that at its exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(EXIT_PIPE_CLOSED) from None
         except OSError as error:
@@ -90,7 +90,7 @@ def says_errors(command: Callable[Arguments, Result]) -> Callable[Arguments, Res
 
 @contextlib.contextmanager
 def keeping_data(directory: str) -> Iterator[None]:
-    """Say of what fails on files what that means for the data directory of a server."""
+    """Add to file errors what they mean for the data directory of a server."""
     try:
         yield
     except OSError as error:
@@ -128,13 +128,13 @@ def setup_logging(level: LogLevel) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # asyncio's own debug lines repeat what ours say.
+    # asyncio's own debug lines repeat inorder's.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 @contextlib.contextmanager
 def logging_to_stderr(level: LogLevel) -> Iterator[None]:
-    """Show log lines of inorder while a command works; its errors it tells by itself."""
+    """Show log lines of inorder while a command works; the command prints its own errors."""
     logger, handler = logging.getLogger("inorder"), _handler()
     before = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -149,7 +149,7 @@ def logging_to_stderr(level: LogLevel) -> Iterator[None]:
 
 
 class _Formatter(logging.Formatter):
-    """Shows a traceback with its lines, and with nothing else that a terminal obeys."""
+    """Keeps the line breaks of a traceback and escapes all other control characters."""
 
     def formatException(self, ei: Any) -> str:
         return escaped(super().formatException(ei), None, keep="\n")

@@ -272,7 +272,7 @@ def _row(one: QueueLag) -> dict[str, object]:
 
 
 def _since_ms(queues: list[QueueLag]) -> int:
-    """Return when the oldest message that waits was stored; 0 if none does."""
+    """Return when the oldest waiting message was stored; 0: none waits."""
     return min((one.waiting_since_ms for one in queues if one.waiting_since_ms), default=0)
 
 

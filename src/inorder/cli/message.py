@@ -100,7 +100,7 @@ def find(
 
 
 def _put_for_programs(found: list[ReceivedMessage], output: Output, *, raw: bool) -> bool:
-    """Print messages as JSON or raw, if that is wanted."""
+    """Print messages as JSON or raw, if so chosen; return whether they were printed."""
     if raw and output is Output.JSON:
         raise UsageError(RAW_AND_JSON)
     for one in found if raw else ():

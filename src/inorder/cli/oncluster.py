@@ -71,7 +71,7 @@ _PANEL: Final = {
 
 
 class Cluster:
-    """The cluster that a command means, and the names that it was given."""
+    """The cluster of a command, and the topic and group that the command was given."""
 
     def __init__(self, options: Mapping[str, Any], named: Mapping[str, str | None]) -> None:
         self._level = LogLevel(options["log_level"] or LogLevel.CRITICAL)
@@ -95,7 +95,7 @@ class Cluster:
             return runner.run(self._run(work))
 
     def target(self) -> Target:
-        """Return which cluster that is, and who said so."""
+        """Return the cluster, with the origin of each value."""
         return find_target(self._options, os.environ)
 
     def session(self) -> Session:
@@ -128,7 +128,7 @@ class Cluster:
                 raise GroupNotFound(f"{error}{hint}") from error
 
     def _advice(self, session: Session, error: ConnectFailed) -> str:
-        """Tell a name server that is not there from a broker that is not where it says."""
+        """Return advice: the name server is not there, or a broker is not at its address."""
         if "TLS" in str(error):
             return "name who signed its certificate with --tls-ca, or trust any by --tls-insecure"
         if session.statistics().connected:
@@ -167,7 +167,7 @@ def on_cluster(
     parameters = [*own, *added]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {one.name: one.annotation for one in parameters}
-    del wrapper.__wrapped__  # or its signature would be looked at
+    del wrapper.__wrapped__  # typer would read its signature instead
     return wrapper
 
 
@@ -175,7 +175,7 @@ async def _known(names: Callable[..., Awaitable[list[str]]]) -> list[str]:
     try:
         return await names()
     except InorderError:
-        return []  # the error that is being told counts more than its hint
+        return []  # the error counts more than its hint
 
 
 def _nearest(kind: str, name: str | None, known: list[str]) -> str:
@@ -189,7 +189,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Return if it is meant; without a terminal there is nobody to ask."""
+    """Ask on the terminal and return if the answer is yes; without a terminal, require --yes."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -201,12 +201,12 @@ PATIENCE_SECONDS: Final = 2.0
 
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the topics that begin so."""
+    """Return the topics with this prefix."""
     return _complete(ctx, incomplete, "topics")
 
 
 def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the groups that begin so."""
+    """Return the groups with this prefix."""
     return _complete(ctx, incomplete, "groups")
 
 

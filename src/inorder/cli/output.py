@@ -42,7 +42,7 @@ class Output(StrEnum):
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Align rows under headings with spaces; what is in a cell is escaped, and cut if long."""
+    """Align rows under headings with spaces; cells are escaped, and cut if long."""
     cells = [[heading.upper() for heading in headings]]
     cells += [[_text(value) for value in row] for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
@@ -59,7 +59,7 @@ def as_json(value: Any) -> str:
 
 
 def put_line(text: str, *, err: bool = False, flush: bool = False) -> None:
-    """Print one line, whatever is in it."""
+    """Print one line, escaped."""
     print(escaped(text, LINE_MAX), file=sys.stderr if err else sys.stdout, flush=flush)
 
 
@@ -154,7 +154,7 @@ RAW_AND_JSON: Final = "--raw and -o json: give one; -o json holds whole bodies, 
 NAME_MAX: Final = 200
 PAGE_MAX: Final = 10_000
 
-# What a message offers to `--format`, each with a value of its type.
+# The fields of a message for `--format`, each with a value of its type.
 FIELDS: Final[dict[str, str | int]] = {
     "time": "", "topic": "", "broker": "", "queue": 0, "offset": 0, "message_id": "", "key": "",
     "tag": "", "body": "", "properties": "", "born_at_ms": 0, "stored_at_ms": 0, "redeliveries": 0,
@@ -256,14 +256,14 @@ def as_json_line(message: ReceivedMessage) -> str:
 
 
 class Advance(Protocol):
-    """Takes how many more are done; and how many there are, where that is learnt on the way."""
+    """Advances a progress bar, and sets its total where that is learnt on the way."""
 
     def __call__(self, more: int, total: int | None = None, /) -> None: ...
 
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Advance]:
-    """Give a function that takes how many more are done; elsewhere it does nothing."""
+    """Yield a function that advances the bar; without a terminal it does nothing."""
     if not sys.stderr.isatty():
         yield lambda _, __=None: None
         return

@@ -42,7 +42,7 @@ class _ListByDefault(TyperGroup):
     """`inorder parked billing` is `inorder parked list billing`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the word in that is left out."""
+        """Insert the word `list` if it is left out."""
         if not args or (args[0] not in self.commands and args[0] != "--help"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -210,7 +210,7 @@ def redrive(
 
 
 async def _until_over(admin: Admin, group: str, asked: list[ParkedKey]) -> list[ParkedKey]:
-    """Return which of the keys are still parked when none of them is being redriven."""
+    """Wait until no key is being redriven; return the keys that are still parked."""
     import asyncio
 
     places = {(one.queue, one.key) for one in asked}

@@ -61,12 +61,12 @@ def run_job(
     with spark_session(master, settings) as spark, watched(what) as watch:
         try:
             return job(spark, servers, watch)
-        except Exception as error:  # the layers of Spark say it in a hundred lines
+        except Exception as error:  # Spark would print it in a hundred lines
             raise as_ours(error) from error
 
 
 def servers_of(target: Cluster) -> dict[str, Any]:
-    """Return where the cluster is that is meant, as arguments of a job: `namesrv` and `tls`.
+    """Return the cluster as arguments of a job: `namesrv` and `tls`.
 
     Raises ConfigError for a bad file.
     """
@@ -86,7 +86,7 @@ def servers_of(target: Cluster) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def spark_session(master: str | None, conf: dict[str, str]) -> Iterator[Any]:
-    """Give a session of ours, and stop it. Raises ConfigError if Spark is not there."""
+    """Yield a Spark session, and stop it. Raises ConfigError if Spark is not installed."""
     from inorder.spark.sessions import check_packages, session
 
     check_packages()
@@ -100,7 +100,7 @@ def spark_session(master: str | None, conf: dict[str, str]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def watched(what: str) -> Iterator[Watch]:
-    """Give a watch that draws a bar on a terminal, and nothing elsewhere."""
+    """Yield a watch that draws a bar on a terminal, and nothing elsewhere."""
     with progress(what, 0) as bar:
         drawn = [0, 0]
 

@@ -28,7 +28,7 @@ GC_THRESHOLDS = (20_000, 50, 100)
 
 
 class Startable(Protocol):
-    """What can be served."""
+    """A server, or several that start and stop together."""
 
     async def start(self) -> object: ...
 
@@ -75,7 +75,7 @@ def _ready_line(values: dict[str, str], output: Output) -> str:
 
 
 def raise_file_limit() -> None:
-    """Allow as many open files as the system lets us: connections and queue files need them."""
+    """Raise the limit of open files to the system's maximum, for connections and queue files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -85,7 +85,7 @@ def raise_file_limit() -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop where it is installed; the code is the same on either."""
+    """Return uvloop's loop factory where it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -106,7 +106,7 @@ async def _serve(server: Startable, ready_line: Callable[[], str]) -> None:
         await asyncio.wait((starting, stop_asked), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            # What lives now lives for ever: later collections need not look at it.
+            # Objects alive now live for ever: later collections need not scan them.
             gc.freeze()
             # Many connections are many objects and no garbage: a full collection would look at
             # all of them, for tens of milliseconds. Cycles that live short go in the first.

@@ -31,7 +31,7 @@ class Line:
 
 
 def sources(body: str | None, files: list[Path] | None, whole: bool) -> Iterator[tuple[str, bytes]]:
-    """Give each body and where it stands."""
+    """Yield each body and its place in the input."""
     if body is not None:
         yield "the body", body.encode()
     elif not files:
@@ -142,7 +142,7 @@ def send(
     async def work(session: Session, admin: Admin) -> int:
         from inorder.cli.sending import print_receipt, send_all
 
-        await admin.cluster.brokers()  # a wrong address is told now, not when a send gives up
+        await admin.cluster.brokers()  # a wrong address is reported now, not when a send gives up
         shown = print_receipt if output is Output.JSON else None
         return await send_all(session, topic, lines(), properties, shown, delay_s=delay_s)
 

@@ -189,7 +189,7 @@ def broker(
 def _same_tls(
     broker: Loaded[BrokerConfig], namesrv: Loaded[NameServerConfig], config: NameServerConfig
 ) -> NameServerConfig:
-    """Let TLS settings of the broker mean its name server too, where that has none of its own."""
+    """Apply the broker's TLS settings to its name server, where that has none of its own."""
     names = [field.name for field in dataclasses.fields(NetConfig) if field.name.startswith("tls_")]
     changes = {
         name: getattr(broker.config.net, name)
@@ -200,12 +200,12 @@ def _same_tls(
 
 
 def _over(sets: dict[str, Raw], **options: Raw | None) -> dict[str, Raw | None]:
-    """Lay the options that were given over what `--set` says."""
+    """Lay the given options over the values of `--set`."""
     return {**sets, **{name: value for name, value in options.items() if value is not None}}
 
 
 def _warn(*loaded: Loaded[Any]) -> None:
-    """Say once what was ignored, and what listens where anyone may come."""
+    """Warn once of ignored settings, and of a server that listens beyond loopback."""
     ignored = sorted({name for one in loaded for name in one.ignored})
     if ignored:
         log.warning("settings of RocketMQ without a meaning here, ignored: %s", ", ".join(ignored))
@@ -219,7 +219,7 @@ def _warn(*loaded: Loaded[Any]) -> None:
 
 
 def _advertised(config: BrokerConfig) -> BrokerConfig:
-    """Who listens on all addresses must still give clients one of them."""
+    """Return the settings, with an address for clients if the broker listens on all addresses."""
     if config.advertised_host or config.host not in ("0.0.0.0", "::"):  # noqa: S104
         return config
     try:

@@ -36,7 +36,7 @@ SetOption = Annotated[
 
 
 class Server(StrEnum):
-    """What has settings."""
+    """A program that has settings."""
 
     BROKER = "broker"
     NAMESERVER = "nameserver"

@@ -28,7 +28,7 @@ Show = Callable[[ReceivedMessage], None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to show."""
+    """Which messages to show."""
 
     start: str | None
     tag: str
@@ -39,7 +39,7 @@ class Wanted:
 
     @property
     def filters(self) -> bool:
-        """Tell whether not every message is wanted."""
+        """Return whether some messages are left out."""
         return self.key is not None or self.tag not in ("*", "")
 
     def matches(self, message: ReceivedMessage) -> bool:
@@ -49,7 +49,7 @@ class Wanted:
 
 
 async def tail_topic(admin: Admin, topic: str, wanted: Wanted, follow: bool, show: Show) -> None:
-    """Show what is wanted of a topic; with `follow`, go on until there is enough."""
+    """Show messages of a topic; with `follow`, go on until the count is reached."""
     until_ms = None
     if wanted.until is not None:
         until_ms = moment_ms(parse_time(wanted.until, SystemClock().now_ms()))
@@ -97,7 +97,7 @@ async def _begin(
 async def _last(
     admin: Admin, starts: dict[TopicQueue, int], ends: dict[TopicQueue, int], wanted: Wanted
 ) -> list[ReceivedMessage]:
-    """Read backwards, in growing steps, until there are enough that match and none is missed."""
+    """Read backwards, in growing steps, until enough messages match and none is missed."""
     count, step = wanted.count or LAST, wanted.count or LAST
     while True:
         begin = {queue: max(starts[queue], ends[queue] - step) for queue in starts}
@@ -114,7 +114,7 @@ async def _last(
 async def _newest_before(
     admin: Admin, begin: dict[TopicQueue, int], cut: list[TopicQueue], oldest: ReceivedMessage
 ) -> bool:
-    """Tell whether all that was not looked at is older than the oldest that was found."""
+    """Return whether every unread message is older than the oldest message found."""
     for queue in cut:
         first = (await admin.messages.read(queue, begin[queue], count=1)).messages
         if first and first[0].stored_at_ms > oldest.stored_at_ms:
@@ -153,7 +153,7 @@ async def _queue(
 async def _follow(
     admin: Admin, ends: dict[TopicQueue, int], wanted: Wanted, left: int | None, show: Show
 ) -> None:
-    """Show what comes after `ends`, until there are `left` or for ever."""
+    """Show the messages after `ends`, `left` of them or for ever."""
     enough = asyncio.Event()
     shown = 0
 
@@ -182,7 +182,7 @@ async def _follow(
 
 
 async def _first(done: Coroutine[Any, Any, object], watchers: list[asyncio.Task[None]]) -> None:
-    """Wait for the end, or for a watcher that failed; leave none behind."""
+    """Wait for the end, or for a watcher that failed; then cancel the watchers."""
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(done), *watchers]
     try:
         finished, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

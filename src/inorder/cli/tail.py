@@ -76,7 +76,7 @@ def tail(
 def _shower(
     output: Output, template: str | None, *, body: bool, raw: bool, flush: bool
 ) -> Callable[[ReceivedMessage], None]:
-    """Return what prints a message in the form that is wanted."""
+    """Return the function that prints a message in the chosen form."""
     if raw and output is Output.JSON:
         raise UsageError(RAW_AND_JSON)
     if template is not None:

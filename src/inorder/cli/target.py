@@ -50,7 +50,7 @@ FILE_FIELDS: Final = ("tls_ca", "tls_cert", "tls_key")
 
 
 def profiles_file(env: Mapping[str, str]) -> Path:
-    """Return where the profiles stand, whether the file is there or not."""
+    """Return the path of the profiles file, which may not exist."""
     given = env.get("INORDER_PROFILES")
     if given:
         return Path(given)
@@ -73,7 +73,7 @@ def read_profiles(env: Mapping[str, str]) -> dict[str, dict[str, Raw]]:
 
 
 def find_profile(name: str, env: Mapping[str, str]) -> dict[str, Raw]:
-    """Return a profile. Raises ConfigError that says which there are."""
+    """Return a profile. Raises ConfigError, which lists the known ones."""
     profiles, path = read_profiles(env), profiles_file(env)
     if name in profiles:
         return profiles[name]
@@ -113,7 +113,7 @@ _WORDS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fals
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster: values under the names of `profiles.FIELDS`, each with its origin."""
+    """A cluster: values under the names of `FIELDS`, each with its origin."""
 
     values: Mapping[str, Value]
 
@@ -123,10 +123,10 @@ class Target:
         return str(self.values["namesrv"].value)
 
     def context(self) -> ssl.SSLContext | None:
-        """Return how to encrypt; None means not at all. Raises ConfigError for a bad file."""
+        """Return the TLS context; None: no TLS. Raises ConfigError for a bad file."""
         if not self.values["tls"].value:
             return None
-        import ssl  # most clusters are spoken to without
+        import ssl  # most clusters do not use it
 
         from inorder.net.tls import client_context
 
@@ -148,7 +148,7 @@ class Target:
 
 
 def find_target(options: Mapping[str, Raw | None], env: Mapping[str, str]) -> Target:
-    """Return the cluster that options and environment mean; `options` may hold `profile`."""
+    """Return the cluster of these options and this environment; `options` may hold `profile`."""
     given = {name: value for name, value in options.items() if value not in (None, "")}
     wanted = given.pop("profile", None) or env.get("INORDER_PROFILE")
     layers = [({name: Value(value, "option") for name, value in given.items()})]
@@ -193,7 +193,7 @@ def _default(name: str) -> Value:
 
 
 def _implied(values: dict[str, Value]) -> dict[str, Value]:
-    """Who names an authority or a certificate means TLS."""
+    """Turn TLS on if an authority or a certificate is named."""
     if values["tls"].origin == "default":
         for name in ("tls_ca", "tls_cert", "tls_insecure"):
             if values[name].value:

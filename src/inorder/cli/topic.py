@@ -133,7 +133,7 @@ def _release(target: Cluster, topic: str, group: str, *, yes: bool, output: Outp
 
 
 async def _until_read(admin: Admin, found: TopicResize) -> TopicResize:
-    """Wait until the groups that are there have read what was sent before."""
+    """Wait until the online groups have read the messages of the former version."""
     import asyncio
 
     behind = _behind(found)
@@ -151,7 +151,7 @@ def _behind(found: TopicResize) -> int:
 
 
 def describe_resize(found: TopicResize, *, taken_back: bool = False) -> str:
-    """Return where a topic stands, for people."""
+    """Return the state of a resize, for people."""
     where = ", ".join(f"{name} {count}" for name, count in found.brokers.items())
     lines = [f"topic {found.topic} has {found.queues} queues ({where}), version {found.version}"]
     if found.plan is not None:
@@ -194,7 +194,7 @@ def describe_resize(found: TopicResize, *, taken_back: bool = False) -> str:
 
 
 def shown(found: TopicResize) -> dict[str, object]:
-    """Return where a topic stands, for programs."""
+    """Return the state of a resize, for programs."""
     plan = None
     if found.plan is not None:
         plan = {

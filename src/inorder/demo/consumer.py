@@ -39,17 +39,17 @@ class Child:
 
     @classmethod
     async def start(cls, name: str, namesrv: str) -> Child:
-        """Start one."""
+        """Start the process."""
         words = (sys.executable, "-c", _CODE, name, namesrv, str(os.getpid()))
         process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
         return cls(name, process)
 
     async def listen(self, on_handled: OnHandled) -> None:
-        """Read what it writes, to its end."""
+        """Read its lines until it ends."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             if not line.endswith(b"\n"):
-                return  # it was killed in the middle of a line
+                return  # it was killed while it wrote a line
             told = json.loads(line)
             if "queues" in told:
                 self.queues = told["queues"]
@@ -69,7 +69,7 @@ class Child:
 
 
 def main(name: str, namesrv: str, parent: str) -> None:
-    """Be the child."""
+    """Run as the child process."""
     asyncio.run(_consume(name, namesrv, int(parent)))
 
 

@@ -21,7 +21,7 @@ CODE: Final = "import sys; from inorder.demo.driver import main; main(*sys.argv[
 
 
 def main(namesrv: str, folder: str, batch: str, audited: str) -> None:
-    """Be the driver."""
+    """Run as the driver process."""
     from inorder.spark import session
     from inorder.spark.jobs import audit, orders
 

@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What happened."""
+    """The result of the demo."""
 
     orders: int
     producers: int
@@ -50,7 +50,7 @@ class DemoResult:
     handled: dict[str, int]
     """By consumer: how many messages it handled."""
     repeated: int
-    """Handled by both: done by the one that was killed, but not committed yet."""
+    """Handled by both: finished by the killed process, but not committed."""
     hand_over: str
     hand_over_seconds: float
     sample_key: str
@@ -63,7 +63,7 @@ class DemoResult:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the consumers told: messages by id, and the steps of each order as they were done."""
+    """The consumers' reports: messages by id, and the steps of each order as they were handled."""
 
     ids: dict[str, Stored] = field(default_factory=dict)
     steps: dict[str, list[str]] = field(default_factory=dict)

@@ -36,13 +36,13 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ParkingResult:
-    """What happened."""
+    """The result of this part."""
 
     customers: int
     payments: int
     parked_key: str
     parked: int
-    """How many payments of it were set aside."""
+    """How many payments of the key were parked."""
     first_error: str
     others_done: int
     """Payments of the other customers that were handled while the key was parked."""
@@ -107,7 +107,7 @@ async def play_parking(session: Session, broker_address: str, say: Say) -> Parki
     consumer.on(TOPIC, order="key", concurrency=16, on_failure=Park(attempts=1))(scene.handle)
     quiet = logging.getLogger("inorder.client")
     level = quiet.level
-    quiet.setLevel(logging.CRITICAL)  # failed tries are the point of this part
+    quiet.setLevel(logging.CRITICAL)  # failed attempts are the point of this part
     try:
         async with consumer:
             return await _act(scene, admin, consumer, say)

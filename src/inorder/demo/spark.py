@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class SparkResult:
-    """What happened."""
+    """The result of this part."""
 
     messages: int
     accounts: int
@@ -64,7 +64,7 @@ class SparkResult:
 
 @dataclass(slots=True)
 class Samples:
-    """What was stored and what was handled, over time."""
+    """Counts of stored and handled messages over time."""
 
     at_s: list[float] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
@@ -168,7 +168,7 @@ class Driver:
 
     @classmethod
     async def start(cls, namesrv: str, folder: Path, batch: int, *, last: bool) -> Driver:
-        """Start one, in a group of processes of its own."""
+        """Start the driver in a process group of its own."""
         words = (sys.executable, "-c", CODE, namesrv, str(folder), str(batch))
         log = (folder / "driver.log").open("ab")
         with log:
@@ -190,12 +190,12 @@ class Driver:
                 self.told |= json.loads(line)
 
     def go(self) -> None:
-        """Let it begin."""
+        """Tell the driver to begin."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"go\n")
 
     async def wait(self, what: str) -> None:
-        """Wait until it says something. Raises InorderError if it ends instead."""
+        """Return the driver's next line. Raises InorderError if it ends instead."""
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
                 while what not in self.told:
@@ -207,7 +207,7 @@ class Driver:
             raise RequestTimeout(f"the demo waits in vain: the driver is not {what}") from None
 
     async def kill(self) -> None:
-        """End it and its JVM as kill -9 does."""
+        """Kill the driver and its JVM with SIGKILL."""
         if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.process.wait()
@@ -266,7 +266,7 @@ async def _send(session: Session, steps: list[tuple[str, bytes]]) -> None:
 
 
 async def _sample(api: Any, samples: Samples, begin_s: float) -> None:
-    """Note how much is stored in both topics, until cancelled."""
+    """Sample the number of messages in both topics, until cancelled."""
     while True:
         ends = [
             [await api.max_offset(TopicQueue(topic, "broker-a", at)) for at in range(QUEUES)]

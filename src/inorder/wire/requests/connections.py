@@ -73,11 +73,11 @@ PRODUCER: Final = Shape(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A topic of which the members of a group want different things."""
+    """A topic that the members of a group subscribe to differently."""
 
     topic: str
     views: tuple[tuple[str | None, tuple[str, ...]], ...]
-    """What is wanted (None: the topic is not subscribed) and by which clients, most first."""
+    """Subscription (None: the topic is not subscribed) and its clients, most clients first."""
 
     def to_json(self) -> dict[str, Any]:
         """Return inorder's addition to GET_CONSUMER_CONNECTION_LIST."""
@@ -91,7 +91,7 @@ class Difference:
 
     @classmethod
     def from_json(cls, value: dict[Any, Any]) -> Difference:
-        """Read it."""
+        """Read the addition."""
         return cls(
             shapes.text(value, "topic", ""),
             tuple(
@@ -257,7 +257,7 @@ _QUEUE_RUNNING: Final = Shape(
 
 @dataclass(frozen=True, slots=True)
 class TopicRunning:
-    """What a consumer did of one topic: rates a second, times in ms."""
+    """A consumer's work on one topic: rates a second, times in ms."""
 
     handled_rate: float = 0.0
     failed_rate: float = 0.0

@@ -118,7 +118,7 @@ class LeaseFreeReply(msgspec.Struct, frozen=True):
 QUEUES_MAX: Final = 2048
 """Queues of one request; a client with more asks twice."""
 FINISHED_CHARS_MAX: Final = 20_480
-"""The text of what is finished above a committed offset."""
+"""Characters of a finished map."""
 CHAPTERS_MAX: Final = 4096
 PAGE_MAX: Final = 2000
 """Leases of one page."""
@@ -142,11 +142,11 @@ class QueueWish(msgspec.Struct, frozen=True, array_like=True):
     queue_id: QueueId
     epoch: Natural = 0
     number: Natural = 0
-    """Grows with every request of a consumer that takes a queue: an earlier one comes late."""
+    """Grows with every request of a consumer that takes a queue; a lower number comes late."""
 
 
 class LeaseBody(Body, frozen=True):
-    """Which queues a consumer wants; the broker is the one that is asked."""
+    """The queues that a consumer wants, all of them of the broker that gets the request."""
 
     queues: Annotated[list[QueueWish], msgspec.Meta(max_length=QUEUES_MAX)]
 
@@ -157,17 +157,17 @@ class LeaseBody(Body, frozen=True):
 
 
 class LeaseGrant(msgspec.Struct, frozen=True):
-    """A queue that is the consumer's now."""
+    """A queue that the consumer owns now."""
 
     topic: Name
     queue: QueueId
     epoch: Natural
     fresh: bool = False
-    """It was not the consumer's before, or not under this epoch: begin anew, at `offset`."""
+    """The consumer did not own it before under this epoch, and begins at `offset`."""
     offset: I64 = -1
     """Where to begin, in a fresh grant; -1: the group has no offset here."""
     finished: Finished = ""
-    """What is finished above it, in a fresh grant."""
+    """The finished map above `offset`, in a fresh grant."""
     chapters: Annotated[list[VersionSpan], msgspec.Meta(max_length=CHAPTERS_MAX)] = []
     parked: I64 = 0
     """Changes with the parked keys of the queue and their redrives; 0: none is parked."""
@@ -176,7 +176,7 @@ class LeaseGrant(msgspec.Struct, frozen=True):
     reset: bool = False
     """The offset was set by an operator."""
     recalled: bool = False
-    """Start no more handlers, and give the queue back when those that run have ended."""
+    """Wire name of "revoked": start no handler, and release the queue when the running ones end."""
 
 
 class LeaseRefusal(msgspec.Struct, frozen=True):
@@ -185,12 +185,12 @@ class LeaseRefusal(msgspec.Struct, frozen=True):
     topic: Name
     queue: QueueId
     holder: Name = ""
-    """Whose it is; empty: nobody's, ask for it anew; `waits_ms` is how long it stays so."""
+    """The owner, for `waits_ms` at least; empty: nobody owns the queue, request it again."""
     waits_ms: I64 = 0
 
 
 class LeaseAnswer(Body, frozen=True):
-    """What became of the wishes; `generation` is the log generation of the broker."""
+    """Grants and refusals; `generation` is the log generation of the broker."""
 
     granted: Annotated[list[LeaseGrant], msgspec.Meta(max_length=QUEUES_MAX)]
     refused: Annotated[list[LeaseRefusal], msgspec.Meta(max_length=QUEUES_MAX)]
@@ -225,14 +225,14 @@ class CommitBody(Body, frozen=True):
 
 
 class QueueName(NamedTuple):
-    """A queue of the broker that is asked."""
+    """A queue of the broker that gets the request."""
 
     topic: Name
     queue_id: QueueId
 
 
 class CommitAnswer(Body, frozen=True):
-    """Which commits count, and of which queues the lease is lost."""
+    """The accepted commits, and the queues whose lease is lost."""
 
     taken: Annotated[list[QueueName], msgspec.Meta(max_length=QUEUES_MAX)]
     lost: Annotated[list[QueueName], msgspec.Meta(max_length=QUEUES_MAX)]
@@ -261,13 +261,13 @@ class HeldLease(msgspec.Struct, frozen=True):
     connected: bool
     """The connection that renewed it last is open."""
     waiting: Annotated[list[Name], msgspec.Meta(max_length=WAITING_MAX)] = []
-    """Who asked for it since it was granted."""
+    """The clients that have requested it since the grant."""
     recalled: bool = False
-    """Its owner was asked to give it back."""
+    """Wire name of "revoked"."""
 
 
 class LeasePage(Body, frozen=True):
-    """Some leases, in order; `next` says where the next page begins, empty: there is none."""
+    """One page of leases, in order; `next` begins the next page, empty: there is none."""
 
     leases: Annotated[list[HeldLease], msgspec.Meta(max_length=PAGE_MAX)]
     next: Annotated[str, msgspec.Meta(max_length=4 * BODY_NAME_CHARS_MAX)] = ""

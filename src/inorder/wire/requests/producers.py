@@ -156,17 +156,17 @@ _GROUP: Final = re.compile(
 )
 _search: Final = _GROUP.search
 match_numbered: Final = _GROUP.match
-"""The group at a place, for who checks the rest: that a property begins there, and its size."""
+"""The same group at a position; the caller checks that a property begins there, and its size."""
 
 Numbered = tuple[str, int, int | None]
 """Producer id, number, and, of a named producer, the number before it (-1: none)."""
 
 
 def read_numbered(properties: str) -> Numbered | None:
-    """Return a message's numbers, None if it has none.
+    """Return a message's sequence numbers, None if it has none.
 
     Raises:
-        MessageIllegal: they are there and make no sense.
+        MessageIllegal: the numbers are malformed.
     """
     # hot: 0.6 µs
     found = _search(properties)

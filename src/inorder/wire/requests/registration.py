@@ -54,19 +54,19 @@ def finish(steps: Steps[T]) -> T:
 
 
 PLAIN_BYTES_MAX: Final = 16 * 1024 * 1024
-"""What a compressed registration may grow to: as much as a frame could have carried."""
+"""The maximum size of a decompressed registration: that of a frame."""
 ATTRIBUTE_ITEMS_MAX: Final = 500_000
 """Commas and brackets in a compressed registration, all its topics together."""
 FILTER_SERVERS_MAX: Final = 64
 """RocketMQ's brokers have none since 4.9."""
 
 JSON_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What we send as JSON; more is compressed, or it might not fit a frame."""
+"""A larger registration is sent compressed, or it might not fit a frame."""
 PIECE_BYTES: Final = 64 * 1024
 CUTS_MAX: Final = 8
 """Commas tried to cut a piece: those inside of one topic are few."""
 REST_BYTES_MAX: Final = 1024 * 1024
-"""What a registration may say beside its topics."""
+"""The maximum size of a registration without its topics."""
 PACKED_BYTES: Final = 64 * 1024
 PLAIN_STEP_BYTES: Final = 256 * 1024
 ENCODED_PER_STEP: Final = 250
@@ -153,7 +153,7 @@ class RegisterBrokerBody:
 
 
 def _cut_topics(raw: bytes, topics: dict[str, TopicConfig]) -> Steps[bytes]:
-    """Take the topics out of a long JSON text, a piece at a time; return what is left of it.
+    """Take the topics out of a long JSON text, a piece at a time; return the remaining text.
 
     A piece begins at a member of the table and ends before a comma. If it is the inside of a JSON
     object by itself, the comma belongs to the table, for the meaning of a text does not depend on
@@ -183,7 +183,7 @@ def _cut_topics(raw: bytes, topics: dict[str, TopicConfig]) -> Steps[bytes]:
         else:
             end = -1
         if end < 0:
-            break  # whatever it is, it has to be short
+            break  # no piece was found: the text must be short
         yield
     left = raw[:start] + raw[at:] if at > start else raw
     if len(left) > REST_BYTES_MAX:

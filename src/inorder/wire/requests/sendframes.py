@@ -31,7 +31,7 @@ _PREFIX: Final = struct.Struct(">II").pack
 _ONEWAY: Final = 2
 _PREFIX_BYTES: Final = 8
 CHOSEN: Final = f',"{QUEUE_CHOSEN}":"1"'.encode()
-"""What a keyed send says whose queue the caller chose."""
+"""The fields of a keyed send whose queue the caller chose."""
 
 
 class SendFields(msgspec.Struct, gc=False):
@@ -78,7 +78,7 @@ def json_text(text: str) -> bytes:
 
 
 def by_map(version: int, digest: str) -> bytes:
-    """Return what a send says whose queue a key map chose."""
+    """Return the fields of a send whose queue a key map chose."""
     return f',"{MAP_VERSION}":"{version}","{MAP_DIGEST}":"{digest}"'.encode()
 
 
