@@ -1,7 +1,7 @@
-"""How a producer or consumer comes by its session: it is given one, or shares one by address.
+"""One session for many producers and consumers.
 
-Who names the same servers with the same settings on one event loop shares a session, and with it
-the connections. The last one that leaves closes it.
+A producer or consumer is given a session, or shares one: users with the same name servers and the
+same settings on one event loop share a session and its connections. The last user closes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Key = tuple[tuple[str, ...], ClientConfig, ssl.SSLContext | None, str]
 
 
 class _Shared:
-    """A session and how many use it."""
+    """A session and the number of its users."""
 
     __slots__ = ("session", "users")
 
@@ -35,7 +35,7 @@ _sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Shared]] = W
 
 
 class Access:
-    """One user's hold on a session. `open` as often as you like, `close` once."""
+    """One user of a session. `open` may be called many times, `close` once."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Access:
         return shared.session
 
     async def close(self) -> None:
-        """Let go of the session; a shared one ends with its last user, a given one goes on."""
+        """Leave the session: its last user closes a shared one, a given one stays open."""
         self._closed = True
         shared, self._shared = self._shared, None
         if shared is None:

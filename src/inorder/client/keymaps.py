@@ -1,6 +1,10 @@
-"""The key maps that a session knows, and finding out which counts (`client/rules/keymaps.py`).
+"""The key maps that a session knows, and the making of a topic's first map.
 
-Driving the making of a first key map (`client/rules/keymaps.py`), by an operator or a producer.
+`KeyMaps` keeps the map of each topic. When name servers or brokers contradict each other it asks
+the brokers of all maps and applies `client/rules/keymaps.py`. `Maker` drives the steps by which an
+operator or a producer gives a topic its first map; the same rules choose each step.
+
+What the key map is, and who follows it: decision 12. How a first map is made: decision 43.
 """
 
 from __future__ import annotations
@@ -42,13 +46,13 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 CONFLICT_KEPT_MS: Final = 2000
-"""After so long the next keyed send, which fails, has the brokers asked again."""
+"""After this time a keyed send, which fails, makes the client ask the brokers again."""
 TEXTS_MAX: Final = 16
-"""Maps of a topic that are remembered as told, or as void."""
+"""How many maps of a topic are remembered, as told and as void."""
 
 
 class KeyMaps:
-    """The maps of topics."""
+    """The key maps of topics."""
 
     def __init__(
         self, clock: Clock, broker_named: Callable[[str, str], Awaitable[BrokerApi]]
@@ -60,27 +64,27 @@ class KeyMaps:
         self._void: dict[str, set[str]] = {}
         self._told: dict[str, set[str]] = {}
         self.conflicts: dict[str, tuple[KeyMapConflict, int]] = {}
-        """Topics whose maps contradict each other, and when that was found."""
+        """Topics whose maps contradict each other, with the time of the discovery."""
         self.unfinished: set[str] = set()
-        """Topics whose map was not open at all of its brokers when they were asked."""
+        """Topics whose map was not open at all of its brokers the last time."""
         self._settling: dict[str, asyncio.Task[None]] = {}
 
     def get(self, topic: str) -> KeyMap | None:
-        """Return where the keys of a topic go; None if the topic has no map."""
+        """Return the key map of a topic; None if it has none."""
         return self._maps.get(topic)
 
     def conflict(self, topic: str) -> KeyMapConflict | None:
-        """Return why nobody can say where the keys of a topic go, if that is so."""
+        """Return the error for keyed sends to a topic whose maps contradict each other."""
         found = self.conflicts.get(topic)
         return None if found is None else found[0]
 
     def is_stale(self, topic: str) -> bool:
-        """Tell whether a conflict was found so long ago that brokers should be asked again."""
+        """Return whether a conflict is so old that brokers should be asked again."""
         found = self.conflicts.get(topic)
         return found is not None and self._clock.monotonic_ms() - found[1] > CONFLICT_KEPT_MS
 
     def forget(self, topic: str) -> None:
-        """The topic was deleted, or is to be looked up anew."""
+        """Forget a topic: it was deleted, or its map may be another one now."""
         for table in (self._maps, self._void, self._told, self.conflicts):
             table.pop(topic, None)
 
@@ -92,7 +96,7 @@ class KeyMaps:
             self.conflicts.pop(topic, None)
 
     async def heard(self, topic: str, texts: Iterable[str]) -> None:
-        """Take in what name servers say; brokers are asked if they contradict each other."""
+        """Take the maps that name servers tell; ask the brokers if they contradict each other."""
         void = self._void.get(topic, set())
         told = [text for text in texts if text and text not in void]
         self._note(topic, told)
@@ -108,7 +112,7 @@ class KeyMaps:
         told.update(list(texts)[: TEXTS_MAX - len(told)])
 
     async def settle(self, topic: str, told: str = "") -> None:
-        """Ask the brokers which map counts: one of them refused ours, or told of another."""
+        """Ask the brokers which map counts; concurrent calls share the work."""
         if told:
             self._note(topic, [told])
         task = self._settling.get(topic)
@@ -126,7 +130,7 @@ class KeyMaps:
             task.exception()
 
     def cancel(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking."""
         for task in self._settling.values():
             task.cancel()
 
@@ -169,7 +173,7 @@ class KeyMaps:
         self.conflicts[topic] = (error, self._clock.monotonic_ms())
 
     async def _view(self, topic: str, broker: str) -> ResizeView | None:
-        """Return what a broker says; None if it does not answer."""
+        """Return a broker's view of the topic; None if it does not answer."""
         try:
             api = await self._broker_named(topic, broker)
             return await api.resize(ResizeStatus(topic))
@@ -185,9 +189,9 @@ def _maps_of(views: dict[str, ResizeView]) -> list[str]:
 
 
 MAKES_SINCE: Final = 2
-"""The protocol of brokers that know this way."""
+"""Brokers know these steps from this protocol on."""
 STEP_TIMEOUT_MS: Final = 20_000
-"""A broker syncs its files before it answers."""
+"""Time for a request; a broker syncs its files before it answers."""
 STEPS_MAX: Final = 10_000
 
 Addresses = Callable[[], Awaitable[dict[str, str]]]
@@ -196,7 +200,7 @@ Request = ResizeStatus | ResizeStop | ResizeGo | ResizeOpen | ResizeWithdraw
 
 
 class Maker:
-    """Makes the first map of one topic. `addresses` returns where brokers take writes, by name."""
+    """Makes the first key map of one topic. `addresses` returns the masters by broker name."""
 
     def __init__(
         self,
@@ -215,9 +219,9 @@ class Maker:
         self._known: dict[str, str] = {}
 
     async def views(self, brokers: Iterable[str]) -> dict[str, ResizeView] | None:
-        """Ask brokers, and all that their plans and maps name; None if one does not know this way.
+        """Ask brokers, and all brokers that their plans and maps name, for their views.
 
-        Raises TransportError if one does not answer.
+        None if a broker does not know these steps. Raises TransportError if one does not answer.
         """
         self._known = await self._addresses()
         found: dict[str, ResizeView] = {}
@@ -236,9 +240,9 @@ class Maker:
         return found
 
     async def make(self, brokers: Iterable[str], spread: Spread, *, timeout_ms: int) -> str | None:
-        """Make the map, or finish what another one began; return it when it is open everywhere.
+        """Make the map, or finish one that another client began; return it when it is open.
 
-        None if a broker does not know this way. Raises TopicNotFound if sends may not make the
+        None if a broker does not know these steps. Raises TopicNotFound if sends may not make the
         topic, TransportError if a broker does not answer in time.
         """
         session, names = self._session, set(brokers)
@@ -263,7 +267,7 @@ class Maker:
             except TopicNotFound:
                 raise
             except (TransportError, BrokerError) as error:
-                # Refused: another one was there in the meantime. The next look says more.
+                # A refusal: another client was faster. The next views say more.
                 if session.clock.monotonic_ms() >= until_ms:
                     raise
                 log.info("topic=%s is not made yet: %s", self._topic, error)
@@ -301,6 +305,6 @@ class Maker:
         try:
             await self._session.tell_name_servers(lambda api: api.put_kv(NAMESPACE, topic, text))
         except InorderError as error:
-            # Those of ours have it from the brokers' registrations, too.
+            # An inorder name server also has the map from the brokers' registrations.
             log.info("topic=%s: a name server was not told the key map: %s", topic, error)
         self._session.forget_route(topic)

@@ -1,13 +1,12 @@
-"""The name servers of a session. They share nothing, so what one says another may not know.
+"""The name servers of a session. They share nothing, so each may know what another does not.
 
-    ask       one, that answered last; if it fails, the others in turn: what any of them can tell
+    ask       the one that answered last; if it fails, the others in turn
     ask_all   all at once: routes and key maps, of which each may know another part
     tell      all, one after the other
 
-One that is silent is no veto: once another has answered, the rest are waited for a little, and one
-that was late the last time hardly at all until it is heard again.
-
-The name servers of whoever was given none: this process's environment says which.
+A silent name server is no veto. Once one has answered, the session waits a little for the others,
+and hardly at all for one that was late the last time. `name_servers` finds the addresses, also in
+the environment of the process. Why all name servers are asked: decision 44.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ T = TypeVar("T")
 Call = Callable[[NameServerApi], Awaitable[T]]
 
 OTHERS_WAIT_MS: Final = 1000
-"""How long the others are waited for when one has answered."""
+"""How long to wait for the others when one has answered."""
 SILENT_WAIT_MS: Final = 20
-"""The same if each of them was silent when it was asked last."""
+"""The same if each of them was silent the last time."""
 
 
 class NameServers:
@@ -46,18 +45,18 @@ class NameServers:
         self._timeout_ms = timeout_ms
         self._current = 0
         self._silent: set[str] = set()
-        self._proven: set[str] = set()  # those that have answered what only name servers can
+        self._proven: set[str] = set()  # answered a request that only name servers know
 
     @property
     def current(self) -> str:
-        """Return the one that answered last."""
+        """The name server that answered last."""
         return self.addresses[self._current]
 
     def __str__(self) -> str:
         return ";".join(self.addresses)
 
     async def ask(self, call: Call[T]) -> T:
-        """Ask the one that answered last; if it fails, the others in turn."""
+        """Ask the name server that answered last; if it fails, the others in turn."""
         for _ in range(len(self.addresses)):
             try:
                 return await self._call(self.current, call)
@@ -68,7 +67,7 @@ class NameServers:
         raise failure
 
     async def tell(self, call: Call[None]) -> None:
-        """Tell every one. Raises the first failure after all."""
+        """Tell every name server. Raises the first failure, after all were told."""
         failures = []
         for address in self.addresses:
             try:
@@ -79,9 +78,9 @@ class NameServers:
             raise failures[0]
 
     async def ask_all(self, call: Call[T]) -> dict[str, T | InorderError]:
-        """Ask all at once; return what each answers, in their order.
+        """Ask all at once; return the answers in the order of the addresses.
 
-        Left out are those that did not answer while others did.
+        Name servers that did not answer while others did are left out.
         """
         if len(self.addresses) == 1:
             return {self.current: await self._try(self.current, call)}
@@ -122,7 +121,7 @@ class NameServers:
         return answer
 
     async def _call(self, address: str, call: Call[T]) -> T:
-        """Ask one. Raises ConfigError if it is there and no name server."""
+        """Ask one. Raises ConfigError if the server is no name server."""
         connection = await self._pool.get(address)
         api = NameServerApi(connection, timeout_ms=self._timeout_ms)
         try:
@@ -136,13 +135,13 @@ class NameServers:
 
 
 async def _is_name_server(api: NameServerApi) -> bool:
-    """Tell by a question that every name server can answer, and no broker."""
+    """Return whether the server answers a request that every name server and no broker knows."""
     try:
         await api.route(AUTO_CREATE_TOPIC)
     except CodeNotSupported:
         return False
     except InorderError:
-        pass  # it knows the question
+        pass  # it knows the request
     return True
 
 
@@ -153,6 +152,6 @@ def _failed(task: asyncio.Task[T | InorderError]) -> bool:
 def name_servers(given: str | None) -> list[str]:
     """Return the addresses: given, of INORDER_NAMESRV, of NAMESRV_ADDR, or of `inorder up`.
 
-    Raises ConfigError for one that is no address.
+    Raises ConfigError for an impossible address.
     """
     return parse_name_servers(*choose(given, os.environ))

@@ -1,8 +1,8 @@
 """One call of `send_batch`: messages grouped by queue, requests, and their receipts in order.
 
-A large batch gets its places in turns, so that the loop looks at its sockets in between, and only
-so far ahead of what is settled as a producer's limit allows. In each queue nothing is sent behind
-a request of the batch that failed.
+A large batch gets its places in several turns of the loop, so that sockets are served in between.
+It gets no more places than the producer's limit of waiting messages allows. In each queue nothing
+is sent behind a failed request of the batch. How a producer keeps order and speed: decision 11.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from inorder.model import Message, SendReceipt, TopicQueue
 from inorder.wire.requests.sends import BatchItem
 
 TURN_MESSAGES: Final = 8192
-"""So many messages get their places in one turn of the loop: 10 ms."""
+"""How many messages get their places in one turn of the loop, which takes about 10 ms."""
 
 
 class Batch:
-    """Messages of one topic. `place` makes the requests, once the queues are known."""
+    """One call: messages of one topic. `place` makes the requests once the queues are known."""
 
     def __init__(  # noqa: PLR0917 - made in one place
         self,
@@ -40,8 +40,8 @@ class Batch:
         self.topic = messages[0].topic
         self.choice = choice
         self.deadline_ms = deadline_ms
-        self.resume: Callable[[], None] = lambda: None
-        self.together: TopicQueue | None = None
+        self.resume: Callable[[], None] = lambda: None  # is called when a turn is possible again
+        self.together: TopicQueue | None = None  # the queue of the messages without a key
         self.size = _size(items)
         self._messages = messages
         self._items = items
@@ -51,10 +51,10 @@ class Batch:
         self._config = config
         self._on_failure = on_failure
         self._parts: list[tuple[list[int], asyncio.Future[Any]]] = []
-        self._next = 0  # the first message without a place
+        self._next = 0  # position of the first message without a place
         self._end = 0  # where this turn ends
-        self._open = 0  # messages that have a place, and no outcome
-        self.stalled = False  # until some of those have their outcome
+        self._open = 0  # messages with a place and without an outcome
+        self.stalled = False  # too many of those: no further turn until some have their outcome
         self._version = 0
         self._series: dict[TopicQueue, Series] = {}
         self._earlier: list[Series] = []
@@ -64,16 +64,16 @@ class Batch:
 
     @property
     def wanted(self) -> bool:
-        """Tell whether somebody still waits for it."""
+        """Return whether the caller still waits."""
         return not self._all_placed.cancelled()
 
     @property
     def placed(self) -> bool:
-        """Tell whether all messages have their places."""
+        """Return whether all messages have their places."""
         return self._next == len(self._messages)
 
     def turn(self) -> Sequence[Message]:
-        """Return the messages of this turn; none if those before must be settled first."""
+        """Return the messages of this turn; none if earlier ones must be settled first."""
         ahead = max(self._config.sends_waiting_max - self._open, 0)
         self.stalled = not ahead
         self._end = min(self._next + min(TURN_MESSAGES, ahead), len(self._messages))
@@ -98,7 +98,7 @@ class Batch:
         return made
 
     def _follow(self, version: int) -> None:
-        """Note that a newer map counts: keys may come behind a failure in another queue now."""
+        """Follow a newer key map: a key may now be behind a failure in another queue."""
         if version != self._version:
             self._version = version
             self._earlier += self._series.values()
@@ -127,7 +127,7 @@ class Batch:
         return made
 
     def _future(self, count: int) -> asyncio.Future[Any]:
-        """Return who waits for a request of so many messages."""
+        """Return the future of a request with `count` messages."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._open += count
         future.add_done_callback(lambda _: self._settled(count))
@@ -140,9 +140,9 @@ class Batch:
             self.resume()
 
     def divide(self, send: Send, groups: Sequence[Sequence[int]]) -> list[Send]:
-        """Return a request for each group of messages of one that is not stored; it is over then.
+        """Replace a request that is not stored by one request for each group of its messages.
 
-        A group names places in the request, in their order.
+        A group lists positions in the request, in their order.
         """
         at = next(at for at, part in enumerate(self._parts) if part[1] is send.waiter)
         indexes, old = self._parts[at]
@@ -161,11 +161,11 @@ class Batch:
         self._parts[at : at + 1] = parts
         send.over, send.state = True, DONE
         if not old.done():
-            old.set_result([])  # whoever waits looks at the new ones
+            old.set_result([])  # `receipts` then waits for the new ones
         return made
 
     def fail(self, error: BaseException) -> None:
-        """End the call: nothing of the messages without a place is sent."""
+        """End the call: messages without a place are not sent."""
         left = range(self._next, len(self._messages))
         self._next = len(self._messages)
         self._on_failure(len(left), _size(self._items[left.start :]))
@@ -180,7 +180,7 @@ class Batch:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_exception(error)
         self._parts.append((list(left), future))
-        if self._all_placed.done():  # the caller went
+        if self._all_placed.done():  # the caller has gone
             future.exception()
         else:
             self._all_placed.set_result(None)
@@ -209,7 +209,7 @@ def _size(items: Sequence[BatchItem]) -> int:
 
 
 def one_topic(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages if they are such, of one topic, and it has a name."""
+    """Return the messages if they are messages of one topic with a valid name."""
     if isinstance(messages, Message | str | bytes) or not isinstance(messages, Sequence):
         raise UsageError(
             f"send_batch takes a list of messages, not a {type(messages).__name__}; "

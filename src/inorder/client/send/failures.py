@@ -1,7 +1,8 @@
-"""Failures of sends that nobody has asked for: who keeps no future learns of them by `flush`.
+"""Failed sends whose futures nobody reads: `flush` and `close` report them.
 
-A future counts as heard once somebody has got its error from it, or waits for it when it fails. The
-others are counted, a few of them in words, and reported by the next `flush` or `close`.
+A failure counts as heard once a caller has read it from the future, or waits for the future when it
+fails. The others are counted, a few of them with their text, and reported by the next `flush` or
+`close`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ EXAMPLES_MAX: Final = 5
 
 
 class Asked(Protocol):
-    """A future that notes whether somebody asks for its outcome."""
+    """A future that knows whether a caller waits for its outcome."""
 
     asked: bool
     message: tuple[str, str | None]
@@ -25,15 +26,15 @@ class Asked(Protocol):
 
 
 class Unheard:
-    """The failures of one producer that nobody has heard of."""
+    """Counts the failures of one producer that no caller has seen."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._report = 1  # counts the reports; a future keeps that in which it will be
+        self._report = 1  # number of the next report; a failed future keeps it
         self._examples: dict[int, str] = {}
 
     def failed(self, future: Asked, error: BaseException) -> None:
-        """Count a failure, unless somebody waits for it."""
+        """Count a failure, unless a caller waits for the future."""
         if future.asked:
             return
         future.unheard_at = self._report
@@ -44,14 +45,14 @@ class Unheard:
             self._examples[id(future)] = f"topic {topic}{of_key}: {error}"
 
     def heard(self, future: Asked) -> None:
-        """Somebody got the error; each counts once, and not if it was reported."""
+        """Note that a caller got the error; a failure counts once, and not after its report."""
         if future.unheard_at == self._report:
             self.count -= 1
             self._examples.pop(id(future), None)
         future.unheard_at = 0
 
     def take(self) -> SendsFailed | None:
-        """Return the report of what is unheard; with that it is not any more."""
+        """Return the report of all unheard failures; after that they count as heard."""
         count, self.count = self.count, 0
         examples, self._examples = list(self._examples.values()), {}
         self._report += 1
@@ -66,7 +67,7 @@ class Unheard:
 
 
 class SendFuture(asyncio.Future[SendReceipt]):
-    """The future of `send_nowait` in `inorder.aio`: it knows whether somebody asks."""
+    """The future of `send_nowait` in `inorder.aio`."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class SendFuture(asyncio.Future[SendReceipt]):
     ) -> None:
         super().__init__(loop=loop)
         self.asked = False
-        self.message = message  # its topic and key
+        self.message = message  # topic and key
         self.unheard_at = 0
         self._unheard = unheard
 

@@ -1,6 +1,7 @@
-"""From a message to what is sent: checks, properties, compression, the cutting of batches.
+"""A message becomes the content of a request: checks, properties, compression, parts of a batch.
 
-Everything that is wrong with a message is found here, before anything leaves.
+This finds everything that is wrong with a message before anything is sent. How a producer keeps
+order and speed: decision 11.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from inorder.wire.requests.sendframes import json_text
 from inorder.wire.requests.sends import BatchItem
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
-_OURS: Final = frozenset({names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.WAIT})
-_NUMBERS: Final = frozenset({PRODUCER_ID, SEQUENCE, PREDECESSOR})
+_SET_BY_ARGUMENTS: Final = frozenset(
+    {names.KEYS, names.TAGS, names.UNIQ_KEY, names.SHARDING_KEY, names.WAIT}
+)
+_SET_BY_PRODUCER: Final = frozenset({PRODUCER_ID, SEQUENCE, PREDECESSOR})
 _NOT_YET: Final = frozenset(
     {
         names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC,
@@ -33,9 +36,9 @@ _NOT_YET: Final = frozenset(
 _BATCH_PROPERTIES: Final = json_text(format_properties({names.WAIT: "true"}))
 _BATCH_ITEM_BYTES: Final = 22
 _NUMBER_BYTES: Final = 64
-"""About what the properties take that number an item of a batch."""
+"""About how many bytes the sequence properties of a batch item take."""
 _NUMBER_BYTES_MAX: Final = 256
-"""What they take at most, with the longest name of a producer."""
+"""How many they take at most, with the longest name of a producer."""
 _TEXT_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - _NUMBER_BYTES_MAX
 _CHECK_CHARS: Final = _TEXT_BYTES_MAX // 4
 
@@ -43,8 +46,8 @@ _CHECK_CHARS: Final = _TEXT_BYTES_MAX // 4
 class Outgoing:
     """The content of one request: a message, or messages of one queue.
 
-    `properties` are JSON already. A batch has its messages in `items`: their numbers are put in
-    when it is written.
+    `properties` are JSON already. A batch has its messages in `items`, which get their sequence
+    numbers when the request is written.
     """
 
     __slots__ = (
@@ -80,7 +83,7 @@ class Outgoing:
         self.sequences = sequences
 
     def pick(self, indexes: Sequence[int]) -> Outgoing:
-        """Return a request of some of a batch's messages."""
+        """Return a request with some of a batch's messages."""
         assert self.items is not None, "a batch"
         return Outgoing(
             tuple(self.ids[index] for index in indexes), self.body, self.properties,
@@ -91,7 +94,7 @@ class Outgoing:
 
     @property
     def count(self) -> int:
-        """Return how many messages it has."""
+        """The number of messages."""
         return len(self.ids)
 
 
@@ -132,9 +135,9 @@ def compose(  # noqa: PLR0917 - by place, for it is called for every message
 def compose_items(
     messages: Sequence[Message], message_ids: Sequence[str], config: ClientConfig
 ) -> list[BatchItem]:
-    """Return messages as they stand in a batch. Raises as `compose` does.
+    """Return messages as items of a batch. Raises as `compose` does.
 
-    The flags of a request count for all of it, so that bodies are not packed here.
+    Bodies are not compressed, because the flags of a request count for all of its items.
     """
     items = []
     for message, id_ in zip(messages, message_ids, strict=True):
@@ -153,7 +156,7 @@ def compose_batch(
     *,
     sequences: Sequence[int] = (),
 ) -> list[Outgoing]:
-    """Return the requests of items of one queue, in order, each below the limit of a batch."""
+    """Return requests with the items of one queue, in order, each below the limit of a batch."""
     limit = min(config.batch_bytes_max, config.message_bytes_max)
     return [
         Outgoing(
@@ -165,7 +168,7 @@ def compose_batch(
 
 
 def _cuts(items: Sequence[BatchItem], limit: int) -> Iterator[tuple[int, int]]:
-    """Return where to cut: as few parts as the limits allow; a part has at least one item."""
+    """Return the bounds of as few parts as the limits allow; a part has at least one item."""
     first = size = 0
     for index, item in enumerate(items):
         bytes_ = _BATCH_ITEM_BYTES + len(item.body) + len(item.properties) + _NUMBER_BYTES
@@ -235,11 +238,11 @@ def _check_properties(more: Mapping[str, str]) -> None:
                     f"and values of properties are texts: write str({text!r})"
                 )
     found = more.keys()
-    if not found.isdisjoint(_OURS):
-        reserved = ", ".join(sorted(_OURS & found))
+    if not found.isdisjoint(_SET_BY_ARGUMENTS):
+        reserved = ", ".join(sorted(_SET_BY_ARGUMENTS & found))
         raise UsageError(f"properties {reserved} are set by key=, tag= and keys=")
-    if not found.isdisjoint(_NUMBERS):
-        reserved = ", ".join(sorted(_NUMBERS & found))
+    if not found.isdisjoint(_SET_BY_PRODUCER):
+        reserved = ", ".join(sorted(_SET_BY_PRODUCER & found))
         raise UsageError(f"properties {reserved} are the producer's own")
     if not found.isdisjoint(_NOT_YET):
         refused = ", ".join(sorted(_NOT_YET & found))
@@ -250,16 +253,16 @@ def _check_properties(more: Mapping[str, str]) -> None:
 
 
 def words(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return keys as they are kept in a message; a text is probably a mistake."""
+    """Return the index keys of a message; refuse a single text, which is probably a mistake."""
     if isinstance(keys, str):
         raise UsageError("keys= takes a list of words; for one word write keys=[word]")
     return tuple(word if type(word) is str else key_text(word) for word in keys)
 
 
 def check_topic_type(topic: object, body: object) -> None:
-    """Refuse what is no text, with what probably went wrong."""
+    """Refuse a topic that is no text, and say what probably went wrong."""
     if isinstance(topic, str):
-        return  # of a class of its own
+        return  # a subclass of str
     if isinstance(topic, bytes) and isinstance(body, str):
         raise UsageError(
             f"topic and body are swapped: the topic is the bytes {topic[:32]!r}, the body the text "
@@ -273,7 +276,7 @@ def check_topic_type(topic: object, body: object) -> None:
 
 @lru_cache(1024)
 def check_topic(topic: str) -> None:
-    """Refuse what is no name of a topic."""
+    """Refuse an impossible topic name."""
     if not _TOPIC.fullmatch(topic):
         raise UsageError(
             f"{topic!r} is no topic; a name has 1 to 127 letters, digits, '_', '-', '%' or '|'"

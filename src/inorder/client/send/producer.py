@@ -1,14 +1,17 @@
-"""Send: one queue per key, in the order of the calls, many unconfirmed sends at a time.
+"""The public `Producer`: messages of one key go to one queue, in the order of the calls.
 
-A send takes its place when `send` is first awaited, or when `send_nowait` is called, and is stored
-in that order, exactly once, whatever happens to connections and brokers: its messages are numbered
-(`client/send/queues.py`). A broker of Apache RocketMQ knows no numbers; there one send per queue is
-unconfirmed at a time, and a lost answer may leave a second copy behind the first. A send without a
-key goes to the queues in turn, past brokers that just failed.
+A send takes its place when `send` is first awaited, or when `send_nowait` is called. Many sends are
+unconfirmed at a time. Each is stored in its order and exactly once, whatever happens to connections
+and brokers, because its messages have sequence numbers (`client/send/queues.py`). A broker of
+Apache RocketMQ knows no sequence numbers: there one send per queue is unconfirmed at a time, and a
+lost answer may leave a second copy behind the first. A send without a key goes to the queues in
+turn, past brokers that failed a short while ago.
 
-A *named* producer (`id=`) is for pipelines that run again: its caller numbers the messages.
+A *named* producer (`id=`) is for pipelines that run again: its caller gives the sequence numbers.
 
-What a producer refuses before anything leaves: names, numbers, settings, what comes later.
+Before anything is sent, the functions `checked_...` refuse impossible names, numbers and settings.
+
+How a producer keeps order and speed: decision 11.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ SEQUENCE_MAX: Final = (1 << 63) - 1
 def checked_numbers(
     name: str | None, sequences: Sequence[int] | None, count: int
 ) -> tuple[int, ...]:
-    """Return the numbers that a caller gave: a named producer needs them, others have none."""
+    """Return the caller's sequence numbers: a named producer needs them, others have none."""
     if name is None:
         if sequences is not None:
             raise UsageError("sequence= is for named producers; give the producer an id=")
@@ -64,7 +67,7 @@ def checked_numbers(
 
 
 def checked_name(name: str | None) -> str | None:
-    """Return the name of a producer if it may have it."""
+    """Return the name of a producer if it is allowed."""
     if name is not None and not (
         0 < len(name) <= PRODUCER_ID_CHARS_MAX and name.isascii() and name.isprintable()
     ):
@@ -76,7 +79,7 @@ def checked_name(name: str | None) -> str | None:
 
 
 def check_fixed(choice: Choice | None, key: str | None) -> None:
-    """Refuse a numbered message that would come to another queue the next time."""
+    """Refuse a message of a named producer that would go to another queue when sent again."""
     if choice is None and key is None:
         raise UsageError(
             "a named producer needs key=, queue= or selector=: sent again, a message must come to "
@@ -85,7 +88,7 @@ def check_fixed(choice: Choice | None, key: str | None) -> None:
 
 
 def checked_config(config: ClientConfig) -> ClientConfig:
-    """Return the settings if a producer can live with them."""
+    """Return the settings if they are valid for a producer."""
     if not 1 <= config.sends_in_flight_max <= WINDOW_MAX:
         raise ConfigError(
             f"sends_in_flight_max is {config.sends_in_flight_max}; it may be 1 to {WINDOW_MAX}"
@@ -99,7 +102,7 @@ def checked_delay(
     deliver_at: datetime | None,
     levels_ms: Sequence[int] = DELAY_LEVELS_MS,
 ) -> int:
-    """Return the delay level that a caller wants, 0 for none."""
+    """Return the delay level for the caller's arguments, 0 for none."""
     if deliver_at is not None:
         raise UsageError(
             "messages for a time of day are not supported yet (deliver_at=); use delay= or "
@@ -126,7 +129,7 @@ def checked_delay(
 
 
 def _level_of(delay: Duration, levels_ms: Sequence[int]) -> int:
-    """Return the level that has exactly this delay; the broker has no others."""
+    """Return the level with exactly this delay; the broker has no other delays."""
     if isinstance(delay, bool) or not isinstance(delay, int | float | timedelta):
         raise UsageError(
             f"delay={delay!r} is a {type(delay).__name__}; give seconds, as in 10, or a timedelta"
@@ -235,7 +238,7 @@ class Producer:
             try:
                 self._router.take(send, now_ms)
             except Exception as error:
-                # A choice that cannot be: whoever waits for the send gets it.
+                # An impossible choice of queue: the caller of the send gets the error.
                 self._outcome(send, None, error)
 
     async def send(
@@ -459,10 +462,10 @@ class Producer:
     def __repr__(self) -> str:
         return f"Producer({self._group!r}, sent={self._sent}, waiting={self._waiting})"
 
-    # Inside.
+    # Internals, which the blocking producer uses too.
 
     def _begin(self, waiter: Waiter, *message: Any) -> None:
-        """Check a message, give it room and its place; no await: the order of calls counts."""
+        """Check a message, take room for it and give it its place. No await: order counts."""
         self._check_open()
         born_at_ms = self._clock.now_ms()
         id_ = self._access.message_ids.at(born_at_ms)
@@ -472,7 +475,7 @@ class Producer:
         self._hand_over(waiter, send)
 
     def _begin_inside(self, waiter: Waiter, size: int, *message: Any) -> None:
-        """The same for one that has its room already."""
+        """Do the same for a message that has its room already."""
         try:
             self._check_open()
             born_at_ms = self._clock.now_ms()
@@ -504,7 +507,7 @@ class Producer:
         oneway: bool = False,
         delay_level: int = 0,
     ) -> Send:
-        """Check a message and return the request; without hooks any thread may do it."""
+        """Check a message and return its request; without hooks any thread may call this."""
         # hot: 5 us with the properties.
         if key is not None:
             key = key_text(key)
@@ -536,7 +539,7 @@ class Producer:
         return send
 
     def _hand_over(self, _: Waiter, send: Send) -> None:
-        """Give a message its place; it has its room."""
+        """Give its place to a message that has its room."""
         now_ms = self._clock.monotonic_ms()
         try:
             self._check_open()
@@ -576,7 +579,7 @@ class Producer:
         return self._before_send(message) or message
 
     def _outcome(self, send: Send, result: Any, error: BaseException | None) -> None:
-        """Tell a caller what became of its message; once for each hand-over."""
+        """Tell a caller the outcome of its message; called once for each send."""
         # hot: 0.5 us.
         count = send.count
         self._waiting -= count
@@ -607,7 +610,7 @@ class Producer:
                 log.exception("after_send failed topic=%s", message.topic)
 
     def _batch_failed(self, count: int, size: int) -> None:
-        """Count messages of which nothing was sent."""
+        """Count the messages of a batch that were not sent."""
         self._waiting -= count
         self._room.leave(count, size)
         self._failed += count
