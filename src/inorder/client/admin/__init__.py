@@ -5,10 +5,9 @@
         for progress in await admin.groups.lag("billing"):
             print(progress.queue, progress.lag)
 
-One file per noun. Only request codes that Apache RocketMQ knows are used, but for what only brokers
-of ours have: named producers, leases, parked keys.
-What is told to a cluster is told to each of its masters; what is asked is asked of each of them and
-put together.
+One file per noun. The requests are Apache RocketMQ's, except for named producers, leases, parked
+keys and resizes, which only inorder brokers have. A change to a cluster goes to each of its
+masters; a question goes to each of them too, and the answers are merged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Brokers: which there are, how they do, and how they are set.
+"""Brokers, their statistics and their settings; named producers.
 
-Named producers: which there are, how far each is, and forgetting one for good.
-
-Only brokers of ours have them; a stock one answers that it does not know the request.
+Only inorder brokers have named producers. A broker of Apache RocketMQ does not know the requests,
+and `Producers` raises UsageError.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class BrokerNode:
 
     @property
     def is_master(self) -> bool:
-        """Tell whether it takes writes."""
+        """Whether the broker takes writes."""
         return self.broker_id == MASTER_ID
 
 
@@ -121,7 +120,7 @@ class Cluster:
         await (await self.api(node.address)).update_settings(settings)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Return who serves a topic, as the name server knows it now. Raises TopicNotRouted."""
+        """Return the present route of a topic. Raises TopicNotRouted."""
         return await (await self._access.open()).refresh_route(topic)
 
 
@@ -132,7 +131,7 @@ class ProducerView:
     name: str
     connected: bool
     last: dict[TopicQueue, int]
-    """Its last number on each queue."""
+    """The producer's last sequence number on each queue."""
 
 
 class Producers:
@@ -143,7 +142,7 @@ class Producers:
         self._cluster = cluster
 
     async def list(self, prefix: str = "") -> list[ProducerView]:
-        """Return the named producers whose names begin so, sorted; of a broker at most 10,000."""
+        """Return the named producers with this prefix, sorted; at most 10,000 of each broker."""
         try:
             answers = await self._cluster.each(lambda api: api.named_producers(prefix))
         except CodeNotSupported as error:
@@ -165,10 +164,10 @@ class Producers:
         return [found[name] for name in sorted(found)]
 
     async def drop(self, name: str) -> int:
-        """Forget a named producer on all brokers; return on how many queues it was known.
+        """Forget a named producer on all brokers; return how many queues knew it.
 
-        What it sent stays. A producer of that name that sends again begins anew: numbers that it
-        repeats are stored a second time. Raises NotFound if no broker knows it.
+        Its messages stay. A producer of that name that sends again begins anew: repeated sequence
+        numbers are stored a second time. Raises NotFound if no broker knows the producer.
         """
 
         async def drop(api: BrokerApi) -> int:

@@ -1,8 +1,7 @@
-"""Consumer groups: list, create, delete, who is in them, how far they are.
+"""Consumer groups: list, create, delete, members, progress; and the owners of queues.
 
-Owners of queues: who holds which, since when, who waits, and taking one away.
-
-Only brokers of ours tell; a stock one answers that it does not know the request.
+`Locks` shows the leases and locks on queues and can force their release. Only inorder brokers tell
+them; with a broker of Apache RocketMQ it raises UsageError.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ SYSTEM_GROUP_PREFIXES: Final = ("CID_RMQ_SYS_", "CID_RMQ_TRANS")
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is on one queue."""
+    """The progress of a group on one queue."""
 
     group: str
     queue: TopicQueue
@@ -58,9 +57,9 @@ class QueueLag:
     end_offset: int
     pulled_offset: int
     committed_at_ms: int
-    """When the last message that the group is done with was stored; 0 if unknown."""
+    """When the last committed message was stored; 0 if unknown."""
     waiting_since_ms: int = 0
-    """When the oldest message that it has yet to do was stored; 0 if none is, or was not asked."""
+    """When the oldest uncommitted message was stored; 0 if there is none, or without `ages`."""
 
     @property
     def lag(self) -> int:
@@ -89,7 +88,7 @@ class GroupView:
     subscriptions: dict[str, Subscription]
     queues: tuple[QueueLag, ...]
     differences: tuple[Difference, ...] = ()
-    """Topics that members subscribe differently; known of brokers of ours only."""
+    """Topics that members subscribe differently; only inorder brokers tell them."""
 
     @property
     def lag(self) -> int:
@@ -105,7 +104,7 @@ class Groups:
         self._cluster = cluster
 
     async def names(self, *, system: bool = False) -> list[str]:
-        """Return the groups that any master knows; without those of the system."""
+        """Return the groups that any master knows; system groups only with `system`."""
         return list(await self.table(system=system))
 
     async def table(self, *, system: bool = False) -> dict[str, dict[str, GroupConfig]]:
@@ -171,9 +170,9 @@ class Groups:
     async def lag(
         self, name: str, topic: str | None = None, *, ages: bool = False
     ) -> list[QueueLag]:
-        """Return how far a group is on all queues that it has offsets of, or is online for.
+        """Return the progress of a group on all queues with its offsets or its members.
 
-        With `ages` also since when the oldest message waits, which is one read a queue.
+        With `ages` also the time of the oldest uncommitted message, which takes a read per queue.
         """
         stats = [*(await self._cluster.each(lambda api: api.consume_stats(name, topic))).values()]
         if topic is None:
@@ -198,7 +197,7 @@ class Groups:
         return await self._aged(lags) if ages else lags
 
     async def _subscribed(self, name: str) -> set[str]:
-        """Return the topics that members are online for, but for an empty one of retries."""
+        """Return the topics that online members subscribe to, without the retry topic."""
         online = await self.consumers(name)
         wanted = {topic for one in online.values() for topic in one.subscriptions}
         return wanted - {RETRY_PREFIX + name}
@@ -213,10 +212,12 @@ class Groups:
             async with at_once:
                 try:
                     first = await messages.read(one.queue, one.committed_offset, count=1)
-                    if not first.messages:  # what was there is gone, and it said where to go on
+                    if (
+                        not first.messages
+                    ):  # the message is deleted; the answer names the next offset
                         first = await messages.read(one.queue, first.next_offset, count=1)
                 except InorderError:
-                    return one  # its age is unknown; how far the group is counts more
+                    return one  # without its age; the progress counts more
             since_ms = first.messages[0].stored_at_ms if first.messages else 0
             return replace(one, waiting_since_ms=since_ms)
 
@@ -242,7 +243,7 @@ class Groups:
                 found[node] = await (await self._cluster.api(node.address)).producer_connections(
                     name
                 )
-            except SystemError_:  # RocketMQ's answer for a group that nobody sends for
+            except SystemError_:  # RocketMQ's answer for a group without producers
                 continue
         return found
 
@@ -261,23 +262,23 @@ class QueueLock:
     group: str
     queue: TopicQueue
     holder: str
-    """The client id of the owner; empty: nobody's, and not to be had yet."""
+    """The client id of the owner; empty: no owner, and not yet to be granted."""
     instance: str
     """Which consumer object of that client; empty for a client of Apache RocketMQ."""
     epoch: int
     age_ms: int
     remaining_ms: int
-    """How long it lasts if it is not renewed."""
+    """How long the lease lasts without a renewal."""
     lease_ms: int
     grace_ms: int
     stock: bool
-    """A client of Apache RocketMQ has it, by its rules."""
+    """The owner is a client of Apache RocketMQ, which holds a lock by RocketMQ's rules."""
     connected: bool
-    """The connection that renewed it last is open."""
+    """The connection of the last renewal is open."""
     waiting: tuple[str, ...]
-    """The client ids that were refused it."""
+    """The client ids of members that were refused the queue."""
     recalled: bool = False
-    """The owner finishes what it handles, and gives it back: the group was set back."""
+    """The owner is to finish and hand back the queue, because the group was rewound."""
 
 
 class Locks:
@@ -288,7 +289,7 @@ class Locks:
         self._cluster = cluster
 
     async def list(self, group: str | None = None, *, topic: str | None = None) -> list[QueueLock]:
-        """Return who owns which queues, of one group or topic if given, in order."""
+        """Return the owners of queues, of one group or topic if given, in order."""
 
         async def ask(api: BrokerApi) -> list[HeldLease]:
             return await LeaseApi(api).list(group or "")
@@ -306,11 +307,12 @@ class Locks:
         return sorted(found, key=lambda one: (one.group, one.queue))
 
     async def release(self, group: str, queue: TopicQueue) -> str:
-        """Take a queue from its owner; return the owner's client id.
+        """Force the release of a queue; return the owner's client id.
 
-        Whatever the owner does under its epoch is refused from now on. Another member gets the
-        queue when the owner has ceased by itself to start handlers: at most its grace after its
-        last renewal, 30 s for a client of Apache RocketMQ. Raises NotFound if nobody owns it.
+        The broker refuses every request under the owner's epoch from now on. Another member gets
+        the queue when the owner has stopped starting handlers by itself: at most its grace after
+        its last renewal, 30 s for a client of Apache RocketMQ. Raises NotFound if no member owns
+        the queue.
         """
         node = await self._cluster.find(queue.broker)
         try:

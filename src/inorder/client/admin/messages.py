@@ -159,7 +159,7 @@ class Messages:
         end_ms: int = FOREVER_MS,
         count: int = COUNT,
     ) -> list[ReceivedMessage]:
-        """Ask every broker's index and drop what only has the same hash."""
+        """Ask every broker's key index, and drop messages that only have the same hash."""
         request = QueryMessage(topic, key, count, begin_ms, end_ms, unique)
         found: list[ReceivedMessage] = []
         for broker, address in broker_masters(await self._cluster.route(topic)).items():
@@ -179,7 +179,7 @@ class Messages:
         return matching[:count]
 
     async def _at_position(self, message_id: str) -> list[ReceivedMessage]:
-        """Read the record that a broker's id points to, if the address is one of ours."""
+        """Read the record that a broker's message id points to, if the broker is in the cluster."""
         try:
             ip, port, position = parse_message_id(message_id)
         except RemoteProtocolError:

@@ -1,4 +1,7 @@
-"""Offsets of a group: get, set, reset to a time or an offset."""
+"""Offsets of a group: get, set, reset to a time or an offset.
+
+How an offset is reset: decision 25.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _END_MS: Final = -1  # on the wire: to the end of each queue
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """What a queue holds and how far a group is; None if it never said."""
+    """The offsets of a queue, and a group's committed one; None if there is none."""
 
     queue: TopicQueue
     min_offset: int
@@ -54,7 +57,7 @@ class Offsets:
         return found
 
     async def at_time(self, queue: TopicQueue, moment: datetime) -> int:
-        """Return the first offset of a queue that was stored at a time or after it."""
+        """Return the offset of the first message stored at a time or after it."""
         return await (await self._api(queue)).search_offset(queue, moment_ms(moment))
 
     async def set(self, group: str, queue: TopicQueue, offset: int) -> None:

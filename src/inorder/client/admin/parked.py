@@ -1,6 +1,7 @@
-"""Parked keys: which there are and why, what lies in them, handling them again, dropping them.
+"""Parked keys: list, show, redrive, drop. Jobs also park and unpark keys with it.
 
-Only brokers of ours have them; a stock one answers that it does not know the request.
+Only inorder brokers park keys; with a broker of Apache RocketMQ every method raises UsageError. How
+parked keys are stored: decision 21. Who parks and who releases a key: decision 22.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ T = TypeVar("T")
 COUNT: Final = 64
 _NOT_THERE: Final = "Apache RocketMQ keeps no parked keys"
 _JOB: Final = ("job", "", 0)
-"""Who asks without a lease: client id, instance, and epoch of a queue that nobody consumes."""
+"""Client id, instance and epoch of a job, which asks without a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedKey:
-    """A key that a group has set aside."""
+    """A key that a group has parked."""
 
     group: str
     queue: TopicQueue
@@ -49,17 +50,17 @@ class ParkedKey:
     size_bytes: int
     since_ms: int
     first_offset: int
-    """The offset of its first message; -1 if its list is empty."""
+    """The offset of the first parked message; -1 if there is none."""
     tries: int
     first_error: str
     last_error: str
-    """How its last redrive failed; empty if none did."""
+    """The error of the last redrive; empty if none failed."""
     redriving: bool
-    """A redrive is asked for, or runs: in the owner of the queue."""
+    """A redrive is ordered or runs, in the owner of the queue."""
     older: tuple[TopicQueue, ...]
-    """Queues that it was parked in before the topic was resized; they are redriven first."""
+    """Queues with lists of this key from before a resize, which are redriven first."""
     moved_to: TopicQueue | None
-    """The queue in which it lives since the topic was resized; this list is an older one."""
+    """The queue of this key since a resize; this list is an older one."""
 
     @property
     def topic(self) -> str:
@@ -87,7 +88,7 @@ class Parked:
         return sorted(found, key=lambda one: (one.since_ms, one.queue, one.key))
 
     async def full(self, group: str | None = None) -> dict[tuple[str, str], str]:
-        """Return the (group, broker) that cannot park more, and why: their keys block there."""
+        """Return each (group, broker) that cannot park more, and why; failing keys block there."""
         answers = await self._each(lambda api: api.entries(group or ""))
         return {
             (name, node.name): why
@@ -134,7 +135,7 @@ class Parked:
     async def cancel(
         self, group: str, keys: Iterable[str] = (), *, topic: str | None = None
     ) -> Keys:
-        """Take redrives back (none given: all of the group); what was handled stays handled."""
+        """Cancel redrives (none given: all of the group); handled messages stay handled."""
         chosen = [one for one in await self._keys(group, keys, topic) if one.redriving]
         if chosen:
             await self._tell(chosen, lambda api, names: api.redrive(group, names, cancel=True))
@@ -149,7 +150,7 @@ class Parked:
         topic: str | None = None,
         first: bool = False,
     ) -> int:
-        """Throw the messages of keys away for good, or only the `first` one of each.
+        """Drop the messages of keys for good, or only the `first` one of each.
 
         Returns how many those were. A key whose messages are all dropped goes live. The reason is
         kept in %PARK%group. Raises NotFound if one of the keys is not parked.
@@ -196,7 +197,7 @@ class Parked:
         return answer.outcomes[0]
 
     async def keys(self, group: str, queue: TopicQueue) -> frozenset[str]:
-        """Return the keys of a queue that are parked: their messages are not to be handled."""
+        """Return the parked keys of a queue, whose messages must not be handled."""
         api = await self._at(queue.broker)
         found = await api.keys(group, queue.topic, queue.index)
         return frozenset(one.key for one in found.keys)
@@ -204,16 +205,16 @@ class Parked:
     async def redriven(
         self, group: str, queue: TopicQueue, key: str, offsets: Iterable[int]
     ) -> None:
-        """Say that messages of a parked key were handled: they leave its list."""
+        """Report that messages of a parked key were handled: they leave its list."""
         request = Redriven(group, *_JOB[:2], queue.topic, queue.index, _JOB[2], key)
         await (await self._at(queue.broker)).redriven(request, RedrivenBody(list(offsets)))
 
     async def unpark(self, group: str, queue: TopicQueue, key: str, end: int) -> bool:
-        """Let a key go live whose list is empty and ends at an offset; False if it grew."""
+        """Unpark a key whose list is empty and ends at an offset; False if the list grew."""
         request = Unpark(group, *_JOB[:2], queue.topic, queue.index, _JOB[2], key, end)
         return (await (await self._at(queue.broker)).unpark(request)).live
 
-    # Inside.
+    # Internals.
 
     async def _each(self, call: Callable[[ParkingApi], Awaitable[T]]) -> dict[BrokerNode, T]:
         try:
@@ -252,7 +253,7 @@ class Parked:
 
     @staticmethod
     def _in_order(chosen: Iterable[ParkedKey]) -> Keys:
-        """Put the older lists of a key before those that came after a resize."""
+        """Sort the lists of a key from before a resize in front of the later ones."""
         left = list(chosen)
         sorted_: Keys = []
         while left:

@@ -1,7 +1,8 @@
 """Driving a resize: ask the brokers and do the next step (`client/rules/resizing.py`).
 
-Whoever drives may be killed at any point, and anybody may go on. A broker that does not answer is
-asked again for a while; then the caller is told how to resume.
+The driving client may be killed at any point, and any other can continue. It asks a broker that
+does not answer again for a while. Then `InterruptedResize` tells the caller how to resume. How a
+resize keeps order: decision 13.
 """
 
 from __future__ import annotations
@@ -47,16 +48,16 @@ OnProgress = Callable[[TopicResize], None]
 AtBrokers = rules.Decide | rules.Stop | rules.Go | rules.Open | rules.Withdraw
 
 STOP_TIMEOUT_MS: Final = 20_000
-"""A broker syncs its log before it answers."""
+"""Time for a request; a broker syncs its log before it answers."""
 
 
 class Resizer:
-    """Drives resizes of one cluster's topics."""
+    """Drives the resizes of one topic."""
 
     def __init__(
         self, session: Session, cluster: Cluster, topic: str, without: Iterable[str] = ()
     ) -> None:
-        """`without` are brokers of the map that are gone for good: nobody asks them."""
+        """`without` lists brokers of the map that are gone for good and are not asked."""
         self._session = session
         self._cluster = cluster
         self._topic = topic
@@ -86,12 +87,12 @@ class Resizer:
         return found
 
     async def _addresses(self) -> dict[str, str]:
-        await self._cluster.route(self._topic)  # TopicNotRouted if nobody has it
+        await self._cluster.route(self._topic)  # raises TopicNotRouted if no broker has the topic
         masters = await self._cluster.masters()
         return {one.name: one.address for one in masters if one.name not in self._without}
 
     async def contradicting(self) -> list[KeyMap]:
-        """Return the maps of the highest version that brokers hold: more than one contradict."""
+        """Return the maps of the highest version among brokers; several contradict each other."""
         views, _, _ = await self._answering()
         return newest([view.map for view in views.values()])
 
@@ -113,14 +114,14 @@ class Resizer:
             ) from error
 
     async def status(self) -> TopicResize:
-        """Return where the topic stands, as far as brokers answer; the others are named."""
+        """Return the state of the topic, and the brokers that do not answer."""
         views, _, away = await self._answering()
         return replace(rules.summary(self._topic, views), away=away)
 
     async def run(
         self, goal: Goal, *, timeout_ms: int, on_progress: OnProgress | None = None
     ) -> TopicResize:
-        """Do what is left to do. Raises ResizeUnderWay if another resize comes first."""
+        """Do the remaining steps. Raises ResizeUnderWay if another resize must end first."""
         views = await self.views()
         until_ms = self._session.clock.monotonic_ms() + timeout_ms
         while True:
@@ -141,7 +142,7 @@ class Resizer:
             views = {**views, **await self._patiently(partial(self._do, step), until_ms)}
 
     async def _answering(self) -> tuple[dict[str, ResizeView], dict[str, str], tuple[str, ...]]:
-        """Ask the brokers of the topic's map; return what they say, their addresses, who is away.
+        """Ask the brokers of the topic's map; return views, addresses and missing brokers.
 
         Raises UsageError if the topic has no map.
         """
@@ -163,7 +164,7 @@ class Resizer:
         return views, addresses, tuple(sorted(brokers - views.keys()))
 
     async def withdraw(self) -> TopicResize:
-        """Take a resize back that was not begun everywhere; brokers that do not answer are named.
+        """Withdraw a resize that has not begun everywhere; name the brokers that do not answer.
 
         Raises ResizeUnderWay if it is too late, TransportError if the topic's first broker, which
         decides, does not answer.
@@ -226,10 +227,10 @@ class Resizer:
         try:
             return await self._ask(address, request, STOP_TIMEOUT_MS)
         except ResizeUnderWay:
-            return await self._view(address)  # another one was faster: the next step says more
+            return await self._view(address)  # another client was faster: the view says more
 
     async def _patiently(self, call: Callable[[], Awaitable[T]], until_ms: int) -> T:
-        """Try again while brokers do not answer, until it takes too long."""
+        """Try again while brokers do not answer, until the time is up."""
         config = self._session.config
         backoff = Backoff(config.retry_first_ms, config.retry_max_ms)
         while True:
@@ -251,9 +252,9 @@ class Resizer:
         self._session.forget_route(topic)
 
     async def release(self, group: str) -> int:
-        """Let a group read the present version whatever it has not finished; return which.
+        """Let a group read the present version, also if it has not finished an older one.
 
-        At the brokers that answer: one that is gone for good is waited for no more.
+        Only brokers that answer are told. Returns the version.
         """
         views, addresses, _ = await self._answering()
         version = min(view.version for view in views.values())

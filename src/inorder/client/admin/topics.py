@@ -1,4 +1,4 @@
-"""Topics: list, create, change, delete, and what one holds."""
+"""Topics: list, create, change, resize, delete, and the contents of one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HIDDEN_PREFIXES: Final = (*GROUP_PREFIXES, *SYSTEM_TOPIC_PREFIXES)
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """What one queue holds."""
+    """The offsets of one queue."""
 
     queue: TopicQueue
     min_offset: int
@@ -48,7 +48,7 @@ class QueueView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic: its settings on each broker, its queues, who consumes it."""
+    """A topic: its settings on each broker, its queues, the groups that consume it."""
 
     name: str
     configs: dict[str, TopicConfig]
@@ -70,7 +70,7 @@ class Topics:
         self._cluster = cluster
 
     async def names(self, *, system: bool = False) -> list[str]:
-        """Return the names that the name server knows; without those of the system."""
+        """Return the topics that a name server knows; system topics only with `system`."""
         session = await self._access.open()
         lists = await session.ask_name_servers(lambda api: api.topics())
         names = {name for one in lists for name in one}
@@ -133,7 +133,7 @@ class Topics:
     async def _make(
         self, name: str, queues: int, brokers: list[str], *, perm: int, order: bool
     ) -> bool:
-        """Give a topic its first map, in two steps; False if it has one, or a broker cannot."""
+        """Give a topic its first key map; False if it has one, or a broker knows no maps."""
         maker = await self._maker(name, perm=perm, order=order)
         views = await maker.views(brokers)
         if views is None or any(view.version for view in views.values()):
@@ -148,14 +148,14 @@ class Topics:
         return Maker(await self._access.open(), name, addresses, perm=perm, order=order)
 
     async def _first_map(self, name: str, queues: int | None, wait_ms: int) -> bool:
-        """Give a topic that has messages, or may have, its first map; False if it has one."""
+        """Give a topic that may have messages its first key map; False if it has one."""
         route = await self._cluster.route(name)
         brokers = sorted(broker_masters(route))
         maker = await self._maker(name)
         try:
             views = await maker.views(brokers)
         except TransportError:
-            return False  # who drives a resize says which broker is away
+            return False  # the resize will say which broker is away
         if views is None or any(view.version for view in views.values()):
             return False
         total = sum(view.write_queues for view in views.values()) if queues is None else queues
@@ -163,11 +163,10 @@ class Topics:
         return await maker.make(brokers, lambda _: places, timeout_ms=wait_ms) is not None
 
     async def _new_map(self, name: str, queues: int, cluster: str | None) -> KeyMap | None:
-        """Return the first key map of a topic; None if it has one, or a broker knows none.
+        """Return a first key map for brokers of protocol 1, which take it as an attribute.
 
-        For brokers of protocol 1, which take it as an attribute.
-
-        Its version is above all that topics of this name had, also those that were deleted.
+        None if the topic has a map, or a broker knows no maps. The version is above all versions
+        of topics with this name, deleted ones included.
         """
         places, last = [], 0
         for node in await self._cluster.masters(cluster=cluster):
@@ -175,7 +174,7 @@ class Topics:
             try:
                 view = await api.resize(ResizeStatus(name))
             except CodeNotSupported:
-                return None  # a stock broker
+                return None  # a broker of Apache RocketMQ
             if view.version or view.write_queues:
                 return None
             last = max(last, view.last)
@@ -277,7 +276,7 @@ class Topics:
         return await resizer.run(goal, timeout_ms=to_ms(wait))
 
     async def resize_status(self, name: str) -> TopicResize:
-        """Return where a topic stands: a resize under way, and the groups that wait."""
+        """Return the state of a topic: a resize under way, and the groups that wait."""
         return await (await self._resizer(name)).status()
 
     async def abort_resize(self, name: str) -> TopicResize:
@@ -292,7 +291,7 @@ class Topics:
         return await (await self._resizer(name)).withdraw()
 
     async def release_group(self, name: str, group: str) -> int:
-        """Let a group read the present version of a topic now; return which that is.
+        """Let a group read the present version of a topic now; return the version.
 
         For a group that holds back the end of a resize and will not come: whatever it has not
         finished may then be handled after newer messages of the same keys, and what lies in queues
@@ -341,7 +340,7 @@ class Topics:
         return found[0]
 
     async def describe(self, name: str) -> TopicView:
-        """Return all about a topic. Raises TopicNotRouted."""
+        """Return the settings, queues and groups of a topic. Raises TopicNotRouted."""
         configs = await self.configs(name)
         masters = broker_masters(await (await self._access.open()).route(name))
         queues: list[QueueView] = []
@@ -362,7 +361,7 @@ class Topics:
 
 
 async def _config(api: BrokerApi, name: str) -> TopicConfig:
-    """Ask for one topic; a broker of 4.9 can only tell all."""
+    """Return the settings of one topic; a broker of 4.9 can only list all topics."""
     try:
         return await api.topic(name)
     except CodeNotSupported:

@@ -1,19 +1,22 @@
-"""Which key map of a topic counts, given what name servers and brokers say. No I/O.
+"""Which key map of a topic counts, and how a topic gets its first one. No I/O.
 
-The brokers of a map decide: what one of them holds is so. Name servers only point to maps. The
-highest version counts. A map that all of its brokers deny is void, whoever tells of it; while one
-of them is away nobody knows, and its keys wait. Two maps of one version, each held by a broker,
-contradict each other: no rule can say where a key is.
+*Which map counts.* The brokers of a map decide; name servers only point to maps. A map that one of
+its brokers holds is valid, and the highest version counts. A map that all of its brokers deny is
+void. While one of them is away nobody knows, and sends with its keys wait. Two maps of one version,
+each held by a broker, contradict each other: no rule can say where a key is.
 
-Giving a topic its first key map: given what each broker says, what to do next. No I/O.
+*The first map.* Given the view of each broker, `next_step` returns the next step of its making:
 
     installed closed at all its brokers, one after the other -> go at the first -> opened at all
 
-The steps are those of a resize from version 0, so whoever is killed is followed by anybody, and
-several may drive at once. Who is alone with a plan brings it to its end, whoever planned it. Where
-plans meet, the one that may be open already stands; else the one at the broker with the highest
-name, and the others are taken back: plans are installed in the order of names, so that one has all
-of its brokers before it. Where a map is open, that is the topic's map.
+The steps are those of a resize from version 0. Any client can continue after one that was killed,
+and several may drive at once. A plan that is alone is completed, whoever made it. Of several plans
+the one that may be open already wins, otherwise the one at the broker with the highest name; the
+others are withdrawn. Plans are installed in the order of broker names, so the winner has all of its
+earlier brokers. Where a map is open, it is the topic's map.
+
+What the key map is: decision 12. How a first map is made: decision 43. Name servers that differ:
+decision 44.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from inorder.wire.requests.resizing import PlanView, ResizeView
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What was found: the map that counts, maps that are void, maps that contradict each other."""
+    """The map that counts, maps that are void, maps that contradict each other."""
 
     map: KeyMap | None
     void: frozenset[str] = frozenset()
@@ -37,7 +40,7 @@ class Settled:
 
 
 def newest(texts: Iterable[str]) -> list[KeyMap]:
-    """Return the readable maps of the highest version: one, or several that contradict."""
+    """Return the readable maps of the highest version; several contradict each other."""
     found: dict[str, KeyMap] = {}
     for text in texts:
         try:
@@ -56,7 +59,7 @@ def brokers_of(texts: Iterable[str]) -> set[str]:
 
 
 def settle(told: Iterable[str], views: Mapping[str, ResizeView]) -> Settled:
-    """Judge maps that were told of; `views` has what the brokers say that answered.
+    """Decide which of the told maps counts, by the views of the brokers that answered.
 
     A broker that knows no key maps holds none.
     """
@@ -77,7 +80,7 @@ def settle(told: Iterable[str], views: Mapping[str, ResizeView]) -> Settled:
     contradicting = [one.encode() for one in found if one.encode() in held_texts]
     if len(contradicting) > 1:
         return Settled(None, frozenset(void), tuple(contradicting))
-    if len(found) > 1:  # what a broker holds comes before what a name server remembers
+    if len(found) > 1:  # a map that a broker holds comes before one that a name server tells
         found = [one for one in found if one.encode() in held_texts] or found[:1]
     return Settled(found[0] if found else None, frozenset(void))
 
@@ -87,14 +90,14 @@ Step = Stop | Go | Open | Withdraw | Publish
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is wanted: these queues, by the plan of this id."""
+    """The queues that a maker wants, and the id of its plan."""
 
     id: str
     queues: Places
 
 
 def next_step(views: Mapping[str, ResizeView], wanted: Wanted) -> Step:
-    """Return what to do next; `views` has all brokers that any plan or map among them names."""
+    """Return the next step; `views` has every broker that a plan or map among them names."""
     plans = {name: view.plan for name, view in views.items() if view.plan and not view.version}
     opened = [view for view in views.values() if view.version]
     if opened:
@@ -105,9 +108,9 @@ def next_step(views: Mapping[str, ResizeView], wanted: Wanted) -> Step:
     winner = _winner(views, plans)
     for name, plan in sorted(plans.items()):
         if plan.id != winner.id:
-            return _taking_back(plans, name, plan)
+            return _withdrawal(plans, name, plan)
     first = _brokers(winner)[0]
-    if winner.id in views[first].withdrawn:  # it was taken back, and not everywhere
+    if winner.id in views[first].withdrawn:  # withdrawn, but not everywhere
         return Withdraw((next(iter(plans)),), winner)
     missing = [name for name in _brokers(winner) if name not in plans]
     if missing:
@@ -126,12 +129,12 @@ def _with_open(
             return _opening(views, plans[waiting[0]], waiting)
     for name, plan in sorted(plans.items()):
         if not views[name].going:
-            return _taking_back(plans, name, plan)
+            return _withdrawal(plans, name, plan)
     return Publish(newest([view.map for view in opened])[0].encode())
 
 
 def _opening(views: Mapping[str, ResizeView], plan: PlanView, waiting: list[str]) -> Open:
-    """Open the others before the first one. What was stored before is read first, if anything."""
+    """Open the first broker last. Messages that were stored before, if any, are read first."""
     first = _brokers(plan)[0]
     of_plan = [views[name] for name in _brokers(plan) if name in views]
     empty = all(view.empty if not view.version else not view.past for view in of_plan)
@@ -144,17 +147,17 @@ def _winner(views: Mapping[str, ResizeView], plans: Mapping[str, PlanView]) -> P
     return going[0] if going else plans[max(plans)]
 
 
-def _taking_back(plans: Mapping[str, PlanView], name: str, plan: PlanView) -> Withdraw:
-    """Take a plan back, at its first broker before all others."""
+def _withdrawal(plans: Mapping[str, PlanView], name: str, plan: PlanView) -> Withdraw:
+    """Withdraw a plan, at its first broker before all others."""
     first = _brokers(plan)[0]
     held_there = first in plans and plans[first].id == plan.id
     return Withdraw((first if held_there else name,), plan)
 
 
 def _planned(views: Mapping[str, ResizeView], wanted: Wanted) -> PlanView:
-    """Return the plan, above every version that the name ever had.
+    """Return a plan with a version above every version that this topic name ever had.
 
-    How keys were placed before: over all queues that may be written.
+    Its base is the placement of keys before: over all queues with write permission.
     """
     version = 1 + max(view.last for view in views.values())
     before = [
@@ -168,7 +171,7 @@ def _planned(views: Mapping[str, ResizeView], wanted: Wanted) -> PlanView:
 
 
 def is_there(views: Mapping[str, ResizeView]) -> bool:
-    """Tell whether the topic is there without a map, and nobody is giving it one."""
+    """Return whether the topic exists without a map, and nobody is making one."""
     begun = any(view.version or view.plan or view.making for view in views.values())
     return not begun and any(view.write_queues for view in views.values())
 

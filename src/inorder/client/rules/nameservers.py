@@ -1,7 +1,8 @@
-"""Which name servers are meant: one rule for Python, the command line and Spark.
+"""Which name servers a client uses: one rule for Python, the command line and Spark.
 
-What is given counts, else INORDER_NAMESRV, else RocketMQ's NAMESRV_ADDR, else the one that
-`inorder up` starts. An address that cannot be one is refused before anybody connects.
+An argument counts first, then INORDER_NAMESRV, then RocketMQ's NAMESRV_ADDR, then the address of
+`inorder up`. An impossible address is refused before the client connects. Why a client names all of
+them: decision 44.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[0-9A-Fa-f:.]*::?[0-9A
 
 
 def choose(given: str | None, environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name servers, and who said so."""
+    """Return the name servers, and where they were given."""
     if given is not None:
         return given, "argument"
     for variable in VARIABLES:
@@ -31,7 +32,7 @@ def choose(given: str | None, environment: Mapping[str, str]) -> tuple[str, str]
 
 
 def parse_name_servers(text: str, origin: str = "argument") -> list[str]:
-    """Return the addresses of `host:9876;host2:9876`. Raises ConfigError: what to write."""
+    """Return the addresses of `host:9876;host2:9876`. Raises ConfigError."""
     found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     if not found:
         raise ConfigError("no name server is given; write host:9876, or host:9876;host2:9876")
@@ -68,7 +69,7 @@ def what_is_wrong(address: str) -> str:
 
 
 def no_name_server(address: str) -> str:
-    """Return what to say of a server that does not know what every name server knows."""
+    """Return the error text for a server that does not know the requests of a name server."""
     return (
         f"{address} is no name server: it does not know the requests of one. Is it the port of a "
         "broker (10911 if not chosen)? Give the name server's, which is 9876 if not chosen; "

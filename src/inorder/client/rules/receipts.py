@@ -1,7 +1,7 @@
-"""What the answer to a send says of its message: stored, not stored, or nobody knows.
+"""What the answer to a send tells about its message: stored, not stored, or unknown.
 
-By the code, as Apache RocketMQ means it, and never by the remark. A code that is not listed here
-does not exclude that the message is stored.
+The code decides, with the meaning that Apache RocketMQ gives it; the remark never does. After a
+code that is not listed here the message may be stored. Is a failed send stored: decision 41.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inorder.wire.extensions import NOTHING_STORED, ExtensionAnswer
 
 
 class Verdict(Enum):
-    """What became of a message."""
+    """The outcome of a send, as far as its answer tells."""
 
     STORED = "stored"
     NOT_STORED = "not stored"
@@ -28,11 +28,11 @@ STATUSES: Final = {
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
 }
-"""Stored; all but the first less safely than the broker is set to."""
+"""Codes of stored messages; all but the first: less safely than the broker's settings demand."""
 
 REFUSALS: Final = frozenset(
     {
-        # Before the store has seen it.
+        # Refused before the store has seen the message.
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         ResponseCode.VERSION_NOT_SUPPORTED,
@@ -44,10 +44,10 @@ REFUSALS: Final = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
         ResponseCode.FLOW_CONTROL,
         ResponseCode.NOT_LEADER_FOR_QUEUE,
-        # By the store, before it has written.
+        # Refused by the store before it has written.
         ResponseCode.MESSAGE_ILLEGAL,
         ResponseCode.SERVICE_NOT_AVAILABLE,
-        # Of ours.
+        # Extensions.
         ExtensionAnswer.PRODUCER_GAP,
         ExtensionAnswer.PRODUCER_UNKNOWN,
         ExtensionAnswer.PRODUCER_STALE,
@@ -56,11 +56,11 @@ REFUSALS: Final = frozenset(
         ExtensionAnswer.KEY_MAP_CHANGED,
     }
 )
-"""Not stored."""
+"""Codes of messages that are not stored."""
 
 
 def verdict(code: int, stored: str | None = "") -> Verdict:
-    """Return what an answer says; `stored` is the field of that name, of brokers of ours."""
+    """Return what an answer tells; `stored` is the field that inorder brokers add."""
     if code in STATUSES:
         return Verdict.STORED
     if code in REFUSALS or stored == NOTHING_STORED:

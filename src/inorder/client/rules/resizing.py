@@ -1,14 +1,16 @@
-"""A resize as seen by whoever drives it: given what each broker says, what to do next.
+"""The steps of a resize for the client that drives it: views of brokers in, next step out. No I/O.
 
 decide at the first broker -> stop at all -> go at the first -> open at all, the first last; publish
 
-Nothing is remembered between the steps but what the brokers say, so anybody can go on where another
-one was killed, and several may drive at once: every step may be repeated. The first broker opens
-last: if it is open at a version, all others are.
+Only the brokers remember anything between the steps. So any client can continue after one that was
+killed, and several may drive at once: every step may be repeated. The first broker opens last: once
+it has opened a version, all others have.
 
-Up to `go` a plan can be taken back, at the first broker and then at all that answer: when the first
-has taken it back it never agrees to `go`, so nobody opens it. A broker that was not told is found
-with the next resize, or when the plan is taken back once more.
+Up to `go` a plan can be withdrawn, at the first broker and then at all brokers that answer. A first
+broker that has withdrawn a plan never agrees to `go`, so no broker opens it. A broker that missed
+the withdrawal is told with the next resize, or with the next withdrawal.
+
+How a resize keeps order: decision 13. How a first map is made: decision 43.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ Places = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is wanted: these queues, by the plan of this id; None: what was decided before."""
+    """The wanted queues and the id of their plan. No queues: finish the plan that was decided."""
 
     id: str
     queues: Places | None
     without: tuple[str, ...] = ()
     """Brokers that are gone for good; they are not in the views."""
     anew: bool = False
-    """Also if the first broker has these queues: others use another map of its version."""
+    """Resize even if the first broker has these queues: others use another map of its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Have the plan decided, by the topic's first broker."""
+    """The topic's first broker decides the plan."""
 
     broker: str
     plan: PlanView
@@ -45,7 +47,7 @@ class Decide:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Have the present version stopped, by all of these; each may be asked at once."""
+    """These brokers stop the present version; all may be asked at once."""
 
     brokers: tuple[str, ...]
     plan: PlanView
@@ -53,7 +55,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """Have the plan made final, by the topic's first broker: all have stopped."""
+    """All brokers have stopped: the topic's first broker makes the plan final."""
 
     broker: str
     plan: PlanView
@@ -61,7 +63,7 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """Have a plan taken back, by all of these."""
+    """These brokers withdraw a plan."""
 
     brokers: tuple[str, ...]
     plan: PlanView
@@ -69,31 +71,31 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class TooLate:
-    """The plan cannot be taken back: brokers may use the new queues."""
+    """The plan cannot be withdrawn: brokers may use the new queues."""
 
     plan: PlanView
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Have the next version begun, by all of these."""
+    """These brokers open the next version."""
 
     brokers: tuple[str, ...]
     plan: PlanView
     empty: bool = False
-    """Of a first map: nothing was stored before."""
+    """With a first map: no message was stored before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """All is open: tell the name servers the map. Then it is done."""
+    """All brokers are open: tell the name servers the map, which ends the resize."""
 
     map: str
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """Another resize was decided, to other queues: it comes first."""
+    """Another resize, to other queues, was decided before and must end first."""
 
     plan: PlanView
 
@@ -102,7 +104,7 @@ Step = Decide | Stop | Go | Open | Withdraw | Publish | UnderWay
 
 
 def next_step(views: Mapping[str, ResizeView], goal: Goal) -> Step:
-    """Return what to do next; `views` has all brokers of the topic."""
+    """Return the next step; `views` has all brokers of the topic."""
     name = min(views)
     first = views[name]
     plan = first.plan
@@ -133,7 +135,7 @@ def _is_stopped(view: ResizeView, plan: PlanView) -> bool:
 
 
 def _left_over(views: Mapping[str, ResizeView], first: ResizeView) -> Withdraw | None:
-    """Return what has to be done with brokers that know a plan which was taken back."""
+    """Return the step for a broker that still has a withdrawn plan."""
     for view in views.values():
         if view.plan is not None and view.plan.id in first.withdrawn:
             return Withdraw((view.broker,), view.plan)
@@ -141,7 +143,7 @@ def _left_over(views: Mapping[str, ResizeView], first: ResizeView) -> Withdraw |
 
 
 def withdrawal(views: Mapping[str, ResizeView]) -> Withdraw | TooLate | None:
-    """Return what to do next to take a resize back; None: nothing is left to be done.
+    """Return the next step of withdrawing a resize; None: it is withdrawn.
 
     `views` has the brokers that answer, the topic's first one among them.
     """
@@ -156,20 +158,20 @@ def withdrawal(views: Mapping[str, ResizeView]) -> Withdraw | TooLate | None:
     if left is not None or not first.withdrawn:
         return left
     last = PlanView(first.withdrawn[-1], first.version + 1, "")
-    # Who was not asked to stop yet has to know, too: the request may still come.
+    # Brokers that were not asked to stop must know too: the request may still come.
     behind = [one for one, view in views.items() if view.version == first.version]
     others = tuple(sorted(one for one in behind if last.id not in views[one].withdrawn))
     return Withdraw(others, last) if others else None
 
 
 def first_of(views: Mapping[str, ResizeView]) -> str:
-    """Return the broker that decides, by the map of any that answers."""
+    """Return the broker that decides, by the oldest map among the views."""
     oldest = min(views.values(), key=lambda view: view.version or 1 << 62)
     return min(broker for broker, _ in KeyMap.decode(oldest.map).queues)
 
 
 def spread(brokers: Iterable[str], queues: int) -> Places:
-    """Share queues out among brokers: the first ones get one more if it does not come out even."""
+    """Spread queues over brokers; the first brokers get one more if the number is uneven."""
     names = sorted(set(brokers))
     if queues < len(names):
         raise UsageError(
@@ -183,23 +185,23 @@ def spread(brokers: Iterable[str], queues: int) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class WaitingGroup:
-    """A group that has yet to finish an older version before it gets the present one."""
+    """A group that must finish an older version before it gets the present one."""
 
     group: str
     version: int
-    """The version that it reads."""
+    """The version that the group reads."""
     behind: int
-    """Messages of that version that it has yet to finish."""
+    """Messages of that version that the group has not finished."""
     online: bool
     brokers: tuple[str, ...]
-    """The brokers that hold it back: it has messages of that version there."""
+    """The brokers that still have such messages."""
     rests: bool = False
-    """It was set back, and gets nothing until all brokers know and what is handled has ended."""
+    """The group was rewound: it gets nothing until all brokers know and running handlers end."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicResize:
-    """Where a topic stands: its version, a resize under way, who waits for the last one."""
+    """The state of a topic: its version, a resize under way, groups that wait for the last one."""
 
     topic: str
     version: int
@@ -210,26 +212,26 @@ class TopicResize:
     stopped: tuple[str, ...]
     """The brokers that have stopped the present version."""
     opened: tuple[str, ...]
-    """The brokers that have begun the next one."""
+    """The brokers that have opened the next version."""
     waiting: tuple[WaitingGroup, ...]
     closing: int
-    """Queues that were taken away and can still be read."""
+    """Queues that a resize removed and that can still be read."""
     away: tuple[str, ...] = ()
-    """Brokers that did not answer; if a resize was taken back they have to be told."""
+    """Brokers that did not answer; after a withdrawal they must still be told."""
 
     @property
     def is_done(self) -> bool:
-        """Tell whether nothing is left of any resize."""
+        """Return whether every resize has ended."""
         return self.plan is None and not self.waiting and not self.closing and not self.away
 
     @property
     def planned_queues(self) -> int:
-        """Return how many queues the topic is to have."""
+        """The number of queues after the resize under way."""
         return self.queues if self.plan is None else len(KeyMap.decode(self.plan.map).queues)
 
 
 def summary(topic: str, views: Mapping[str, ResizeView]) -> TopicResize:
-    """Put together what the brokers say."""
+    """Return the state of a topic, from the views of its brokers."""
     first = views[min(views)]
     counts: dict[str, int] = dict.fromkeys(sorted(views), 0)
     shown = first.map or ("" if first.plan is None else first.plan.map)

@@ -1,13 +1,13 @@
-"""What a route means to a client: which queues to write and read, and where they are.
+"""Routes: which queues to write and to read, where their brokers are, which brokers are missing.
 
-Brokers that are in a topic's route no more, though nobody took the topic from them for sure.
+`Absences` knows brokers that a topic's route has lost, although perhaps no one has removed the
+topic from them. A broker that restarts is out of the route for a moment, and so is a broker that a
+name server has not heard of yet. Members assign only the queues that the route lists. A member that
+holds a lock on a queue of the missing broker keeps the queue for `ABSENT_MS`: no other member is
+assigned it, the broker grants it to nobody while the lock lasts, and the broker is usually back
+before that. Who is told of changes: decision 20.
 
-A broker that is restarted is out of the route for a moment, and so is one that a name server has
-not heard of yet. Everyone shares out the queues that the route has; but who holds queues of such a
-broker under a lock keeps them for a while: they are in nobody's share, its broker gives them to
-nobody while the lock lasts, and most often it is back before that.
-
-Durations and times of the public calls: seconds, timedelta, datetime outside; ms inside.
+`to_ms` and `moment_ms` convert the durations and times of public calls.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from inorder.wire.requests.routes import BrokerData, ClusterInfo, QueueData, Top
 
 
 def publish_queues(route: TopicRoute, topic: str) -> list[TopicQueue]:
-    """Return the queues that may be written, sorted: those of brokers with a master.
+    """Return the queues with write permission, sorted: those of brokers with a master.
 
     An ordered topic names its queues in the route (`broker-a:4;broker-b:4`), whether or not the
-    brokers are there: so a key keeps its queue while a broker is down.
+    brokers are up: so a key keeps its queue while a broker is down.
     """
     if route.order_conf:
         return sorted(
@@ -50,8 +50,8 @@ def subscribe_queues(
 ) -> list[TopicQueue]:
     """Return the queues that may be read, sorted.
 
-    A broker says itself how many it has: also those that a resize has taken away and that are not
-    read to their end. Of a broker that no name server knows at present the key map does.
+    A broker names its own number of queues. The number includes queues that a resize has removed
+    and that are not read to their end. For a broker that no name server knows, the key map counts.
     """
     found = {
         TopicQueue(topic, data.broker_name, index)
@@ -70,9 +70,9 @@ def subscribe_queues(
 
 
 def merged(routes: Sequence[TopicRoute], avoid: Collection[str] = ()) -> TopicRoute:
-    """Put together what several name servers know of a topic; the first ones count more.
+    """Merge the routes of several name servers; the first ones count more.
 
-    `avoid` are addresses that do not answer: another one of the same broker comes before them.
+    `avoid` lists addresses that do not answer: another address of the same broker replaces them.
     """
     if len(routes) == 1:
         return routes[0]
@@ -96,7 +96,7 @@ def merged(routes: Sequence[TopicRoute], avoid: Collection[str] = ()) -> TopicRo
 def merged_brokers(
     lists: Sequence[Sequence[BrokerData]], avoid: Collection[str] = ()
 ) -> tuple[BrokerData, ...]:
-    """Put the addresses of brokers together, sorted by name."""
+    """Merge the addresses of brokers, sorted by name."""
     brokers: dict[str, BrokerData] = {}
     for one in lists:
         for data in one:
@@ -112,7 +112,7 @@ def merged_brokers(
 
 
 def merged_cluster(infos: Sequence[ClusterInfo]) -> ClusterInfo:
-    """Put together the brokers that several name servers know."""
+    """Merge the brokers that several name servers know."""
     if len(infos) == 1:
         return infos[0]
     brokers = merged_brokers([tuple(info.brokers.values()) for info in infos])
@@ -127,12 +127,12 @@ def merged_cluster(infos: Sequence[ClusterInfo]) -> ClusterInfo:
 
 
 def master_address(route: TopicRoute, broker: str) -> str | None:
-    """Return where a broker takes writes."""
+    """Return the address of a broker's master."""
     return _addresses(route, broker).get(MASTER_ID)
 
 
 def read_address(route: TopicRoute, broker: str, suggested_id: int = MASTER_ID) -> str | None:
-    """Return where to read from: the suggested one, else the master, else any."""
+    """Return the address to read from: the suggested one, else the master's, else any."""
     addresses = _addresses(route, broker)
     for broker_id in (suggested_id, MASTER_ID, *sorted(addresses)):
         if broker_id in addresses:
@@ -141,7 +141,7 @@ def read_address(route: TopicRoute, broker: str, suggested_id: int = MASTER_ID) 
 
 
 def broker_masters(route: TopicRoute) -> dict[str, str]:
-    """Return the addresses that take writes, by broker name."""
+    """Return the addresses of the masters, by broker name."""
     return {
         data.name: data.addresses[MASTER_ID]
         for data in route.brokers
@@ -178,20 +178,20 @@ def _order_conf(text: str) -> list[tuple[str, int]]:
 
 
 ABSENT_MS: Final = 60_000
-"""A broker that is away for longer has left the topic."""
+"""A broker that is missing for longer has left the topic."""
 ASK_AGAIN_MS: Final = 1000
 ASK_AGAIN_MAX_MS: Final = 5000
-"""How soon a route that has lost a broker is asked for again, at first and at last."""
+"""The first and the longest pause before a route that has lost a broker is refreshed."""
 
 
 class Absences:
-    """The absent brokers of all topics, with the time since when."""
+    """The missing brokers of all topics, and when each was lost."""
 
     def __init__(self) -> None:
         self._since_ms: dict[str, dict[str, int]] = {}
 
     def note(self, topic: str, before: TopicRoute | None, after: TopicRoute, now_ms: int) -> bool:
-        """Compare two routes of a topic; tell whether a broker is absent that was not."""
+        """Compare two routes of a topic; return whether the second has lost a broker."""
         here = _serving(after)
         since_ms = self._since_ms.setdefault(topic, {})
         for broker in here & since_ms.keys():
@@ -211,12 +211,12 @@ class Absences:
         )
 
     def forget(self, topic: str) -> None:
-        """Wait for nobody: the topic was deleted."""
+        """Forget a topic that was deleted."""
         self._since_ms.pop(topic, None)
 
 
 def _serving(route: TopicRoute) -> frozenset[str]:
-    """Return the brokers that have queues of the topic, readable or not."""
+    """Return the brokers with queues of the topic, readable or not."""
     return frozenset(data.broker_name for data in route.queues)
 
 
@@ -234,5 +234,5 @@ def to_ms(duration: Duration) -> int:
 
 
 def moment_ms(moment: datetime) -> int:
-    """Return a time in ms since 1970; one without a zone is local."""
+    """Return a time in ms since 1970; a time without a zone is local."""
     return (moment.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1)
