@@ -62,16 +62,24 @@ def test_architecture_stays_short() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) < 300
 
 
-def test_modules_named_in_the_architecture_exist() -> None:
-    """A file that a page names is there."""
-    text = (ROOT / "ARCHITECTURE.md").read_text()
-    named = re.findall(r"`((?:\w+/)*\w+\.py)`", text)
-    places = [ROOT, ROOT / "src" / "inorder"]
-    missing = [
-        name
-        for name in named
-        if "/" in name and not any((place / name).exists() for place in places)
-    ]
+def test_files_named_by_pages_and_docstrings_exist() -> None:
+    """A Python file that a page or a module names is there: in the tree, or beside the namer."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md", "*.py"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    paths = [Path(name) for name in listed if (ROOT / name).exists()]
+    names = {path.name for path in paths}
+    missing = []
+    for path in paths:
+        if path.name == "CHANGELOG.md" or path.parts[0] == "changes":
+            continue
+        places = [ROOT, ROOT / "src", ROOT / "src" / "inorder", ROOT / "tests"]
+        places += [ROOT / parent for parent in path.parents]
+        for named in re.findall(r"`((?:[\w.-]+/)*[\w-]+\.py)[`:]", (ROOT / path).read_text()):
+            known = "/" not in named and named in names
+            if not known and not any((place / named).exists() for place in places):
+                missing.append(f"{path} names {named}")
     assert missing == []
 
 

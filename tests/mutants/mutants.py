@@ -1,7 +1,7 @@
 """The planted bugs: one rule of the contract each, switched off in the real code.
 
 `rule` names the promises and schedules (P1..P9, A1..A16) that the rule belongs to. `caught_by` says
-what must find it: `sim`, the simulation of the contract; tests one by one (`file.py::test_name`),
+what must find it: `sim`, the simulation of the contract; tests one by one (`tests/…::test_name`),
 each of which must fail; files of tests, of which one must have a test that fails.
 """
 

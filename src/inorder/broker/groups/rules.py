@@ -286,7 +286,7 @@ class Member(Generic[C]):
     seen_ms: int
     superseded: bool = False
     silent: bool = False
-    """It should have spoken (`signs.py`): it is not listed until it does."""
+    """The member missed its heartbeats: it is not listed until it is heard again."""
     wishes: Wishes | None = None
     """What it wants; None: it has not said so on this connection."""
 
