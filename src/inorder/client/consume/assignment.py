@@ -61,6 +61,10 @@ from inorder.wire.requests.routes import TopicRoute
 
 log = get_logger(__name__)
 
+SAY_WAITING_MS: Final = 30_000
+GATHER_MS: Final = 10
+"""Notices within this time share a round."""
+
 
 class Member:
     """The queues of one consumer, and the parts that lease, pull, commit and release them."""
@@ -459,11 +463,6 @@ def _finished(queue: TopicQueue, offset: int, grant: Grant | None) -> FinishedMa
     except RemoteProtocolError as error:
         log.warning("map of finished messages of %s is not read: %s", queue, error)
     return FinishedMap(offset)
-
-
-SAY_WAITING_MS: Final = 30_000
-GATHER_MS: Final = 10
-"""Notices within this time share a round."""
 
 
 class Rebalancer:

@@ -42,6 +42,9 @@ from inorder.wire.requests.offsets import ResetOffset
 
 log = get_logger(__name__)
 
+PART_COUNT_MAX: Final = 1024
+PART_CHARS_MAX: Final = 1024 * 1024
+
 
 class OffsetStore(Protocol):
     """Where the offsets of a group are kept."""
@@ -181,10 +184,6 @@ class LocalOffsets:
             return None
         with contextlib.closing(self._files.open(path)) as file:
             return file.pread(file.size(), 0)
-
-
-PART_COUNT_MAX: Final = 1024
-PART_CHARS_MAX: Final = 1024 * 1024
 
 
 class Committer:

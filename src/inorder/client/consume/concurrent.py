@@ -55,6 +55,8 @@ log = get_logger(__name__)
 NoteOffset = Callable[[TopicQueue, int, bool], None]
 SendBack = Callable[[HandlerRegistration, ReceivedMessage, Failure], Awaitable[bool]]
 
+PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
 
 class TopicHandler:
     """The handler of one topic, the workers that call it, and its runs."""
@@ -380,9 +382,6 @@ def where(message: ReceivedMessage) -> str:
         f"topic={message.topic} queue={queue.broker}/{queue.topic}/{queue.index} "
         f"offset={message.offset} key={message.key} tried={message.redeliveries + 1}"
     )
-
-
-PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 
 
 class Returner:

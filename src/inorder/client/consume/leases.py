@@ -57,6 +57,13 @@ log = get_logger(__name__)
 
 UNANSWERED_MAX: Final = 2
 """After this many unanswered renewals in a row the connection is closed."""
+LEASES_SINCE: Final = 1
+"""The version of inorder's extensions that brought leases."""
+_ON_ROCKETMQ: Final = (
+    "broker %s knows no leases: queues are locked by RocketMQ's rules. Order is kept; a queue of a "
+    "consumer that died is free after 60 s; after a crash messages since the last commit are "
+    "handled again, with order='key' also finished ones above it; messages have no fence"
+)
 
 
 class LeaseRenewer:
@@ -241,16 +248,6 @@ class LeaseRenewer:
                 if not assigned.leased:
                     member.offsets.saved(queue, NO_OFFSET)
         self.renew_now()
-
-
-LEASES_SINCE: Final = 1
-"""The version of inorder's extensions that brought leases."""
-
-_ON_ROCKETMQ: Final = (
-    "broker %s knows no leases: queues are locked by RocketMQ's rules. Order is kept; a queue of a "
-    "consumer that died is free after 60 s; after a crash messages since the last commit are "
-    "handled again, with order='key' also finished ones above it; messages have no fence"
-)
 
 
 class Leases:

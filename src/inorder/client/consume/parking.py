@@ -66,6 +66,14 @@ from inorder.wire.requests.parking import (
 log = get_logger(__name__)
 
 LOAD_AGAIN_MS: Final = 200
+AT_ONCE: Final = 8
+"""Keys of one queue that are redriven at the same time."""
+READ_MESSAGES: Final = 32
+AGAIN_MS: Final = 500
+RELOAD_MS: Final = 5000
+"""How often a queue's parked keys are reloaded while a redrive waits."""
+OLDER_MAX: Final = 64
+"""The most resizes over which a key stays parked."""
 
 
 class Parker:
@@ -239,16 +247,6 @@ class Parker:
                 "some (`inorder parked %s`)", self._group, queue, remark, self._group,
             )  # fmt: skip
         self._said_full = full
-
-
-AT_ONCE: Final = 8
-"""Keys of one queue that are redriven at the same time."""
-READ_MESSAGES: Final = 32
-AGAIN_MS: Final = 500
-RELOAD_MS: Final = 5000
-"""How often a queue's parked keys are reloaded while a redrive waits."""
-OLDER_MAX: Final = 64
-"""The most resizes over which a key stays parked."""
 
 
 class Runs(Protocol):

@@ -30,6 +30,11 @@ from inorder.wire.requests.pulls import PULL_SUBSCRIPTION, PULL_SUSPEND, PullMes
 
 log = get_logger(__name__)
 
+_HELD_MS: Final = 100
+"""A broker that answers "nothing new" sooner does not hold pulls: the loop pauses instead."""
+PULL_AHEAD_MAX: Final = SPAN_MAX // 2
+"""How far pulls with order="key" go ahead of the first unfinished message."""
+
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
@@ -104,12 +109,6 @@ def pull_result(
     return PullResult(
         PullStatus(answer.code), found, next_offset, reply.min_offset, reply.max_offset
     )
-
-
-_HELD_MS: Final = 100
-"""A broker that answers "nothing new" sooner does not hold pulls: the loop pauses instead."""
-PULL_AHEAD_MAX: Final = SPAN_MAX // 2
-"""How far pulls with order="key" go ahead of the first unfinished message."""
 
 
 class Puller:

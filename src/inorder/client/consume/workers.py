@@ -38,6 +38,9 @@ from inorder.tasks import Tasks
 
 log = get_logger(__name__)
 
+SLICE_MS: Final = 100
+"""A run that lasts longer ends, so that its results can be committed."""
+
 
 @dataclass(slots=True)
 class TopicCounts:
@@ -135,9 +138,6 @@ def in_handler(consumer: object) -> bool:
         call = call.outer
     return False
 
-
-SLICE_MS: Final = 100
-"""A run that lasts longer ends, so that its results can be committed."""
 
 Batch = Sequence[ReceivedMessage]
 Call = Callable[[Batch], Any]

@@ -36,6 +36,11 @@ from inorder.errors import UsageError
 from inorder.model import TopicQueue
 
 VIRTUAL_NODES: Final = 10
+REBALANCE_INTERVAL_MS: Final = 20_000
+REBALANCE_UNBALANCED_MS: Final = 1000
+"""The pause after a round in which a broker did not answer or a queue was not added."""
+LOCK_REFUSED_RETRY_MS: Final = 500
+"""The pause after a refused lock; a broker that refuses a lease says how long to wait."""
 
 
 class Allocation(Protocol):
@@ -243,13 +248,6 @@ def _java_text(queue: TopicQueue) -> str:
 def _utf16(text: str) -> bytes:
     """Return a key that sorts as Java sorts strings: by UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")
-
-
-REBALANCE_INTERVAL_MS: Final = 20_000
-REBALANCE_UNBALANCED_MS: Final = 1000
-"""The pause after a round in which a broker did not answer or a queue was not added."""
-LOCK_REFUSED_RETRY_MS: Final = 500
-"""The pause after a refused lock; a broker that refuses a lease says how long to wait."""
 
 
 @dataclass(frozen=True, slots=True)

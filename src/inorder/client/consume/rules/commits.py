@@ -48,6 +48,15 @@ COMMIT_IDLE_MS: Final = 100
 
 NOTHING: Final = -1
 """In place of an offset: the group has none, or there is none to commit."""
+NO_OFFSET: Final = -1
+"""Answer of an offset store that has no offset of the queue."""
+NOT_READ: Final = -2
+"""Answer of an offset store that could not be read."""
+HALF_AN_HOUR_MS: Final = 30 * 60 * 1000
+"""RocketMQ's default consumeTimestamp: this long before the consumer was created."""
+FILE_NAME: Final = "offsets.json"
+BACKUP_SUFFIX: Final = ".bak"
+_OFFSET_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +118,6 @@ def idle_commit_in_ms(now_ms: int, last_ms: int) -> int:
 def busy_interval_ms(configured_ms: int) -> int:
     """Return how often a queue whose handlers run is committed under a lease."""
     return min(configured_ms, COMMIT_BUSY_MS)
-
-
-NO_OFFSET: Final = -1
-"""Answer of an offset store that has no offset of the queue."""
-NOT_READ: Final = -2
-"""Answer of an offset store that could not be read."""
-
-
-HALF_AN_HOUR_MS: Final = 30 * 60 * 1000
-"""RocketMQ's default consumeTimestamp: this long before the consumer was created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +258,6 @@ class OffsetTable:
     def items(self) -> list[tuple[TopicQueue, int]]:
         """Return all offsets, sorted by queue."""
         return sorted((queue, found.offset) for queue, found in self._table.items())
-
-
-FILE_NAME: Final = "offsets.json"
-BACKUP_SUFFIX: Final = ".bak"
-
-_OFFSET_MAX: Final = 2**63 - 1
 
 
 def path_parts(client_id: str, group: str) -> tuple[str, str, str]:

@@ -43,6 +43,9 @@ LOCK_RENEW_MS: Final = 20_000
 LOCK_RENEW_FIRST_MS: Final = 1000
 PULL_EXPIRED_MS: Final = 120_000
 GRACE_MIN_MS: Final = 100
+ASK_AGAIN_MIN_MS: Final = 20
+ASK_AGAIN_LATE_MS: Final = 2
+"""How long after the end of another owner's lease the broker is asked again."""
 
 
 class RevokeReason(Enum):
@@ -261,11 +264,6 @@ class LeaseState:
             f"released too early: {self!r}"
         )
         self._gone = True
-
-
-ASK_AGAIN_MIN_MS: Final = 20
-ASK_AGAIN_LATE_MS: Final = 2
-"""How long after the end of another owner's lease the broker is asked again."""
 
 
 @dataclass(frozen=True, slots=True)

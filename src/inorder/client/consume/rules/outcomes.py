@@ -67,6 +67,37 @@ from inorder.wire.properties import error_of, put_error
 
 ATTEMPTS_MAX: Final = 2**31 - 1
 """RocketMQ's number for "without limit"."""
+SUSPEND_DEFAULT_MS: Final = 1000
+SUSPEND_MIN_MS: Final = 10
+SUSPEND_MAX_MS: Final = 30_000
+CONTINUOUS_MAX_MS: Final = 60_000
+YIELD_MS: Final = 10
+"""The pause of a queue that was handled for CONTINUOUS_MAX_MS, so that others get the thread."""
+LOCAL_RETRY_MS: Final = 5000
+EXPIRED_SCAN_MS: Final = 15 * 60 * 1000
+RUN_CALLS_MAX: Final = 64
+RUN_US: Final = 1000
+"""How long the calls of one run may take together, by the average of earlier calls."""
+RUN_ENDS_MS: Final = 10
+"""A run that takes longer ends; its remaining calls go to other workers."""
+LATE_CHECK_MS: Final = 50
+"""How often the loop looks for calls that wait behind a long one."""
+HANDOVER_US: Final = 100
+"""The cost of waking a thread: calls that take less time together stay in one run."""
+AHEAD_US: Final = 10_000
+"""How long the runs that wait at the workers keep them busy without the loop."""
+AHEAD_MAX: Final = 4
+TURN_RUNS_MAX: Final = 8
+"""How many runs of one queue start before the next queue's turn."""
+CALLS_SEEN_MIN: Final = 100
+"""Fewer calls give no average."""
+CALLS_KEPT_MAX: Final = 2000
+FIRST_DELAY_LEVEL: Final = 3
+BROKER_DECIDES: Final = 0
+DEAD_LETTER_NOW: Final = -1
+SEND_BACK_TIMEOUT_MS: Final = 5000
+CONSUME_SUCCESS: Final = "CONSUME_SUCCESS"
+RECONSUME_LATER: Final = "RECONSUME_LATER"
 
 
 class Outcome(Enum):
@@ -189,14 +220,6 @@ def attempts_left(policy: Policy, error: BaseException | None) -> int:
 def _check_attempts(attempts: int) -> None:
     if not 0 <= attempts <= ATTEMPTS_MAX:
         raise UsageError(f"attempts={attempts}: give 0 or more")
-
-
-SUSPEND_DEFAULT_MS: Final = 1000
-SUSPEND_MIN_MS: Final = 10
-SUSPEND_MAX_MS: Final = 30_000
-CONTINUOUS_MAX_MS: Final = 60_000
-YIELD_MS: Final = 10
-"""The pause of a queue that was handled for CONTINUOUS_MAX_MS, so that others get the thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,27 +416,6 @@ def _again(message: ReceivedMessage) -> ReceivedMessage:
     return replace(message, redeliveries=message.redeliveries + 1)
 
 
-LOCAL_RETRY_MS: Final = 5000
-EXPIRED_SCAN_MS: Final = 15 * 60 * 1000
-RUN_CALLS_MAX: Final = 64
-RUN_US: Final = 1000
-"""How long the calls of one run may take together, by the average of earlier calls."""
-RUN_ENDS_MS: Final = 10
-"""A run that takes longer ends; its remaining calls go to other workers."""
-LATE_CHECK_MS: Final = 50
-"""How often the loop looks for calls that wait behind a long one."""
-HANDOVER_US: Final = 100
-"""The cost of waking a thread: calls that take less time together stay in one run."""
-AHEAD_US: Final = 10_000
-"""How long the runs that wait at the workers keep them busy without the loop."""
-AHEAD_MAX: Final = 4
-TURN_RUNS_MAX: Final = 8
-"""How many runs of one queue start before the next queue's turn."""
-CALLS_SEEN_MIN: Final = 100
-"""Fewer calls give no average."""
-CALLS_KEPT_MAX: Final = 2000
-
-
 @dataclass(frozen=True, slots=True)
 class Concluded:
     """What follows the end of a batch."""
@@ -565,12 +567,6 @@ def after_concurrent_send_back(
     return AfterSendBack(commit, retry)
 
 
-FIRST_DELAY_LEVEL: Final = 3
-BROKER_DECIDES: Final = 0
-DEAD_LETTER_NOW: Final = -1
-SEND_BACK_TIMEOUT_MS: Final = 5000
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """How an attempt failed, and what the handler asked for."""
@@ -662,10 +658,6 @@ def delay_level(after_ms: int | None, levels_ms: Sequence[int] = DELAY_LEVELS_MS
         if delay_ms >= after_ms:
             return level
     return len(levels_ms)
-
-
-CONSUME_SUCCESS: Final = "CONSUME_SUCCESS"
-RECONSUME_LATER: Final = "RECONSUME_LATER"
 
 
 class ReturnType(Enum):
