@@ -74,7 +74,7 @@ _WORDS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to encrypt: PEM files of who signs the servers' certificates, and of our own.
+    """TLS files in PEM form: who signs the servers' certificates, and the client's own certificate.
 
     Without `ca` the authorities of the system count; `insecure` trusts any certificate.
     """
@@ -119,18 +119,18 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The name servers of a cluster, and how it is spoken to."""
+    """The name servers of a cluster, and its TLS settings."""
 
     namesrv: str
     tls: Tls | None = None
 
     @classmethod
     def of(cls, namesrv: str | None, tls: Tls | None = None) -> Servers:
-        """Return those given, else those that the environment of this process means."""
+        """Return the servers given, else those that the environment of this process names."""
         return cls(chosen_servers(namesrv), tls)
 
     def context(self) -> ssl.SSLContext | None:
-        """Return how to encrypt; None: not at all."""
+        """Return the TLS context; None: no TLS."""
         return None if self.tls is None else self.tls.context()
 
     def options(self) -> dict[str, str]:
@@ -139,20 +139,20 @@ class Servers:
 
 
 def chosen_servers(namesrv: str | None) -> str:
-    """Return `host:9876;host2:9876`: given, or of the environment. Raises ConfigError.
+    """Return `host:9876;host2:9876` as given or from the environment. Raises ConfigError.
 
-    Executors have another environment, so this is asked where the options are read.
+    Executors have another environment, so this is called where the options are read.
     """
     return ";".join(name_servers(namesrv or None))
 
 
 def tls_name(option: str) -> str | None:
-    """Return the name of an option of TLS, however it is written: `tlsCa`, `tls-ca`; or None."""
+    """Return the name of a TLS option in any spelling (`tlsCa`, `tls-ca`), or None."""
     return _KNOWN.get(option.lower().replace("_", "").replace("-", ""))
 
 
 def read_tls(given: Mapping[str, str]) -> Tls | None:
-    """Read the options of TLS by their names; who names a file means TLS. Raises ConfigError."""
+    """Read the TLS options; naming a file turns TLS on. Raises ConfigError."""
     insecure = _flag(given, "tls_insecure") or False
     tls = Tls(
         given.get("tls_ca", ""), given.get("tls_cert", ""), given.get("tls_key", ""), insecure
@@ -184,7 +184,7 @@ _connections: dict[tuple[int, str, Tls | None], BlockingConnection] = {}
 
 
 class Pulled(NamedTuple):
-    """Records as they came, and where to go on."""
+    """The reply to one pull: undecoded records, and the next offset."""
 
     code: int
     data: bytes
@@ -238,7 +238,7 @@ class Cluster:
         return settled.map
 
     def topics(self) -> list[str]:
-        """Return the topics that the name servers know now, without those of the system."""
+        """Return the topics that the name servers know now, without system topics."""
         reply = self._try(lambda: self._ask_name_server(GetAllTopics()), lambda: None)
         names = decode_topic_list(reply.body)
         return sorted(name for name in names if not is_system_topic(name))
@@ -256,9 +256,9 @@ class Cluster:
         return self._offsets(queues, lambda queue: SearchOffset(queue.topic, queue.index, time_ms))
 
     def versions(self, topic: str) -> list[ResizeView]:
-        """Return what each broker of a topic tells of the versions of its key map.
+        """Return each broker's view of the versions of a topic's key map.
 
-        Nothing of brokers that know none: those of Apache RocketMQ.
+        Apache RocketMQ brokers have no such view and are left out.
         """
         found = []
         for queue in {queue.broker: queue for queue in self._known_queues(topic)}.values():
@@ -276,7 +276,7 @@ class Cluster:
         return subscribe_queues(self._route(topic), topic)
 
     def committed(self, queue: TopicQueue) -> int | None:
-        """Return how far the group is."""
+        """Return the group's offset on a queue; None if it has none."""
         request = QueryConsumerOffset(self.group, queue.topic, queue.index, False)
         try:
             return self._ask_for(OffsetReply, queue, request).offset
@@ -284,7 +284,7 @@ class Cluster:
             return None
 
     def commit(self, queue: TopicQueue, offset: int) -> None:
-        """Say how far the group is."""
+        """Set the group's offset on a queue."""
         self.ask(queue, UpdateConsumerOffset(self.group, queue.topic, queue.index, offset))
 
     def ask(self, queue: TopicQueue, request: Any, body: bytes = b"") -> Command:
@@ -297,7 +297,7 @@ class Cluster:
         )
 
     def make_group(self) -> None:
-        """Make the group, which so far has only been named."""
+        """Create the group on the brokers."""
         from inorder.model import GroupConfig
         from inorder.sync.admin import Admin
 
@@ -305,7 +305,7 @@ class Cluster:
             admin.groups.create(GroupConfig(self.group))
 
     def read(self, queue: TopicQueue, start: int, end: int, tag: str = "*") -> Iterator[Pulled]:
-        """Return what lies between two offsets, answer by answer."""
+        """Yield the messages between two offsets, reply by reply."""
         at, failures, depth = start, 0, 1
         while at < end:
             try:
@@ -313,7 +313,7 @@ class Cluster:
                     yield pulled
                     failures = 0
                     if pulled.next_offset <= at:
-                        return  # nothing is stored there (any more): the caller judges
+                        return  # nothing is stored there, or no longer: the caller decides
                     if pulled.next_offset - at <= STOCK_MESSAGES and tag == "*":
                         depth = AHEAD
                     at = pulled.next_offset
@@ -327,7 +327,7 @@ class Cluster:
     def _stretch(
         self, queue: TopicQueue, start: int, end: int, tag: str, depth: int
     ) -> Iterator[Pulled]:
-        """Pull on with requests sent ahead, until an answer is not what they were sent for."""
+        """Pull with requests sent ahead, until a reply does not continue at the expected offset."""
         connection = self._reader(queue)
         step = STOCK_MESSAGES if depth > 1 else BULK_MESSAGES
         asked: deque[tuple[int, int]] = deque()
@@ -366,7 +366,7 @@ class Cluster:
     # Asking.
 
     def _offsets(self, queues: Iterable[TopicQueue], make: Callable[[TopicQueue], Any]) -> Places:
-        """Ask for one offset of each queue, all questions to a broker at once."""
+        """Ask for one offset of each queue, all requests to a broker at once."""
         wanted = list(queues)
 
         def ask() -> Places:
@@ -403,7 +403,7 @@ class Cluster:
         return merged([TopicRoute.decode(answer.body) for answer in answers])
 
     def _ask_name_servers(self, request: Any) -> list[Command]:
-        """Ask all; return the answers of those that know. Raises InorderError if all fail."""
+        """Ask all name servers; return the successful replies. Raises InorderError if all fail."""
         found: list[Command] = []
         failures: list[InorderError] = []
         addresses = parse_name_servers(self.servers.namesrv)
@@ -413,7 +413,7 @@ class Cluster:
             except CodeNotSupported:  # every name server knows these requests
                 failures.append(ConfigError(no_name_server(address)))
             except BrokerError:
-                continue  # it does not know
+                continue  # this name server does not know the topic or key
             except TransportError as error:
                 failures.append(error)
         if len(failures) == len(addresses):
@@ -453,7 +453,7 @@ class Cluster:
         return address or self._former(queue)
 
     def _former(self, queue: TopicQueue) -> str:
-        """Return where a broker is that has no queue of the topic any more."""
+        """Return the address of a broker that no longer has a queue of the topic."""
         answers = self._ask_name_servers(GetClusterInfo())
         info = merged_cluster([ClusterInfo.decode(one.body) for one in answers] or [ClusterInfo()])
         broker = info.brokers.get(queue.broker)
@@ -474,7 +474,7 @@ class Cluster:
 
 
 def is_system_topic(name: str) -> bool:
-    """Tell whether a topic is the broker's own, or of failed messages."""
+    """Return whether a topic is a system topic, or holds retries, dead letters or parked keys."""
     return name.startswith(RESERVED_PREFIXES) or name in FIXED_SYSTEM_TOPICS
 
 

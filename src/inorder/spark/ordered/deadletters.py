@@ -38,7 +38,7 @@ _NOT_COPIED: Final = frozenset(
 
 
 def letter_message(letter: Letter, group: str) -> Message:
-    """Return the message that is stored for a letter."""
+    """Return the message that is stored for a dead letter."""
     message = letter.message
     properties = {
         name: value
@@ -68,7 +68,7 @@ def send_dead_letters(
     *,
     start: int = 0,
 ) -> None:
-    """Store letters, in their order; those that are there already are not stored again.
+    """Store dead letters in their order; those that are stored already are left out.
 
     `start` is the number of the first one within its batch.
     """
@@ -79,7 +79,7 @@ def send_dead_letters(
         (letter_message(letter, group), letter.message.broker, sequence(batch, index))
         for index, letter in enumerate(letters, start)
     ]
-    # Only our brokers know versions of key maps, and numbers.
+    # Only inorder brokers have key maps and idempotent producers.
     is_ours = bool(Cluster(servers, group=group).versions(PREFIX + group))
     if not is_ours:
         log.warning(

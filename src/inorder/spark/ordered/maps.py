@@ -24,7 +24,7 @@ LOOK_S: Final = 0.05
 
 
 class NotReleased(InorderError):
-    """The brokers do not let the group into a new version of a topic's key map yet."""
+    """The brokers do not release the group into a new version of a topic's key map yet."""
 
 
 class Maps:
@@ -54,7 +54,7 @@ class Maps:
         batch: int,
         version: int,
     ) -> list[Line]:
-        """Take over keys that came with a new version; return the lines that wait for others."""
+        """Take over keys that moved here with a new version; return lines for other queues."""
         if before is not None and before.map_version >= version:
             return []
         folders = of_topic(self._state, query, queue.topic)
@@ -65,7 +65,7 @@ class Maps:
         return move((queue.broker, queue.index), keys, pasts, self._maps(queue.topic), version)
 
     def follow(self, topic: str, version: int, commit: Callable[[TopicQueue, int], None]) -> None:
-        """Let the group go on into a version of the key map; its parked keys move with that.
+        """Release the group into a version of the key map; its parked keys move with it.
 
         All queues were read to the ends of the versions before, and those batches are done: that
         is said by `commit`. The brokers then move the parked keys, and let the group go on.

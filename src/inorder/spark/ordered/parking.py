@@ -71,7 +71,7 @@ class Parker:
     def __init__(
         self, cluster: Cluster, maps: Maps, columns: Collection[str], *, required: bool
     ) -> None:
-        """`required`: brokers that keep no parked keys will not do. `columns`: of the stream."""
+        """`required`: refuse brokers without parked keys. `columns`: those of the stream."""
         self._cluster = cluster
         self._maps = maps
         self._columns = frozenset(columns)
@@ -103,7 +103,7 @@ class Parker:
         return found
 
     def _any(self, topic: str) -> bool:
-        """Tell whether the group has parked something of a topic, in whatever queue."""
+        """Return whether the group has parked keys in any queue of a topic."""
         for queue in {queue.broker: queue for queue in self._cluster.queues(topic)}.values():
             page = ParkedPage([], next=_LIST_BEGIN)
             while page.next:
@@ -117,7 +117,7 @@ class Parker:
         return False
 
     def _settle(self, queue: TopicQueue, first: int, before: Version | None) -> None:
-        """Let the group's offset say how far the query is: by it the broker knows what is done."""
+        """Set the group's offset to the query's: the broker learns from it what is done."""
         committed = self._cluster.committed(queue)
         if committed is not None and committed > first:
             log.warning(
@@ -136,7 +136,7 @@ class Parker:
             self._cluster.commit(queue, offset)
 
     def room(self, queue: TopicQueue) -> str:
-        """Return why nothing more can be parked of a queue; empty if there is room."""
+        """Return why a queue can park no more messages; empty if it can."""
         answer = self._cluster.ask(queue, requests.ParkedList(self._group, _LIST_END))
         return ParkedPage.decode(answer.body).full.get(self._group, "")
 
@@ -246,7 +246,7 @@ _NO_MORE: Final = "its key was let go while it was on its way to it"
 
 
 class ParkingFull(InorderError):
-    """What a batch decided to park has no room; it is tried again when the query is."""
+    """The broker has no room for messages that a batch parks; a restarted query tries again."""
 
 
 class Reports:
@@ -257,7 +257,7 @@ class Reports:
         self._group = cluster.group
 
     def carry_out(self, queue: TopicQueue, version: Version) -> list[tuple[int, Letter]]:
-        """Tell the broker what a batch decided; return what it cannot park any more, numbered."""
+        """Tell the broker what a batch decided; return messages that it cannot park, numbered."""
         for redone in version.redone:
             self._tell(queue, redone)
         gone = self._park(queue, version.asides, version.last + 1)
@@ -315,7 +315,7 @@ class Reports:
     def _park(
         self, queue: TopicQueue, parked: list[ParkedMessage], until: int
     ) -> list[tuple[int, Letter]]:
-        """Park messages in their order; those that have no room are tried again for a while."""
+        """Park messages in their order; those without room are tried again for a while."""
         gone: list[tuple[int, Letter]] = []
         waiting = list(enumerate(parked))
         for tried in range(1, FULL_TRIES + 1):
@@ -337,7 +337,7 @@ class Reports:
         until: int,
         gone: list[tuple[int, Letter]],
     ) -> tuple[list[tuple[int, ParkedMessage]], str]:
-        """Return what had no room, with all that follows of its keys, and why."""
+        """Return messages without room, with the later ones of their keys, and why."""
         left: list[tuple[int, ParkedMessage]] = []
         full: set[str] = set()
         why = ""

@@ -37,7 +37,7 @@ CHAIN_MAX: Final = 32
 
 
 class Version(msgspec.Struct, omit_defaults=True):
-    """A queue after a batch, as it is kept. New fields need defaults."""
+    """The state of a queue after a batch, as it is stored. New fields need defaults."""
 
     batch: int
     first: int
@@ -118,7 +118,7 @@ def following(
 
 
 def is_part(before: Version, size_bytes: int) -> bool:
-    """Tell whether the next version may build on this one."""
+    """Return whether the next version may build on this one."""
     if len(before.chain) >= CHAIN_MAX:
         return False
     return before.part_bytes + size_bytes <= before.whole_bytes
@@ -150,7 +150,7 @@ Home = tuple[str, int]
 
 
 class CannotMove(InorderError):
-    """Messages wait behind one without a key, and their keys now belong to several queues."""
+    """Messages wait behind a message without a key, and their keys moved to several queues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,20 +107,20 @@ class ParkedMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Drained(msgspec.Struct, array_like=True):
-    """What was handled of one list of a key; a key has older lists in the queues it lived in."""
+    """The handled part of one list of a key. A key has older lists in its former queues."""
 
     home: Home
     successor: Home | None
-    """Whose older list it is; None: it is the key's present one."""
+    """The queue that this older list precedes; None: it is the key's present list."""
     done: list[int] = []
     closed: bool = False
     """All of it was handled."""
     stale: bool = False
-    """There was no such list any more: it is only forgotten."""
+    """The list no longer exists and is only forgotten."""
 
 
 class Redone(msgspec.Struct, array_like=True):
-    """What became of a key in its redrive."""
+    """The result of a key's redrive."""
 
     key: str
     end: int
@@ -152,7 +152,7 @@ class ParkedKeys:
         first: int = 0,
         room: Callable[[], str] = str,
     ) -> None:
-        """`first` is the first offset of the batch; `room` says why there is none."""
+        """`first` is the first offset of the batch; `room` returns why nothing can be parked."""
         self.keys: set[str | None] = set(keys)
         self.items: list[ParkedMessage] = []
         self.redone: dict[str, Redone] = {}
@@ -206,15 +206,15 @@ ROWS_BITS: Final = 32
 
 
 class OutOfOrder(InorderError):
-    """Rows came in an order in which keys would overtake themselves; nothing of them was kept."""
+    """Rows came in an order in which keys would overtake themselves; none of them was kept."""
 
 
 class Hole(InorderError):
-    """Messages of a queue are missing between two that came."""
+    """Messages of a queue are missing between two that arrived."""
 
 
 class TooManyWait(InorderError):
-    """More messages wait for their key than may; nothing of the batch was kept."""
+    """Too many messages wait for their keys; nothing of the batch was kept."""
 
 
 @dataclass(slots=True)
@@ -241,7 +241,7 @@ Handle = Callable[[OrderedMessage, bytes | None], Done | Again]
 
 @dataclass(slots=True)
 class Keys:
-    """All that is known of the keys of one queue."""
+    """The keys of one queue: states, lines and the barrier."""
 
     states: dict[str, bytes] = field(default_factory=dict)
     held: dict[str | None, Line] = field(default_factory=dict)
@@ -301,7 +301,7 @@ class Work:
             keys.next_offset = message.offset + 1
 
     def try_due(self) -> bool:
-        """Try the keys again whose time has come; tell whether one was."""
+        """Try the keys again that are due; return whether there was one."""
         now_ms = self._now_ms()
         due = [key for key, line in self.keys.held.items() if line.due_ms <= now_ms]
         for key in due:
@@ -371,7 +371,7 @@ class Work:
         return True
 
     def _attempt(self, message: OrderedMessage) -> bool:
-        """Handle a message that nothing holds; tell whether its key goes on."""
+        """Handle a message that nothing holds; return whether its key goes on."""
         # hot: 0.4 us beside the handler.
         name = message.key or ""
         outcome = self._handle(message, self.keys.states.get(name))
@@ -425,7 +425,7 @@ class Work:
         self._pass_barrier()
 
     def _pass_barrier(self) -> None:
-        """Let those behind a barrier go on, as far as they may now."""
+        """Handle the messages behind a barrier, as far as they may go now."""
         keys = self.keys
         while keys.behind:
             first = keys.behind[0]
@@ -447,7 +447,7 @@ def check_run(
 
     Raises:
         OutOfOrder: they do not ascend, or begin before what was handled.
-        Hole: some are missing, and nobody said that this is meant.
+        Hole: some are missing, and the options do not allow it.
     """
     if not offsets:
         return 0
@@ -490,7 +490,7 @@ _SAYS = "a handler returns (state, rows) or None"
 
 
 class BadResult(UsageError):
-    """The handler returned what nobody can keep; the query stops."""
+    """The handler returned a value that cannot be stored; the query stops."""
 
 
 def adapted(handler: Handler, columns: Sequence[str], state_type: Any = Any) -> Handle:

@@ -57,7 +57,7 @@ NEEDED: Final = ("topic", "broker", "queue", "offset", "key")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What every task knows."""
+    """The arguments of a query, for every task."""
 
     handler: Handler
     columns: tuple[str, ...]
@@ -127,7 +127,7 @@ def pieces(batch: pa.RecordBatch) -> Iterator[tuple[TopicQueue, pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the queues of a task share to speak with the brokers."""
+    """What the queues of a task share: key maps, parked keys, reports."""
 
     maps: Maps
     parker: Parker | None
@@ -135,7 +135,7 @@ class Tools:
 
     @classmethod
     def of(cls, plan: Plan) -> Tools:
-        """Return those of a task."""
+        """Return the tools of a task."""
         cluster = Cluster(plan.servers, group=plan.group or DEFAULT_GROUP)
         maps = Maps(cluster, plan.state)
         parker = None
@@ -178,7 +178,7 @@ class QueueRun:
         self._work.take(messages_of(piece, queue))
 
     def _begin(self, first: int) -> None:
-        """Find what was decided, or what there was before."""
+        """Find the decided version of this batch, or the version before it."""
         plan, self._first = self._plan, first
         self._decided = self._folder.decided(self._batch)
         if self._decided is not None:
@@ -233,7 +233,7 @@ class QueueRun:
         yield from plan.rows.numbered(decided.rows, self.queue, name, self._batch)
 
     def _report_parked(self, version: Version) -> None:
-        """Tell the brokers what became of parked keys; what they do not have is a dead letter."""
+        """Report parked keys to the brokers; messages that they cannot park are dead letters."""
         plan, name = self._plan, self._producer("letters")
         gone = self._tools.reports.carry_out(self.queue, version)
         for number, letter in sorted(gone, key=lambda one: one[0]):
@@ -274,7 +274,7 @@ class QueueRun:
 
 
 def now_ms() -> int:
-    """Return the time of this machine; what follows from it is decided once."""
+    """Return the time of this machine; decisions from it are made once."""
     return int(time.time() * 1000)
 
 

@@ -39,7 +39,7 @@ _cache: dict[str, tuple[Version, Keys]] = {}
 
 
 class DamagedState(StoreError):
-    """A file of a state cannot be read."""
+    """A state file cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class QueueFolder:
         _cache[str(self.path)] = (version, keys)
 
     def clean(self, version: Version, before: Version | None) -> None:
-        """Remove versions that nobody will ask for any more: the last two can be read."""
+        """Remove versions that no task needs any more; the last two stay readable."""
         names = os.listdir(self.path)
         chains = [version.chain, [] if before is None else before.chain]
         for batch in removable((int(n) for n in names if n.isdigit()), chains, version.batch):

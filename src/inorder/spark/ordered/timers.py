@@ -43,7 +43,7 @@ STATE: Final = "data binary"
 
 
 class Bucket(msgspec.Struct, omit_defaults=True):
-    """What Spark keeps of a bucket. New fields need defaults."""
+    """The state of a bucket in Spark. New fields need defaults."""
 
     states: dict[str, bytes] = {}
     held: list[Line] = []
@@ -156,7 +156,7 @@ class BucketProcessor(StatefulProcessor):
 
 
 def _check(last: dict[str, int], messages: list[OrderedMessage]) -> None:
-    """Assert that offsets ascend in every queue, from batch to batch; note the last ones."""
+    """Check that offsets ascend in every queue, from batch to batch; note the last ones."""
     for message in messages:
         queue = TopicQueue(message.topic, message.broker, message.queue)
         place = f"{queue.topic}/{queue.broker}/{queue.index}"

@@ -26,7 +26,7 @@ _KNOWN: Final = {"namesrv": "namesrv", "nameserver": "namesrv", "topic": "topic"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a user wants written."""
+    """The checked options of a sink."""
 
     namesrv: str
     topic: str | None
@@ -37,7 +37,7 @@ class SinkOptions:
 
     @property
     def servers(self) -> Servers:
-        """Return where to write."""
+        """Return the servers to write to."""
         return Servers(self.namesrv, self.tls)
 
 

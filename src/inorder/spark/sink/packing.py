@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """Who sends rows: `name` makes their ids, `producer` is what the broker knows them by."""
+    """The sender of rows: `name` makes their ids, `producer` is the broker's name for it."""
 
     name: str
     producer: str
@@ -79,7 +79,7 @@ def pack_some(  # noqa: PLR0917 - called in one place
 
 
 def _words(sender: Sender) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return what stands around the numbers of all rows of a sender."""
+    """Return the property bytes around the numbers, the same for all rows of a sender."""
     return (
         b"UNIQ_KEY\x01" + _id_head(sender.name),
         b"\x02WAIT\x01true\x02",
@@ -100,7 +100,7 @@ def _columns(batch: pa.RecordBatch, properties: Any | None) -> list[Any]:
 
 
 def as_column(head: bytes, values: Any) -> tuple[bytes, int, int, Any, Any, Any]:
-    """Return texts as the compiled module takes them, with what stands before each."""
+    """Return texts as the compiled module takes them, with the bytes before each."""
     return (head, len(values), values.offset, *values.buffers())
 
 
@@ -201,7 +201,7 @@ def join_properties(maps: Any, unwanted: frozenset[str], prefix: str) -> Any:
 
 
 def message_ids(name: str, numbers: Array) -> Any:
-    """Return ids that a row has whenever it is sent: made of its producer and its number."""
+    """Return ids that stay the same when a row is sent again: from its producer and number."""
     producer = _id_head(name)
     raw = numbers.astype(">u8").view(np.uint8).reshape(-1, 8)
     table = np.empty((len(numbers), 32), np.uint8)
@@ -212,7 +212,7 @@ def message_ids(name: str, numbers: Array) -> Any:
 
 
 def _id_head(name: str) -> bytes:
-    """Return what the ids of a producer's rows have in common: 16 bytes."""
+    """Return the 16 bytes that the ids of a producer's rows share."""
     return hashlib.sha256(name.encode()).hexdigest()[:16].upper().encode()
 
 

@@ -26,22 +26,22 @@ def name_at(name: str, version: int) -> str:
 
 @dataclass(slots=True)
 class Begun:
-    """What is known of the version under which a producer's batch began."""
+    """The lowest key map version under which a producer's batch may have begun."""
 
     first: int
     """The first number of the batch."""
     version: int = 0
-    """It began under this version, or later."""
+    """The batch began under this version or later."""
 
     def heard(self, version: int, last: int) -> None:
-        """Take note of the last number that a queue has under a version, -1 for none."""
+        """Learn the last number that a queue has under a version, -1 for none."""
         if 0 <= last < self.first:
             self.version = max(self.version, version)
 
     def asks(self, version: int) -> bool:
-        """Tell whether rows of the batch may be stored under a version."""
+        """Return whether rows of the batch may be stored under a version."""
         return version >= self.version
 
     def asks_below(self, version: int) -> bool:
-        """Tell whether rows may be stored under a version before this one."""
+        """Return whether rows may be stored under a version before this one."""
         return version > max(self.version, 1)

@@ -69,7 +69,7 @@ from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
 GROUP: Final = "inorder_spark"
 ATTEMPTS: Final = 8
 AHEAD_MAX: Final = 8
-"""Requests that wait for their answers, of a megabyte each at most."""
+"""How many requests may wait for replies, each a megabyte at most."""
 PAUSE_S: Final = 0.1
 _INCARNATION_BITS: Final = 20
 _TEMPLATE_QUEUES: Final = 8
@@ -83,7 +83,7 @@ class Targets:
     queues: tuple[TopicQueue, ...]
     version: int
     placed: bytes = b""
-    """What a send says of the map that chose its queue."""
+    """The fields of a send that name the key map which chose its queue."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Sender:
         """Learn which queues a topic has.
 
         Raises:
-            TopicNotRouted: nobody knows the topic yet.
+            TopicNotRouted: no name server knows the topic yet.
         """
         self._the_targets(topic)
 
@@ -155,7 +155,7 @@ class Sender:
             self._send_again(error)
 
     def close(self) -> None:
-        """Let go of the connections, and of what is known about producers."""
+        """Close the connections and forget the state of producers."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -163,7 +163,7 @@ class Sender:
         self._open.clear()
 
     def _send_again(self, error: InorderError, *more: Rows) -> None:
-        """Store what was sent and has no answer, and `more`, as far as it is not there yet."""
+        """Send again what has no reply, and `more`, without the rows that are stored."""
         waiting = {id(rows): rows for rows in (*(sent.rows for sent in self._open), *more)}
         for attempt in range(1, ATTEMPTS):
             if not _passes(error):
@@ -195,7 +195,7 @@ class Sender:
         return found
 
     def _the_past(self, topic: str) -> list[Targets]:
-        """Return the versions of a topic's key map that are over, the last one first."""
+        """Return the past versions of a topic's key map, the last one first."""
         found = self._past.get(topic)
         if found is None:
             texts = {past.version: past.map for view in self._cluster.versions(topic)
@@ -208,9 +208,9 @@ class Sender:
         return found
 
     def _settle(self, rows: Rows, targets: Targets, *, over: bool = False) -> list[_Pending]:
-        """Note which rows are stored under a version; return the others, queue by queue.
+        """Mark the rows that are stored under a version; return the others, queue by queue.
 
-        `over`: the version is, so nobody sends under its name any more.
+        `over`: the version is past, so nothing is sent under its name any more.
         """
         where, name = rows.place(targets), name_at(rows.name, targets.version)
         waiting_queues = []
@@ -227,7 +227,7 @@ class Sender:
         return waiting_queues
 
     def _settle_past(self, rows: Rows, targets: Targets) -> bool:
-        """Note which rows were stored before the topic was resized; tell whether some were."""
+        """Mark the rows that were stored before a resize; return whether some were."""
         begun, before = self._begun[rows.name, rows.topic], int(rows.stored.sum())
         if begun.asks_below(targets.version):
             for past in self._the_past(rows.topic):
@@ -256,7 +256,7 @@ class Sender:
             waiting_queues = [pending for pending in waiting_queues if pending.chunks]
 
     def _await(self, open_max: int) -> None:
-        """Take answers, the oldest first, until at most so many requests wait for theirs."""
+        """Take replies, the oldest first, until at most `open_max` requests wait."""
         while len(self._open) > open_max:
             sent = self._open[0]
             answer = sent.connection.receive(sent.number)
@@ -318,7 +318,7 @@ def _now_ms() -> int:
 
 
 def _check_stored(answer: Command) -> None:
-    """Raise unless the rows of a request are stored; if nobody knows, the broker is asked again."""
+    """Raise unless the rows of a request are stored. If that is unknown, the sender asks again."""
     said = verdict(answer.code, answer.fields.get(STORED))
     if said is Verdict.UNKNOWN:
         raise OutcomeUnknown(
@@ -330,20 +330,20 @@ def _check_stored(answer: Command) -> None:
 
 
 def _passes(error: InorderError) -> bool:
-    """Tell whether an error may be over when the broker was asked how far it is."""
-    # A broker that comes back is not in the routes for a moment.
+    """Return whether sending again may succeed after asking for the last number."""
+    # A broker that restarts is missing in the routes for a moment.
     if isinstance(error, TransportError | ProducerGap | KeyMapChanged | TopicNotRouted):
         return True
     return isinstance(error, BrokerError) and error.retriable
 
 
 SINK_NAME_CHARS_MAX: Final = 120
-"""Of the 128 that a producer's name may have; the version of the target's key map is added."""
+"""A producer's name may have 128 characters; the key map version is added to it."""
 _KEYS_KNOWN_MAX: Final = 100_000
 
 
 class Unsent(NamedTuple):
-    """Rows of one producer that are to be sent in another way, under these numbers."""
+    """Rows of one producer that must be sent row by row, under these numbers."""
 
     name: str
     topic: str
@@ -366,11 +366,11 @@ class PackedSink:
         self._sender.finish()
 
     def close(self) -> None:
-        """Let go."""
+        """Close the connections."""
         self._sender.close()
 
     def send(self, batch: pa.RecordBatch) -> Iterator[Unsent]:
-        """Send rows; give those back that are for a topic that nobody knows yet.
+        """Send rows; yield those whose topic does not exist yet.
 
         What was sent is stored when `finish` has returned.
         """
@@ -378,17 +378,19 @@ class PackedSink:
             return
         if set(OWN) <= set(batch.schema.names):
             mine = pc.and_(*(batch[name].is_valid() for name in OWN))
-            if 0 < pc.sum(mine).as_py() < batch.num_rows:  # some have numbers, some a place only
+            # Some rows have numbers of their own, others only a source place.
+            if 0 < pc.sum(mine).as_py() < batch.num_rows:
                 yield from self.send(batch.filter(mine))
                 yield from self.send(batch.filter(pc.invert(mine)))
                 return
         own = self._own_properties(batch)
-        for name, topic, rows, numbers in list(self._groups(batch)):  # judged before any is sent
+        # The list: all rows are checked before any is sent.
+        for name, topic, rows, numbers in list(self._groups(batch)):
             try:
                 self._sender.find(topic)
             except TopicNotRouted:
                 self._sender.finish()
-                self._sender.close()  # somebody else speaks for this producer now
+                self._sender.close()  # another sender uses this producer name now
                 yield Unsent(name, topic, batch.take(pa.array(rows)), numbers)
             else:
                 self._sender.send(self._rows(batch, own, name, topic, rows, numbers))
@@ -406,7 +408,7 @@ class PackedSink:
             found = told if found is None else pc.binary_join_element_wise(found, told, b"")
         return found
 
-    # Who sends a row, and under which number.
+    # The producer and number of a row.
 
     def _groups(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, Array, Array]]:
         """Return name of the producer, topic, rows and numbers, of each producer and topic."""
@@ -443,7 +445,7 @@ class PackedSink:
         words: list[list[str]] = []
         for name in LINEAGE[:3]:
             column = batch[name]
-            if pc.all(pc.equal(column, column[0])).as_py():  # all of one place, as most are
+            if pc.all(pc.equal(column, column[0])).as_py():  # all of one place, the usual case
                 words.append(column.slice(0, 1).cast(pa.string()).to_pylist())
                 continue
             encoded = column.cast(pa.string()).dictionary_encode()
@@ -500,7 +502,7 @@ class PackedSink:
         encoded = column.dictionary_encode()
         return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(False)
 
-    # To which queue it goes.
+    # The queue of a row.
 
     def _rows(  # noqa: PLR0917 - made in one place
         self, batch: pa.RecordBatch, own: Any, name: str, topic: str, rows: Array, numbers: Array
@@ -549,7 +551,7 @@ def _sub_index(same: Array, last: int) -> Array:
     firsts = np.where(same, 0, places)
     begin = np.maximum.accumulate(firsts)
     found = places - begin
-    if same[0]:  # goes on behind the last batch
+    if same[0]:  # continues the last batch
         run = int(np.argmin(same)) if not same.all() else len(same)
         found[:run] = np.arange(last + 1, last + 1 + run)
     return found
@@ -565,7 +567,7 @@ def _checked_name(name: str) -> str:
 
 
 def send_packed(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[Unsent]:
-    """Send rows; give those back that this cannot send: of a topic that is not there yet."""
+    """Send rows; yield those whose topic does not exist yet."""
     sink = PackedSink(options)
     try:
         for batch in batches:

@@ -57,7 +57,7 @@ SET_BY_OTHERS: Final = frozenset(
 
 
 class OutOfOrder(InorderError):
-    """Rows came in an order in which they would be lost; nothing of them was sent."""
+    """Rows came in an order in which the broker would drop some; none of them was sent."""
 
 
 def lineage(frame: DataFrame) -> DataFrame:
@@ -120,7 +120,7 @@ def _send_packed(options: SinkOptions, batches: Iterator[Any]) -> None:
 
     for name, topic, rows, numbers in send_packed(options, batches):
         tls = options.servers.context()
-        with Producer(options.namesrv, id=name, tls=tls) as producer:  # it makes the topic
+        with Producer(options.namesrv, id=name, tls=tls) as producer:  # it creates the topic
             members = list(zip(rows.to_pylist(), numbers.tolist(), strict=True))
             _send_to(producer, options, topic, members, exact=True)
 
@@ -150,7 +150,7 @@ def _send_one_by_one(options: SinkOptions, batches: Iterator[Any]) -> None:
 
 
 class Numbers:
-    """Gives rows their producer and their number, and asserts that numbers ascend."""
+    """Gives rows their producer and number, and checks that numbers ascend."""
 
     def __init__(self, sink_id: str) -> None:
         self._sink_id = sink_id
@@ -250,7 +250,7 @@ def _by_source(queues: Sequence[TopicQueue], _: object, index: int) -> TopicQueu
 
 
 def _places(options: SinkOptions, exact: bool) -> bool:
-    """Tell whether messages say in a property where they come from.
+    """Return whether messages name their source in a property.
 
     Not where the producer's name and number say it already.
     """
@@ -259,7 +259,7 @@ def _places(options: SinkOptions, exact: bool) -> bool:
 
 
 def message_of(topic: str, row: Mapping[str, Any], told: bool = False) -> Message:
-    """Return the message of a row; if `told`, it says where it comes from."""
+    """Return the message of a row; if `told`, it names its source."""
     from inorder.model import Message
 
     body = row["body"]
@@ -279,7 +279,7 @@ def message_of(topic: str, row: Mapping[str, Any], told: bool = False) -> Messag
 
 
 def own_properties(properties: object) -> dict[str, str]:
-    """Return the properties that a sender may give: not those that client and broker set."""
+    """Return the properties that a user may set: not those that client and broker set."""
     found = dict(properties or ())  # type: ignore[call-overload]
     return {
         name: value

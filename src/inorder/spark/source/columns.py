@@ -159,7 +159,7 @@ def _same_names(raw: Array, starts: Array, ends: Array, count: int) -> list[str]
 
 
 def _any(texts: Any) -> Properties:
-    """Split whatever is allowed: entries without a name, a value or a separator do not count."""
+    """Split any allowed text; entries without a name, a value or a separator do not count."""
     lists = pc.split_pattern(texts, "\x02")
     rows = np.repeat(np.arange(len(texts)), pc.list_value_length(lists).to_numpy(False))
     pairs = pc.split_pattern(lists.flatten(), "\x01", max_splits=1)
@@ -176,7 +176,7 @@ def _any(texts: Any) -> Properties:
 
 
 def _last_of_each(names: Any, values: Any, rows: Array, count: int) -> tuple[Any, Any, Array]:
-    """Leave the last of the entries of a row that have the same name; mostly there is but one."""
+    """Keep the last of several entries with one name in a row; usually there is only one."""
     encoded = names.dictionary_encode()
     kinds = len(encoded.dictionary)
     if not kinds:
@@ -235,7 +235,7 @@ _HEADS: Final = {
 
 
 class Records:
-    """The records of one pull answer, as columns."""
+    """The records of one pull reply, as columns."""
 
     def __init__(
         self, data: bytes, *, check_crc: bool = True, body_bytes_max: int = BODY_BYTES_MAX
@@ -256,7 +256,7 @@ class Records:
                 self.check_crc()
 
     def _read_compiled(self, found: bytes | None) -> bool:
-        """Take over what the compiled module read; it leaves what is wrong to be told below."""
+        """Take the heads that the compiled module read; errors are found and raised in Python."""
         if found is None:
             return False
         table = np.frombuffer(found, np.int64).reshape(len(_NATIVE_COLUMNS), -1)

@@ -91,7 +91,7 @@ DEFAULT_GROUP: Final = "inorder_spark"
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a user wants read."""
+    """The checked options of a source."""
 
     namesrv: str
     topics: tuple[str, ...]
@@ -117,7 +117,7 @@ class SourceOptions:
 
     @property
     def servers(self) -> Servers:
-        """Return where to read."""
+        """Return the servers to read from."""
         return Servers(self.namesrv, self.tls)
 
 

@@ -36,7 +36,7 @@ class Range:
 
 
 class DataLoss(StoreError):
-    """Messages that were to be read are gone."""
+    """Messages were removed before they were read."""
 
 
 def to_json(places: Mapping[TopicQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
@@ -105,7 +105,7 @@ def lost(
     oldest: Mapping[TopicQueue, int],
     ends: Mapping[TopicQueue, int],
 ) -> list[str]:
-    """Return a line for each queue of which messages are gone that were still to be read."""
+    """Return a line for each queue whose unread messages are gone."""
     found = []
     for queue, offset in sorted(start.items()):
         if queue not in ends:
@@ -125,7 +125,7 @@ def lost(
 
 @dataclass(frozen=True, slots=True)
 class SourceSpan:
-    """A version of a topic's key map that is over: where it ended in each queue."""
+    """A past version of a topic's key map: where it ended in each queue."""
 
     topic: str
     version: int
@@ -137,7 +137,7 @@ def finished(
     ends: Mapping[TopicQueue, int],
     spans: Iterable[SourceSpan],
 ) -> Places:
-    """Return the queues that were read to their end and then taken away by a resize."""
+    """Return the queues that were read to their end and that a resize then removed."""
     gone = {queue: offset for queue, offset in start.items() if queue not in ends}
     last: Places = {}
     for span in spans:
@@ -151,7 +151,7 @@ def unread(
     ends: Mapping[TopicQueue, int],
     spans: Iterable[SourceSpan],
 ) -> Places:
-    """Return the ends of queues that are not to be read, though they were not read so far."""
+    """Return the ends of queues that a resize removed before they were read to their end."""
     found: Places = {}
     for span in spans:
         for queue, end in span.ends.items():
@@ -236,7 +236,7 @@ def pack_by_queue(spans: Iterable[Range], partitions_max: int) -> list[tuple[Ran
 
 
 def split(spans: Iterable[Range], count_max: int) -> list[tuple[Range, ...]]:
-    """Cut ranges into pieces of at most so many messages: order between pieces is given up."""
+    """Cut ranges into pieces of at most `count_max` messages; there is no order between pieces."""
     return [
         (Range(span.queue, start, min(start + count_max, span.end)),)
         for span in spans

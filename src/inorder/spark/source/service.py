@@ -98,7 +98,7 @@ class Plans:
         return tuple(name for name in self.cluster.topics() if wanted.fullmatch(name))
 
     def spans(self) -> list[SourceSpan]:
-        """Return the versions of the topics' key maps that are over, with their ends."""
+        """Return the past versions of the topics' key maps, with their ends."""
         found = []
         for topic in self.topics():
             ends: dict[int, Places] = {}
@@ -164,7 +164,7 @@ def read(portion: Portion) -> Iterator[pa.RecordBatch]:
     """Return the messages of a portion as Arrow batches, each queue in order and without a gap.
 
     Raises:
-        DataLoss: some are gone, and the options do not say that this is fine.
+        DataLoss: some are gone, and the options do not allow it.
     """
     cluster = Cluster(portion.options.servers, group=portion.options.group)
     yield from joined(
@@ -241,7 +241,7 @@ def _decoded(data: bytes, at: int, options: SourceOptions, span: Range) -> pa.Re
 
 
 def whole_bytes(data: bytes, *, check_crc: bool) -> bytes:
-    """Return the records of an answer before the first that is damaged."""
+    """Return the records of a reply before the first damaged one."""
     at = 0
     while at < len(data):
         try:
@@ -261,7 +261,7 @@ def _reached(data: bytes, at: int) -> int:
 def _wanted(
     batch: pa.RecordBatch, records: Records, options: SourceOptions, span: Range
 ) -> pa.RecordBatch:
-    """Leave out what lies behind the range, and tags that only share a hash with the wanted."""
+    """Leave out messages behind the range, and tags that only share a hash with the wanted."""
     if not batch.num_rows:
         return batch
     beyond = int(np.searchsorted(records.offsets, span.end))
@@ -275,7 +275,7 @@ def _wanted(
 
 
 def _check_order(offsets: Any, at: int, span: Range, *, filtered: bool) -> None:
-    """Assert that a queue is read in order and, if all of it is wanted, without a gap."""
+    """Check that a queue is read in order and, if all of it is wanted, without a gap."""
     steps = np.diff(offsets)
     in_order = int(offsets[0]) >= at and bool((steps > 0).all())
     whole = filtered or (int(offsets[0]) == at and bool((steps == 1).all()))
@@ -314,7 +314,7 @@ def filter_values(filters: Iterable[Filter], column: str) -> set[Any] | None:
 
 
 def filter_tags(filters: Iterable[Filter]) -> list[str] | None:
-    """Return the tags that are asked for, None if any will do or they cannot be asked for."""
+    """Return the tags to ask the broker for; None if any will do, or it cannot filter them."""
     wanted = filter_values(filters, "tag")
     if not wanted or not all(isinstance(value, str) and value.strip() for value in wanted):
         return None
@@ -517,7 +517,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report(begin)
         ends = self._poll(begin) if self._target is None else self._target
         oldest = self._the_plans().cluster.oldest(ends)
-        # Asked behind the ends: what they hold of a new version is known to be that.
+        # Asked after the ends, so every version of the messages before them is known.
         spans = self._the_plans().spans()
         over = {**_places(start, "over"), **finished(begin, ends, spans)}
         over |= self._taken_away(unread({**over, **begin}, ends, spans))
@@ -571,7 +571,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._queues
 
     def _taken_away(self, hidden: Places) -> Places:
-        """Return which of these queues nobody serves any more. Raises DataLoss unless allowed."""
+        """Return which of these queues no broker serves now. Raises DataLoss unless allowed."""
         if not hidden:
             return {}
         self._queues_at_s = float("-inf")
@@ -597,7 +597,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(min(0.02, self._wanted.idle_poll_ms / 1000))
 
     def _too_few(self, begin: Places, ends: Places) -> bool:
-        """Tell whether to wait for more, by minOffsetsPerTrigger and maxTriggerDelay."""
+        """Return whether to wait for more, by minOffsetsPerTrigger and maxTriggerDelay."""
         least = self._wanted.offsets_per_trigger_min
         if least is None or self._target is not None:
             return False
@@ -622,12 +622,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 try:
                     self._the_plans().cluster.commit(queue, offset)
                 except GroupNotFound:
-                    return  # the first pull makes it; what is done is told then
+                    return  # the first pull creates the group; the offset is set then
                 self._reported[queue] = offset
 
 
 def _offset(init: Places, queues: Places, over: Places | None = None) -> dict[str, Any]:
-    """Return an offset for the checkpoint; `over` are queues that a resize took away."""
+    """Return an offset for the checkpoint; `over` are queues that a resize removed."""
     found = {"v": 1, "init": to_json(init), "q": to_json(queues)}
     return {**found, "over": to_json(over)} if over else found
 
@@ -650,7 +650,7 @@ def _judge(
     ends: Mapping[TopicQueue, int],
     options: SourceOptions,
 ) -> None:
-    """Refuse to go on over messages that are gone, unless the options say that this is fine."""
+    """Refuse to skip messages that are gone, unless the options allow it."""
     if options.fail_on_data_loss:
         complaints = lost(start, oldest, ends)
         if complaints:
