@@ -4,7 +4,7 @@
     ├─ ConfigError                                      before anything starts
     ├─ UsageError          NotStarted, AlreadyClosed    the caller's mistake
     ├─ BatchIncomplete(outcomes)                        some messages of a batch were not stored
-    ├─ SendsFailed(count)                               failures that nobody has asked for
+    ├─ SendsFailed(count)                               failures that no caller has read
     ├─ ProtocolError       LocalProtocolError, RemoteProtocolError
     ├─ TransportError      ConnectFailed, ConnectionLost, RequestTimeout, TooManyOutstanding (of
     │                      sends: NoRoom), OutcomeUnknown (a send may be stored): SendTimedOut
@@ -14,7 +14,7 @@
     ├─ KeyMapConflict                                   two key maps of one version: repair it
     ├─ BrokerError(code, remark)  one class per response code that callers tell apart
     │  └─ ProducerGap(expected), ProducerUnknown, ProducerStale(highest), ProducerMismatch,
-    │     ProducersFull, KeyMapChanged(version, map)    numbered sends and key maps: ours alone
+    │     ProducersFull, KeyMapChanged(version, map)    idempotent sends and key maps: inorder's
     │  └─ LeaseLost(holder, epoch), LeasesFull, ResizeUnderWay(version, plan_id), GroupNotDone,
     │     BrokerNameTaken
     └─ StoreError          CorruptRecord, RecordTooLarge, StoreBusy, DiskFull, NoDescriptors,
@@ -66,7 +66,7 @@ class BatchIncomplete(InorderError):
 
 
 class SendsFailed(InorderError):
-    """Messages of `send_nowait` failed, and nobody has asked their futures; `count` of them.
+    """`count` messages of `send_nowait` failed, and no caller has read their futures.
 
     Raised by `flush` and `close`, once for each. The futures still have the errors.
     """
@@ -81,7 +81,7 @@ class ProtocolError(InorderError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to send something that the protocol cannot carry."""
+    """A value cannot be sent, because the protocol cannot carry it."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -111,7 +111,7 @@ class TooManyOutstanding(TransportError):
 
 
 class NoRoom(TooManyOutstanding):
-    """More messages, or bytes, of a producer have no outcome yet than it may have: not taken."""
+    """The producer has too many messages or bytes without an outcome: it took no more."""
 
     def __init__(self, message: str, count: int = 1) -> None:
         self.count = count
@@ -119,7 +119,7 @@ class NoRoom(TooManyOutstanding):
 
 
 class OutcomeUnknown(TransportError):
-    """A message may or may not be stored, and nobody can tell; `code` is the broker's, if any.
+    """A message may or may not be stored; `code` is the broker's, if any.
 
     Sent again, it may be stored twice. A named producer may send it again: same number, once.
     """
@@ -140,7 +140,7 @@ class MessagesLost(InorderError):
 
 
 class PredecessorFailed(InorderError):
-    """A message before this one failed, of its batch or its name; so this one is not stored either.
+    """An earlier message of the batch or of the named producer failed: this one is not stored.
 
     Send again from the first one that failed; of a named producer with the same numbers.
     """
@@ -172,7 +172,7 @@ class BrokerError(InorderError):
 
     code: int = 1
     says: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """What an answer tells besides: attribute and field, a number or a text."""
+    """Further values of a reply: attribute and field, a number or a text."""
 
     def __init__(self, remark: str = "", *, code: int | None = None, **said: int | str) -> None:
         assert said.keys() <= dict(self.says).keys(), f"{type(self)} does not tell {[*said]}"
@@ -429,13 +429,15 @@ def broker_error(
     kind = BROKER_ERRORS.get(code, BrokerError)
     said: dict[str, int | str] = {}
     for name, wire in kind.says:
-        with contextlib.suppress(ValueError):  # a broken answer is still that answer
+        with contextlib.suppress(
+            ValueError
+        ):  # a reply with malformed fields is still a reply with this code
             said[name] = type(getattr(kind, name))((fields or {}).get(wire, ""))
     return kind(remark or "", code=code, **said)
 
 
 class StoreError(InorderError):
-    """The files of the store."""
+    """A file operation of the store failed or was refused."""
 
 
 class CorruptRecord(StoreError):

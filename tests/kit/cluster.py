@@ -4,7 +4,7 @@
         producer = await cluster.producer()
         await producer.send("orders", b"created", key="order-1")
 
-It runs on any loop. Sessions that it made are closed with it. For faults see `simcluster`.
+It runs on any loop, and closes the sessions that it made. For faults see `simcluster`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ names made and names made durable. From one run a test can take
 A sync that fails loses what it should have written, as Linux does: a later sync of the same file
 succeeds and does not bring it back.
 
-and it fails the n-th operation of a kind (`Fault`), at a torn byte if asked, or dies there
-(`Killed`). Files are sparse, so that a gigabyte of zeros costs nothing.
+The n-th operation of a kind can fail (`Fault`), at a torn byte if so set, or kill the process there
+(`Killed`). Files are sparse, so that a gigabyte of zeros costs nothing. How a whole cluster is
+simulated: decision 38.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class _Inode:
             self.mirror[at:before] = bytes(before - at)
 
     def sync(self) -> None:
-        """Put on disk what was written since the last sync, also since one that failed."""
+        """Put all writes since the last successful sync on disk."""
         if self.spoilt:
             for change in self.changes:
                 self.durable.apply(change)
@@ -145,7 +146,7 @@ class _Inode:
         self.lost.clear()
 
     def lose(self) -> None:
-        """Let no later sync write what this one should have written."""
+        """Lose the writes of this sync for good: no later sync brings them to disk."""
         self.lost += self.changes
         self.spoilt = True
         self.changes.clear()
@@ -408,7 +409,7 @@ class FakeFiles:
         self._name_changes = left
 
     def write_back(self) -> None:
-        """Do nothing: nobody may rely on it."""
+        """Do nothing: no code may rely on it."""
 
     def usage(self, path: Path) -> DiskUsage:
         total = TOTAL_BYTES if self.capacity is None else self.capacity
@@ -448,7 +449,7 @@ class FakeFiles:
         return inode.content.read(inode.content.size, 0)
 
     def write(self, path: Path, data: bytes, position: int = 0) -> None:
-        """Change bytes behind everyone's back, durably and uncounted: damage."""
+        """Damage a file: change bytes durably, without counting an operation."""
         inode = self._names[path]
         assert inode is not None, f"{path} is a directory"
         inode.content.apply((position, data))
@@ -540,7 +541,7 @@ class FakeFiles:
 
 
 def _forget(names: dict[Path, _Inode | None], gone: Path) -> None:
-    """Take a name away; with a directory everything in it, for a new one of that name is empty."""
+    """Remove a name; of a directory also everything in it, for a new one of that name is empty."""
     if names.pop(gone, gone) is None:
         for name in [name for name in names if gone in name.parents]:
             del names[name]

@@ -47,7 +47,7 @@ def names_address(numbers: Iterable[int]) -> str:
 
 
 class SimNames:
-    """One name server over its lives; it forgets all but its table of settings."""
+    """One name server over its restarts; it keeps only its key-value table."""
 
     node: Node
     server: NameServer
@@ -71,7 +71,7 @@ class SimNames:
 
 
 class SimBroker:
-    """One broker over its lives. `node`, `broker` and `disk` change with every crash."""
+    """One broker over its restarts. `node`, `broker` and `disk` change with every crash."""
 
     node: Node
     broker: Broker

@@ -4,18 +4,19 @@ Time is virtual: when nothing is ready the loop jumps to the next timer. Connect
 (`simnet`). `run_in_executor` calls the function on the loop, at a later instant of virtual time,
 and delivers its result at a still later one; functions of an executor with one worker keep order.
 
-What the seed decides is what asyncio leaves open: delays and cuts of the network, instants of
+The seed decides everything that asyncio leaves open: delays and cuts of the network, instants of
 executor calls, and the order of timers and arrivals that fall on the same instant. Callbacks given
 to `call_soon` run in the order given, because asyncio promises that (and protocols rely on it).
 Shuffle.NONE keeps also the rest in order of registration; Shuffle.ALL breaks even the promise: it
 finds code that relies on the order of wake-ups of unrelated tasks, and is for such hunts only.
 
-Nodes: what runs inside `node.run(…)` belongs to a node, with all tasks, timers and connections that
-it makes (a context variable carries it). `loop.kill(node)` is kill -9: nothing of the node runs any
+Code inside `node.run(…)` belongs to a node, with all tasks, timers and connections that it makes (a
+context variable carries the node). `loop.kill(node)` is kill -9: nothing of the node runs any
 more, no `finally`, no `connection_lost`. `loop.freeze(node)` is SIGSTOP: it all waits for `thaw`.
 
-The same seed gives the same run, also under another PYTHONHASHSEED; `trace_digest` tells. If no
-timer is left and nobody is ready the run can never end: SimDeadlock names the waiting tasks.
+The same seed gives the same run, also under another PYTHONHASHSEED; `trace_digest` shows it. If no
+timer is left and no callback is ready the run can never end: SimDeadlock names the waiting tasks.
+How a whole cluster is simulated: decision 38.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Node:
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:
-        """Let what is started in this block belong to the node."""
+        """Make tasks that are started in this block part of the node."""
         token = _NODE.set(self)
         try:
             yield
@@ -251,7 +252,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     @property
     def current_host(self) -> str:
-        """Return the host of whoever asks."""
+        """Return the host of the current node."""
         return _NODE.get().host
 
     def kill(self, node: Node, *, silent: bool = False) -> None:
@@ -286,7 +287,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return False
 
     def bury(self) -> None:
-        """Let what is left of dead and frozen nodes run, so that its tasks can be cancelled."""
+        """Let the tasks of dead and frozen nodes run, so that they can be cancelled."""
         self._burying = True
 
     # Network.
@@ -348,7 +349,7 @@ class SimLoop(asyncio.BaseEventLoop):
         finish: Callable[[], None]
         try:
             finish = functools.partial(_settle, future.set_result, future, function())
-        except BaseException as error:  # whatever it is belongs to the caller
+        except BaseException as error:  # any exception is the caller's
             finish = functools.partial(_settle, future.set_exception, future, error)
         self.call_later(self.random.uniform(*self.executor_delay_ms) / 1000, finish)
 
@@ -375,7 +376,7 @@ class _Timer(asyncio.TimerHandle):
 
 
 def _collect(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Keep what a callback raised; leave the rest to asyncio's log."""
+    """Keep the exception of a callback; leave other reports to asyncio's log."""
     error = context.get("exception")
     if isinstance(loop, SimLoop) and "handle" in context and error is not None:
         loop.errors.append(error)

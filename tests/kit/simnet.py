@@ -57,7 +57,7 @@ class SimConnection:
 
     @property
     def gone(self) -> bool:
-        """Tell whether both ends have been told the end, or are dead."""
+        """Return whether both ends know the end of the connection, or are dead."""
         return all(end.lost for end in self.ends)
 
     def drop(self) -> None:
@@ -147,7 +147,7 @@ class SimTransport(asyncio.Transport):
         self.arrive()
 
     def arrive(self) -> None:
-        """Hand over what has arrived by now; called when something is due or may go on."""
+        """Deliver the bytes that have arrived by now; called when some are due or may go on."""
         if not self._readable:
             return
         chunks: list[bytes] = []
@@ -167,7 +167,7 @@ class SimTransport(asyncio.Transport):
             self.look_again()
 
     def look_again(self) -> None:
-        """Hand over in the next tick what may be handed over now."""
+        """Deliver in the next tick the bytes that may be delivered now."""
         self._soon(self.arrive)
 
     @property
@@ -219,7 +219,7 @@ class SimTransport(asyncio.Transport):
             return
         unread = self._incoming_bytes > 0
         self.vanish()
-        if unread:  # the kernel answers bytes that nobody will read with a reset
+        if unread:  # the kernel answers bytes without a reader with a reset
             self.peer.reset_soon()
         self._loop.note("lost", self._connection.name, self.address[1], type(error).__name__)
         if self._protocol is not None:
@@ -433,9 +433,9 @@ class SimNetwork:
         return server
 
     def _back(self, host: str) -> None:
-        """Let a machine that is up again answer what is sent over connections of before: a reset.
+        """Let a restarted machine answer bytes on its former connections with a reset.
 
-        Whoever says nothing on them still hears nothing.
+        A peer that sends nothing on such a connection still hears nothing.
         """
         for connection in self.connections(host):
             if connection.stalled and any(e.lost and e.address[0] == host for e in connection.ends):

@@ -1,1 +1,1 @@
-"""The client for code that blocks: each object stands on its async twin, behind one portal."""
+"""The client for code that blocks: each object calls its async counterpart through one portal."""

@@ -189,7 +189,7 @@ ITEMS_MAX: Final = 1024
 KEYS_MAX: Final = 1_000_000
 """Keys of one answer: more than a broker keeps."""
 MOVES_MAX: Final = 1000
-"""Keys that come in one request; who has more asks again."""
+"""Keys of one move; a broker with more sends several requests."""
 PAGE_MAX: Final = 1000
 KEY_CHARS_MAX: Final = 1024
 ERROR_CHARS_MAX: Final = 1000
@@ -200,9 +200,9 @@ Error = Annotated[str, msgspec.Meta(max_length=ERROR_CHARS_MAX)]
 Rate = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 
 Outcome = Literal["parked", "live", "full", "gone"]
-"""What became of a message that was to be parked.
+"""The result of a request to park a message.
 
-parked  it is stored in %PARK%group and done, now or since before
+parked  it is stored in %PARK%group and counts as done, now or since before
 live    its key is not parked any more: handle it
 full    there is no room; `remark` says of what
 gone    the broker has no such message
@@ -216,12 +216,12 @@ class ParkItem(msgspec.Struct, frozen=True, array_like=True):
     key: Key
     tries: Natural = 0
     error: Error | None = None
-    """How its last try failed; None: its key is parked, and it joins it."""
+    """How its last attempt failed; None: its key is parked, and it joins the key."""
     fence: Natural | None = None
     until: Natural | None = None
-    """Of a job: where the group's offset stands once the batch that parks it is done.
+    """Of a Spark job: the group's offset once the batch that parks the message is done.
 
-    It is known as parked until then; None: until the group has committed past it.
+    The broker remembers the message as parked until then; None: until the group commits past it.
     """
 
 
@@ -237,9 +237,9 @@ class ParkBody(Body, frozen=True):
 
 
 class ParkAnswer(Body, frozen=True):
-    """What became of each, and the version of the queue's parked keys before and afterwards.
+    """The result for each message, and the version of the queue's parked keys before and after.
 
-    Whoever knew the version before knows the one afterwards.
+    A client that knew the version before need not ask for the keys again.
     """
 
     outcomes: Annotated[list[Outcome], msgspec.Meta(max_length=ITEMS_MAX)]
@@ -254,34 +254,34 @@ class ParkAnswer(Body, frozen=True):
 
 
 class QueuePlace(NamedTuple):
-    """A queue of a topic, anywhere."""
+    """A queue of a topic, at any broker."""
 
     broker: Name
     queue_id: QueueId
 
 
 class OwnedKey(msgspec.Struct, frozen=True):
-    """A parked key as the owner of its queue has to know it."""
+    """A parked key as the owner of its queue sees it."""
 
     key: Key
     end: I64
     """The highest offset that was parked with it from this queue; -1: none."""
     redrive: Natural = 0
-    """Which redrive is asked for; 0: none."""
+    """The number of the requested redrive; 0: none."""
     rate: Rate = 0
-    """At most so many messages in 1,000 s, of all keys of this queue together; 0: no limit."""
+    """The most messages in 1,000 s, for all keys of this queue together; 0: no limit."""
     older: Annotated[list[QueuePlace], msgspec.Meta(max_length=1024)] = []
     """Queues that it was parked in before the topic was resized; their lists come first."""
     moved: bool = False
-    """It lives in another queue by now."""
+    """The key has moved to another queue."""
     moved_by: Natural = 0
-    """The version of the key map by which it does."""
+    """The key map version that moved it."""
     home: bool = True
-    """The owner of this queue redrives it; not if it has moved and its group has come so far."""
+    """The owner of this queue redrives it; false if the key has moved and its group followed."""
 
 
 class QueueParking(Body, frozen=True):
-    """What an owner has to know of the parked keys of a queue."""
+    """The parked keys of a queue, for its owner."""
 
     version: Natural
     keys: Annotated[list[OwnedKey], msgspec.Meta(max_length=KEYS_MAX)]
@@ -318,7 +318,7 @@ class ParkedEntry(msgspec.Struct, frozen=True):
 
 
 class ParkedPage(Body, frozen=True):
-    """Some parked keys, in order; `next` says where the next page begins, empty: there is none."""
+    """One page of parked keys, in order; `next` begins the next page, empty: there is none."""
 
     entries: Annotated[list[ParkedEntry], msgspec.Meta(max_length=PAGE_MAX)]
     full: dict[Name, str] = msgspec.field(default_factory=dict)
@@ -341,7 +341,7 @@ class NamedKey(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeyList(Body, frozen=True):
-    """Parked keys of the broker that is asked."""
+    """Parked keys of the broker that gets the request."""
 
     keys: Annotated[list[NamedKey], msgspec.Meta(min_length=1, max_length=ITEMS_MAX)]
 
@@ -352,12 +352,12 @@ class KeyList(Body, frozen=True):
 
 
 class RedrivenBody(Body, frozen=True):
-    """What became of messages of a key in a redrive."""
+    """The results of a redrive for messages of one key."""
 
     done: Annotated[list[Natural], msgspec.Meta(max_length=ITEMS_MAX)] = msgspec.field(
         default_factory=list
     )
-    """The offsets of those that a handler took."""
+    """The offsets of the messages that a handler finished."""
     error: Error | None = None
     """How the next one failed: the redrive is over, the key stays parked."""
     older: QueuePlace | None = None
@@ -370,7 +370,7 @@ class RedrivenBody(Body, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """A key that comes to a queue here, the queue it was parked in, since when, and why."""
+    """A key that moves to a queue of this broker, its former queue, and when and why it was parked."""
 
     queue_id: QueueId
     key: Key
@@ -380,11 +380,11 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     error: Error = ""
     sharding_key: Annotated[str, msgspec.Meta(max_length=32_767)] = ""
     version: Natural = 0
-    """The version of the key map by which it comes."""
+    """The key map version that moves it."""
 
 
 class MoveBody(Body, frozen=True):
-    """Keys that come to queues of this broker."""
+    """Keys that move to queues of this broker."""
 
     coming: Annotated[list[Move], msgspec.Meta(max_length=MOVES_MAX)]
 
