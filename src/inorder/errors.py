@@ -251,7 +251,7 @@ class TopicNotFound(BrokerError):
 
 
 class OffsetOutOfRange(BrokerError):
-    """PULL_OFFSET_MOVED: the offset lies outside of what is stored."""
+    """PULL_OFFSET_MOVED: the offset lies outside of the stored messages."""
 
     code = 21
 
@@ -364,7 +364,7 @@ class LeaseLost(BrokerError):
 
 
 class LeasesFull(BrokerError):
-    """LEASES_FULL: the broker has no room for another lease, or for what is finished above it."""
+    """LEASES_FULL: the broker has no room for another lease, or for its finished map."""
 
     code = 7121
     retriable = True
@@ -475,4 +475,4 @@ class StoreFailed(StoreError):
 
 
 class WriteInDoubt(StoreFailed):
-    """A write failed and could not be taken back: what it wrote may come back at the next start."""
+    """A write failed and could not be taken back: its bytes may come back at the next start."""

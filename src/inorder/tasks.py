@@ -115,7 +115,7 @@ class Tasks:
         return task
 
     async def stop(self, drain_ms: int = 0) -> None:
-        """Start nothing more; give the tasks `drain_ms` to end, then cancel what is left."""
+        """Start no more tasks; give the running ones `drain_ms` to end, then cancel them."""
         self._stopped = True
         current = asyncio.current_task()
         if drain_ms > 0 and (running := self._running - {current}):

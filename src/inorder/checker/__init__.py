@@ -1,4 +1,4 @@
-"""The order checker: give it what was sent, stored and handled, and it names what went wrong.
+"""The order checker: it takes the events of a run and names every breach of order.
 
 Pure: it takes events and returns a report. It serves the simulation, the tests, the demo, and
 anyone who writes such events to a log of their own, as JSON lines or CSV (`checker/events.py`).

@@ -37,7 +37,7 @@ class Owners:
 
     @property
     def known(self) -> bool:
-        """Tell whether the history says who owned what."""
+        """Return whether the history holds grants."""
         return bool(self._by_queue)
 
     def judge(
@@ -132,7 +132,7 @@ class HandledView:
         self._fenced = bool(self._runs) and all(run.fence is not None for run in self._runs)
 
     def judge(self) -> None:
-        """Find everything that is wrong with what was handled."""
+        """Find all faults of the handled messages."""
         self._judge_identity()
         self._judge_effects_once()
         if self._rules.complete_handled:
@@ -146,7 +146,7 @@ class HandledView:
         self._judge_zombies()
 
     def _judge_identity(self) -> None:
-        """C2: what was handled is what was sent, and (queue, offset) names one message."""
+        """C2: a handled message equals its send, and (queue, offset) names one message."""
         names: dict[tuple[str, int], str] = {}
         for run in self._runs:
             place = (run.queue, run.offset)

@@ -65,7 +65,7 @@ class Ledger:
         return sent is not None and sent.result == SentResult.UNKNOWN
 
     def verify(self, seen: Stored | Handled, findings: Findings) -> None:
-        """Compare a message that was stored or handled with what was sent."""
+        """Compare a stored or handled message with its send."""
         if not self._best:
             return
         where = f"{seen.queue}/{seen.offset}"
@@ -124,7 +124,7 @@ class StoredView:
             self._place(record)
 
     def judge(self) -> None:
-        """Find everything that is wrong with what is stored."""
+        """Find all faults of the stored messages."""
         for queue in sorted(self.by_queue):
             offsets = sorted(self.by_queue[queue])
             if self._rules.dense:

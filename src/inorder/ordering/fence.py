@@ -154,7 +154,7 @@ class Generations:
         self.revision += 1
 
     def begin_at(self, topic: str, queue_id: int, end: int, generation: int) -> None:
-        """Begin a generation at the end of one queue: what is stored keeps its own."""
+        """Begin a generation at the end of one queue; stored messages keep theirs."""
         found = list(self.of(topic, queue_id))
         while found and found[-1][0] >= end:
             found.pop()  # no message is in it

@@ -318,7 +318,7 @@ class Portal:
     def call(self, fn: Callable[..., T], *args: Any, timeout: float | None = None) -> T: ...
 
     def call(self, fn: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
-        """Run a function on the loop, await what it returns, and give back the result.
+        """Run a function on the loop, await its result if it is awaitable, and return the result.
 
         Ctrl-C, and `timeout` seconds if given, end the wait and cancel the call.
         """
@@ -337,7 +337,7 @@ class Portal:
         return call.outcome()
 
     def submit(self, fn: Callable[..., asyncio.Future[T]], *args: Any) -> Future[T]:
-        """Run a function on the loop and return the future of what it returns."""
+        """Run a function on the loop and return the future of its result."""
         submitted = Submitted(fn, args)
         self._put(submitted)
         return submitted.future
@@ -417,7 +417,7 @@ class Portal:
             self.stop()
 
     def stop(self, timeout: float | None = None) -> None:
-        """End the loop and its thread; whatever still runs is cancelled."""
+        """End the loop and its thread; running calls are cancelled."""
         if self._stopped or self._pid != os.getpid():
             return
         with contextlib.suppress(RuntimeError):  # closed in this moment

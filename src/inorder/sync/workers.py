@@ -77,7 +77,7 @@ class ThreadWorkers:
         self._inbox.put(None)
         if self._pending == 0:
             for thread in self._threads:  # each is on its way out: no handler runs
-                thread.join()  # who starts others is joined before them
+                thread.join()  # a thread that starts others is joined before them
         self._threads.clear()
 
     def _start(self, work: Callable[[], None]) -> None:

@@ -45,7 +45,7 @@ BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""No record is larger, whatever a broker is configured to take."""
+"""No record is larger, whatever the broker's settings."""
 
 BLANK: Final = 0
 INVALID: Final = -1

@@ -378,7 +378,7 @@ def _name(value: dict[Any, Any], key: str) -> str:
 
 
 def _enum(value: dict[Any, Any], key: str, names: tuple[str, ...], default: str) -> str:
-    """Read an enum by its name or its ordinal; what is unknown is the default, as in fastjson."""
+    """Read an enum by its name or its ordinal; an unknown value is the default, as in fastjson."""
     found = value.get(key)
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < len(names):
         return names[found]

@@ -237,7 +237,7 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """How far a group is on a queue; `pulled_offset` counts what it has but did not commit."""
+    """How far a group is on a queue; `pulled_offset` also counts uncommitted messages."""
 
     end_offset: int
     committed_offset: int

@@ -370,7 +370,7 @@ class RedrivenBody(Body, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """A key that moves to a queue of this broker, its former queue, and when and why it was parked."""
+    """A key that moves to a queue of this broker; its former queue, and when and why it parked."""
 
     queue_id: QueueId
     key: Key

@@ -147,7 +147,7 @@ BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 class PlanView(msgspec.Struct, frozen=True):
-    """A resize that was decided or begun: who it is, to which version, with which map."""
+    """A resize that was decided or begun: its id, its version and its map."""
 
     id: str
     version: int
