@@ -13,9 +13,9 @@ from random import Random
 
 import pytest
 
-from inorder.broker.parking.rules import Place
 from inorder.client.api import BrokerApi, ParkingApi
 from inorder.errors import InorderError
+from inorder.model import GroupQueue
 from inorder.wire.requests.parking import (
     NamedKey,
     Park,
@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 TOPIC, QUEUE, KEY = "Orders", 1, "k"
-PLACE = Place("billing", TOPIC, QUEUE)
+PLACE = GroupQueue("billing", TOPIC, QUEUE)
 OWNER = ("billing", "client", "instance", TOPIC, QUEUE, 0)
 MESSAGES = 3
 

@@ -12,7 +12,7 @@ import re
 
 import pytest
 
-from inorder.broker.resizing.release import HEEDED_MAX
+from inorder.broker.resizing.release import TRACKED_MAX
 from inorder.config import NetConfig
 from inorder.errors import InorderError
 from inorder.model import GroupQueue, TopicQueue
@@ -226,9 +226,9 @@ def test_groups_that_nobody_knows_are_not_remembered_without_end(
                 for n in range(5)
             ]
             assert [answer.code for answer in answers] == [0, 0, 0, 29, 29]
-            for number in range(HEEDED_MAX + 5):
-                rig.broker.resizing.heed(TOPIC, f"h{number}")
-            assert len(rig.broker.resizing.releasing._heeded) == HEEDED_MAX
+            for number in range(TRACKED_MAX + 5):
+                rig.broker.resizing.track(TOPIC, f"h{number}")
+            assert len(rig.broker.resizing.releasing._tracked) == TRACKED_MAX
 
     asyncio.run(scenario())
 

@@ -108,7 +108,7 @@ async def status(call: Call[ResizeStatus]) -> Command:
     broker, request = call.broker, call.request
     if request.group:
         _check_name(request.group)
-        broker.resizing.heed(request.topic, request.group)
+        broker.resizing.track(request.topic, request.group)
     view = broker.resizing.view(request.topic, request.group)
     if request.group:
         await broker.housekeeping.save_offsets_now()

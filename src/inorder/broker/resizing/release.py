@@ -59,15 +59,17 @@ if TYPE_CHECKING:
     from inorder.broker.resizing.rules import Versions
     from inorder.broker.resizing.service import Resizing
 
+_Asked = ParkedKeys | ParkMove | ResizeRelease | ResizeRewind | ResizeStatus
+
 log = get_logger(__name__)
 
 CHECK_MS: Final = 50
 """How often waiting groups are checked while offsets or versions change."""
 IDLE_CHECK_MS: Final = 500
 """How often they are checked otherwise, and how soon other brokers are asked again."""
-HEED_MS: Final = 10_000
+TRACK_MS: Final = 10_000
 """How long a group counts as existing after another broker asked about it."""
-HEEDED_MAX: Final = 1000
+TRACKED_MAX: Final = 1000
 """How many groups are tracked because another broker asked about them."""
 TELL_MS: Final = 1000
 """How long the reply to a reset waits for the other brokers."""
@@ -91,7 +93,7 @@ class Releasing:
         self._asked_ms = 0
         self._stopped = False
         self._troubled: set[tuple[str, str]] = set()
-        self._heeded: dict[tuple[str, str], int] = {}  # when another broker asked
+        self._tracked: dict[tuple[str, str], int] = {}  # when another broker asked
 
     def __repr__(self) -> str:
         return f"Releasing({sorted(self.waiting())})"
@@ -109,17 +111,17 @@ class Releasing:
         self._noted[topic, group] = member or self._noted.get((topic, group), False)
         self.watch()
 
-    def heed(self, topic: str, group: str) -> None:
+    def track(self, topic: str, group: str) -> None:
         """Track a group that another broker asks about, although the group never came here."""
         now, now_ms = self._resizing.topics.get(topic), self._broker.clock.monotonic_ms()
-        heeded = self._heeded
-        if (topic, group) not in heeded and len(heeded) >= HEEDED_MAX:
-            heeded = {one: at_ms for one, at_ms in heeded.items() if now_ms - at_ms < HEED_MS}
-            self._heeded = heeded
-            if len(heeded) >= HEEDED_MAX:
+        tracked = self._tracked
+        if (topic, group) not in tracked and len(tracked) >= TRACKED_MAX:
+            tracked = {one: at_ms for one, at_ms in tracked.items() if now_ms - at_ms < TRACK_MS}
+            self._tracked = tracked
+            if len(tracked) >= TRACKED_MAX:
                 return
         if now is not None and now.past:
-            heeded[topic, group] = now_ms
+            tracked[topic, group] = now_ms
             if group not in now.groups:
                 self.note(topic, group, member=False)
 
@@ -165,9 +167,8 @@ class Releasing:
         parking, mine = self._broker.parking, self._broker.config.name
 
         async def left_at(place: QueuePlace) -> frozenset[str]:
-            request = ParkedKeys(group, topic, place.queue_id)
-            command = Command.request(request.CODE, encode_fields(request))
-            found = QueueParking.decode((await self._peers.ask(topic, place.broker, command)).body)
+            answer = await self._ask(topic, place.broker, ParkedKeys(group, topic, place.queue_id))
+            found = QueueParking.decode(answer.body)
             return frozenset(one.key for one in found.keys if one.moved and one.moved_by <= version)
 
         leaving = await parking.moves.leave(group, topic, KeyMap.decode(text), left_at)
@@ -179,11 +180,9 @@ class Releasing:
                 busy += await parking.moves.come(group, topic, moves)
                 await self._broker.housekeeping.flush_now()
                 continue
-            request = ParkMove(group, topic)
             for start in range(0, len(moves), MOVES_MAX):
                 body = MoveBody(moves[start : start + MOVES_MAX])
-                command = Command.request(request.CODE, encode_fields(request), body.encode())
-                answer = await self._peers.ask(topic, name, command)
+                answer = await self._ask(topic, name, ParkMove(group, topic), body.encode())
                 busy += decode_fields(ParkMoveReply, answer.fields).busy
         if forgotten != self._forgotten:
             return False  # rewound meanwhile: what was parked since has not moved
@@ -231,19 +230,20 @@ class Releasing:
         now = self._resizing.versions(topic)
         if self._is_deleted(group, topic):
             await self._resizing.forget_group(topic, group)
-        elif rules.is_paused(now, group):
+            return
+        if rules.is_paused(now, group):
             await self._agree(topic, now, group)
-        elif self._resizing.done(topic, now, group) > rules.reading(
-            now, group
-        ) and await self._move_parked(topic, now, group):
+            return
+        done = self._resizing.done(topic, now, group) > rules.reading(now, group)
+        if done and await self._move_parked(topic, now, group):
             await self._release(topic, now, group)
 
     def _is_deleted(self, group: str, topic: str) -> bool:
         broker = self._broker
-        asked_ms = self._heeded.get((topic, group), -HEED_MS)
-        if broker.clock.monotonic_ms() - asked_ms < HEED_MS:
+        asked_ms = self._tracked.get((topic, group), -TRACK_MS)
+        if broker.clock.monotonic_ms() - asked_ms < TRACK_MS:
             return False  # another broker knows the group
-        self._heeded.pop((topic, group), None)
+        self._tracked.pop((topic, group), None)
         return group not in broker.groups and not broker.offsets.queues(group, topic)
 
     async def _release(self, topic: str, now: Versions, group: str) -> None:
@@ -261,16 +261,18 @@ class Releasing:
             return  # rewound meanwhile: the group was done here before that, elsewhere since
         request = ResizeRelease(topic, group, version, term=number)
         for name in others:
-            command = Command.request(request.CODE, encode_fields(request))
-            await self._peers.ask(topic, name, command)
+            await self._ask(topic, name, request)
         await self._resizing.release(topic, group, version, force=False, rewind_number=number)
 
     async def _progress(self, topic: str, group: str, name: str) -> GroupProgress | None:
         """Ask another broker how far a group has come."""
-        request = ResizeStatus(topic, group)
-        command = Command.request(request.CODE, encode_fields(request))
-        view = decode_resize_view((await self._peers.ask(topic, name, command)).body)
+        view = decode_resize_view((await self._ask(topic, name, ResizeStatus(topic, group))).body)
         return next((one for one in view.groups if one.group == group), None)
+
+    async def _ask(self, topic: str, name: str, request: _Asked, body: bytes = b"") -> Command:
+        """Ask another broker of a topic; return its reply if it succeeds."""
+        command = Command.request(request.CODE, encode_fields(request), body)
+        return await self._peers.ask(topic, name, command)
 
     # -- rewound groups -------------------------------------------------------------------------
 
@@ -287,17 +289,16 @@ class Releasing:
         request = ResizeRewind(topic, group, version, number)
 
         async def tell(name: str) -> None:
-            command = Command.request(request.CODE, encode_fields(request))
             with suppress(InorderError, OSError):  # includes TimeoutError; `_agree` retries
                 async with asyncio.timeout(TELL_MS / 1000):
-                    await self._peers.ask(topic, name, command)
+                    await self._ask(topic, name, request)
 
         await asyncio.gather(*(tell(name) for name in rules.brokers_of(now) - {mine}))
 
     async def _agree(self, topic: str, now: Versions, group: str) -> None:
         """Pause a group at all brokers; resume it when no consumer handles earlier deliveries."""
         mine, rewinding = self._broker.config.name, self._resizing.rewinding
-        rewinding.empty(topic, group)  # needed after a start or a full disk
+        rewinding.revoke_leases(topic, group)  # needed after a start or a full disk
         standings: dict[str, Standing] = {}
         for name in rules.brokers_of(now) - {mine}:
             there = await self._progress(topic, group, name)
@@ -309,9 +310,7 @@ class Releasing:
         names = set(standings) if todo.over else set(todo.behind)
         request = ResizeRewind(topic, group, todo.version, todo.rewind_number, todo.over)
         for name in names - {mine}:
-            await self._peers.ask(
-                topic, name, Command.request(request.CODE, encode_fields(request))
-            )
+            await self._ask(topic, name, request)
         if mine in names and todo.over:
             await rewinding.resume(topic, group, todo.rewind_number)
         elif mine in names:
@@ -324,10 +323,10 @@ class Rewinding:
     def __init__(self, broker: Broker, resizing: Resizing) -> None:
         self._broker = broker
         self._resizing = resizing
-        self._emptied: dict[tuple[str, str], int] = {}  # rewind number of the last revocation
+        self._revoked: dict[tuple[str, str], int] = {}  # rewind number of the last revocation
 
     def __repr__(self) -> str:
-        return f"Rewinding({sorted(self._emptied)})"
+        return f"Rewinding({sorted(self._revoked)})"
 
     def version_touched(self, topic: str, group: str, targets: Mapping[int, int]) -> int | None:
         """Return the oldest past version of which new offsets would replay or skip messages."""
@@ -352,7 +351,7 @@ class Rewinding:
             )
 
         await self._resizing.change(topic, rule)
-        self.empty(topic, group)
+        self.revoke_leases(topic, group)
         self._resizing.releasing.forget_moves(topic, group)
 
     async def tell(self, topic: str, group: str) -> None:
@@ -372,13 +371,13 @@ class Rewinding:
         if new is not None:
             version = rules.rewound_to(new, group)
             log.info("topic=%s group=%s reads version=%d once more", topic, group, version)
-            self.over(topic, group)
+            self.wake(topic, group)
 
     def standing(self, topic: str, now: Versions, group: str) -> Standing:
         """Return what the other brokers need to know of a group."""
         number, paused = rules.rewind_number_of(now, group), rules.is_paused(now, group)
         quiet = not paused or (
-            self._emptied.get((topic, group)) == number and not self._is_owned(topic, group)
+            self._revoked.get((topic, group)) == number and not self._is_owned(topic, group)
         )
         return Standing(number, rules.rewound_to(now, group), paused, quiet)
 
@@ -392,17 +391,17 @@ class Rewinding:
             for key, one in leases.held(group).items()
         )
 
-    def empty(self, topic: str, group: str) -> None:
+    def revoke_leases(self, topic: str, group: str) -> None:
         """Revoke the leases of a paused group, once per rewind."""
         now = self._resizing.topics.get(topic)
         known = None if now is None else now.groups.get(group)
-        if known is None or not known.rests or self._emptied.get((topic, group)) == known.term:
+        if known is None or not known.rests or self._revoked.get((topic, group)) == known.term:
             return
         revoked = [
             queue.queue_id for queue in self._broker.store.queues_of(topic)
             if self._broker.lease_service.revoke(GroupQueue(group, topic, queue.queue_id))
         ]  # fmt: skip
-        self._emptied[topic, group] = known.term
+        self._revoked[topic, group] = known.term
         log.warning(
             "topic=%s group=%s was rewound into version=%d: it is paused until all brokers know "
             "and its handlers have ended (queues=%s; `inorder locks` shows the owners)",
@@ -417,12 +416,12 @@ class Rewinding:
 
     def forget(self, topic: str, group: str = "") -> None:
         """Forget a group, or ("") all groups of a topic."""
-        for one in [one for one in self._emptied if one[0] == topic and group in ("", one[1])]:
-            del self._emptied[one]
+        for one in [one for one in self._revoked if one[0] == topic and group in ("", one[1])]:
+            del self._revoked[one]
 
-    def over(self, topic: str, group: str) -> None:
+    def wake(self, topic: str, group: str) -> None:
         """Wake the pulls and the parked keys of a group that reads again."""
-        self._emptied.pop((topic, group), None)
+        self._revoked.pop((topic, group), None)
         for place, parked in self._broker.parking.table.places.items():
             if (place.group, place.topic) == (group, topic):
                 parked.touch()

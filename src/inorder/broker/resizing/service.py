@@ -279,9 +279,9 @@ class Resizing:
         offsets = self._broker.offsets
         return lambda queue_id: offsets.query(group, topic, queue_id), self.first_offsets(topic)
 
-    def heed(self, topic: str, group: str) -> None:
+    def track(self, topic: str, group: str) -> None:
         """Track a group that another broker asks about, although the group never came here."""
-        self.releasing.heed(topic, group)
+        self.releasing.track(topic, group)
 
     def is_resized(self, topic: str) -> bool:
         """Tell whether a topic has past versions, or groups that wait for the present one."""
@@ -572,7 +572,7 @@ class Resizing:
                     "topic=%s group=%s reads version=%d%s",
                     topic, group, version, " by an operator's order" if force else "",
                 )  # fmt: skip
-        self.rewinding.over(topic, group)
+        self.rewinding.wake(topic, group)
         await self.publish(topic)
 
     async def hold(self, topic: str, group: str, *, member: bool) -> None:
