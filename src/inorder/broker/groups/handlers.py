@@ -1,8 +1,8 @@
-"""Consumer groups: create, change (200, 225), list (201), show (352), delete (207); 353.
+"""Requests about groups and clients:
 
-Clients: heartbeat (34), unregister (35), members of a group (38), subscription check (46).
-
-Who is connected: consumers (203), producers (204, 328), what a group subscribes to (345).
+configurations   create or change (200, 225), list (201), show (352), delete (207), forbid (353)
+clients          heartbeat (34), unregister (35), members (38), check of a subscription (46)
+connections      consumers (203), producers (204, 328), subscription of a group (345)
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ def _apply(broker: Broker, configs: list[GroupConfig], peer: str) -> None:
 
 
 def get_all_groups(call: Call[None]) -> Command:
-    """Answer all groups; the paging that newer clients ask for is optional and not used."""
+    """Return all groups; the paging of newer clients is optional and not used."""
     return call.reply(body=call.broker.groups.encode(pretty=False))
 
 
 def get_group(call: Call[GetGroupConfig]) -> Command:
-    """Answer one group, which is made by this if the settings allow it."""
+    """Return one group, created if the settings allow it."""
     name = call.request.group
     config = call.broker.find_group(name)
     if config is None:
@@ -99,7 +99,7 @@ def get_group(call: Call[GetGroupConfig]) -> Command:
 
 
 def delete_group(call: Call[DeleteGroup]) -> Reply:
-    """Forget a group, with its offsets if asked to; an unknown one is no error."""
+    """Delete a group, with its offsets if the request says so; an unknown one is no error."""
     broker, request = call.broker, call.request
     if broker.groups.delete(request.group, broker.clock.now_ms()) is not None:
         broker.save_groups()
@@ -111,13 +111,13 @@ def delete_group(call: Call[DeleteGroup]) -> Reply:
 
 
 async def _answer_forgotten(broker: Broker, group: str, answer: Command) -> Command:
-    """Answer when it is on disk that a group which comes again begins anew."""
+    """Reply when a crash can no longer bring back the progress of a deleted group."""
     await broker.resizing.rewinding.group_deleted(group)
     return answer
 
 
 def forbid_group(call: Call[ForbidGroup]) -> Command:
-    """Say whether a group may read a topic, after changing it if the request says so."""
+    """Return whether a group may read a topic, after changing that if the request says so."""
     broker, request = call.broker, call.request
     group, topic = request.group, request.topic
     if request.readable is not None:
@@ -140,12 +140,12 @@ SAY_DIFFERING_MS = 60_000
 
 
 def heart_beat(call: Call[None]) -> Reply:
-    """Apply a heartbeat: groups and retry topics are made, members and subscriptions noted.
+    """Apply a heartbeat: create groups and retry topics, note members and subscriptions.
 
-    Everything is applied before the answer. A retry topic that is new is registered with the name
-    servers before it, too: the client asks for its route next. While the answer waits for that, the
-    client itself is not told that the members changed: Java would count its queues, have a newer
-    subscription to tell, find its own heartbeat under way and keep it for 20 s.
+    Everything is applied before the reply. A new retry topic is also registered with the name
+    servers before it, because the client asks for its route next. While the reply waits for that,
+    the client itself is not notified that the members changed: a Java client would rebalance, find
+    its own heartbeat under way, and delay its newer subscription by 20 s.
     """
     broker = call.broker
     beat = ClientHeartbeat.decode(call.command.body)
@@ -167,11 +167,13 @@ def heart_beat(call: Call[None]) -> Reply:
             now_ms=broker.clock.now_ms(),
         )
         if group is None:
-            continue  # as RocketMQ: the others of this heartbeat count
+            continue  # as RocketMQ: the other groups of this heartbeat count
         why = _refusal(broker, member, data, beat)
         if why:
             refused[data.group] = why
-            broker.members.seen(data.group, call.connection, member.seen_ms)  # what it was stays
+            broker.members.seen(
+                data.group, call.connection, member.seen_ms
+            )  # its former subscriptions stay
             continue
         retry_topics.append(_make_retry_topic(broker, data, group.retry_queues))
         notice, again = _register(broker, member, data, beat, notify=group.notify_ids_changed)
@@ -210,7 +212,7 @@ def _answer(
     *,
     resend: bool,
 ) -> Command:
-    """Return what a heartbeat is told; also where members of its groups want different things."""
+    """Return the reply to a heartbeat, with the differing subscriptions of its groups."""
     fields = {
         "IS_SUPPORT_HEART_BEAT_V2": "true",
         "IS_SUB_CHANGE": "true" if resend else "false",
@@ -230,7 +232,7 @@ def _answer(
 
 
 def _differing(broker: Broker, group_name: str) -> str:
-    """Return where the members of a group want different things, and say so once a minute."""
+    """Describe the differing subscriptions of a group, and log them once a minute."""
     group = broker.members.group(group_name)
     found = () if group is None else group.differences()
     if group is None or not found:
@@ -252,9 +254,9 @@ def _refusal(
     data: ConsumerData,
     beat: ClientHeartbeat,
 ) -> str:
-    """Return why a client may not be a member of a group with these subscriptions; mostly it may.
+    """Return why a client may not join a group with these subscriptions; empty: it may.
 
-    A group in which everybody gets everything is not concerned.
+    Broadcasting groups may differ.
     """
     if not broker.config.refuse_different_subscriptions or beat.without_sub:
         return ""
@@ -284,7 +286,7 @@ async def _when_settled(
     *,
     register: bool,
 ) -> Command:
-    """Register the new topics; the client's own notices follow its answer."""
+    """Register new topics, then reply; notices to the client itself follow the reply."""
     if register:
         await broker.registration.register_now()
     for group in groups:
@@ -293,7 +295,7 @@ async def _when_settled(
 
 
 def _make_retry_topic(broker: Broker, data: ConsumerData, queues: int) -> TopicConfig | None:
-    """Make the retry topic of a group; return it if it is new or changed."""
+    """Create the retry topic of a group; return it if it is new or changed."""
     order = any(
         (config := broker.topics.get(subscription.topic)) is not None and config.order
         for subscription in data.subscriptions
@@ -319,7 +321,7 @@ def _register(
     *,
     notify: bool,
 ) -> tuple[Notice[ServerConnection] | None, bool]:
-    """Note one group of a heartbeat; return whom to tell, and whether it should come in full."""
+    """Apply one group of a heartbeat; return the notice, and whether to ask for a full one."""
     members = broker.members
     online = members.group(data.group)
     if online is None or member.connection not in online.members:
@@ -337,7 +339,7 @@ def _register(
 
 
 def unregister_client(call: Call[UnregisterClient]) -> Command:
-    """Take a client out of its groups, free what locks it left behind, and tell the others."""
+    """Remove a client from its groups, free its locks, and notify the other members."""
     broker, request = call.broker, call.request
     if request.producer_group:
         broker.members.unregister_producer(request.producer_group, call.connection)
@@ -355,11 +357,11 @@ def unregister_client(call: Call[UnregisterClient]) -> Command:
 
 
 def get_consumer_list(call: Call[GetConsumerList]) -> Command:
-    """Answer the client ids of a group, each once; code 1 if there is none, never an empty list.
+    """Return the client ids of a group, each once; code 1 if there is none, never an empty list.
 
-    Only a member is told. A client that comes back on a new connection, after a restart of the
-    broker say, asks before its next heartbeat: it would not find itself and give all its queues up.
-    With code 1 it keeps them.
+    Only a member gets the list. A client on a new connection, for example after a restart of the
+    broker, asks before its next heartbeat. It would not find itself in the list and would give up
+    all its queues. With code 1 it keeps them.
     """
     group = call.request.consumer_group
     if call.broker.members.client_id(group, call.connection) is None:
@@ -374,7 +376,7 @@ def get_consumer_list(call: Call[GetConsumerList]) -> Command:
 
 
 def check_client_config(call: Call[None]) -> Command:
-    """Say whether a subscription can be served: tags can, other filters cannot."""
+    """Check a subscription: the broker filters by tags, and by nothing else."""
     check = ClientConfigCheck.decode(call.command.body)
     if check is not None and check.subscription.expression_type != TAG:
         kind = check.subscription.expression_type
@@ -386,9 +388,9 @@ def check_client_config(call: Call[None]) -> Command:
 
 
 def get_consumer_connections(call: Call[GetConsumerConnections]) -> Command:
-    """Answer the clients of a group and what it subscribes to; 206 if nobody is there.
+    """Return the clients of a group and its subscriptions; 206 if no member is online.
 
-    A client that came back on a new connection is shown once.
+    A client on a new connection is shown once.
     """
     name = call.request.consumer_group
     group = call.broker.members.group(name)
@@ -408,7 +410,7 @@ def get_consumer_connections(call: Call[GetConsumerConnections]) -> Command:
 
 
 def get_producer_connections(call: Call[GetProducerConnections]) -> Command:
-    """Answer the clients of a producer group; code 1 if there is none."""
+    """Return the clients of a producer group; code 1 if there is none."""
     name = call.request.producer_group
     found = call.broker.members.producers(name)
     if not found:
@@ -418,7 +420,7 @@ def get_producer_connections(call: Call[GetProducerConnections]) -> Command:
 
 
 def get_all_producers(call: Call[None]) -> Command:
-    """Answer the clients of all producer groups."""
+    """Return the clients of all producer groups."""
     members = call.broker.members
     groups = {
         name: [_show(call.broker, member) for member in members.producers(name)]
@@ -428,7 +430,7 @@ def get_all_producers(call: Call[None]) -> Command:
 
 
 def get_subscription(call: Call[GetSubscription]) -> Command:
-    """Answer what an online group wants of a topic; nothing if it wants nothing."""
+    """Return the subscription of an online group to a topic, if there is one."""
     request = call.request
     found = call.broker.members.subscription(request.group, request.topic)
     return call.reply(body=encode_subscription(request.group, request.topic, found))

@@ -1,6 +1,7 @@
-"""What an operator asks a consumer through the broker: 223, 307, 309, and the reset of offsets.
+"""Requests that an operator sends to a consumer through the broker: 223, 307, 309.
 
-The broker finds the client's newest connection, asks there, and hands the answer on.
+The broker finds the newest connection of the client, forwards the request, and returns the reply.
+`tell_reset` tells consumers of an offset reset (220). Code 45 is here, too: the delay offsets.
 """
 
 from __future__ import annotations
@@ -46,15 +47,17 @@ NOTHING_SET: Final = "not set any response code"
 
 
 def get_running_info(call: Call[GetRunningInfo]) -> Reply:
-    """Ask a consumer what it does (307)."""
+    """Forward a request for the running info of a consumer (307)."""
     request = call.request
     client = _find(call.broker, request.consumer_group, request.client_id)
-    asked = Command.request(call.command.code, dict(call.command.fields), bytes(call.command.body))
-    return _relay(client, call.command, asked, request.consumer_group, request.client_id)
+    forwarded = Command.request(
+        call.command.code, dict(call.command.fields), bytes(call.command.body)
+    )
+    return _relay(client, call.command, forwarded, request.consumer_group, request.client_id)
 
 
 def consume_directly(call: Call[ConsumeDirectly]) -> Reply:
-    """Have a consumer handle a stored message now (309); its outcome is the answer."""
+    """Let a consumer handle a stored message now (309); reply with the outcome."""
     broker, request = call.broker, call.request
     group, client_id = request.consumer_group, request.client_id or ""
     client = _find(broker, group, client_id)
@@ -72,8 +75,8 @@ def consume_directly(call: Call[ConsumeDirectly]) -> Reply:
         fields["topicSysFlag"] = str(topic.sys_flag)
     if config is not None:
         fields["groupSysFlag"] = str(config.sys_flag)
-    asked = Command.request(call.command.code, fields, bytes(record))
-    return _relay(client, call.command, asked, group, client_id)
+    forwarded = Command.request(call.command.code, fields, bytes(record))
+    return _relay(client, call.command, forwarded, group, client_id)
 
 
 def _find(broker: Broker, group: str, client_id: str) -> ServerConnection:
@@ -85,10 +88,10 @@ def _find(broker: Broker, group: str, client_id: str) -> ServerConnection:
 
 
 async def _relay(
-    client: ServerConnection, command: Command, asked: Command, group: str, client_id: str
+    client: ServerConnection, command: Command, forwarded: Command, group: str, client_id: str
 ) -> Command:
     try:
-        answer = await client.request(asked, CALL_MS)
+        answer = await client.request(forwarded, CALL_MS)
     except RequestTimeout as error:
         return command.reply(
             ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client_id}> Timeout: {error}"
@@ -100,9 +103,9 @@ async def _relay(
 
 
 def get_consumer_status(call: Call[GetConsumerStatus]) -> Reply:
-    """Ask the consumers of a group, or one of them, how far they are on a topic (223).
+    """Ask the consumers of a group, or one of them, for their progress on a topic (223).
 
-    Those that do not answer in time are left out.
+    Clients that do not reply in time are left out.
     """
     request = call.request
     online = call.broker.members.group(request.group)
@@ -123,11 +126,11 @@ async def _statuses(
     clients: dict[str, ServerConnection], request: GetConsumerStatus, command: Command
 ) -> Command:
     async def ask(client: ServerConnection) -> dict[TopicQueue, int] | None:
-        asked = Command.request(GetConsumerStatus.CODE, encode_fields(request))
+        forwarded = Command.request(GetConsumerStatus.CODE, encode_fields(request))
         try:
-            answer = await client.request(asked, STATUS_CALL_MS)
+            answer = await client.request(forwarded, STATUS_CALL_MS)
             return decode_consumer_status(answer.body) if answer.code == 0 else None
-        except InorderError as error:  # gone, silent, or it speaks another language
+        except InorderError as error:  # closed, too slow, or an unreadable reply
             logger.warning("no status group=%s peer=%s: %s", request.group, client.peer, error)
             return None
 
@@ -143,7 +146,7 @@ async def _statuses(
 def tell_reset(
     broker: Broker, group: str, topic: str, offsets: Mapping[TopicQueue, int], at_ms: int
 ) -> int:
-    """Tell the consumers of a group to go on elsewhere (220); return how many were told."""
+    """Tell the consumers of a group their new offsets (220); return how many were told."""
     online = broker.members.group(group)
     if online is None or online.broadcasting or not offsets:
         return 0
@@ -165,5 +168,5 @@ def tell_reset(
 
 
 def get_delay_offsets(call: Call[None]) -> Command:
-    """Answer how far each delay level has been delivered (45)."""
+    """Return the delivered offset of each delay level (45)."""
     return call.reply(body=call.broker.delays.encode(pretty=False))

@@ -1,26 +1,24 @@
-"""The consumer groups that a broker knows, and what each may do.
+"""Consumer groups: their configurations, their members, and what the members subscribe to.
 
-Whether the members of a group want the same: where they differ, messages are skipped.
+`GroupTable` holds the configurations. `Members` holds the connections. Membership is per
+connection: a connection that dies without a close stays for up to two minutes, and its client comes
+back on a new one. RocketMQ then lists the client id twice, and nobody handles one of the queues.
+Here each client id counts once, and its newest connection wins:
 
-The queues of a topic are shared out among the members, and each reads its own with its own tags. If
-one wants `paid` and another one `shipped`, each passes over the other's messages in its half of the
-queues, and commits that; if one does not subscribe a topic at all, its share of the queues stands
-still. So all members of a group must subscribe the same topics with the same tags. A group in which
-everybody gets everything (broadcasting) may differ.
+    a new connection with a known client id       supersedes the older connections of that id
+    a heartbeat on a superseded connection        lifts that mark: the connection is alive
+    the last connection not superseded closes     the client id leaves, with all its connections
 
-Who is connected: the members of each consumer group, and the producers.
+Subscriptions belong to the group. A topic that the last heartbeat does not name is removed for all
+members, so inconsistent subscriptions flap, as in RocketMQ. An older version never replaces a newer
+one.
 
-Membership is per connection. A connection that dies silently stays for up to two minutes, and its
-client comes back on a new one: RocketMQ then lists the client id twice and a queue is handled by
-nobody. Here each client id counts once and the newest connection wins:
+`differences` compares the subscriptions of the members. Members share the queues of a topic, and
+each reads its own queues with its own tags. If one member subscribes to `paid` and another to
+`shipped`, each skips and commits the messages of the other in its queues. If one member does not
+subscribe to a topic, its share of the queues stands still. Broadcasting groups may differ.
 
-    a new connection with a known client id       the older ones of that id are *superseded*
-    a heartbeat on a superseded connection        it lives after all: superseded no more
-    the last connection not superseded goes       the client id goes, with what was superseded
-
-Subscriptions belong to the group: a topic that the last heartbeat does not name is removed for all
-(inconsistent subscriptions flap, as in RocketMQ), and an older version never replaces a newer one.
-What each member wants is kept beside that, so that it can be told where they differ.
+Decisions 20 and 42 give the reasons.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ UNIT_SUBSCRIBED: Final = 2
 
 
 class GroupTable:
-    """Group name to configuration."""
+    """The configurations of groups, by name."""
 
     def __init__(self, *, now_ms: int, groups_max: int = 100_000) -> None:
         self.data_version = DataVersion(timestamp_ms=now_ms)
@@ -71,7 +69,7 @@ class GroupTable:
         return iter(self._table.values())
 
     def get(self, name: str) -> GroupConfig | None:
-        """Return a group's configuration, or None."""
+        """Return the configuration of a group, or None."""
         return self._table.get(name)
 
     def names(self) -> list[str]:
@@ -79,10 +77,10 @@ class GroupTable:
         return list(self._table)
 
     def find_or_create(self, name: str, *, auto_create: bool, now_ms: int) -> GroupConfig | None:
-        """Return a group, made with default settings if allowed; None if it cannot be.
+        """Return a group, created with default settings if allowed; None if it cannot be.
 
-        What is new counts in `data_version`; the caller saves it. With `groups_max` groups no
-        further one is made.
+        A new group counts in `data_version`; the caller saves the table. A table of `groups_max`
+        groups takes no further one.
         """
         found = self._table.get(name)
         if found is not None:
@@ -97,7 +95,7 @@ class GroupTable:
         return config
 
     def put(self, config: GroupConfig, now_ms: int) -> None:
-        """Add or replace a group, its attributes being changes (`+name`) to the stored ones."""
+        """Add or replace a group; its attributes are changes (`+name`) to the stored ones."""
         old = self._table.get(config.name)
         if old is None and len(self._table) >= self.groups_max:
             raise SystemError_(
@@ -114,7 +112,7 @@ class GroupTable:
         self.data_version.next(now_ms)
 
     def delete(self, name: str, now_ms: int) -> GroupConfig | None:
-        """Remove a group and what it is forbidden; return what it was."""
+        """Remove and return a group, with its entries in the forbidden table."""
         self._forbidden.pop(name, None)
         old = self._table.pop(name, None)
         self._texts.pop(name, None)
@@ -123,12 +121,12 @@ class GroupTable:
         return old
 
     def is_forbidden(self, group: str, topic: str, mask: int = FORBID_READ) -> bool:
-        """Tell whether the forbidden table denies a group something on a topic."""
+        """Return whether a group may not read a topic."""
         topics = self._forbidden.get(group)
         return topics is not None and bool(topics.get(topic, 0) & mask)
 
     def forbid(self, group: str, topic: str, *, forbidden: bool, now_ms: int) -> None:
-        """Deny a group to read a topic, or allow it again."""
+        """Forbid a group to read a topic, or allow it again."""
         if self.is_forbidden(group, topic) == forbidden:
             return
         topics = self._forbidden.setdefault(group, {})
@@ -140,7 +138,7 @@ class GroupTable:
         self.data_version.next(now_ms)
 
     def prepare(self, count: int) -> bool:
-        """Make the text of up to `count` groups that have none; True when all have."""
+        """Encode up to `count` groups that are not encoded yet; return whether all are."""
         if len(self._texts) < len(self._table):
             missing = (config for name, config in self._table.items() if name not in self._texts)
             for config in list(itertools.islice(missing, count)):
@@ -175,7 +173,7 @@ class GroupTable:
         return known[1]
 
     def decode(self, data: bytes) -> None:
-        """Take over the content of `subscriptionGroup.json`; RemoteProtocolError if it is not."""
+        """Load the content of `subscriptionGroup.json`; RemoteProtocolError if it is malformed."""
         loaded = GroupTableBody.decode(data)
         self.data_version = loaded.version
         self._table.update(loaded.groups)
@@ -183,7 +181,7 @@ class GroupTable:
 
 
 Wishes = Mapping[str, str]
-"""What one member wants: topic to tags, in one spelling."""
+"""The subscriptions of one member: topic to tags, in canonical spelling."""
 
 CLIENTS_SHOWN_MAX: Final = 3
 TOPICS_SHOWN_MAX: Final = 5
@@ -191,17 +189,14 @@ WISH_CHARS_MAX: Final = 100
 
 
 def wishes_of(subscriptions: Iterable[Subscription]) -> dict[str, str]:
-    """Return what a member wants, so that equal wishes are equal texts; without its retry topic."""
+    """Return subscriptions in canonical spelling, without the retry topic."""
     return {
         one.topic: _wish(one) for one in subscriptions if not one.topic.startswith(RETRY_PREFIX)
     }
 
 
 def differences(members: Mapping[str, Wishes]) -> tuple[Difference, ...]:
-    """Return the topics of which members want different things, and who wants what.
-
-    `members` maps client ids to wishes.
-    """
+    """Return the topics to which members subscribe differently; `members` is by client id."""
     topics = sorted({topic for wishes in members.values() for topic in wishes})
     found = []
     for topic in topics:
@@ -217,7 +212,7 @@ def differences(members: Mapping[str, Wishes]) -> tuple[Difference, ...]:
 
 
 def in_words(found: Iterable[Difference]) -> str:
-    """Name the subscriptions and members that differ, cut to what a log line holds."""
+    """Describe differences in one log line."""
     texts = [_one_in_words(one) for one in found]
     more = len(texts) - TOPICS_SHOWN_MAX
     return "; ".join(texts[:TOPICS_SHOWN_MAX]) + (f"; and {more} more topics" if more > 0 else "")
@@ -248,11 +243,11 @@ C = TypeVar("C", bound=Hashable)
 
 BROADCASTING = "BROADCASTING"
 GROUPS_PER_CONNECTION_MAX = 4096
-"""Producer groups of one connection; further ones are not remembered."""
+"""Producer groups of one connection; the broker ignores further ones."""
 
 
 class Notice(NamedTuple, Generic[C]):
-    """Tell these connections that the members of a group changed (code 40)."""
+    """The connections to notify that the members of a group changed (code 40)."""
 
     group: str
     connections: tuple[C, ...]
@@ -267,7 +262,7 @@ class Departed(NamedTuple):
 
 @dataclass(slots=True)
 class Departure(Generic[C]):
-    """What follows from connections that went: whom to tell, and who is gone."""
+    """The consequences of closed connections: notices, and clients that left."""
 
     notices: list[Notice[C]] = field(default_factory=list)
     departed: list[Departed] = field(default_factory=list)
@@ -286,9 +281,9 @@ class Member(Generic[C]):
     seen_ms: int
     superseded: bool = False
     silent: bool = False
-    """The member missed its heartbeats: it is not listed until it is heard again."""
+    """The member missed its heartbeats (`MemberLiveness`) and is not listed until it speaks."""
     wishes: Wishes | None = None
-    """What it wants; None: it has not said so on this connection."""
+    """Its subscriptions; None: not sent on this connection yet."""
 
 
 @dataclass(slots=True)
@@ -305,11 +300,11 @@ class ConsumerGroup(Generic[C]):
     clients: dict[str, dict[C, Member[C]]] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     said_ms: int | None = None
-    """When it was last said that its members want different things."""
+    """When the broker last logged differing subscriptions."""
     _differences: tuple[Difference, ...] | None = None
 
     def differences(self) -> tuple[Difference, ...]:
-        """Return where the members want different things; nothing if all get everything."""
+        """Return the differing subscriptions; empty for a broadcasting group."""
         if self.broadcasting:
             return ()
         if self._differences is None:
@@ -317,7 +312,7 @@ class ConsumerGroup(Generic[C]):
         return self._differences
 
     def wishes(self) -> dict[str, Wishes]:
-        """Return what each client wants that has said so, by its newest connection."""
+        """Return the subscriptions of each client, by its newest connection."""
         return {
             client_id: one.wishes
             for client_id, members in self.clients.items()
@@ -326,21 +321,21 @@ class ConsumerGroup(Generic[C]):
         }
 
     def wishes_changed(self) -> None:
-        """Compare anew when somebody asks."""
+        """Compare again at the next query."""
         self._differences = None
 
     @property
     def broadcasting(self) -> bool:
-        """Tell whether every member gets every message."""
+        """Return whether every member gets every message."""
         return self.message_model == BROADCASTING
 
     @property
     def notifiable(self) -> bool:
-        """Tell whether a change of the members concerns the others."""
+        """Return whether a change of the members concerns the others."""
         return self.notify and not self.broadcasting
 
     def client_ids(self) -> list[str]:
-        """Return each client id once, in the order of arrival, but for those that are silent."""
+        """Return each listed client id once, in the order of arrival."""
         return [
             client_id
             for client_id, members in self.clients.items()
@@ -392,7 +387,7 @@ class Members(Generic[C]):
         return () if found is None else tuple(found.members)
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Return what an online group wants of a topic."""
+        """Return the subscription of an online group to a topic."""
         found = self._groups.get(group)
         return None if found is None else found.subscriptions.get(topic)
 
@@ -411,7 +406,7 @@ class Members(Generic[C]):
         subscriptions: Iterable[Subscription] | None,
         notify: bool = True,
     ) -> Notice[C] | None:
-        """Apply a heartbeat's entry for one group; return whom to tell, if anybody.
+        """Apply one consumer group of a heartbeat; return the notice to send, if any.
 
         `subscriptions` None keeps the stored ones (a heartbeat without them).
         """
@@ -437,13 +432,13 @@ class Members(Generic[C]):
     def would_differ(
         self, group_name: str, client_id: str, subscriptions: Iterable[Subscription]
     ) -> tuple[Difference, ...]:
-        """Return where a client that joins, or changes its mind, wants other than the members."""
+        """Return how the subscriptions of a client would differ from the members'."""
         group = self._groups.get(group_name)
         if group is None or group.broadcasting:
             return ()
         others, mine = group.wishes(), wishes_of(subscriptions)
         if others.pop(client_id, None) == mine:
-            return ()  # it is a member as it is
+            return ()  # already a member with these subscriptions
         return tuple(
             one
             for one in differences({**others, client_id: mine})
@@ -451,7 +446,7 @@ class Members(Generic[C]):
         )
 
     def seen(self, group_name: str, connection: C, now_ms: int) -> None:
-        """Note that a member lives whose heartbeat does not count otherwise."""
+        """Note that a member is alive whose heartbeat was refused."""
         group = self._groups.get(group_name)
         member = None if group is None else group.members.get(connection)
         if member is not None:
@@ -470,7 +465,7 @@ class Members(Generic[C]):
         return known != fingerprint
 
     def unregister_consumer(self, group_name: str, connection: C) -> Departure[C]:
-        """Take a connection out of a group, on its client's request."""
+        """Remove a connection from a group, on request of its client."""
         departure: Departure[C] = Departure()
         group = self._groups.get(group_name)
         if group is not None:
@@ -478,7 +473,7 @@ class Members(Generic[C]):
         return departure
 
     def silence(self, group_name: str, connection: C) -> bool:
-        """Leave a member out of the list until it is heard of; tell whether that changes it."""
+        """Unlist a member that missed its heartbeats; return whether the list changes."""
         group = self._groups.get(group_name)
         member = None if group is None else group.members.get(connection)
         if group is None or member is None or member.silent:
@@ -488,7 +483,7 @@ class Members(Generic[C]):
         return before != group.client_ids()
 
     def heard(self, group_name: str, connection: C) -> Notice[C] | None:
-        """List a member again that was silent; return whom to tell, if anybody."""
+        """List a member again; return the notice to send, if any."""
         group = self._groups.get(group_name)
         member = None if group is None else group.members.get(connection)
         if group is None or member is None or not member.silent:
@@ -497,7 +492,7 @@ class Members(Generic[C]):
         return Notice(group_name, tuple(group.members)) if group.notifiable else None
 
     def register_producer(self, group_name: str, member: Member[C]) -> bool:
-        """Apply a heartbeat's entry for a producer group; False if the connection has too many."""
+        """Apply one producer group of a heartbeat; False if the connection has too many."""
         groups = self._producers_of.setdefault(member.connection, set())
         if group_name not in groups and len(groups) >= GROUPS_PER_CONNECTION_MAX:
             return False
@@ -506,7 +501,7 @@ class Members(Generic[C]):
         return True
 
     def unregister_producer(self, group_name: str, connection: C) -> None:
-        """Take a connection out of a producer group."""
+        """Remove a connection from a producer group."""
         producers = self._producers.get(group_name)
         if producers is not None and producers.pop(connection, None) is not None:
             if not producers:
@@ -514,7 +509,7 @@ class Members(Generic[C]):
             _discard(self._producers_of, connection, group_name)
 
     def producer_groups(self) -> list[str]:
-        """Return the names of the producer groups that somebody sends for."""
+        """Return the names of the online producer groups."""
         return list(self._producers)
 
     def producers(self, group_name: str) -> list[Member[C]]:
@@ -597,7 +592,7 @@ class Members(Generic[C]):
 
 
 def _replace_subscriptions(group: ConsumerGroup[C], subscriptions: Iterable[Subscription]) -> bool:
-    """Apply the subscriptions of a heartbeat; tell whether the set of topics changed."""
+    """Apply the subscriptions of a heartbeat; return whether the set of topics changed."""
     stored = group.subscriptions
     before = set(stored)
     named: set[str] = set()

@@ -1,11 +1,16 @@
-"""Who is told that the members of a group, or the locks on its queues, changed (code 40), and when.
+"""When clients hear that the members of their group, or the locks on its queues, changed (code 40).
 
-At the end of the turn, each connection once, whatever happened in it. Only after an unlock Java
-members are told a little later: a Java consumer that stops unlocks, then commits, then leaves, and
-the member that stays must hear of the last. A Java 5 client that looks too early sees the old
-members, and looks again a second later. C++ members are never told of an unlock: they ask again and
-again for what they were refused. And they handle notices in as many threads as there are cores, the
-same that take the answers of pulls: a few notices too many and none is left for those.
+The broker sends the notices at the end of a turn of the loop, at most one per connection. Clients
+differ after an unlock:
+
+    Java    notified 100 ms later. A Java consumer that stops unlocks, then commits, then leaves;
+            the remaining member must hear of the last step. A Java 5 client that looks too early
+            sees the old members, and looks again a second later.
+    C++     never notified: it keeps asking for refused queues. It also handles notices in the
+            threads that take the replies to pulls, so a few notices would block those.
+    others  notified at the end of the turn
+
+Decision 20 gives the reasons.
 """
 
 from __future__ import annotations
@@ -23,12 +28,12 @@ if TYPE_CHECKING:
     from inorder.net.accepted import ServerConnection
 
 UNLOCKED_MS: Final = 100
-"""How long Java members wait for the news of an unlock."""
+"""How long after an unlock Java members are notified."""
 _LATER_OR_NEVER: Final = frozenset((LanguageCode.JAVA, LanguageCode.CPP))
 
 
 class Notices:
-    """Notices that wait for the end of the turn, or for a moment."""
+    """Notices that wait for the end of the turn, or for 100 ms."""
 
     def __init__(self, members: Members[ServerConnection]) -> None:
         self._members = members
@@ -36,7 +41,7 @@ class Notices:
         self._later: dict[str, asyncio.TimerHandle] = {}
 
     def tell(self, group: str, connections: Iterable[ServerConnection] | None = None) -> None:
-        """Tell these members of a group, or all, at the end of this turn."""
+        """Notify these members of a group, or all, at the end of this turn."""
         everyone = self._members.connections(group)
         targets = everyone if connections is None else tuple(connections)
         if set(everyone) <= set(targets):
@@ -46,7 +51,7 @@ class Notices:
         self._now.setdefault(group, {}).update(dict.fromkeys(targets))
 
     def tell_unlocked(self, group: str) -> None:
-        """Tell that a queue is free; unless everyone is told of more before that."""
+        """Notify a group of a free queue."""
         if others := self._speaking(group, lambda language: language not in _LATER_OR_NEVER):
             self.tell(group, others)
         if self._java(group) and group not in self._later:
@@ -68,7 +73,7 @@ class Notices:
         return [connection for connection, member in members.items() if wanted(member.language)]
 
     def tell_route(self, topic: str) -> None:
-        """Tell all who subscribe to a topic that its queues changed."""
+        """Notify all subscribers of a topic that its queues changed."""
         for group in self._members.subscribers(topic):
             for connection in self._members.connections(group):
                 connection.notify(
@@ -80,7 +85,7 @@ class Notices:
                 )
 
     def cancel(self) -> None:
-        """Tell nobody any more."""
+        """Cancel the waiting notices."""
         for group in list(self._later):
             self._cancel(group)
 

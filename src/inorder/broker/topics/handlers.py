@@ -1,4 +1,4 @@
-"""Topics: create and change (17, 18), list (21, 305), show (351), delete (215)."""
+"""Requests about topics: create or change (17, 18), list (21, 305), show (351), delete (215)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 NOTHING_SET = "not set any response code"
-"""The remark with which RocketMQ's broker says that it made a topic."""
+"""The remark of RocketMQ's broker when it has created a topic."""
 
 
 def create_topic(call: Call[CreateTopic]) -> Reply:
-    """Create or change a topic; registered with the name servers when answered."""
+    """Create or change a topic; reply when the name servers know it."""
     broker, request = call.broker, call.request
     config = TopicConfig(
         request.topic,
@@ -80,7 +80,7 @@ async def _answer_registered(broker: Broker, answer: Command) -> Command:
 
 
 def delete_topic(call: Call[DeleteTopic]) -> Reply:
-    """Delete a topic with its queues and offsets; name servers forget it by their own request."""
+    """Delete a topic with its queues and offsets; name servers get a request of their own."""
     broker = call.broker
     name = call.request.topic
     if not name.strip():
@@ -112,7 +112,7 @@ def delete_topic(call: Call[DeleteTopic]) -> Reply:
 async def _reply_when_durable(
     broker: Broker, topic: str, version: int, command: Command, *, numbered: bool
 ) -> Command:
-    """Answer when no power cut can bring back what was deleted, or have its versions used again."""
+    """Reply when no power cut can bring the topic back, or reuse its key map versions."""
     await broker.resizing.delete(topic, version)
     await broker.housekeeping.flush_now()
     if numbered:
@@ -121,7 +121,7 @@ async def _reply_when_durable(
 
 
 def get_all_topics(call: Call[None]) -> Command:
-    """Answer all topics; the paging that newer clients ask for is optional and not used."""
+    """Return all topics; the paging of newer clients is optional and not used."""
     table = TopicTable(
         call.broker.topics.data_version, {config.name: config for config in call.broker.topics}
     )
@@ -129,7 +129,7 @@ def get_all_topics(call: Call[None]) -> Command:
 
 
 def get_topic(call: Call[GetTopicConfig]) -> Command:
-    """Answer one topic."""
+    """Return one topic."""
     name = call.request.topic
     config = call.broker.topics.get(name)
     if config is None:
@@ -138,5 +138,5 @@ def get_topic(call: Call[GetTopicConfig]) -> Command:
 
 
 def get_system_topics(call: Call[None]) -> Command:
-    """Answer the names that belong to the system."""
+    """Return the names of the system topics."""
     return call.reply(body=encode_topic_list(call.broker.topics.system_names()))

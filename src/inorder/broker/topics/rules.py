@@ -1,21 +1,22 @@
-"""The topics of a broker, and the rules by which they come into being.
+"""The topics of a broker: how they are created, their attributes, and foreign queues.
 
-A send to an unknown topic makes it from a template that carries the inherit bit: `TBW102`, or the
-topics named after the cluster and the broker. A heartbeat makes the retry topic of its group. An
-admin makes any other. Every change counts in `data_version`, by which name servers notice it.
+`TopicTable` creates topics. A send to an unknown topic creates it from a template with the inherit
+bit: `TBW102`, or the topics named after the cluster and the broker. A heartbeat creates the retry
+topic of its group. An admin request creates any other. Every change counts in `data_version`, by
+which name servers notice it.
 
-Which directories of Apache RocketMQ hold queues that we cannot read.
+`alter` applies changes to attributes: `+name=value` sets, `-name` removes. Each name has its own
+set of legal values.
 
-    queue.type=BatchCQ          a queue's entries have 46 bytes and stand for several messages each;
-                                they lie in `batchconsumequeue/<topic>/<queue id>/`
-    cleanup.policy=COMPACTION   old messages of a queue are in `compaction/compactionLog/<topic>/`
-                                and not in the log any more
+`problems` finds queues of Apache RocketMQ that inorder cannot read:
 
-Read as plain queues they would show a part of the messages and hide the others. Earlier versions
-of ours took the attributes and kept plain queues all the same: there they mean nothing and are
-dropped.
+    queue.type=BatchCQ          queue entries have 46 bytes and stand for several messages each, in
+                                `batchconsumequeue/<topic>/<queue id>/`
+    cleanup.policy=COMPACTION   old messages are in `compaction/compactionLog/<topic>/` and no
+                                longer in the log
 
-Topic attributes: `+name=value` sets, `-name` removes; each name has a set of legal values.
+Read as plain queues, they would show some messages and hide others. Earlier versions of inorder
+accepted the attributes and kept plain queues; in their directories the attributes are dropped.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from inorder.wire.requests.topics import TopicTable as TopicTableBody
 from inorder.wire.requests.topics import data_version_to_json, topic_config_to_json
 
 NOT_HERE: Final[Mapping[str, str]] = {"queue.type": "BatchCQ", "cleanup.policy": "COMPACTION"}
-"""Attributes of topics, and the value of each that we do not have."""
+"""Topic attributes with the value that inorder does not support."""
 
 TOPICS_SHOWN: Final = 5
 
 
 def not_here(attributes: Mapping[str, str]) -> list[str]:
-    """Return the names of the attributes whose values we do not have."""
+    """Return the names of the attributes with unsupported values."""
     return [name for name, value in NOT_HERE.items() if attributes.get(name) == value]
 
 
@@ -63,11 +64,11 @@ def problems(
     *,
     ours: bool,
 ) -> list[str]:
-    """Return why a directory is not opened; nothing if it is.
+    """Return why the broker does not open a directory; empty if it does.
 
-    `topics` are the attributes of the topics by name; `batched` and `compacted` the topics with
-    files of such queues. A directory that was `ours` before has plain queues where it has no such
-    files.
+    `topics` holds the attributes of the topics by name; `batched` and `compacted` are the topics
+    with files of such queues. Without such files, a directory that was `ours` before has plain
+    queues.
     """
     found = [
         f"topic {topic} has batch queues (batchconsumequeue/{topic}, queue.type=BatchCQ)"
@@ -99,7 +100,7 @@ class Attribute:
 
 
 def parse_changes(text: str) -> dict[str, str]:
-    """Read `+a=1,-b` into {"+a": "1", "-b": ""}."""
+    """Parse `+a=1,-b` into {"+a": "1", "-b": ""}."""
     changes: dict[str, str] = {}
     for part in text.split(",") if text else ():
         key, equals, value = part.partition("=")
@@ -180,7 +181,7 @@ def _key_map(value: str) -> None:
 
 
 def _but(name: str, check: Callable[[str], None]) -> Callable[[str], None]:
-    """Refuse the value of an attribute that RocketMQ has and we have not."""
+    """Refuse a value that RocketMQ supports and inorder does not."""
 
     def check_here(value: str) -> None:
         check(value)
@@ -212,7 +213,7 @@ TopicChange = tuple[int, str, TopicConfig | None]
 
 
 class TopicTable:
-    """Topic name to configuration."""
+    """The configurations of topics, by name."""
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class TopicTable:
         return iter(self._table.values())
 
     def get(self, name: str) -> TopicConfig | None:
-        """Return a topic's configuration, or None."""
+        """Return the configuration of a topic, or None."""
         return self._table.get(name)
 
     def names(self) -> list[str]:
@@ -255,20 +256,20 @@ class TopicTable:
         return list(self._table)
 
     def is_system(self, name: str) -> bool:
-        """Tell whether a topic is the system's: nobody may create, change or delete it."""
+        """Return whether a topic is a system topic: clients may not create, change or delete it."""
         return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def system_names(self) -> list[str]:
-        """Return the names that are reserved on this broker, whether the topic exists or not."""
+        """Return the reserved names, whether the topics exist or not."""
         return sorted(self._system)
 
     def create_on_send(
         self, topic: str, default_topic: str, queues: int, now_ms: int, *, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Make the topic of a send from its template; None if the template does not allow it.
+        """Create the topic of a send from its template; None if the template does not allow it.
 
         An existing topic is returned as it is. The caller checks the name first, and saves and
-        registers what is new. Raises SystemError_ when the broker holds `topics_max` topics.
+        registers a new topic. Raises SystemError_ when the broker holds `topics_max` topics.
         """
         found = self._table.get(topic)
         if found is not None:
@@ -293,7 +294,7 @@ class TopicTable:
     def create_retry(
         self, group: str, queues: int, now_ms: int, *, order: bool = False, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """Make the retry topic of a group; return it if it is new or changed, else None."""
+        """Create the retry topic of a group; return it if it is new or changed, else None."""
         return self.create_internal(
             retry_topic(group), queues, now_ms, order=order, sys_flag=sys_flag
         )
@@ -308,7 +309,7 @@ class TopicTable:
         order: bool = False,
         sys_flag: int = 0,
     ) -> TopicConfig | None:
-        """Make a topic that the broker needs itself; return it if it is new or changed."""
+        """Create a topic that the broker needs itself; return it if it is new or changed."""
         found = self._table.get(name)
         if found is None:
             config = TopicConfig(
@@ -345,7 +346,7 @@ class TopicTable:
         return replace(config, attributes=alter(current, changes, create=old is None))
 
     def set_order(self, names: Collection[str], now_ms: int) -> list[TopicConfig]:
-        """Take over which topics are ordered, as the name servers say; return what changed."""
+        """Mark the topics that the name servers call ordered; return those that changed."""
         changed = [
             replace(config, order=config.name in names)
             for config in self._table.values()
@@ -356,7 +357,7 @@ class TopicTable:
         return changed
 
     def delete(self, name: str, now_ms: int) -> TopicConfig | None:
-        """Remove a topic; return what it was."""
+        """Remove and return a topic."""
         old = self._table.pop(name, None)
         if old is not None:
             self._texts.pop(name, None)
@@ -365,12 +366,12 @@ class TopicTable:
         return old
 
     def take_changes(self) -> list[TopicChange]:
-        """Return what changed since the last call: the version, the topic, None if deleted."""
+        """Return the changes since the last call: version, name, configuration (None: deleted)."""
         taken, self._changes = self._changes, []
         return taken
 
     def prepare(self, count: int) -> bool:
-        """Make the text of up to `count` topics that have none; True when all have."""
+        """Encode up to `count` topics that are not encoded yet; return whether all are."""
         if len(self._texts) < len(self._table):
             missing = (name for name in self._table if name not in self._texts)
             for name in list(itertools.islice(missing, count)):
@@ -380,8 +381,8 @@ class TopicTable:
     def encode(self) -> bytes:
         """Return the content of `topics.json`.
 
-        It is written with every new topic, so the text of each is kept: the table is joined from
-        them and not written out anew.
+        The file is written with every new topic, so the table keeps the text of each topic and
+        joins the texts.
         """
         self.prepare(len(self._table))
         version = fastjson.dumps(data_version_to_json(self.data_version), pretty=True)
@@ -396,7 +397,7 @@ class TopicTable:
         )
 
     def decode(self, data: bytes) -> None:
-        """Take over the content of `topics.json`; RemoteProtocolError if it is not that."""
+        """Load the content of `topics.json`; RemoteProtocolError if it is malformed."""
         loaded = TopicTableBody.decode(data)
         self.data_version = loaded.version
         self._table.update(loaded.topics)
@@ -407,7 +408,7 @@ class TopicTable:
 
 
 def _text(name: str, config: TopicConfig) -> bytes:
-    """Write one entry of `topics.json`, indented as it stands there."""
+    """Return one entry of `topics.json`, with its indentation."""
     entry = fastjson.dumps({name: topic_config_to_json(config)}, pretty=True)
     return entry[1:-2].replace(b"\n", b"\n\t")
 

@@ -1,20 +1,14 @@
-"""Saving the tables of names, topics and groups, without stopping the loop for the disk.
+"""Changes of topics that `topics.json` does not have yet, and directories that inorder cannot read.
 
-    a change      the table is marked, and a save of it begins unless one runs
-    a save        the text is made on the loop, a large one over several turns; a thread writes it
-    a request     that changed a table is answered when a save that covers the change has ended
-                  (`Router` waits on `saved`), unless names are made so fast that saves wait for
-                  one another; sends and pulls that make a name never wait
+The broker saves `topics.json` in a thread (`broker/durability`), and sends do not wait for it. So a
+topic may hold acknowledged messages before the file has the topic. A kill would leave the messages
+and forget the number of queues, on which the order of keys depends. `TopicNotes` therefore appends
+every change to `topics.json.new` at once, as safe as a message is by the flush mode. The next start
+applies the changes that `topics.json` lacks. Decision 7 gives the reasons.
 
-So a topic may hold acknowledged messages before `topics.json` has it. A kill would leave the
-messages and forget how many queues the topic had, on which the order of keys depends. So every
-change of a topic is put into `topics.json.new` at once (`TopicNotes`), as safe as a message is by
-the flush mode, and done again at the next start if `topics.json` does not have it.
-
-Refusing a directory of Apache RocketMQ that we cannot read, before anything is written to it.
-
-The rules are in `broker/topics/rules.py`. Here the directory is looked at, and only read, without
-its lock: whatever cannot be read is left to the start itself, which says so.
+`refuse_foreign` looks for unreadable queues of Apache RocketMQ before anything is written. It only
+reads, without the lock of the directory. What it cannot read is left to the start itself, which
+reports it. The rules are in `broker/topics/rules`.
 """
 
 from __future__ import annotations
@@ -49,10 +43,10 @@ class _Note(msgspec.Struct):
 
 
 class TopicNotes:
-    """Changes of topics since `topics.json` was last saved, a line each: `topics.json.new`.
+    """The changes of topics since `topics.json` was last saved, one line each.
 
-    A line has the table's version after the change. One that is not above the version of the saved
-    table is old, for the table has it.
+    A line carries the version of the table after the change. A line whose version is not above that
+    of the saved table is old.
     """
 
     def __init__(self, files: Files, path: Path) -> None:
@@ -65,14 +59,14 @@ class TopicNotes:
         return f"TopicNotes({str(self._path)!r}, bytes={self._size})"
 
     def add(self, changes: list[TopicChange], *, covered: bool, durable: bool) -> None:
-        """Note changes; `covered` says that all before them are saved.
+        """Append changes; `covered`: all earlier changes are in `topics.json`.
 
-        If the disk does not take them they are in the next save.
+        If the disk fails, the next save of `topics.json` has them.
         """
         try:
             self._add(changes, covered=covered, durable=durable)
         except OSError as error:
-            log.error("changes of topics are not noted file=%s error=%s", self._path, error)
+            log.error("changes of topics are not written file=%s error=%s", self._path, error)
 
     def _add(self, changes: list[TopicChange], *, covered: bool, durable: bool) -> None:
         if self._file is None:
@@ -87,14 +81,14 @@ class TopicNotes:
             self._size = 0
         text = b"".join([_line(change) for change in changes])
         if self._size + len(text) > NOTES_BYTES_MAX:
-            return  # the saves are far behind: the disk is in trouble
+            return  # the saves are far behind, so the disk is in trouble
         self._file.pwrite(text, self._size)
         self._size += len(text)
         if durable:
             self._file.fdatasync()
 
     def close(self, *, remove: bool) -> None:
-        """Close the file; after a clean stop it is not needed."""
+        """Close the file; remove it after a clean stop."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -102,7 +96,7 @@ class TopicNotes:
             self._files.remove(self._path)
 
     def load(self, topics: TopicTable, now_ms: int) -> int:
-        """Do the changes that the saved table does not have; return how many."""
+        """Apply the changes that the saved table lacks; return how many."""
         if not self._files.exists(self._path):
             return 0
         file = self._files.open(self._path)
@@ -118,7 +112,7 @@ class TopicNotes:
                 text = bytes(note.config)
                 config = None if text == _DELETED else decode_topic_config(text)
             except (msgspec.MsgspecError, UnicodeError, RemoteProtocolError):
-                continue  # cut by a crash: a line that is not whole was not relied upon
+                continue  # cut by a crash: nobody relied on an incomplete line
             if note.counter > saved:
                 found += 1
                 if config is None:
@@ -137,10 +131,10 @@ def _line(change: TopicChange) -> bytes:
 
 
 def refuse_foreign(files: Files, root: Path) -> None:
-    """Look for queues that we cannot read.
+    """Refuse a directory with queues that inorder cannot read.
 
     Raises:
-        StoreError: there are some; nothing was changed.
+        StoreError: there are such queues; nothing was changed.
     """
     found = problems(
         _attributes(files, root / "config" / "topics.json"),
