@@ -98,14 +98,14 @@ class ConsumerRequests:
     def connected(self, address: str) -> None:
         """Renew leases and locks, and rebalance: the broker may have forgotten this member."""
         if not self._member.stopping:
-            self._member.tasks.start(self._renew(), name=f"greet {address}")
+            self._member.tasks.start(self._renew(), name=f"renew at {address}")
 
     def lost(self, address: str) -> None:
         """Start no handler under that broker's locks until it confirms them."""
         self._member.renewer.connection_lost(address)
 
     def route_changed(self, topic: str) -> None:
-        """Rebalance, and renew what is unconfirmed: its broker may be back."""
+        """Rebalance, and renew unconfirmed leases and locks: their broker may be back."""
         member = self._member
         member.changed.set()
         unconfirmed = any(

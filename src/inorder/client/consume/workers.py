@@ -1,8 +1,9 @@
 """Calling handlers, on the loop (`LoopWorkers`) or in threads (`sync/workers.py`).
 
 A `Run` is a list of calls for one worker, made one after the other. It ends at the first call that
-raises or returns a value, when its time slice is over, or when its queue allows no further handler.
-Then `ended` is called on the loop, and `settle` once for all runs that ended together.
+raises or returns an Outcome or Handled, when its time slice is over, or when its queue allows no
+further handler. Then `ended` is called on the loop, and `settle` once for all runs that ended
+together.
 
 An async handler that still runs when the lease of its queue has ended is cancelled, because another
 consumer may have begun with the same message; that is no failed attempt. A plain function cannot be
@@ -171,7 +172,7 @@ class Run:
         self.settle = settle
         self.slice_ms = slice_ms
         self.done = 0
-        """How many calls returned None; the next one returned `result` or raised `error`."""
+        """How many calls returned no Outcome or Handled; the next one gave `result` or `error`."""
         self.result: Outcome | Handled | None = None
         self.error: BaseException | None = None
         self.started_ms: int | None = None
@@ -182,7 +183,7 @@ class Run:
 
     @property
     def stopped_at(self) -> Batch | None:
-        """Return the batch whose call returned a value or raised; None if there is none."""
+        """Return the batch whose call returned `result` or raised `error`; None without one."""
         said_something = self.result is not None or self.error is not None
         return self.batches[self.done] if said_something else None
 

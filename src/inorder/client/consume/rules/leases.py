@@ -221,7 +221,7 @@ class LeaseState:
         self.pulled_at_ms = now_ms
 
     def pull_expired(self, now_ms: int) -> bool:
-        """Return whether the last attempt to pull is so old that the pull loop must be broken."""
+        """Return whether the last attempt to pull is so old that the pull loop seems dead."""
         return now_ms - self.pulled_at_ms > PULL_EXPIRED_MS
 
     def drop(self, reason: RevokeReason) -> None:

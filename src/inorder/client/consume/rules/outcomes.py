@@ -212,7 +212,7 @@ def redeliveries_max(policy: Policy) -> int:
 
 
 def attempts_left(policy: Policy, error: BaseException | None) -> int:
-    """Return how many redeliveries the policy allows after this error; 0 after a Reject."""
+    """Return the redeliveries that the policy allows; 0 after a Reject, if they are limited."""
     limit = redeliveries_max(policy)
     return 0 if isinstance(error, Reject) and limit < ATTEMPTS_MAX else limit
 
