@@ -223,7 +223,7 @@ def test_a_message_that_is_stored_after_its_caller_gave_up_stays_in_its_place():
 
 
 def test_an_answer_that_does_not_tell_is_asked_after():
-    """SYSTEM_ERROR: the caller is told, the lane asks how far the broker is."""
+    """SYSTEM_ERROR: the caller is told, the queue asks how far the broker is."""
 
     async def scenario(server: Numbering, client: Session) -> None:
         def store_and_fail(command: Command) -> Command:
