@@ -101,14 +101,14 @@ cdef uint32_t own_crc(const uint8_t* p, Py_ssize_t size) noexcept nogil:
 
 
 cdef uint32_t body_crc(const uint8_t* p, Py_ssize_t size, object library) except? 0:
-    """What records keep of it: 31 bits. Long bodies go to the library, which is faster there."""
+    """Return the 31 bits that records store. For long bodies the library is faster."""
     if size <= OWN_CRC_MAX:
         return own_crc(p, size) & 0x7FFFFFFF
     return <uint32_t>library(PyBytes_FromStringAndSize(<const char*>p, size)) & 0x7FFFFFFF
 
 
 cdef inline uint32_t hash_on(uint32_t value, const uint8_t* p, Py_ssize_t size) noexcept nogil:
-    """Java's hashCode of plain letters, continued from `value`."""
+    """Return Java's hashCode of ASCII bytes, continued from `value`."""
     while size >= 4:
         value = value * 923521u + p[0] * 29791u + p[1] * 961u + p[2] * 31u + p[3]
         p += 4
@@ -146,7 +146,7 @@ cdef inline bint holds(const uint8_t* p, int letter, Py_ssize_t size) noexcept n
 
 
 cdef bint read_number(const uint8_t* p, Py_ssize_t size, int64_t* number) noexcept nogil:
-    """Digits as they are written plainly: no sign, no zero before others, not too many."""
+    """Read a decimal number without sign or leading zeros; False if it is anything else."""
     cdef int64_t value = 0
     if size < 1 or size > DIGITS_MAX or (size > 1 and p[0] == c"0"):
         return False
@@ -167,7 +167,7 @@ cdef struct Number:
 
 
 cdef inline int write_number(Number* out, int64_t number) noexcept nogil:
-    """Write a number in digits, -1 too, to the end of the text; return how many bytes."""
+    """Write a number, or -1, in digits to the end of the text; return how many bytes."""
     cdef uint64_t left
     out.at = 20
     if number < 0:
@@ -189,7 +189,7 @@ cdef inline uint8_t* put_number(uint8_t* out, Number* number) noexcept nogil:
 
 
 cdef class Held:
-    """A buffer of somebody else's, held as long as this lives."""
+    """A buffer of another object, held as long as this lives."""
 
     cdef Py_buffer view
     cdef bint is_held
@@ -204,7 +204,7 @@ cdef class Held:
             PyBuffer_Release(&self.view)
 
 
-# -- batches: broker/sends/service.py ------------------------------------------------------------------
+# -- batches: broker/sends/service.py --------------------------------------------------------------
 
 cdef struct Item:
     int32_t flag
@@ -226,7 +226,7 @@ cdef struct Item:
 
 
 cdef Py_ssize_t count_sized(const uint8_t* data, Py_ssize_t end, uint32_t least) noexcept:
-    """Return how many things lie behind each other that begin with their size; -1: they do not."""
+    """Return how many size-prefixed items fill the bytes exactly; -1 if they do not."""
     cdef Py_ssize_t at = 0
     cdef Py_ssize_t count = 0
     cdef uint32_t size
@@ -274,16 +274,16 @@ cdef Py_ssize_t hash_keys(uint32_t prefix, const Keys* keys, uint32_t* out) noex
 
 
 cdef class Batch:
-    """The messages of a batch that is plain, and what its numbers say."""
+    """The messages of a plain batch, and its sequence numbers."""
 
     cdef bytes body
     cdef Item* items
     cdef readonly Py_ssize_t count
     cdef readonly bytes producer
-    """Whose numbers it has; None: it has none."""
+    """The producer of the numbers; None: the messages have none."""
     cdef readonly bint named
     cdef readonly int64_t before
-    """What the first number comes behind."""
+    """The number before the first one."""
 
     def __dealloc__(self):
         PyMem_Free(self.items)
@@ -310,7 +310,7 @@ cdef class Batch:
         return self.read_numbers(data)
 
     cdef bint read_numbers(self, const uint8_t* data) except *:
-        """Let all of it be numbered by one producer, each behind the one before it, or nothing."""
+        """Return whether one producer numbered all messages in a row, or none is numbered."""
         cdef Item* first = &self.items[0]
         cdef Item* item
         cdef Py_ssize_t index
@@ -347,7 +347,7 @@ cdef class Batch:
         return made
 
     def size_of(self, Py_ssize_t head_bytes):
-        """Return how long the records are whose head with the topic has so many bytes."""
+        """Return the size of all records, whose head and topic have `head_bytes` bytes."""
         cdef Py_ssize_t total = (head_bytes + 4) * self.count
         cdef Py_ssize_t index
         for index in range(self.count):
@@ -366,7 +366,7 @@ cdef class Batch:
         cdef Py_ssize_t topic_bytes = PyBytes_GET_SIZE(topic_part)
         cdef Py_ssize_t total = self.size_of(head_bytes + topic_bytes)
         if head_bytes < 40 or at < 0 or total > PyByteArray_GET_SIZE(pending) - at:
-            raise ValueError("the records do not fit into the room that was reserved")
+            raise ValueError("the records do not fit into the reserved bytes")
         cdef const uint8_t* data = <const uint8_t*>PyBytes_AS_STRING(self.body)
         cdef uint8_t* out = <uint8_t*>PyByteArray_AS_STRING(pending) + at
         cdef bytes made = PyBytes_FromStringAndSize(NULL, self.count * ENTRY_BYTES)
@@ -397,7 +397,7 @@ cdef class Batch:
         return made
 
     def ids(self, bytes prefix not None):
-        """Return the ids of the packed records as an answer lists them."""
+        """Return the ids of the packed records as a reply lists them."""
         cdef Py_ssize_t width = PyBytes_GET_SIZE(prefix) + 17
         cdef bytes made = PyBytes_FromStringAndSize(NULL, width * self.count - 1)
         cdef char* out = PyBytes_AS_STRING(made)
@@ -467,7 +467,7 @@ cdef bint read_item(const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Item* it
 cdef bint read_properties(
     const uint8_t* data, Py_ssize_t at, Py_ssize_t end, Item* item
 ) noexcept nogil:
-    """Note what counts among `name \\x01 value \\x02 ...`; False if anything else is there."""
+    """Read the properties `name \\x01 value \\x02 ...`; False if they are not plain."""
     cdef const uint8_t* name
     cdef const uint8_t* value
     cdef const uint8_t* stop
@@ -536,14 +536,14 @@ cdef bint read_properties(
 
 
 def split(bytes body not None, Py_ssize_t size_max):
-    """Return the messages of a batch, None if it is not plain: `split_batch` and `items_in_turn`."""
+    """Return the messages of a batch, None if not plain: `split_batch` and `items_in_turn`."""
     if PyBytes_GET_SIZE(body) > min(size_max, 0x7FFFFFFF):
         return None
     cdef Batch batch = Batch.__new__(Batch)
     return batch if batch.read(body) else None
 
 
-# -- the key index: store/keyindex.py, store/slotarray.py --------------------------------------------
+# -- the key index: store/keyindex.py, store/slotarray.py ------------------------------------------
 
 cdef void find_keys(const uint8_t* at, Py_ssize_t size, Keys* keys) noexcept nogil:
     """Find UNIQ_KEY and KEYS in properties as `properties.get` does: the last filled one counts."""
@@ -661,7 +661,7 @@ def chain(
         used += slots[slot] == 0
         slots[slot] = first + <int32_t>index
         entry += ENTRY_BYTES
-    while count > 0:  # backwards: the first of a slot has what stood there before
+    while count > 0:  # backwards: the first entry of a slot holds the slot's former value
         count -= 1
         entry -= ENTRY_BYTES
         slots[slot_out[count]] = <int32_t>get32(entry + 16)
@@ -699,10 +699,10 @@ def slots_outside(values, int32_t count):
     return found
 
 
-# -- pull answers: spark/source/columns.py ----------------------------------------------------------------
+# -- pull replies: spark/source/columns.py ---------------------------------------------------------
 
 def read_records(bytes data not None, bint check_crc, library):
-    """Return the heads of all records of an answer as columns of i64, None if one is not plain.
+    """Return the heads of all records of a reply as columns of i64, None if one is not plain.
 
     COLUMNS of them, one behind the other, in the order of `read_record`.
     """
@@ -859,7 +859,7 @@ cdef bint find_property(
     return True
 
 
-# -- rows of a sink: spark/sink/packing.py --------------------------------------------------------------
+# -- rows of a sink: spark/sink/packing.py ---------------------------------------------------------
 
 cdef struct Column:
     const uint8_t* validity
@@ -917,7 +917,7 @@ cdef int take_column(Column* column, object given, list held) except -1:
 
 
 cdef class Packing:
-    """Rows of one producer and one queue, on their way into the bodies of requests."""
+    """Rows of one producer and one queue, packed into the bodies of requests."""
 
     cdef Column columns[8]
     cdef Py_ssize_t column_count
@@ -1059,7 +1059,7 @@ def pack_rows(columns, rows, numbers, int64_t before, words, Py_ssize_t most, in
 def queues_of_keys(column, rows, uint32_t queues):
     """Return the index of the queue (i64) of each row's key: `queue_for_key`.
 
-    None if a row has no key, or one with other letters than ASCII.
+    None if a row has no key, or a key that is not ASCII.
     """
     cdef Column keys
     cdef list held = []
@@ -1086,9 +1086,9 @@ def queues_of_keys(column, rows, uint32_t queues):
 # -- pulls: store/reader.py ------------------------------------------------------------------------
 
 def ranges_of(data, Py_ssize_t count_max, int64_t bytes_max, int64_t oldest):
-    """Return the ranges of the log that queue entries name, and how far that went.
+    """Return the ranges of the log that queue entries name, and how far the entries were read.
 
-    That is: ranges, records, their bytes, entries examined, whether some records are gone.
+    The result is (ranges, records, bytes, entries examined, whether some records are gone).
     """
     cdef Held held = Held(data)
     cdef const uint8_t* entry = <const uint8_t*>held.view.buf

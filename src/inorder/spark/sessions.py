@@ -89,7 +89,7 @@ def _problem(java: Path) -> str | None:
 
 
 def _major(text: str) -> int | None:
-    """Return 21 of `openjdk version "21.0.8"`."""
+    """Return the major version: 21 for `openjdk version "21.0.8"`."""
     _, quote, rest = text.partition('"')
     digits = rest.split(".")[0].split("-")[0].split('"')[0]
     return int(digits) if quote and digits.isdigit() else None
@@ -140,7 +140,7 @@ def wrapped(home: Path, cache: Path) -> Path:
             (draft / name).symlink_to(home / name)
     try:
         os.rename(draft, folder)
-    except OSError:  # somebody else was faster
+    except OSError:  # another process made it
         shutil.rmtree(draft, ignore_errors=True)
         if not (folder / "bin" / "java").exists():
             raise
@@ -148,7 +148,7 @@ def wrapped(home: Path, cache: Path) -> Path:
 
 
 def digest(text: str) -> str:
-    """Return what tells one wrapper from another."""
+    """Return a short digest that names a wrapper."""
     import hashlib
 
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -252,7 +252,7 @@ def session(
     if is_local:
         python = worker_python(python, Path(pyspark.__file__).parent, os.environ)
     os.environ.setdefault("PYSPARK_PYTHON", python)
-    # What plans reads and writes for the driver is started with this one.
+    # The driver's planner process is started with this Python.
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -131,7 +131,7 @@ def _merge(spark: SparkSession, folder: Folder, topics: tuple[str, ...]) -> int:
 
 
 def _start(options: dict[str, str], files: list[ArchiveFile]) -> str:
-    """Return where an archive without a checkpoint goes on; a checkpoint goes before it."""
+    """Return where an archive without a checkpoint continues. A checkpoint has precedence."""
     from inorder.spark.source.service import Plans
 
     if not files:
@@ -217,7 +217,7 @@ def write_range(
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, str]]:
-    """Cut a batch where a day or a file ends: at the same offsets whatever the batches are."""
+    """Cut a batch where a day or a file ends, at offsets that do not depend on the batches."""
     days = batch["stored_at"].cast(pa.int64()).to_numpy(False) // DAY_US
     buckets = batch["offset"].to_numpy(False) // FILE_ROWS
     cuts = np.flatnonzero((np.diff(days) != 0) | (np.diff(buckets) != 0)) + 1
@@ -320,7 +320,7 @@ class MergeReader(DataSourceReader):
 def merge_files(folder: Folder, files: list[ArchiveFile]) -> ArchiveFile:
     """Make one file of neighbours, then remove them."""
     made = merged_name(files)
-    if folder.has(made):  # by an attempt that was killed when it had begun to remove
+    if folder.has(made):  # by an attempt that was killed while it removed files
         folder.remove(files)
         return made
     draft = Draft(folder, made, arrow_schema())

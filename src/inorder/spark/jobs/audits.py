@@ -152,7 +152,7 @@ def _stored(
 def _of_topic(
     spark: SparkSession, topic: str, servers: Servers | None, results: str
 ) -> tuple[DataFrame, bool]:
-    """Return broker, queue, offset, sub, lane and place of what was handled; and if in order."""
+    """Return broker, queue, offset, sub, lane and place of results, and if they have an order."""
     if servers is None:
         raise ConfigError("say where the results are: namesrv")
     options = {**servers.options(), "topic": results, "columns": "broker,queue,offset,properties"}

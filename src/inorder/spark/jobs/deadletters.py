@@ -32,7 +32,7 @@ _SAMPLE_CHARS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Letters that died of one cause."""
+    """The dead letters of one cause."""
 
     cause: str
     topic: str
@@ -88,7 +88,7 @@ def dead_letters(
             sink_id = _sink_id(group, (cause, topic, key))
             sent = _redrive(frame, servers, group, sink_id, delivery) if count else 0
         watch(Step(count, count))
-    except Exception as error:  # whatever Spark makes of an error of a task
+    except Exception as error:  # Spark wraps errors of tasks in its own
         raise as_ours(error) from error
     finally:
         frame.unpersist()
@@ -141,7 +141,7 @@ def _grouped(frame: DataFrame, count: int) -> list[Cause]:
 
 
 def _redrive(chosen: DataFrame, servers: Servers, group: str, sink_id: str, delivery: str) -> int:
-    """Send letters that were not sent yet to their topics; return how many."""
+    """Send the dead letters that were not redriven yet to their topics; return how many."""
     from pyspark.sql import functions as f
 
     from inorder.spark.sink.service import lineage
@@ -166,7 +166,7 @@ def _redrive(chosen: DataFrame, servers: Servers, group: str, sink_id: str, deli
 
 
 def _unsent(chosen: DataFrame, servers: Servers, group: str) -> DataFrame:
-    """Leave out what was sent again before, also by another choice: its topic says so."""
+    """Leave out messages that an earlier redrive sent; they are found in their topic."""
     from pyspark.sql import functions as f
 
     first = chosen.agg(f.min("stored_at")).first()
@@ -188,7 +188,7 @@ def _unsent(chosen: DataFrame, servers: Servers, group: str) -> DataFrame:
         f.col("place")[2].cast("int").alias("queue"),
         f.col("place")[3].cast("bigint").alias("offset"),
     )  # fmt: skip
-    # Broadcast, so that the letters stay where they are and in their order.
+    # Broadcast, so that the dead letters stay in their partitions and in order.
     return chosen.join(f.broadcast(places), ["broker", "queue", "offset"], "left_anti")
 
 
@@ -200,7 +200,7 @@ def _is_there(servers: Servers, topic: str) -> bool:
 
 
 def _sink_id(group: str, choice: tuple[str | None, ...]) -> str:
-    """Return the name of a redrive. Numbers ascend within one, so each choice has its own."""
+    """Return the producer name of a redrive. Numbers ascend per name, so choices differ in it."""
     if choice == (None, None, None):
         return f"redrive-{group}"
     digest = hashlib.sha256(json.dumps(choice).encode()).hexdigest()[:8]

@@ -31,7 +31,7 @@ _STATISTICS: Final = ["queue", "offset", "key", "stored_at", "born_at"]
 class Folder:
     """A folder of an archive. Safe to pickle: the file system is opened where it is used.
 
-    A path that is not absolute is meant from where the driver is: workers are elsewhere.
+    A relative path counts from the driver's directory; workers run elsewhere.
     """
 
     def __init__(self, path: str) -> None:
@@ -65,16 +65,16 @@ class Folder:
         return bool(info.type == pafs.FileType.File)
 
     def remove(self, files: Iterable[ArchiveFile]) -> None:
-        """Remove files that are of no use any more."""
+        """Remove files; missing ones are no error."""
         system, root = self.open()
         for one in files:
             try:
                 system.delete_file(f"{root}/{one.name}")
             except FileNotFoundError:
-                continue  # another run was faster
+                continue  # another run removed it
 
     def sweep(self) -> int:
-        """Remove what killed tasks left behind; return how many files that were."""
+        """Remove drafts that killed tasks left; return how many."""
         system, root = self.open()
         stale = [name for name, _ in self._listed() if name.rpartition("/")[2].startswith(".part-")]
         for name in stale:
@@ -135,7 +135,7 @@ class Draft:
             _sync(self._directory)
 
     def drop(self) -> None:
-        """Leave nothing."""
+        """Remove the draft."""
         self._writer.close()
         self._stream.close()
         self._system.delete_file(self._path)

@@ -65,7 +65,7 @@ Watch = Callable[[Step], None]
 
 
 def unwatched(_: Step) -> None:
-    """Look away: for jobs that nobody watches."""
+    """Ignore a step: for jobs without a watch."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ def follow(query: StreamingQuery, watch: Watch = unwatched) -> Followed:
     except KeyboardInterrupt:
         query.stop()
         raise
-    except Exception as error:  # whatever Spark makes of an error of a task
+    except Exception as error:  # Spark wraps errors of tasks in its own
         raise as_ours(error) from error
     return found
 

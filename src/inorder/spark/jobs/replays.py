@@ -153,7 +153,7 @@ def _options(files: list[ArchiveFile], **given: Any) -> ReplayOptions:
     if rate is not None and rate <= 0:
         raise ConfigError(f"{rate} messages/s would never end; give a number above 0")
     given["replay_id"] = given["replay_id"] or f"replay-{given['topic']}"
-    # With a rate, a batch of a few seconds: what is repeated after a kill is not long.
+    # With a rate, a batch takes a few seconds: a kill repeats little.
     given["batch"] = given["batch"] or (BATCH_MESSAGES if rate is None else max(1, int(rate * 10)))
     return ReplayOptions(source=source, **given)
 
@@ -294,7 +294,7 @@ def send_range(options: ReplayOptions, span: Range, pace: Pace) -> int:
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in _batches(Folder(options.path), span, pace.chunk):
             yield batch
-            # Here again it is stored: the sink asks for more when it is done with it.
+            # The sink asks for the next batch when this one is stored.
             count[0] += batch.num_rows
             pace.sent(batch.num_rows)
 
