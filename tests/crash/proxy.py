@@ -28,7 +28,7 @@ class Direction:
         self.swallow = False
 
 
-class BrokerSender:
+class ProxyLink:
     """One connection of a client and its twin to the server."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Proxy:
 
     def __init__(self, server: tuple[str, int]) -> None:
         self.server = server
-        self.links: set[BrokerSender] = set()
+        self.links: set[ProxyLink] = set()
         self.faults: Counter[str] = Counter()
         self._listening: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,7 +156,7 @@ class Proxy:
         except OSError:
             writer.transport.abort()
             return
-        link = BrokerSender((reader, writer), server)
+        link = ProxyLink((reader, writer), server)
         self.links.add(link)
         try:
             await link.run()
@@ -167,7 +167,7 @@ class Proxy:
 # What can happen to a connection.
 
 
-async def _delay(link: BrokerSender, draw: random.Random) -> None:
+async def _delay(link: ProxyLink, draw: random.Random) -> None:
     """Be slow for a while, both ways."""
     link.to_server.delay_s = draw.uniform(0, 0.1)
     link.to_client.delay_s = draw.uniform(0, 0.1)
@@ -175,32 +175,32 @@ async def _delay(link: BrokerSender, draw: random.Random) -> None:
     link.to_server.delay_s = link.to_client.delay_s = 0.0
 
 
-async def _cut(link: BrokerSender, _: random.Random) -> None:
+async def _cut(link: ProxyLink, _: random.Random) -> None:
     """Be gone."""
     link.cut()
 
 
-async def _cut_inside(link: BrokerSender, draw: random.Random) -> None:
+async def _cut_inside(link: ProxyLink, draw: random.Random) -> None:
     """Be gone after some more bytes, in the middle of a frame."""
     way = draw.choice((link.to_server, link.to_client))
     way.cut_after = draw.randint(1, 20_000)
 
 
-async def _lose_answers(link: BrokerSender, draw: random.Random) -> None:
+async def _lose_answers(link: ProxyLink, draw: random.Random) -> None:
     """Bring requests, swallow their answers, then be gone."""
     link.to_client.swallow = True
     await asyncio.sleep(draw.uniform(0.02, 1.0))
     link.cut()
 
 
-async def _hold_answers(link: BrokerSender, draw: random.Random) -> None:
+async def _hold_answers(link: ProxyLink, draw: random.Random) -> None:
     """Bring requests, and their answers late."""
     link.to_client.gate.clear()
     await asyncio.sleep(draw.uniform(0.1, 1.5))
     link.to_client.gate.set()
 
 
-async def _black_hole(link: BrokerSender, draw: random.Random) -> None:
+async def _black_hole(link: ProxyLink, draw: random.Random) -> None:
     """Hold everything with the connection open; bring it late, or never."""
     link.to_server.gate.clear()
     link.to_client.gate.clear()
@@ -211,7 +211,7 @@ async def _black_hole(link: BrokerSender, draw: random.Random) -> None:
     link.to_client.gate.set()
 
 
-async def _stall_requests(link: BrokerSender, draw: random.Random) -> None:
+async def _stall_requests(link: ProxyLink, draw: random.Random) -> None:
     """Hold requests until the client has surely given the connection up, then bring them."""
     link.to_server.gate.clear()
     await asyncio.sleep(draw.uniform(0.5, 4.0))

@@ -36,7 +36,7 @@ from tests.integration.leasekit import (
 from tests.kit.disk import FakeFiles
 
 MESSAGES = 30
-STOCK_VIEW_MS = 30_000
+ROCKETMQ_VIEW_MS = 30_000
 QUEUE_COUNT = 2
 LIVES, STEPS = 12, (4, 8, 16, 40)
 
@@ -124,7 +124,7 @@ class Attack:
                 self.heard(own.name, queue, self.grace_ms if answered.code == 0 else 0)
             case "lock":
                 granted = await stranger.lock(QUEUES[queue])
-                self.heard(stranger.name, queue, STOCK_VIEW_MS if granted else 0)
+                self.heard(stranger.name, queue, ROCKETMQ_VIEW_MS if granted else 0)
             case "unlock":
                 self.heard(stranger.name, queue, 0)
                 await stranger.unlock(QUEUES[queue])

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from inorder.broker.leases.rules import (
     NOBODY,
     ROCKETMQ_RESTART_MS,
-    STOCK_VIEW_MS,
+    ROCKETMQ_VIEW_MS,
     Decision,
     LeaseTable,
     Owner,
@@ -78,7 +78,7 @@ class LeaseModel(RuleBasedStateMachine):
         self.last_owner[key] = (owner, decision.epoch)
         self.kept_since.pop(key, None)
         # A stock client's view begins when it has the answer.
-        trust = self.now + STOCK_VIEW_MS if owner.is_rocketmq else sent + decision.terms.trust_ms
+        trust = self.now + ROCKETMQ_VIEW_MS if owner.is_rocketmq else sent + decision.terms.trust_ms
         self.beliefs[key, owner] = Belief(decision.epoch, trust, decision.terms)
         return decision
 
