@@ -207,10 +207,10 @@ def test_log_lines_of_a_command_carry_no_reprs(tmp_path: Path, broker: RunningBr
         seen = []
         for line in process.stderr:
             seen.append(line)
-            if "is ours" in line:
+            if "is assigned" in line:
                 break
         process.terminate()
         seen += process.communicate(timeout=60)[1].splitlines()
     text = "".join(seen)
-    assert "queue=hostile/broker-a/0 of group=logging-group is ours" in text
+    assert "queue=hostile/broker-a/0 of group=logging-group is assigned" in text
     assert not re.search(r"\w+\(\w+=|TopicQueue|<\w+\.", text), text
