@@ -172,7 +172,10 @@ class Broker:
             )
         )
         refuse_foreign(self.files, config.data_path)
-        self.store = Store.open(config.data_path, config.store, self.files, self.clock)
+        self.store = Store.open(
+            config.data_path, config.store, self.files, self.clock,
+            first=self.lease_journal.start.first_start,
+        )  # fmt: skip
         self.store.companions.append(self.producers)
         try:
             self._load()

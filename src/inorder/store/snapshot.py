@@ -55,6 +55,10 @@ class Snapshot:
     def __repr__(self) -> str:
         return f"Snapshot({str(self.path)!r})"
 
+    def exists(self) -> bool:
+        """Return whether the file or its backup is there."""
+        return self._files.exists(self.path) or self._files.exists(self._backup)
+
     def save(self, content: bytes) -> None:
         """Replace the content; return when it is on disk.
 

@@ -231,8 +231,19 @@ class Store:
         self._closed = False
 
     @classmethod
-    def open(cls, root: Path, config: StoreConfig, files: Files, clock: Clock) -> Store:
+    def open(
+        cls,
+        root: Path,
+        config: StoreConfig,
+        files: Files,
+        clock: Clock,
+        *,
+        first: Callable[[], None] | None = None,
+    ) -> Store:
         """Lock, load and recover a directory. The file `abort` stays in it until a clean close.
+
+        `first` is called once the directory is locked, before the store writes its own notes into
+        a directory that has none. A start that is killed meanwhile leaves what `first` wrote.
 
         Raises:
             StoreLocked: another process, or this one, has the directory open.
@@ -250,6 +261,8 @@ class Store:
             known = store._positions_file.exists()
             notes = store._load_notes()
             store._make_directories()
+            if first is not None and not known:
+                first()
             store._recover(notes)
             store.was_ours = known and store.log.end_position > 0
         except BaseException:

@@ -91,6 +91,15 @@ class StartFile:
         self.may_have_lost = False
         """The ends of the log and of the journals may be missing."""
 
+    def first_start(self) -> None:
+        """Write the file into a directory that inorder opens for the first time.
+
+        The file is there before any other file of inorder. Otherwise a first start that is killed
+        would leave a directory that looks as if this file was lost, and no start would accept it.
+        """
+        if not self._file.exists():
+            self._file.save(msgspec.json.encode(Start(boot_id=self._boot_id(), clean=True)))
+
     def load(self, *, start: int = 0, generation: int = 0, ours: bool = False) -> None:
         """Read what was known before this start.
 

@@ -96,3 +96,23 @@ def test_a_log_that_is_shorter_than_what_depends_on_it_was_lost() -> None:
     start.begin(0)
     assert (start.may_have_lost, start.now.generation) == (True, 1)
     assert started(files.kill()).now.generation == 1
+
+
+def test_a_first_start_that_is_killed_can_be_repeated() -> None:
+    """The store's notes make the directory ours; the count of starts is there before them."""
+    files = disk()
+    StartFile(files, PATH).first_start()
+    files = files.kill()  # the store has written its notes, nobody has begun
+    start = StartFile(files, PATH)
+    start.first_start()
+    start.load(ours=True)
+    start.begin(0)
+    assert (start.now.start, start.now.generation, start.may_have_lost) == (1, 0, False)
+
+
+def test_a_first_start_keeps_the_count_that_is_there() -> None:
+    """Notes of the store may be removed, so that all is made again from the log."""
+    files = disk()
+    assert started(files).now.start == 1
+    StartFile(files.kill(), PATH).first_start()
+    assert started(files.kill()).now.start == 2
