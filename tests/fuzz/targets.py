@@ -58,7 +58,6 @@ from inorder.wire.header import decode_command, encode_header
 from inorder.wire.ids import offset_message_id, pack_host, parse_message_id
 from inorder.wire.requests import (
     groups,
-    leases,
     nameserver,
     offsets,
     parking,
@@ -67,6 +66,7 @@ from inorder.wire.requests import (
     sends,
     topics,
 )
+from inorder.wire.requests import leases as lease_requests
 from inorder.wire.requests.groups import (
     ClientConfigCheck,
     ClientHeartbeat,
@@ -200,7 +200,7 @@ def binary_header(data: bytes) -> None:
     _header(1, data)
 
 
-REQUESTS = headers_of((topics, groups, leases, nameserver, offsets, pulls, routes, sends))
+REQUESTS = headers_of((topics, groups, lease_requests, nameserver, offsets, pulls, routes, sends))
 
 
 @target(SystemError_)
@@ -511,18 +511,18 @@ def message_numbers(data: bytes) -> None:
 
 
 _LEASE_BODIES = (
-    leases.LeaseBody,
-    leases.LeaseAnswer,
-    leases.CommitBody,
-    leases.CommitAnswer,
-    leases.LeasePage,
+    lease_requests.LeaseBody,
+    lease_requests.LeaseAnswer,
+    lease_requests.CommitBody,
+    lease_requests.CommitAnswer,
+    lease_requests.LeasePage,
 )
 
 
 @target(RemoteProtocolError, SystemError_)
 def leases(data: bytes) -> None:
     """Leases, commits and lists of them: what is read survives being written."""
-    cls = _LEASE_BODIES[data[0] % len(_LEASE_BODIES)] if data else leases.LeaseBody
+    cls = _LEASE_BODIES[data[0] % len(_LEASE_BODIES)] if data else lease_requests.LeaseBody
     found = cls.decode(data[1:])
     same(cls.decode(found.encode()), found)
 
