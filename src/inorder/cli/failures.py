@@ -54,7 +54,10 @@ _OF_DATA = {
     errno.ENOTDIR: "--data is a directory, and a part of this path is a file; choose another",
     errno.ENOENT: "it cannot be made there; choose another --data",
     errno.EROFS: "that file system takes no writes; choose another --data",
+    errno.EIO: "the disk failed; look at it, or choose another --data",
 }
+_OF_DISKS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
+"""No socket fails with these: without a file name, a write into the data directory did."""
 
 
 def fail(message: str, code: int = EXIT_FAILED) -> NoReturn:
@@ -94,9 +97,9 @@ def keeping_data(directory: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in _OF_DISKS:
             raise
-        about = os.fspath(error.filename)
+        about = os.fspath(error.filename or directory)
         of = "" if str(about) == directory else f"data directory {directory}: "
         what = error.strerror or str(error)
         advice = _OF_DATA.get(error.errno or 0, "choose another --data")

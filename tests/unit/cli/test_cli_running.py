@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Callable
 
 import pytest
+import typer
 
+from inorder.cli.failures import keeping_data
 from inorder.cli.output import Output
 from inorder.cli.running import Single, serve
 
@@ -87,3 +90,18 @@ def test_failed_start_cleans_up(capsys: pytest.CaptureFixture[str]) -> None:
         serve(server, dict)
     assert server.notes == ["start", "stop"]
     assert capsys.readouterr().out == ""
+
+
+def test_a_full_disk_is_named_though_the_write_names_no_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A write of bytes fails without a name; the data directory is what it was for."""
+    with pytest.raises(typer.Exit), keeping_data("/data"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert "/data: No space left on device; make room" in capsys.readouterr().err
+
+
+def test_an_error_of_a_socket_is_not_one_of_the_data_directory() -> None:
+    """It names no file either, and is described elsewhere."""
+    with pytest.raises(OSError, match="in use"), keeping_data("/data"):
+        raise OSError(errno.EADDRINUSE, "address in use")
