@@ -1,4 +1,4 @@
-"""Data directories written by Apache RocketMQ 5.3.3, opened by ours.
+"""Data directories written by Apache RocketMQ 5.3.3, opened by inorder.
 
 `store/*.tar.xz` are the directories, `store/*.json` what that broker said about them and
 `store/messages.jsonl.xz` every message as its Java client decoded it.

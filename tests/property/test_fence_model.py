@@ -14,28 +14,28 @@ BROKERS = ("broker-a", "broker-b")
 
 
 class Log:
-    """What one broker has: queues with their ends, a generation, chapters."""
+    """What one broker has: queues with their ends, a generation, spans."""
 
     def __init__(self) -> None:
         self.generation = 0
         self.ends: dict[int, int] = {}
-        self.chapters: dict[int, list[VersionSpan]] = {}
+        self.spans: dict[int, list[VersionSpan]] = {}
 
     def open(self, queue: int, version: int) -> None:
         """Let a queue belong to a version from its end on."""
         end = self.ends.setdefault(queue, 0)
-        chapters = self.chapters.setdefault(queue, [])
-        chapters.append(VersionSpan(end, version, self.generation))
+        spans = self.spans.setdefault(queue, [])
+        spans.append(VersionSpan(end, version, self.generation))
 
     def lose(self, queue: int, count: int) -> None:
         """A power cut took the tail: a new generation begins at the recovered end."""
         self.generation += 1
-        for each, chapters in self.chapters.items():
+        for each, spans in self.spans.items():
             if each == queue:
                 self.ends[each] = max(0, self.ends[each] - count)
-            end, version = self.ends[each], chapters[-1].version
-            chapters[:] = [known for known in chapters if known.from_offset < end]
-            chapters.append(VersionSpan(end, version, self.generation))
+            end, version = self.ends[each], spans[-1].version
+            spans[:] = [known for known in spans if known.from_offset < end]
+            spans.append(VersionSpan(end, version, self.generation))
 
 
 @given(
@@ -65,7 +65,7 @@ def test_sequences_grow_along_a_key(steps, data) -> None:  # type: ignore[no-unt
             log = logs[name]
             offset, log.ends[index] = log.ends[index], log.ends[index] + 1
             queue = TopicQueue("orders", name, index)
-            fences = QueueFence(queue, 1, log.chapters[index], key_map=lambda known=key_map: known)
+            fences = QueueFence(queue, 1, log.spans[index], key_map=lambda known=key_map: known)
             message = ReceivedMessage(
                 "orders", queue, offset, b"", {"__SHARDINGKEY": key}, "id", 0, 0
             )

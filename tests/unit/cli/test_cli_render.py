@@ -52,7 +52,7 @@ def test_errors_become_one_line(
 
 
 def test_bugs_stay_loud() -> None:
-    """An error of ours is not dressed up as the user's."""
+    """A bug of inorder is not shown as a mistake of the user."""
 
     @says_errors
     def command() -> None:

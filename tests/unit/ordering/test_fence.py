@@ -48,8 +48,8 @@ def test_what_does_not_fit_has_no_sequence(version: int, generation: int, offset
 )
 def test_a_chapter_holds_from_its_offset_on(offset: int, expected: tuple[int, int]) -> None:
     """Before the first: version 0 of generation 0."""
-    chapters = [VersionSpan(10, 1, 0), VersionSpan(20, 1, 2)]
-    assert span_at(chapters, offset)[1:] == expected
+    spans = [VersionSpan(10, 1, 0), VersionSpan(20, 1, 2)]
+    assert span_at(spans, offset)[1:] == expected
 
 
 def test_offsets_that_are_used_again_get_higher_numbers() -> None:
@@ -77,7 +77,9 @@ def test_a_key_that_moved_to_another_queue_goes_on_with_higher_numbers() -> None
     ("key", "key_map", "key_of", "numbered"),
     [
         pytest.param(HERE, MAP, None, True, id="where the map puts it"),
-        pytest.param(THERE, MAP, None, False, id="elsewhere: a stock producer with fewer queues"),
+        pytest.param(
+            THERE, MAP, None, False, id="elsewhere: a RocketMQ producer with fewer queues"
+        ),
         pytest.param(THERE, None, None, True, id="no map, nobody can tell"),
         pytest.param(None, MAP, None, True, id="no key: along the queue"),
         pytest.param(THERE, KeyMap.of(4, MAP.queues), None, True, id="the map is of another time"),

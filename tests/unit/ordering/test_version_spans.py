@@ -50,7 +50,7 @@ def test_a_topic_that_is_made_again_has_a_higher_generation() -> None:
 
 
 def test_versions_and_generations_are_merged() -> None:
-    """A chapter begins where either does; each has the values of its first message."""
+    """A span begins where either does; each has the values of its first message."""
     versions, generations = [(0, 1), (50, 2), (90, 3)], [(0, 0), (70, 1), (90, 2)]
     found = merge(versions, generations)
     assert found == [(0, 1, 0), (50, 2, 0), (70, 2, 1), (90, 3, 2)]

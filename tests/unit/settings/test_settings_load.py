@@ -45,7 +45,7 @@ def test_environment_reaches_nested_settings() -> None:
 
 
 def test_clients_have_settings_too() -> None:
-    """They have a prefix of their own; under RocketMQ's names or ours."""
+    """They have a prefix of their own; under RocketMQ's names or inorder's."""
     loaded = load(ClientConfig, env={"INORDER_CLIENT__SEND_TIMEOUT_MS": "7"})
     assert loaded.send_timeout_ms == 7
     assert load(ClientConfig, flags={"pullBatchSize": 5}).pull_messages_max == 5
@@ -54,7 +54,7 @@ def test_clients_have_settings_too() -> None:
 
 
 def test_rocketmqs_variable_is_a_fallback() -> None:
-    """NAMESRV_ADDR counts, but ours wins."""
+    """NAMESRV_ADDR counts, but inorder's variable wins."""
     assert load(BrokerConfig, env={"NAMESRV_ADDR": "a:1"}).namesrv == "a:1"
     both = {"NAMESRV_ADDR": "a:1", "INORDER_BROKER__NAMESRV": "b:2"}
     assert load(BrokerConfig, env=both).namesrv == "b:2"

@@ -41,7 +41,7 @@ def test_every_broker_error_is_a_response_code() -> None:
 
 
 def test_our_numbers_are_none_of_rocketmqs() -> None:
-    """Requests and answers of ours lie in blocks that RocketMQ does not use."""
+    """inorder's requests and answers lie in blocks that RocketMQ does not use."""
     assert not {int(code) for code in ExtensionCode} & {int(code) for code in RequestCode}
     assert not {int(code) for code in ExtensionAnswer} & {int(code) for code in ResponseCode}
 

@@ -171,7 +171,7 @@ def test_number_keys_may_be_quoted() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_json_has_not_is_refused(value: Any) -> None:
-    """A mistake of ours is found here, not by a peer."""
+    """A mistake of inorder's is found here, not by a peer."""
     with pytest.raises(LocalProtocolError):
         dumps(value)
 

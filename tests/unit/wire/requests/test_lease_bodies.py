@@ -69,7 +69,7 @@ def test_a_map_that_is_too_long_is_refused() -> None:
 
 
 def test_a_malformed_answer_is_a_breach() -> None:
-    """The peer is no broker of ours."""
+    """The peer is no inorder broker."""
     with pytest.raises(RemoteProtocolError):
         leases.LeaseAnswer.decode(b'{"granted":[{"topic":1}],"refused":[]}')
 

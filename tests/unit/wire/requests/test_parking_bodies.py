@@ -145,7 +145,7 @@ def test_notes_come_back_as_they_went(note: Any) -> None:
 
 @pytest.mark.parametrize("queue_id", [0, 1])
 def test_other_records_are_no_events(queue_id: int) -> None:
-    """They are told from ours, never guessed at."""
+    """They are told from inorder's own, never guessed at."""
     with pytest.raises(RemoteProtocolError):
         read_event(Record("%PARK%g", queue_id, 0, 0, b"{}"))
 

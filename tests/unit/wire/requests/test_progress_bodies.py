@@ -83,6 +83,6 @@ def test_connections_round_trip() -> None:
 
 @pytest.mark.parametrize("text", [b"[]", b'{"offsetTable":[]}', b'{"offsetTable":{"x":1}}', b"{"])
 def test_what_is_no_table_is_refused(text: bytes) -> None:
-    """Garbage of a server is its breach of protocol, not an error of ours."""
+    """Garbage from a server is the server's breach of protocol."""
     with pytest.raises(RemoteProtocolError):
         ConsumeStats.decode(text)
