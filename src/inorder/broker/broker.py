@@ -1,9 +1,13 @@
-"""The broker: wiring, start, stop, and the few verbs that its parts share.
+"""The broker: builds its parts, starts and stops them, and has the few methods that they share.
 
-start   lock and recover the store, load the tables, listen, register, say ready
-stop    take no more requests, finish the tick and what is being served, tell the name servers,
-        save the tables, close the store: in that order
-abandon stop as a kill would: nothing is finished and nothing is saved (simulations)
+    start    lock and recover the store, load the tables, listen, register with the name servers
+    stop     accept no requests, unregister, finish the running requests and the tick, save the
+             tables, close the store, in this order
+    abandon  stop as a kill does: finish nothing and save nothing (for simulations)
+
+A request goes from `router.py` to the handlers of a feature package, for example `leases/`. Each
+feature's service and tables are attributes of `Broker`, so a service finds its neighbours here.
+How the tables are saved: decision 7. How writes are acknowledged, a tick at a time: decision 6.
 """
 
 from __future__ import annotations
@@ -77,14 +81,14 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 FILES_KEPT: Final = 48
-"""Descriptors that are kept free for files besides those of queues: of the log, tables, syncs."""
+"""Descriptors kept free for files other than those of queues: the log, tables, syncs."""
 
 
 class Broker:
     """One broker process."""
 
     store: Store
-    hot: Sends
+    sends: Sends
     pulls: Pulls
     ticks: Ticks
     router: Router
@@ -228,7 +232,7 @@ class Broker:
         self.losses.load()
         self.resizing.read()
         replayed = self.lease_journal.load(self.offsets_file.loaded_checksum)
-        settle(self)  # before anything is cut back to where the queues end
+        settle(self)  # it may move the ends of queues, to which the offsets are cut below
         self.resizing.settle()
         self.topics.take_changes()
         cuts = self.offsets.clamp(partial(end_of, self.store))
@@ -243,16 +247,17 @@ class Broker:
                 cut.now,
             )
         if self.lease_journal.cut() or cuts or replayed:
-            # Durable before anybody can send: or a kill would let it skip new messages.
+            # On disk before the broker serves: after a kill, an offset that still lies beyond the
+            # log would skip new messages.
             self.store.sync()
             content = self.offsets.encode()
             self.lease_journal.will_save(content)
             self.offsets_file.save(content)
             if cuts:
-                self.offsets_file.save(content)  # in the older copy, too
+                self.offsets_file.save(content)  # replaces the backup copy, too
         self.lease_journal.begin()
         self.losses.save()
-        self.store.settle_tail()  # what a lost end of the log asks for is on disk
+        self.store.settle_tail()  # the consequences of a lost end of the log are on disk
         self.delays = Delays(self.store.delays_ms, now_ms=self.clock.now_ms())
         self.delays_file.load(self.delays.decode)
         if recover(self.store, self.delays):
@@ -261,7 +266,7 @@ class Broker:
         self.parking.file.load()
 
     def save_delays(self, position: int | None = None) -> None:
-        """Save the progress of delayed delivery: what it counts must be on disk before."""
+        """Save the progress of delayed delivery, after the log that holds the deliveries."""
         if position is None:
             position = self.delayed.settled_position
         content = self.delays.encode(position=position)
@@ -269,21 +274,21 @@ class Broker:
         self.delays_file.save(content)
 
     def _drop_attributes(self) -> bool:
-        """Drop what earlier versions took and never did; tell whether there was any."""
+        """Drop attributes that older versions accepted but never applied; return if any was."""
         found = [config for config in self.topics if not_here(config.attributes)]
         for config in found:
             dropped = not_here(config.attributes)
             kept = {name: value for name, value in config.attributes.items() if name not in dropped}
             self.topics.put(replace(config, attributes=kept), self.clock.now_ms())
             log.warning(
-                "attributes are dropped, its queues are plain ones topic=%s attributes=%s",
+                "dropped attributes that this broker does not apply topic=%s attributes=%s",
                 config.name,
                 [f"{name}={config.attributes[name]}" for name in dropped],
             )
         return bool(found)
 
     def _find_lost_topics(self) -> None:
-        """Know the topics that hold messages and are not in the file: it may be older than they."""
+        """Create the topics that hold messages but are missing in a `topics.json` that is older."""
         for name in self.store.queues.topics():
             if name not in self.topics and len(self.topics) < self.topics.topics_max:
                 held = [q.queue_id for q in self.store.queues_of(name) if q.visible_offset]
@@ -292,7 +297,7 @@ class Broker:
                     log.warning("topic=%s holds messages and was not in topics.json", name)
 
     async def stop(self) -> None:
-        """Stop cleanly; what was acknowledged is stored and the directory is as after no crash."""
+        """Stop cleanly: acknowledged messages are on disk, and the next start needs no recovery."""
         if not self._ready:
             return
         self._ready = False
@@ -329,14 +334,14 @@ class Broker:
         log.info("broker stopped name=%s", self.config.name)
 
     def _save_tables(self) -> bool:
-        """Save all tables; if some cannot be saved, the others still are.
+        """Save all tables; a table that cannot be saved does not keep the others from it.
 
-        Returns whether all that was acknowledged is on disk, the log too.
+        Returns whether everything acknowledged is on disk, in the log and in the tables.
         """
         failure: OSError | None = None
         complete = True
         offsets = self.offsets.encode()
-        with contextlib.suppress(StoreError):  # nothing follows that only the journal would have
+        with contextlib.suppress(StoreError):  # no commit follows that only the journal would hold
             self.lease_journal.will_save(offsets)
         for file, content in (
             (self._topics_file, self.topics.encode()),
@@ -356,7 +361,7 @@ class Broker:
         ):
             try:
                 save()
-            except StoreError as error:  # the log failed: the next start finds in it what is new
+            except StoreError as error:  # the log failed: the next start replays it
                 log.error("not saved file=%s error=%s", path, error)
                 complete = False
             except OSError as error:
@@ -368,7 +373,7 @@ class Broker:
         return complete
 
     def abandon(self) -> None:
-        """Drop everything as a kill would."""
+        """Stop as a kill does: finish nothing and save nothing."""
         self._ready = False
         self.saving.stop()
         self._topic_notes.close(remove=False)
@@ -393,7 +398,7 @@ class Broker:
     # -- connections -----------------------------------------------------------------------------
 
     def connection_made(self, connection: ServerConnection) -> None:
-        """Nothing to do before it speaks."""
+        """Do nothing: a connection has no state here before its first request."""
 
     def frames_received(self, connection: ServerConnection, frames: list[RawFrame]) -> None:
         """Serve all frames of one read."""
@@ -403,7 +408,7 @@ class Broker:
             connection.close("the broker is not serving")
 
     def connection_lost(self, connection: ServerConnection, reason: str) -> None:
-        """Forget a client: its waiting pulls, its memberships; shorten its locks."""
+        """Drop the client's waiting pulls and memberships, and shorten its locks and leases."""
         self.waits.drop_connection(connection)
         self.producers.connection_lost(connection)
         if self._ready:
@@ -411,7 +416,7 @@ class Broker:
             self.apply_departure(self.members.close(connection))
 
     def apply_departure(self, departure: Departure[ServerConnection]) -> None:
-        """Shorten or free the locks of clients that went and tell the groups."""
+        """Shorten or free the locks of departed clients, and notify their groups."""
         if not departure.departed and not departure.notices:
             return
         now_ms = self.clock.monotonic_ms()
@@ -429,21 +434,24 @@ class Broker:
     def notify_ids_changed(
         self, group: str, connections: Iterable[ServerConnection] | None = None
     ) -> None:
-        """Send NOTIFY_CONSUMER_IDS_CHANGED to the members of a group, at the end of this turn."""
+        """Send NOTIFY_CONSUMER_IDS_CHANGED to a group's members at the end of this loop turn."""
         self._notices.tell(group, connections)
 
     def notify_route_changed(self, topic: str) -> None:
-        """Tell the members of the groups that subscribe to a topic that its queues changed."""
+        """Notify the members of all groups that subscribe to a topic: its queues changed."""
         self._notices.tell_route(topic)
 
     def notify_unlocked(self, group: str) -> None:
-        """Tell the members of a group that a queue is free."""
+        """Notify the members of a group: a queue is free."""
         self._notices.tell_unlocked(group)
 
     # -- topics and groups -----------------------------------------------------------------------
 
     def create_topic_on_send(self, name: str, template: str, queues: int) -> TopicConfig | None:
-        """Make the topic of a send: from its template, or a retry topic by its name."""
+        """Create the topic of a send from its template; a retry topic needs no template.
+
+        Returns None if the topic may not be created.
+        """
         now_ms = self.clock.now_ms()
         made = self.topics.create_on_send(name, template, queues, now_ms)
         if made is None and name.startswith(RETRY_PREFIX):
@@ -463,7 +471,10 @@ class Broker:
         answer: Command,
         oneway: bool,
     ) -> None:
-        """Store a message of the broker's own making, after a delay if `level` says so."""
+        """Store a message that the broker made, such as a retry, and reply when it is stored.
+
+        A `level` above 0 delays the delivery.
+        """
         require_writable(self)
         replies = PendingReplies(connection, self.clock.now_ms())
         record.stored_at_ms = replies.now_ms
@@ -476,19 +487,19 @@ class Broker:
         self.ticks.take(replies)
 
     def ensure_topic(self, name: str, *, queues: int, sys_flag: int = 0) -> TopicConfig:
-        """Return a topic that the broker needs itself, made if it is not there."""
+        """Return a topic that the broker itself needs; create it if it is missing."""
         found = self.topics.get(name)
         if found is None:
             found = self.topics.create_internal(
                 name, queues, self.clock.now_ms(), sys_flag=sys_flag
             )
-            assert found is not None, "it was not there a moment ago"
+            assert found is not None, "a topic that is missing can be created"
             self.save_topics()
             self.registration.topic_changed(found)
         return found
 
     def find_group(self, name: str) -> GroupConfig | None:
-        """Return a group, made if the settings allow it."""
+        """Return a group; create it if it is missing and the settings allow that."""
         found = self.groups.get(name)
         if found is None:
             found = self.groups.find_or_create(
@@ -499,7 +510,7 @@ class Broker:
         return found
 
     def save_topics(self) -> None:
-        """Persist the topics after a change, and let the hot path look them up again."""
+        """Save the topics after a change, and clear what sends and pulls cached of them."""
         self.sends.forget_targets()
         self.pulls.forget_checks()
         self._topic_notes.add(
@@ -510,32 +521,32 @@ class Broker:
         self.saving.save(self._topics_file, self.topics)
 
     def save_groups(self) -> None:
-        """Persist the groups after a change."""
+        """Save the groups after a change."""
         self.pulls.forget_checks()
         self.saving.save(self._groups_file, self.groups)
 
     def save_again(self) -> None:
-        """Save what the disk did not take."""
+        """Save the tables again that could not be written."""
         self.saving.save_again()
 
     def count(self) -> None:
-        """Bring the statistics up to date with what the hot paths counted."""
+        """Copy the counters of sends and pulls into the statistics."""
         stats = self.stats
         packer = self.sends.packer
         stats.put_messages, stats.put_bytes = packer.messages, packer.bytes
         stats.get_messages, stats.get_bytes = self.pulls.messages, self.pulls.bytes
         stats.pulls_found, stats.pulls_missed = self.pulls.found, self.pulls.missed
 
-    # -- what ticks and pulls ask ----------------------------------------------------------------
+    # -- called by ticks and pulls ---------------------------------------------------------------
 
     def wake(self, topic: str, queue_id: int) -> None:
-        """Look again at the pulls held for a queue."""
+        """Answer the waiting pulls of a queue that has messages for them now."""
         queue = self.store.find_queue(topic, queue_id)
         if queue is not None:
             self.pulls.wake([(queue, queue.visible_offset)])
 
     def topic_gone(self, topic: str) -> None:
-        """Answer the pulls held for a deleted topic, which finds that it does not exist."""
+        """Answer the waiting pulls of a deleted topic: it does not exist."""
         for wait in self.waits.drop_topic(topic):
             self.pulls.finish(wait.request)
 
@@ -544,18 +555,22 @@ class Broker:
         connection: ServerConnection,
         head: bytes,
         result: ReadResult,
-        gate: CheckedPull,
+        checked: CheckedPull,
         offset: int,
     ) -> None:
-        """Read a cold answer in a thread, compare it with its entries, then send it."""
-        ranges, reader, queue = result.ranges, self.store.reader, gate.queue
+        """Read messages that are not in memory in a thread, check them, then send the reply.
+
+        The check compares the records with the entries of the queue. If a message is gone or
+        damaged, the connection is closed: the client pulls again and gets the right answer.
+        """
+        ranges, reader, queue = result.ranges, self.store.reader, checked.queue
 
         def send(parts: list[bytes] | None) -> None:
-            if parts is None:  # removed meanwhile: the client asks again and is told
+            if parts is None:
                 connection.close("the messages were removed while they were read")
                 return
-            # Now they are in memory.
-            right = count_intact(self.store.log, queue, result.entries, offset, gate.wanted)
+            # The records are in memory now, so the loop may read them.
+            right = count_intact(self.store.log, queue, result.entries, offset, checked.wanted)
             if right < len(result.entries) // ENTRY_BYTES:
                 self.mending.found(queue, offset + right)
                 connection.close("an entry of the queue does not lead to its message")
@@ -570,16 +585,19 @@ class Broker:
 
     @property
     def writable(self) -> bool:
-        """Tell whether messages are taken."""
+        """Whether the broker accepts messages."""
         return self.store_writable and not self.safety.broken
 
     @property
     def unwritable_reason(self) -> str | None:
-        """Return why no messages are taken, None if they are."""
+        """Why the broker accepts no messages; None if it does."""
         return self.store.unwritable_reason or self.safety.reason
 
     def write_failed(self, error: StoreError) -> None:
-        """Stop taking writes; a full disk is looked at again, a failed log is final, said once."""
+        """Accept no more writes: after a full disk until it has space, after a failed log for good.
+
+        A failed log is reported once.
+        """
         self.store_writable = False
         if self.store.log.failed is not None:
             if self._said_failed:
@@ -598,7 +616,7 @@ class Broker:
 
 
 def descriptors_kept(config: BrokerConfig, files: Files) -> int:
-    """Return how many descriptors no connection may take: files need them."""
+    """Return how many descriptors are kept for files, out of reach of connections."""
     return queue_files_max(config.store, files) + FILES_KEPT
 
 

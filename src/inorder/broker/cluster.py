@@ -1,24 +1,27 @@
-"""The broker's standing with the name servers.
+"""How a broker reaches the rest of its cluster: registration, other brokers, and its identity.
 
-A broker registers with every name server, over a connection of its own to each that stays open: the
-name server drops the broker when that connection closes. One task per name server, so that one
-which is down holds up nobody.
+`Registration` registers the broker with every name server, over one open connection to each. A
+name server drops a broker when this connection closes. Each name server has a task of its own, so
+a name server that is down delays no other.
 
-    connected again, every 30 s, or after `refresh`     all topics; every 30 s, if they are many,
-                                                        only if the name server lacks them
-    a topic is made or changed                          that topic, with the table's version; all
-                                                        topics if an earlier change may be missing
+    when                                            what is registered
+    -------------------------------------------     -------------------------------------------
+    after a connect, after `refresh`                all topics
+    every 30 s                                      all topics; if they are many, only when the
+                                                    name server lacks some
+    a topic is created or changed                   this topic, with the version of the table; all
+                                                    topics if an earlier registration failed
 
-A name server takes over a topic only with a version that it does not know yet, so a change that got
-lost must not be followed by a later one alone.
+A name server accepts a topic only under a version that it has not seen. A lost change must
+therefore not be followed by a later one alone.
 
-Asking the other brokers of a topic, found by a name server; one connection to each, kept.
+`Peers` sends requests to the other brokers of a topic. Name servers tell their addresses, and one
+connection to each broker stays open.
 
-Who a broker is: a random text in its directory, made at the first start, the same ever after.
-
-Name servers tell by it a broker that comes back from another one with its name
-(`nameserver/rules.py`). A directory of RocketMQ, or of an older version, gets one when it is
-opened.
+`load_identity` returns the identity of a broker: a random text that its first start writes into
+its directory. By the identity a name server tells a broker that has restarted from another broker
+with the same name (`nameserver/rules.py`). A directory of RocketMQ or of an older version gets an
+identity when it is opened. Why: decision 44.
 """
 
 from __future__ import annotations
@@ -78,17 +81,17 @@ START_WAIT_MS: Final = 1000
 REGISTER_WAIT_MS: Final = 1000
 STOP_WAIT_MS: Final = 1000
 TAKEN_WAIT_MS: Final = 3000
-"""So long a broker that starts waits for another one of its name to go."""
+"""How long a starting broker waits for another broker with its name to go."""
 TAKEN_LOOK_MS: Final = 50
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 5000
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 MANY_TOPICS: Final = 1000
-"""From so many on a name server is asked whether it has them before they are sent again."""
+"""From this number of topics on, the broker asks a name server whether it lacks any of them."""
 
 
 class Registrant(Protocol):
-    """The broker as its name servers see it."""
+    """The parts of the broker that a registration needs."""
 
     @property
     def config(self) -> BrokerConfig: ...
@@ -103,13 +106,13 @@ class Registrant(Protocol):
     def identity(self) -> str: ...
 
     def save_topics(self) -> None:
-        """Persist the topics after a change."""
+        """Save the topics after a change."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """One name server. `up` is None until the first attempt has ended."""
+    """The connection to one name server; `up` is None until the first attempt has ended."""
 
     address: str
     up: bool | None = None
@@ -121,31 +124,31 @@ class _Link:
     known_counter: int = -1
     waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
     taken: BrokerNameTaken | None = None
-    """Another broker has our name there."""
+    """The refusal, while another broker is registered there under this broker's name."""
     order_topics: frozenset[str] | None = None
 
     def release(self, *, all_: bool) -> None:
-        """Let go on who waits for what the name server knows now; all if it is down."""
-        rest = []
+        """Wake the callers whose topics the name server knows; all callers if it is down."""
+        waiting = []
         for counter, future in self.waiting:
             if all_ or counter <= self.known_counter:
                 if not future.done():
                     future.set_result(None)
             else:
-                rest.append((counter, future))
-        self.waiting = rest
+                waiting.append((counter, future))
+        self.waiting = waiting
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrationStatistics:
-    """Which name servers know this broker."""
+    """The name servers that have registered this broker, and those that have not."""
 
     up: tuple[str, ...]
     down: tuple[str, ...]
 
 
 class Registration:
-    """Keeps the name servers informed."""
+    """Registers the broker and its topics with all name servers, and keeps them up to date."""
 
     def __init__(self, broker: Registrant) -> None:
         self._broker = broker
@@ -161,7 +164,7 @@ class Registration:
         return f"Registration({up} of {len(self._links)} name servers)"
 
     def statistics(self) -> RegistrationStatistics:
-        """Return the addresses by state."""
+        """Return the addresses of the name servers by state."""
         return RegistrationStatistics(
             tuple(link.address for link in self._links if link.up),
             tuple(link.address for link in self._links if not link.up),
@@ -170,8 +173,9 @@ class Registration:
     async def start(self) -> None:
         """Register with all name servers; return when each has answered or failed, or after 1 s.
 
-        Raises BrokerNameTaken if another broker has our name at one of them, and keeps it for a
-        while: the connection of a former life of ours may be noticed to be gone a little later.
+        Raises BrokerNameTaken if another broker keeps the name at one of them for
+        `TAKEN_WAIT_MS`. A shorter time may only mean that the name server has not yet noticed the
+        end of this broker's own last run.
         """
         for link in self._links:
             link.task = self._tasks.start(self._run(link), name=link.address)
@@ -184,46 +188,47 @@ class Registration:
         self._ready = True
 
     async def stop(self) -> None:
-        """Take leave of the name servers that are up, within a second."""
+        """Unregister at the name servers that are up, within a second."""
         await self._tasks.stop()
-        # Where we are not registered somebody else may be, under our name or even our address.
+        # At the others another broker may be registered under the same name, or even address.
         open_links = [link for link in self._links if link.connection is not None and link.up]
         results = await asyncio.gather(
             *(self._unregister(link) for link in open_links), return_exceptions=True
         )
         for link, result in zip(open_links, results, strict=True):
             if isinstance(result, BaseException):
-                logger.warning("namesrv=%s was not told goodbye: %s", link.address, result)
+                logger.warning("not unregistered namesrv=%s: %s", link.address, result)
         self._close("the broker stops")
 
     def abandon(self) -> None:
-        """Drop the connections as a kill would."""
+        """Drop the connections as a kill does."""
         for link in self._links:
             if link.task is not None:
                 link.task.cancel()
         self._close("the broker was killed")
 
     def topic_changed(self, config: TopicConfig) -> None:
-        """Tell the name servers of a topic soon."""
+        """Register a new or changed topic soon."""
         for link in self._links:
             link.pending[config.name] = config
             link.wake.set()
 
     def refresh(self) -> None:
-        """Tell the name servers everything again soon."""
+        """Register all topics again soon."""
         self._body = None
         for link in self._links:
             link.all_due = True
             link.wake.set()
 
     async def register_now(self, timeout_ms: int = REGISTER_WAIT_MS) -> None:
-        """Return when the name servers that are up know the present topics, or after a while."""
+        """Return when every name server that is up knows the present topics, or at the timeout."""
         await self._wait(timeout_ms)
 
     async def ask_all(self, command: Command) -> list[Command]:
-        """Ask the name servers that are up, which may know different brokers; return what they say.
+        """Send a request to all name servers that are up; return the successful replies.
 
-        Raises ConnectFailed if none is up, else the first failure if none answers.
+        Name servers may know different brokers. Raises ConnectFailed if none is up, and the first
+        failure if none replies with success.
         """
         up = [link.connection for link in self._links if link.connection is not None]
         timeout_ms = self._broker.config.register_timeout_ms
@@ -270,12 +275,12 @@ class Registration:
                 continue
             retry.reset()
             self._succeeded(link)
-            with contextlib.suppress(TimeoutError):  # then nothing is pending: all topics again
+            with contextlib.suppress(TimeoutError):  # nothing changed: register all topics again
                 async with asyncio.timeout(self._broker.config.register_interval_ms / 1000):
                     await self._until_due(link)
 
     async def _until_due(self, link: _Link) -> None:
-        """Return when there is something to tell; who only asks whether all is told is let go."""
+        """Return when there is something to register; wake callers that need no registration."""
         while True:
             await link.wake.wait()
             counter = self._broker.topics.data_version.counter
@@ -289,7 +294,7 @@ class Registration:
         counter = self._broker.topics.data_version.counter
         if await self._is_known(link, connection):
             return
-        # What changes while the body is made and the name server answers belongs to the next turn.
+        # Topics that change from here on belong to the next registration.
         pending, link.pending = link.pending, {}
         whole, link.all_due = link.all_due or not pending, False
         try:
@@ -308,7 +313,7 @@ class Registration:
             self._apply_order_topics()
 
     async def _is_known(self, link: _Link, connection: Connection) -> bool:
-        """Ask whether the name server has all topics, where to send them again takes long."""
+        """Return whether the name server has all topics; it is only asked if they are many."""
         topics = self._broker.topics
         if link.all_due or link.pending or len(topics) < MANY_TOPICS:
             return False
@@ -342,14 +347,17 @@ class Registration:
         return link.connection
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Encrypt what we say to name servers if we take nothing that is not; trust any of them."""
+        """Return the context of connections to name servers: TLS if this broker enforces it.
+
+        Any certificate is trusted (decision 8).
+        """
         if self._broker.config.net.tls_mode != "enforcing":
             return None
         return client_context(trust_any=True)
 
     def _lost(self, link: _Link, connection: Connection) -> None:
         if link.connection is not connection:
-            return  # one that we had closed ourselves
+            return  # this broker closed it
         link.all_due = True
         link.known_counter = -1
         link.wake.set()
@@ -377,7 +385,7 @@ class Registration:
             logger.warning("not registered namesrv=%s: %s; trying again", link.address, what)
         link.up = False
         link.known_counter = -1
-        link.pending = {}  # all topics come next
+        link.pending = {}  # the next registration has all topics
         link.release(all_=True)
         if link.connection is not None and not isinstance(error, BrokerError):
             link.connection.close("registration failed")
@@ -394,7 +402,7 @@ class Registration:
             self.topic_changed(config)
 
     async def _full_body(self) -> bytes:
-        """Return the registration of all topics, made anew only when they have changed."""
+        """Return the registration of all topics; it is encoded again only after a change."""
         version = self._broker.topics.data_version
         key = (version.counter, version.timestamp_ms)
         kept = self._body
@@ -404,7 +412,7 @@ class Registration:
         return kept[1]
 
     async def _encode(self, topics: dict[str, TopicConfig]) -> bytes:
-        """Write a registration; of many topics a part in each turn of the loop."""
+        """Encode a registration in steps, so that many topics do not block the loop."""
         perm = self._broker.config.perm
         if perm & READ_WRITE != READ_WRITE:
             topics = {name: config.with_perm(config.perm & perm) for name, config in topics.items()}
@@ -458,7 +466,7 @@ TIMEOUT_MS: Final = 3000
 
 
 class Peers:
-    """The other brokers."""
+    """Sends requests to other brokers of a topic."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -468,9 +476,10 @@ class Peers:
         return f"Peers({sorted(self._connections)})"
 
     async def ask(self, topic: str, name: str, command: Command) -> Command:
-        """Ask a broker of a topic; return its answer if the code is 0.
+        """Send a request to a broker of a topic; return its reply if the code is 0.
 
-        Raises TransportError if it cannot be reached, the BrokerError that it answers.
+        Raises TransportError if the broker cannot be reached, and the broker's refusal as a
+        BrokerError.
         """
         connection = await self.connect(topic, name)
         answer = await connection.request(command, TIMEOUT_MS)
@@ -479,7 +488,7 @@ class Peers:
         return answer
 
     async def connect(self, topic: str, name: str) -> Connection:
-        """Return the connection to a broker of a topic."""
+        """Return the open connection to a broker of a topic; open one if there is none."""
         known = self._connections.get(name)
         if known is not None and not known.closed:
             return known
@@ -490,7 +499,7 @@ class Peers:
         return found
 
     async def _address(self, topic: str, name: str) -> str:
-        """Return where a broker is now, as any name server knows."""
+        """Return the address of a broker, from the first name server that knows it."""
         request = Command.request(GetRoute.CODE, encode_fields(GetRoute(topic)))
         for answer in await self._broker.registration.ask_all(request):
             for data in TopicRoute.decode(answer.body).brokers:
@@ -514,11 +523,11 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def load_identity(files: Files, path: Path, draw: Random) -> str:
-    """Return the identity of a directory; it is on disk when this returns.
+    """Return the identity of a directory; a new one is on disk when the function returns.
 
     Raises:
-        OSError: it cannot be written.
-        StoreError: it cannot be read.
+        OSError: a new identity cannot be written.
+        StoreError: the file exists and cannot be read.
     """
     found = ""
 

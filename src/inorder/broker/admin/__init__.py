@@ -1,1 +1,1 @@
-"""Statistics, settings at run time, message queries."""
+"""Statistics, settings at run time, and message queries."""

@@ -1,6 +1,12 @@
-"""The running broker: its numbers (28), its settings (26), changing settings (25).
+"""Requests of operators about a running broker, and queries for single messages.
 
-Finding messages: by position (33), by key (12).
+    GET_BROKER_RUNTIME_INFO (28)    counters, rates, disk usage, and losses of messages
+    GET_BROKER_CONFIG (26)          the settings, under RocketMQ's names
+    UPDATE_BROKER_CONFIG (25)       change settings; refused unless `remote_config` is true
+    VIEW_MESSAGE_BY_ID (33)         the message at a position of the log
+    QUERY_MESSAGE (12)              the messages of a key
+
+The counters are in `rules.py`. Where settings come from: decision 2.
 """
 
 from __future__ import annotations
@@ -29,10 +35,10 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 VERSION_NAME: Final = "V5_3_3"
-"""The RocketMQ release whose protocol version our answers carry."""
+"""The RocketMQ release whose protocol version the replies carry."""
 
 HIDDEN: Final = frozenset({"data", "tls_certificate", "tls_key"})
-"""Settings that name files are not shown to clients."""
+"""Settings that name files of the broker; clients do not see them."""
 
 LOSSES_SHOWN_MAX: Final = 100
 
@@ -40,7 +46,7 @@ NO_BUFFER_LIMIT: Final = 2**31 - 1
 
 
 def get_runtime_info(call: Call[None]) -> Command:
-    """Answer counters and rates under RocketMQ's names."""
+    """Reply with counters and rates under RocketMQ's names."""
     broker = call.broker
     broker.count()
     table = {
@@ -110,7 +116,7 @@ def _disk(broker: Broker) -> dict[str, str]:
 
 
 def _queues() -> dict[str, str]:
-    """Return RocketMQ's thread-pool numbers: here requests do not queue for threads."""
+    """Return zeros for RocketMQ's thread pools: this broker has none."""
     table = {}
     for pool in ("send", "pull", "query", "litePull", "ack"):
         table[f"{pool}ThreadPoolQueueSize"] = "0"
@@ -122,7 +128,7 @@ def _queues() -> dict[str, str]:
 
 
 def _delays(broker: Broker) -> dict[str, str]:
-    """Return how far each delay level is: delivered, stored."""
+    """Return two offsets for each delay level: of the next delivery, and of the end."""
     table = {}
     for level, offset in broker.delays.settled().items():
         queue = broker.store.find_queue(SCHEDULE_TOPIC, level - 1)
@@ -132,7 +138,7 @@ def _delays(broker: Broker) -> dict[str, str]:
 
 
 def _losses(broker: Broker) -> dict[str, str]:
-    """Return what was found to be gone; nothing if nothing was."""
+    """Return the losses of messages that the broker has found; no fields if there are none."""
     found = broker.losses.reported
     if not found:
         return {}
@@ -141,7 +147,7 @@ def _losses(broker: Broker) -> dict[str, str]:
 
 
 def _size(count: int) -> str:
-    """Write a number of bytes as RocketMQ does: `235.3 GiB`."""
+    """Return a number of bytes in RocketMQ's notation: `235.3 GiB`."""
     if count < 1024:
         return f"{count} B"
     amount = float(count)
@@ -153,7 +159,7 @@ def _size(count: int) -> str:
 
 
 def get_broker_config(call: Call[None]) -> Command:
-    """Answer the settings that RocketMQ has too, under its names."""
+    """Reply with the settings that RocketMQ has too, under its names."""
     version = encode_data_version(DataVersion(timestamp_ms=call.broker.started_ms))
     return call.reply(
         fields={"version": version.decode()}, body=encode_settings(settings(call.broker.config))
@@ -161,7 +167,7 @@ def get_broker_config(call: Call[None]) -> Command:
 
 
 def settings(config: BrokerConfig) -> dict[str, str]:
-    """Return RocketMQ's name and text of each setting that has one, sorted by name."""
+    """Return the settings that have a RocketMQ name: name and text, sorted by name."""
     shown: dict[str, str] = {}
     parts: tuple[BrokerConfig | StoreConfig | NetConfig, ...] = (config, config.store, config.net)
     for part in parts:
@@ -169,7 +175,7 @@ def settings(config: BrokerConfig) -> dict[str, str]:
             name = field.metadata.get("rocketmq")
             if name and field.name not in HIDDEN:
                 shown[name] = _text(field.name, getattr(part, field.name))
-    shown["useServerSideResetOffset"] = "true"  # tools ask before they reset a single queue
+    shown["useServerSideResetOffset"] = "true"  # RocketMQ's tools read it before a reset
     return dict(sorted(shown.items()))
 
 
@@ -184,10 +190,10 @@ def _text(name: str, value: Any) -> str:
 
 
 def update_broker_config(call: Call[None]) -> Command:
-    """Change settings that may change at run time, if the broker allows it at all.
+    """Change settings at run time, if `remote_config` allows it.
 
-    All or nothing: one name that cannot be set, known or not, refuses the whole request. RocketMQ
-    ignores names that it does not know and answers 0, so that a typing error looks like success.
+    A single name that cannot be changed refuses the whole request. RocketMQ ignores unknown names
+    and replies with success, so that a typing error looks like a change.
     """
     wanted = decode_settings(call.command.body)
     if not wanted:
@@ -248,7 +254,10 @@ CHANGEABLE: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "longPollingEnable": ("long_polling", _flag),
     "shortPollingTimeMills": ("short_polling_ms", _between(1, 600_000)),
 }
-"""RocketMQ's name: ours, and how to read the text. Everything here is looked up at each use."""
+"""RocketMQ's name of a setting: inorder's name, and the reader of its text.
+
+The broker reads each of these settings whenever it needs it, so a change takes effect at once.
+"""
 
 FIXED: Final = frozenset(
     {"brokerConfigPath", "rocketmqHome", "configBlackList", "storePathCommitLog"}
@@ -259,16 +268,16 @@ FIXED: Final = frozenset(
         if field.metadata.get("rocketmq")
     }
 ).difference(CHANGEABLE)
-"""Names that are known and stay as they are."""
+"""Names of settings that a request cannot change."""
 
 
 UNIQUE_KEY_COUNT = 32
-"""How many records a search by message id may find, whatever the client asks for."""
+"""How many records a search by message id returns, whatever number the client asks for."""
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 
 
 def view_message(call: Call[ViewMessage]) -> Command:
-    """Answer the record at a position of the log; code 1 if none begins there."""
+    """Reply with the record at a position of the log; code 1 if no record begins there."""
     position = call.request.position
     record = call.broker.store.visible_record(position)
     if record is None:
@@ -279,7 +288,7 @@ def view_message(call: Call[ViewMessage]) -> Command:
 
 
 def query_message(call: Call[QueryMessage]) -> Command:
-    """Answer the records of a key that were stored between two times; 22 if there is none."""
+    """Reply with the records of a key stored between two times; code 22 if there are none."""
     request = call.request
     count = UNIQUE_KEY_COUNT if request.unique_key else request.max_messages
     hits = call.broker.store.query_keys(
@@ -287,7 +296,7 @@ def query_message(call: Call[QueryMessage]) -> Command:
     )
     records: list[memoryview] = []
     size = 0
-    for position in sorted(hits.positions):  # oldest first, as RocketMQ answers
+    for position in sorted(hits.positions):  # oldest first, as in RocketMQ
         record = call.broker.store.visible_record(position)
         if record is None:
             continue

@@ -1,7 +1,8 @@
-"""What the broker has done: counters that the hot path adds to, and rates over three windows.
+"""The broker's statistics: counters since the start, totals by day, and rates over three windows.
 
-The counters are plain attributes, added to where the work is done. `sample` is called about once
-a second; a rate is the difference to the sample that lies the window's length back.
+The counters are plain attributes. Sends and pulls count for themselves, and `Broker.count` copies
+their counters here before a sample or a reply. `sample` runs about once a second. The rate of a
+window is the difference to the sample that was taken a window's length ago.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Rates:
 
 
 class BrokerStats:
-    """Counters since the start."""
+    """Counters since the start, and samples of them for the rates."""
 
     __slots__ = (
         "_day",
@@ -78,7 +79,7 @@ class BrokerStats:
         return f"BrokerStats(put={self.put_messages}, got={self.get_messages})"
 
     def sample(self, monotonic_ms: int, now_ms: int) -> None:
-        """Remember the counters; at a new day (UTC), also its first totals."""
+        """Keep the present counters for later rates; when a day begins (UTC), keep its totals."""
         self._samples.append(self._current(monotonic_ms))
         oldest_ms = monotonic_ms - WINDOWS_MS[-1]
         while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
@@ -94,15 +95,15 @@ class BrokerStats:
         return self._rates(monotonic_ms, 1)
 
     def found_rates(self, monotonic_ms: int) -> Rates:
-        """Return pulls per second that found something."""
+        """Return pulls per second that found messages."""
         return self._rates(monotonic_ms, 2)
 
     def missed_rates(self, monotonic_ms: int) -> Rates:
-        """Return pulls per second that found nothing."""
+        """Return pulls per second that found no messages."""
         return self._rates(monotonic_ms, 3)
 
     def transferred_rates(self, monotonic_ms: int) -> Rates:
-        """Return messages given to consumers per second."""
+        """Return messages sent to consumers per second."""
         return self._rates(monotonic_ms, 4)
 
     def day_totals(self) -> dict[str, int]:
