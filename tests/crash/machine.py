@@ -7,8 +7,8 @@ from dataclasses import replace
 from inorder.broker.broker import Broker
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.net.connection import Connection
-from inorder.testing.clock import SimClock
 from tests.crash.load import connect
+from tests.kit.clock import SimClock
 from tests.kit.disk import FakeFiles
 from tests.kit.simcluster import stream
 from tests.kit.simloop import Node, SimLoop

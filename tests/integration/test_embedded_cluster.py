@@ -13,9 +13,9 @@ from inorder.cli.output import Output
 from inorder.demo.orders import run_demo
 from inorder.errors import NotFound, TopicNotFound
 from inorder.model import GroupConfig, TopicConfig, TopicQueue
-from inorder.testing.clock import SimClock
 from inorder.wire.ids import offset_message_id
 from inorder.wire.requests.pulls import QueryMessage
+from tests.kit.clock import SimClock
 from tests.kit.cluster import Cluster
 from tests.kit.disk import FakeFiles
 from tests.kit.simloop import SimLoop, run

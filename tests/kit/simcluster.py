@@ -18,7 +18,7 @@ from inorder.client.identity import Identity
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, ClientConfig, NameServerConfig, NetConfig
 from inorder.nameserver.server import NameServer
-from inorder.testing.clock import SimClock
+from tests.kit.clock import SimClock
 from tests.kit.disk import FakeFiles
 from tests.kit.simloop import Node, SimLoop
 

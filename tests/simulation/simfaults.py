@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from inorder.broker.leases.rules import Lease
 from inorder.errors import InorderError, ResizeUnderWay, ServiceNotAvailable
 from inorder.model import GroupQueue, TopicQueue
-from inorder.testing.clock import SimClock
 from inorder.wire.requests.leases import LeaseFree
+from tests.kit.clock import SimClock
 from tests.kit.simcluster import SimBroker, stream
 from tests.simulation.simcomeback import Comeback
 from tests.simulation.simplan import Fault

@@ -1,8 +1,6 @@
-"""Clocks for tests: moved by hand, ahead of the machine's, or following a simulated loop."""
+"""Clocks for tests: moved by hand, or ahead of the machine's."""
 
 from __future__ import annotations
-
-import asyncio
 
 from inorder.clock import SystemClock
 
@@ -51,20 +49,3 @@ class MovableClock:
         """Let time jump ahead."""
         assert duration_ms >= 0, "monotonic time does not go back"
         self._ahead_ms += duration_ms
-
-
-class SimClock:
-    """The clock of a machine on a simulated loop, `skew_ms` off and drifting if told to."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, skew_ms: int = 0, drift: float = 0.0
-    ) -> None:
-        self._loop = loop
-        self.skew_ms = skew_ms
-        self._drift = 1.0 + drift
-
-    def now_ms(self) -> int:
-        return EPOCH_MS + self.skew_ms + int(self._loop.time() * 1000)
-
-    def monotonic_ms(self) -> int:
-        return int(self._loop.time() * self._drift * 1000)

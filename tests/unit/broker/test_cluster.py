@@ -16,12 +16,12 @@ from inorder.config import BrokerConfig, NetConfig
 from inorder.model import TopicConfig
 from inorder.net.accepted import ServerConnection
 from inorder.net.server import Server
-from inorder.testing.clock import SimClock
 from inorder.wire.frame import RawFrame
 from inorder.wire.header import Command, decode_command
 from inorder.wire.record import body_crc
 from inorder.wire.requests.nameserver import encode_kv_table
 from tests.kit import simloop
+from tests.kit.clock import SimClock
 
 
 class FakeNameServer:

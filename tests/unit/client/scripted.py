@@ -9,7 +9,6 @@ from inorder.client.session import Session
 from inorder.config import ClientConfig, NetConfig
 from inorder.net.accepted import ServerConnection
 from inorder.net.server import Server
-from inorder.testing.clock import SimClock
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.fields import encode_fields
 from inorder.wire.frame import RawFrame
@@ -19,6 +18,7 @@ from inorder.wire.requests.offsets import OffsetReply
 from inorder.wire.requests.pulls import PullReply
 from inorder.wire.requests.routes import BrokerData, QueueData, TopicRoute
 from inorder.wire.requests.sends import SendMessage, SendReply, decode_batch
+from tests.kit.clock import SimClock
 from tests.kit.simloop import Node, SimLoop, run
 
 HOST, PORT = "10.0.0.1", 9876

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from inorder.testing.clock import EPOCH_MS, FakeClock, SimClock
+from inorder.testing.clock import EPOCH_MS, FakeClock
+from tests.kit.clock import SimClock
 from tests.kit.simcluster import stream
 from tests.kit.simloop import Shuffle, SimDeadlock, SimLoop, SimStepsExceeded, run
 

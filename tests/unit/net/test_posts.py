@@ -8,10 +8,10 @@ from inorder.config import NetConfig
 from inorder.net.accepted import ServerConnection
 from inorder.net.connection import Connection
 from inorder.net.server import Server
-from inorder.testing.clock import SimClock
 from inorder.wire.frame import RawFrame, encode_frame
 from inorder.wire.header import Command, decode_command
 from inorder.wire.requests.sendframes import SendAnswer
+from tests.kit.clock import SimClock
 from tests.kit.simloop import SimLoop, run
 
 
