@@ -182,7 +182,8 @@ def _doc(value: Any) -> str:
 
 
 def _first(value: Any) -> str:
-    return (inspect.getdoc(value) or "\n").splitlines()[0]
+    paragraph = (inspect.getdoc(value) or "").partition("\n\n")[0]
+    return " ".join(paragraph.splitlines())
 
 
 def _errors() -> str:

@@ -371,8 +371,10 @@ class LeasesFull(BrokerError):
 
 
 class SubscriptionsDiffer(BrokerError):
-    """SUBSCRIPTIONS_DIFFER: members of the group want other topics or tags, and the broker is set
-    to refuse such a member. `groups` are those that were not joined, with commas between them."""
+    """SUBSCRIPTIONS_DIFFER: the broker refuses members whose topics or tags differ from the others.
+
+    `groups` names the groups that the client did not join, separated by commas.
+    """
 
     code = 7160
     says = (("groups", "subsDiffer"), ("capability", "inorder"))
@@ -471,8 +473,8 @@ class StoreLocked(StoreError):
 
 
 class StoreFailed(StoreError):
-    """A write or sync failed in a way that cannot be taken back; the store takes no more writes."""
+    """A write or sync failed in a way that cannot be undone; the store accepts no more writes."""
 
 
 class WriteInDoubt(StoreFailed):
-    """A write failed and could not be taken back: its bytes may come back at the next start."""
+    """A write failed and could not be undone: its bytes may come back at the next start."""

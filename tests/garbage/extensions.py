@@ -1,4 +1,4 @@
-"""What hostile peers say in our own requests: leases, parked keys, resizes (7120 to 7146).
+"""What hostile peers say in our own requests: leases, parked keys, resizes (7120 to 7147).
 
 Every field is left out, and given every name and number that is none; every body is what it should
 not be. `plain` says what an honest request looks like, so that one thing at a time is wrong.

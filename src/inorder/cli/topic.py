@@ -177,8 +177,8 @@ def describe_resize(found: TopicResize, *, taken_back: bool = False) -> str:
         heads = ("group", "reads version", "messages left", "online", "at")
         lines += ["groups that have yet to handle what is older:", *table(heads, rows).split("\n")]
     lines += [
-        f"group {one.group} was set back; it gets nothing until every broker of the topic knows "
-        f"and what is handled has ended (by whom: inorder locks {one.group})"
+        f"group {one.group} was rewound; it gets nothing until every broker of the topic knows "
+        f"and all running handlers have ended (whose: inorder locks {one.group})"
         for one in found.waiting
         if one.rests
     ]

@@ -36,8 +36,8 @@ _GROUP_FIELDS: Final[dict[int, str]] = {
 class GroupMember(Protocol):
     """A consumer, as its session knows it."""
 
-    def asked(self, connection: Connection, command: Command) -> None:
-        """Take a broker's request to the group."""
+    def request_received(self, connection: Connection, command: Command) -> None:
+        """Answer a broker's request to the group."""
         ...
 
     def connected(self, address: str) -> None:
@@ -113,7 +113,7 @@ class Groups:
         for member in list(self.members.values()):
             member.route_changed(topic)
 
-    def asked(self, connection: Connection, command: Command) -> bool:
+    def request_received(self, connection: Connection, command: Command) -> bool:
         """Pass a broker's request to the member of its group; False if it is not for a group."""
         field = _GROUP_FIELDS.get(command.code)
         if field is None:
@@ -121,7 +121,7 @@ class Groups:
         group = command.fields.get(field, "")
         member = self.members.get(group)
         if member is not None:
-            member.asked(connection, command)
+            member.request_received(connection, command)
         elif not command.is_oneway:
             remark = f"The Consumer Group <{group}> not exist in this consumer"
             connection.send(command.reply(ResponseCode.SYSTEM_ERROR, remark))

@@ -588,7 +588,7 @@ class Session:
         told = command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and not self._closed
         if told and topic is not None and topic in self._routes:
             self._tasks.start(self.try_refresh_route(topic), name=f"route {topic}")
-        if not self._groups.asked(connection, command):
+        if not self._groups.request_received(connection, command):
             self._handlers.get(command.code, refuse_request)(connection, command)
 
     def statistics(self) -> SessionStatistics:

@@ -90,6 +90,11 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def dead_letter_topic(group: str) -> str:
+    """Return the topic of the messages that a group gave up."""
+    return DEAD_LETTER_PREFIX + group
+
+
 def validate_topic(name: str) -> str | None:
     """Return what is wrong with a topic name, or None."""
     if not name or name.isspace():

@@ -1,8 +1,11 @@
-"""Requests about groups and clients:
+"""Requests about groups and their clients.
 
-configurations   create or change (200, 225), list (201), show (352), delete (207), forbid (353)
-clients          heartbeat (34), unregister (35), members (38), check of a subscription (46)
-connections      consumers (203), producers (204, 328), subscription of a group (345)
+    configurations   create or change (200, 225), list (201), show (352), delete (207), forbid (353)
+    clients          heartbeat (34), unregister (35), members (38), check of a subscription (46)
+    connections      consumers (203), producers (204, 328), subscription of a group (345)
+
+Who is a member, and who is notified of changes: decision 20. Members that subscribe differently:
+decision 42.
 """
 
 from __future__ import annotations

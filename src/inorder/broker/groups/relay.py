@@ -1,7 +1,8 @@
 """Requests that an operator sends to a consumer through the broker: 223, 307, 309.
 
 The broker finds the newest connection of the client, forwards the request, and returns the reply.
-`tell_reset` tells consumers of an offset reset (220). Code 45 is here, too: the delay offsets.
+`tell_reset` tells consumers of an offset reset (220); how an offset is reset: decision 25. The
+request for the offsets of delay levels (45) is answered here, too.
 """
 
 from __future__ import annotations

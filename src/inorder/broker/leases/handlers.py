@@ -1,4 +1,7 @@
-"""Requests about leases: take (7120), release (7121), commit (7122), list (7123), free (7124)."""
+"""Requests about leases: take (7120), release (7121), commit (7122), list (7123), free (7124).
+
+`service.py` grants and journals leases; `rules.py` decides. Decisions 15 and 17 give the reasons.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests about RocketMQ's queue locks: lock or renew (41), unlock (42)."""
+"""Requests about RocketMQ's queue locks: lock or renew (41), unlock (42).
+
+Locks and leases exclude each other. Decision 16 gives the reasons.
+"""
 
 from __future__ import annotations
 

@@ -279,8 +279,8 @@ def get_topics_of_group(call: Call[GetTopicsOfGroup]) -> Command:
 def reset_offset(call: Call[ResetOffset]) -> Reply:
     """Set the offsets of a group, online or not; reply with the new ones.
 
-    Under sync flush the answer waits for the disk: a power cut does not take back what was ordered.
-    If the topic was resized behind the old or the new offset the group first rests
+    Under sync flush the reply waits for the disk, so a power cut does not undo the reset. If a
+    resize lies between the old and the new offset, the group is first paused for the rewind
     (`broker/resizing/rules.py`).
     """
     broker, request = call.broker, call.request

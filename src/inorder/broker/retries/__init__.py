@@ -1,1 +1,1 @@
-"""Messages that a consumer gives back."""
+"""Messages that a consumer could not handle and sends back for a later attempt."""

@@ -1,6 +1,7 @@
-"""A consumer gives a message back (36): to be tried again later, or to the dead letters.
+"""CONSUMER_SEND_MSG_BACK (36): a consumer sends back a message that it could not handle.
 
-`broker/retries/rules.py` has the rules of what is stored; here are RocketMQ's checks, in its order.
+The broker stores a copy for a later attempt, or as a dead letter. RocketMQ's checks are here, in
+RocketMQ's order; `rules.py` decides what is stored. How attempts are counted: decision 24.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from inorder.broker.sends.rules import FAQ
 from inorder.errors import GroupNotFound, NoPermission, SystemError_
 from inorder.logs import get_logger
 from inorder.model import PERM_WRITE
-from inorder.wire.names import DEAD_LETTER_PREFIX, retry_topic
+from inorder.wire.names import dead_letter_topic, retry_topic
 from inorder.wire.record import decode
 from inorder.wire.requests.connections import SendBack
 
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 logger = get_logger(__name__)
 
 VERSION_WITH_MAX: Final = 121
-"""Clients from here on (3.4.9) say themselves how often they try."""
+"""The protocol version of RocketMQ 3.4.9. From it on, the client sends the limit of attempts."""
 
 
 def consumer_send_back(call: Call[SendBack]) -> Reply:
-    """Store a message once more for its group; answered when that is safe."""
+    """Store a copy of the message for its group; reply when the copy is stored."""
     broker, request = call.broker, call.request
     group = broker.find_group(request.group)
     if group is None:
@@ -35,7 +36,7 @@ def consumer_send_back(call: Call[SendBack]) -> Reply:
     if not broker.config.perm & PERM_WRITE:
         raise NoPermission(f"the broker[{broker.address}] sending message is forbidden")
     if group.retry_queues <= 0:
-        return call.reply()  # the group wants no second try
+        return call.reply()  # the group is configured without retries
     queues = min(group.retry_queues, RETRY_QUEUES_MAX)
     flag = UNIT_SUBSCRIBED if request.unit_mode else 0
     topic = broker.ensure_topic(retry_topic(group.name), queues=queues, sys_flag=flag)
@@ -57,7 +58,7 @@ def consumer_send_back(call: Call[SendBack]) -> Reply:
     )
     queue_id = 0 if back.dead else broker.random.randrange(queues)
     if back.dead:
-        broker.ensure_topic(DEAD_LETTER_PREFIX + group.name, queues=DEAD_LETTER_QUEUES)
+        broker.ensure_topic(dead_letter_topic(group.name), queues=DEAD_LETTER_QUEUES)
         logger.info(
             "to the dead letters group=%s topic=%s position=%d attempts=%d",
             group.name, request.origin_topic, request.position, back.record.redeliveries,

@@ -1,12 +1,15 @@
-"""What becomes of a message that a consumer gives back (code 36): RocketMQ's rules.
+"""What the broker stores when a consumer sends a message back: RocketMQ's rules.
 
-    it was tried `attempts_max` times already, or the level is below 0    %DLQ%group, queue 0
-    otherwise                                                             %RETRY%group, later:
-        level 0                                                           level 3 + attempts so far
-        level above 0                                                     that level
+    the message                                             its copy
+    ----------------------------------------------------    --------------------------------------
+    had `attempts_max` retries, or the level is below 0     queue 0 of %DLQ%group, at once
+    otherwise, with a level above 0                         %RETRY%group, delayed by this level
+    otherwise, with level 0                                 %RETRY%group, delayed by the level
+                                                            3 + retries so far
 
-The new message is the old one: body, flags, birth, tags and UNIQ_KEY stay. It counts one attempt
-more, RETRY_TOPIC names the topic that it came from first, ORIGIN_MESSAGE_ID its first place.
+The copy keeps body, flags, time and host of birth, tags and UNIQ_KEY. Its number of retries grows
+by one. RETRY_TOPIC names the topic of the first message, ORIGIN_MESSAGE_ID its message id. How
+attempts and retries are counted: decision 24.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Final, NamedTuple
 
 from inorder.wire.extensions import SEND_PROPERTIES
 from inorder.wire.ids import offset_message_id
-from inorder.wire.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from inorder.wire.names import dead_letter_topic, retry_topic
 from inorder.wire.properties import join, parse, put_error
 from inorder.wire.record import Record
 
@@ -25,7 +28,7 @@ DEAD_LETTER_QUEUES: Final = 1
 
 
 class SentBack(NamedTuple):
-    """The message to store, but for its queue; `level` 0: at once."""
+    """The message to store, without its queue; with `level` 0 it is delivered at once."""
 
     record: Record
     level: int
@@ -41,9 +44,9 @@ def send_back(
     store_host: bytes,
     error: str = "",
 ) -> SentBack:
-    """Return what to store for a message that a group gives back.
+    """Return the copy to store for a message that a group sends back.
 
-    `error` says how the try failed; a dead letter keeps it.
+    `error` says why the attempt failed; a dead letter keeps it.
     """
     found = parse(record.properties)
     for name in SEND_PROPERTIES:
@@ -59,7 +62,7 @@ def send_back(
     found.setdefault("ORIGIN_MESSAGE_ID", offset_message_id(record.store_host, record.position))
     if dead and error:
         put_error(found, error)
-    topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + group
+    topic = dead_letter_topic(group) if dead else retry_topic(group)
     return SentBack(
         replace(
             record,

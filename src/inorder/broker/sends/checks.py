@@ -35,10 +35,10 @@ from inorder.model import PERM_WRITE, TopicConfig
 from inorder.wire import properties as props
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE
 from inorder.wire.names import (
-    DEAD_LETTER_PREFIX,
     NOT_SENDABLE_TOPICS,
     PARK_PREFIX,
     RETRY_PREFIX,
+    dead_letter_topic,
     validate_topic,
 )
 from inorder.wire.requests.sends import SendMessage
@@ -109,7 +109,7 @@ def _retry(
     ordered = broker.locks.holds_any(group_name)
     if (request.redeliveries or 0) <= most and not ordered:
         return request, topic
-    dead_letters = broker.ensure_topic(DEAD_LETTER_PREFIX + group_name, queues=1)
+    dead_letters = broker.ensure_topic(dead_letter_topic(group_name), queues=1)
     kept = props.parse(request.properties or "")
     for name in (PRODUCER_ID, SEQUENCE, PREDECESSOR):  # they belong to the original message
         kept.pop(name, None)

@@ -179,7 +179,7 @@ class Resizer:
         while (step := rules.withdrawal(views)) is not None:
             if isinstance(step, rules.TooLate):
                 raise ResizeUnderWay(
-                    f"the resize of topic {self._topic} cannot be taken back: brokers may use the "
+                    f"the resize of topic {self._topic} cannot be aborted: brokers may use the "
                     f"new queues. Finish it: inorder topic resize {self._topic} --resume",
                     version=step.plan.version,
                     plan_id=step.plan.id,
@@ -242,7 +242,7 @@ class Resizer:
                         f"topic {self._topic} is not resized yet: {error}. Keyed sends to it may "
                         "have to wait. When all brokers are up again: "
                         f"inorder topic resize {self._topic} --resume; if one is gone for good, "
-                        "take it back: --abort"
+                        "abort the resize: --abort"
                     ) from error
             await asyncio.sleep(backoff.next_ms() / 1000)
 

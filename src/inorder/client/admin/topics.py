@@ -234,19 +234,22 @@ class Topics:
         on_progress: OnProgress | None = None,
         without: Iterable[str] = (),
     ) -> TopicResize:
-        """Give a topic another number of queues, in all, while it is in use; keys stay in order.
+        """Change the number of a topic's queues while the topic is in use; keys stay in order.
 
-        A topic without a key map gets its first one. `without` are brokers that are gone for good,
-        with what they hold: the others share the queues, and nobody waits for them.
+        `queues` counts the queues of all brokers. Without `queues`, a resize that was begun before
+        is finished. A topic that has no key map yet gets its first one. `without` names brokers
+        that are gone for good with their messages: the other brokers share the queues, and the
+        resize does not wait for them.
 
-        Without `queues` a resize that was begun is finished. When this returns producers use the
-        new queues; each group gets them once it is done with what was sent before (see
-        `resize_status`). If a broker does not answer for `wait` the resize is left as it is, and
-        can be finished by the same call, here or elsewhere. `on_progress` is called on the
-        client's event loop; the blocking client runs that loop in a thread of its own.
+        When the call returns, producers use the new queues. Each group reads them after it has
+        finished the messages sent before (see `resize_status`). If a broker does not answer for
+        `wait`, the resize stays as it is; the same call finishes it, from any client.
+        `on_progress` is called on the client's event loop; the blocking client runs that loop in a
+        thread of its own.
 
-        Raises UsageError if the topic has no key map, ResizeUnderWay if another resize of it has to
-        be finished first, InterruptedResize after `wait`.
+        Raises UsageError if the topic has no key map and cannot get one (a broker of it is Apache
+        RocketMQ, or `without` is given), ResizeUnderWay if another resize of the topic must be
+        finished first, InterruptedResize after `wait`.
         """
         session = await self._access.open()
         gone = tuple(sorted(without))

@@ -76,7 +76,7 @@ class ConsumerRequests:
         self._properties = properties
         self._direct = direct
 
-    def asked(self, connection: Connection, command: Command) -> None:
+    def request_received(self, connection: Connection, command: Command) -> None:
         """Answer a broker's request to the group."""
         match command.code:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:

@@ -22,6 +22,7 @@ from inorder.spark.jobs.progress import Step, Watch, as_ours, unwatched
 from inorder.spark.sink.options import AT_LEAST_ONCE, EXACTLY_ONCE, LINEAGE
 from inorder.spark.sink.service import SOURCE
 from inorder.wire.extensions import DEAD_ERROR
+from inorder.wire.names import dead_letter_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +77,7 @@ def dead_letters(
     if delivery not in (EXACTLY_ONCE, AT_LEAST_ONCE):
         raise ConfigError(f"delivery: {delivery!r} is neither {EXACTLY_ONCE} nor {AT_LEAST_ONCE}")
     servers = Servers.of(namesrv, tls)
-    if not _is_there(servers, f"%DLQ%{group}"):
+    if not _is_there(servers, dead_letter_topic(group)):
         return DeadLetters(group, 0, 0 if redrive else None, delivery if redrive else None)
     frame = _chosen(letters(spark, servers, group), cause, topic, key).persist()
     try:
@@ -99,7 +100,7 @@ def letters(spark: SparkSession, servers: Servers, group: str) -> DataFrame:
     """Return the dead letters of a group, with the columns `origin` and `cause`."""
     from pyspark.sql import functions as f
 
-    options = {**servers.options(), "topic": f"%DLQ%{group}"}
+    options = {**servers.options(), "topic": dead_letter_topic(group)}
     frame = spark.read.format("inorder").options(**options).load()
     properties = f.col("properties")
     tried = f.concat(f.lit("failed "), f.col("redeliveries"), f.lit(" times"))
@@ -183,7 +184,8 @@ def _unsent(chosen: DataFrame, servers: Servers, group: str) -> DataFrame:
         startingTimestamp=first[0].isoformat(),
     ).load()  # fmt: skip
     place = f.split(f.col("properties")[SOURCE], r"\|")
-    places = sent.select(place.alias("place")).where(f.col("place")[0] == f"%DLQ%{group}").select(
+    from_letters = f.col("place")[0] == dead_letter_topic(group)
+    places = sent.select(place.alias("place")).where(from_letters).select(
         f.col("place")[1].alias("broker"),
         f.col("place")[2].cast("int").alias("queue"),
         f.col("place")[3].cast("bigint").alias("offset"),

@@ -19,6 +19,7 @@ from inorder.spark.jobs.progress import Watch, follow, unwatched
 from inorder.spark.jobs.rules import COLUMNS, Account, handle
 from inorder.spark.ordered.outputs import MADE
 from inorder.spark.ordered.service import process_in_order, waiting
+from inorder.wire.names import dead_letter_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,5 +172,5 @@ def _summary(
         )
     return Processed(
         topic, path, results, processed, batches, sum(steps.values()), accounts, balance,
-        dict(sorted(steps.items())), late, len(waiting(f"{path}/_state")), f"%DLQ%{group}",
+        dict(sorted(steps.items())), late, len(waiting(f"{path}/_state")), dead_letter_topic(group),
     )  # fmt: skip

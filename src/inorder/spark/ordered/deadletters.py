@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from inorder.errors import TopicNotRouted
 from inorder.logs import get_logger
@@ -19,14 +19,10 @@ from inorder.spark.cluster import Cluster, Servers
 from inorder.spark.ordered.rules import Letter, sequence
 from inorder.wire import properties as names
 from inorder.wire.extensions import DEAD_ERROR, DEAD_ORIGIN, DEAD_TRIES
-
-if TYPE_CHECKING:
-    pass
+from inorder.wire.names import dead_letter_topic
 
 log = get_logger(__name__)
 
-
-PREFIX: Final = "%DLQ%"
 AT_ONCE: Final = 500
 _NOT_COPIED: Final = frozenset(
     {
@@ -52,7 +48,9 @@ def letter_message(letter: Letter, group: str) -> Message:
     properties[DEAD_TRIES] = str(message.attempt)
     properties[DEAD_ERROR] = _one_line(letter.cause)
     keys = tuple((message.keys or "").split())
-    return Message(PREFIX + group, message.body, message.key, message.tag, keys, properties)
+    return Message(
+        dead_letter_topic(group), message.body, message.key, message.tag, keys, properties
+    )
 
 
 def _one_line(text: str) -> str:
@@ -80,7 +78,7 @@ def send_dead_letters(
         for index, letter in enumerate(letters, start)
     ]
     # Only inorder brokers have key maps and idempotent producers.
-    is_ours = bool(Cluster(servers, group=group).versions(PREFIX + group))
+    is_ours = bool(Cluster(servers, group=group).versions(dead_letter_topic(group)))
     if not is_ours:
         log.warning(
             "dead letters are stored at least once: Apache RocketMQ brokers group=%s", group
@@ -100,7 +98,7 @@ def _send(
                 chosen = list(members)
                 producer.send_batch(
                     [message for message, _, _ in chosen],
-                    queue=TopicQueue(PREFIX + group, broker, 0),
+                    queue=TopicQueue(dead_letter_topic(group), broker, 0),
                     sequences=None if name is None else [number for _, _, number in chosen],
                 )
 
@@ -110,7 +108,7 @@ def _make_topic(servers: Servers, group: str) -> None:
     from inorder.sync.admin import Admin
 
     try:
-        Cluster(servers, group=group).queues(PREFIX + group)
+        Cluster(servers, group=group).queues(dead_letter_topic(group))
     except TopicNotRouted:
         with Admin(servers.namesrv, tls=servers.context()) as admin:
-            admin.topics.create(PREFIX + group, queues=1)
+            admin.topics.create(dead_letter_topic(group), queues=1)
