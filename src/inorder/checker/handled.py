@@ -77,13 +77,11 @@ class Owners:
             return
         heir = self._overtaken(run.queue, run.client, run.epoch, run.start_ns)
         if heir is not None:
-            findings.add(
+            findings.add_message(
                 Kind.OVERLAP,
                 f"{run.queue}: {run.client} started offset {run.offset} under epoch {run.epoch} "
                 f"after {heir.client} was granted epoch {heir.epoch}",
-                queue=run.queue,
-                key=run.key,
-                id=run.id,
+                run,
             )
         elif self._overtaken(run.queue, run.client, run.epoch, run.until_ns) is not None:
             findings.notes["outlived"] += 1
@@ -156,12 +154,10 @@ class HandledView:
                 if record is None or record.id != run.id:
                     self._ledger.verify(run, self._findings)
             if names[place] != run.id:
-                self._findings.add(
+                self._findings.add_message(
                     Kind.OFFSET_CONFLICT,
                     f"{run.queue}/{run.offset} named id {names[place]} and was handled as {run.id}",
-                    queue=run.queue,
-                    key=run.key,
-                    id=run.id,
+                    run,
                     offset=run.offset,
                 )
 
@@ -176,13 +172,11 @@ class HandledView:
             if not self._rules.handled_once:
                 self._findings.notes["repeated_effects"] += 1
                 continue
-            self._findings.add(
+            self._findings.add_message(
                 Kind.DOUBLED,
                 f"id {run.id} at {run.queue}/{run.offset} took effect twice, "
                 f"by {first.client} and by {run.client}",
-                queue=run.queue,
-                key=run.key,
-                id=run.id,
+                run,
                 where="handled",
             )
 
@@ -226,13 +220,11 @@ class HandledView:
             if top is None or self._place(run) > self._place(top):
                 tops[line] = run
                 continue
-            self._findings.add(
+            self._findings.add_message(
                 Kind.INVERTED,
                 f"{what} of {run.queue}: offset {run.offset} (key {run.key}) by {run.client} "
                 f"came after offset {top.offset} by {top.client}",
-                queue=run.queue,
-                key=run.key,
-                id=run.id,
+                run,
                 after_id=top.id,
                 where=what,
             )
@@ -264,13 +256,11 @@ class HandledView:
             active = [other for other in active if other.until_ns > run.start_ns]
             for other in active:
                 if not compatible(other, run):
-                    self._findings.add(
+                    self._findings.add_message(
                         Kind.OVERLAP,
                         f"{run.queue}: {run.client} started offset {run.offset} while "
                         f"{other.client} was handling offset {other.offset}",
-                        queue=run.queue,
-                        key=run.key,
-                        id=run.id,
+                        run,
                         other_id=other.id,
                     )
                     break
@@ -291,13 +281,11 @@ class HandledView:
                     ):  # a handler that outlived its lease: the fence refuses its effect
                         self._findings.notes["late_effects"] += 1
                         break
-                    self._findings.add(
+                    self._findings.add_message(
                         Kind.ZOMBIE_EFFECT,
                         f"{run.queue}: {run.client} finished offset {run.offset} after "
                         f"{other.client} had finished offset {other.offset}",
-                        queue=run.queue,
-                        key=run.key,
-                        id=run.id,
+                        run,
                         other_id=other.id,
                     )
                     break

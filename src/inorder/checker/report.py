@@ -10,9 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from inorder.escaping import escaped
+
+if TYPE_CHECKING:
+    from inorder.checker.events import Handled, Sent, Stored
 
 SHOWN_MAX: Final = 20
 """How many findings the text of a report names; `Report.findings` holds more."""
@@ -104,6 +107,12 @@ class Findings:
         self._counts[kind] += 1
         if len(self._kept) < self._maximum:
             self._kept.append(Finding(kind, queue, key, message, detail))
+
+    def add_message(
+        self, kind: Kind, text: str, message: Sent | Stored | Handled, **detail: object
+    ) -> None:
+        """Record a finding about one message, with its queue, its key and its id."""
+        self.add(kind, text, queue=message.queue, key=message.key, id=message.id, **detail)
 
     def report(self, counts: Mapping[str, int], *, vacuous: bool) -> Report:
         """Close the list."""

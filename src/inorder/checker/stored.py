@@ -71,33 +71,27 @@ class Ledger:
         where = f"{seen.queue}/{seen.offset}"
         sent = self._best.get(seen.id)
         if sent is None:
-            findings.add(
+            findings.add_message(
                 Kind.PHANTOM,
                 f"{where} holds id {seen.id}, which nobody sent",
-                queue=seen.queue,
-                key=seen.key,
-                id=seen.id,
+                seen,
                 offset=seen.offset,
             )
             return
         if sent.result == SentResult.FAILED:
-            findings.add(
+            findings.add_message(
                 Kind.ABORTED_READ,
                 f"{where} holds id {seen.id}, whose send was refused",
-                queue=seen.queue,
-                key=seen.key,
-                id=seen.id,
+                seen,
                 offset=seen.offset,
             )
         for name in ("key", "sequence", "digest"):
             was, now = getattr(sent, name), getattr(seen, name, None)
             if now is not None and was is not None and was != now:
-                findings.add(
+                findings.add_message(
                     Kind.CORRUPT,
                     f"{where} holds id {seen.id} with {name} {now!r}, but it was sent with {was!r}",
-                    queue=seen.queue,
-                    key=seen.key,
-                    id=seen.id,
+                    seen,
                     offset=seen.offset,
                     field=name,
                 )
@@ -228,12 +222,10 @@ class StoredView:
         copies = self.by_id.get(sent.id)
         said = f"{sent.queue}/{sent.offset}"
         if copies is None:
-            self._findings.add(
+            self._findings.add_message(
                 Kind.LOST,
                 f"id {sent.id} was acknowledged at {said} and is stored nowhere",
-                queue=sent.queue,
-                key=sent.key,
-                id=sent.id,
+                sent,
                 offset=sent.offset,
                 where="stored",
             )
@@ -243,13 +235,11 @@ class StoredView:
         if there is not None and there.id != sent.id:
             self._conflict(sent.queue, sent.offset, sent.id, there.id)
         elif there is None and copies is not None:
-            self._findings.add(
+            self._findings.add_message(
                 Kind.OFFSET_CONFLICT,
                 f"id {sent.id} was acknowledged at {said} but lies at "
                 f"{copies[0].queue}/{copies[0].offset}",
-                queue=sent.queue,
-                key=sent.key,
-                id=sent.id,
+                sent,
                 offset=sent.offset,
             )
 
