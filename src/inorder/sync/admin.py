@@ -12,11 +12,10 @@ the same methods: decision 27.
 from __future__ import annotations
 
 import ssl
-import warnings
 
 from inorder.client import admin as twin
 from inorder.config import ClientConfig
-from inorder.sync.portal import Facade, blocking, lease
+from inorder.sync.portal import Closeable, Facade, blocking, lease
 
 
 class Cluster(Facade):
@@ -113,7 +112,7 @@ class Producers(Facade):
     drop = blocking(twin.Producers.drop)
 
 
-class Admin:
+class Admin(Closeable):
     """The nouns of a cluster, each with its verbs: `cluster`, `topics`, `groups`, …
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
@@ -127,7 +126,6 @@ class Admin:
         config: ClientConfig | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._closed = True  # until there is something to close
         self._async = twin.Admin(namesrv, config=config, tls=tls)
         self._portal = lease()
         self._closed = False
@@ -151,10 +149,6 @@ class Admin:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if not self._closed:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return repr(self._async)

@@ -31,6 +31,7 @@ import inspect
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
@@ -640,6 +641,17 @@ class Served(Protocol):
     def _running(self) -> Portal: ...
 
 
+class Closeable:
+    """A blocking client that its user closes; Python warns about one that is forgotten."""
+
+    _closed = True
+    """A client counts as open from the end of its constructor on."""
+
+    def __del__(self) -> None:
+        if not self._closed:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+
+
 class Facade:
     """Blocking methods over one object of the async client; `blocking` makes each of them."""
 
@@ -655,19 +667,17 @@ def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
     """Return the blocking counterpart of an async method: same name, signature and docstring."""
-
-    @wraps(method)
-    def call(self: Served, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._running().call(partial(method, self._async, *args, **kwargs))
-
-    return call
+    return _called_on_loop(method)
 
 
 def on_loop(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """Return the counterpart of a plain method, which only the loop's thread may run."""
+    return _called_on_loop(method)
 
+
+def _called_on_loop(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def call(self: Served, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: Served, /, *args: Any, **kwargs: Any) -> Any:
         return self._running().call(partial(method, self._async, *args, **kwargs))
 
     return call

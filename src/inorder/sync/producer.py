@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -34,7 +33,7 @@ from inorder.errors import AlreadyClosed, NoRoom, SendsFailed
 from inorder.logs import get_logger
 from inorder.model import Message, SendReceipt, TopicQueue, key_text
 from inorder.sync.direct import DirectSends
-from inorder.sync.portal import Posted, lease
+from inorder.sync.portal import Closeable, Posted, lease
 
 if TYPE_CHECKING:
     from inorder.clock import Clock
@@ -226,7 +225,7 @@ T = TypeVar("T")
 _NO_WISHES = (None, None, None, None)
 
 
-class Producer:
+class Producer(Closeable):
     """Sends messages to the cluster that a name server knows; may be used by many threads.
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
@@ -248,7 +247,6 @@ class Producer:
         before_send: BeforeSend | None = None,
         after_send: AfterSend | None = None,
     ) -> None:
-        self._closed = True  # until there is something to close
         self._async = twin.Producer(
             namesrv, group=group, id=id, config=config, tls=tls, before_send=before_send,
             after_send=after_send,
@@ -472,10 +470,6 @@ class Producer:
             if kind is None:
                 raise
             log.error("%s", failed)  # the block has an error of its own
-
-    def __del__(self) -> None:
-        if not self._closed:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return repr(self._async)

@@ -6,16 +6,15 @@ What a pull consumer is, and what it leaves to its user: decision 28.
 from __future__ import annotations
 
 import ssl
-import warnings
 from collections.abc import Iterator
 
 from inorder.client.consume import pullconsumer as twin
 from inorder.config import ClientConfig
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.sync.portal import Portal, blocking, lease, on_loop
+from inorder.sync.portal import Closeable, Portal, blocking, lease, on_loop
 
 
-class PullConsumer:
+class PullConsumer(Closeable):
     """Reads queues for a group, as fast as the caller polls.
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
@@ -33,7 +32,6 @@ class PullConsumer:
         tls: ssl.SSLContext | None = None,
         consume_from: twin.ConsumeFrom = "last",
     ) -> None:
-        self._closed = True  # until there is something to close
         self._async = twin.PullConsumer(
             namesrv, group=group, config=config, tls=tls, consume_from=consume_from
         )
@@ -80,10 +78,6 @@ class PullConsumer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if not self._closed:
-            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
 
     def __repr__(self) -> str:
         return repr(self._async)
