@@ -10,7 +10,9 @@ from inorder.cli.failures import fail
 from inorder.cli.oncluster import (
     Cluster,
     GroupArgument,
+    OnlyClusterOption,
     OutputOption,
+    SystemOption,
     YesOption,
     complete_groups,
     confirm,
@@ -31,7 +33,7 @@ app = typer.Typer(no_args_is_help=True, help="Consumer groups.", rich_markup_mod
 def list_(
     target: Cluster,
     *,
-    system: Annotated[bool, typer.Option("--system", help="Also those of the system.")] = False,
+    system: SystemOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the groups."""
@@ -57,7 +59,7 @@ def create(
     orderly: Annotated[bool, typer.Option("--orderly", help="Consumes in order.")] = False,
     disabled: Annotated[bool, typer.Option("--disabled", help="May not consume.")] = False,
     retries: Annotated[int, typer.Option("--retries", help="Per message.")] = 16,
-    cluster: Annotated[str | None, typer.Option("--cluster", help="Only on this one.")] = None,
+    cluster: OnlyClusterOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a group on every broker, or set it so if it is there."""

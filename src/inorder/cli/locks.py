@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from inorder.cli.offset import BrokerOption
 from inorder.cli.oncluster import (
+    AnyGroupArgument,
     Cluster,
     GroupArgument,
+    ListByDefault,
+    OnlyTopicOption,
     OutputOption,
     TopicArgument,
     YesOption,
-    complete_groups,
     confirm,
     on_cluster,
 )
@@ -28,18 +29,8 @@ _MINUTE_MS = 60 * _SECOND_MS
 _HOUR_MS = 60 * _MINUTE_MS
 
 
-class _ListByDefault(TyperGroup):
-    """`inorder locks billing` is `inorder locks list billing`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the word in that is left out."""
-        if not args or (args[0] not in self.commands and args[0] != "--help"):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_ListByDefault,
+    cls=ListByDefault,
     help="Owners of queues: who has which, since when, who waits (`inorder locks [GROUP]`); take "
     "one away. Brokers of ours only.",
     rich_markup_mode=None,
@@ -50,14 +41,9 @@ app = typer.Typer(
 @on_cluster
 def list_(
     target: Cluster,
-    group: Annotated[
-        str | None,
-        typer.Argument(
-            help="Group; without, all.", metavar="[GROUP]", autocompletion=complete_groups
-        ),
-    ] = None,
+    group: AnyGroupArgument = None,
     *,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only of this one.")] = None,
+    topic: OnlyTopicOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List who owns which queues: holder, epoch, age, what is left, and who waits."""

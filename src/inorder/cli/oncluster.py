@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 from inorder.cli.failures import LogLevel, logging_to_stderr, says_errors
 from inorder.cli.output import Output
@@ -39,6 +40,9 @@ Arguments = ParamSpec("Arguments")
 T = TypeVar("T")
 
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Form.")]
+SystemOption = Annotated[bool, typer.Option("--system", help="Also those of the system.")]
+OnlyClusterOption = Annotated[str | None, typer.Option("--cluster", help="Only on this one.")]
+OnlyTopicOption = Annotated[str | None, typer.Option("--topic", help="Only of this one.")]
 
 _PANEL: Final = {
     "namesrv": (
@@ -242,3 +246,17 @@ TopicArgument = Annotated[
 GroupArgument = Annotated[
     str, typer.Argument(help="Group.", metavar="GROUP", autocompletion=complete_groups)
 ]
+AnyGroupArgument = Annotated[
+    str | None,
+    typer.Argument(help="Group; without, all.", metavar="[GROUP]", autocompletion=complete_groups),
+]
+
+
+class ListByDefault(TyperGroup):
+    """A noun without a verb lists: `inorder locks billing` is `inorder locks list billing`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the word `list` if it is left out."""
+        if not args or (args[0] not in self.commands and args[0] != "--help"):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer.core import TyperGroup
 
 from inorder.cli.oncluster import (
+    AnyGroupArgument,
     Cluster,
     GroupArgument,
+    ListByDefault,
+    OnlyTopicOption,
     OutputOption,
     YesOption,
-    complete_groups,
     confirm,
     on_cluster,
 )
@@ -38,38 +39,21 @@ WAIT_SECONDS: Final = 0.25
 _CELL_CHARS: Final = 60
 
 
-class _ListByDefault(TyperGroup):
-    """`inorder parked billing` is `inorder parked list billing`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the word `list` if it is left out."""
-        if not args or (args[0] not in self.commands and args[0] != "--help"):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_ListByDefault,
+    cls=ListByDefault,
     help="Keys that were set aside: list them (`inorder parked [GROUP]`), look into them, drop "
     "them. `inorder redrive` handles them again. Brokers of ours only.",
     rich_markup_mode=None,
 )
-
-TopicOption = Annotated[str | None, typer.Option("--topic", help="Only of this one.")]
 
 
 @app.command("list")
 @on_cluster
 def list_(
     target: Cluster,
-    group: Annotated[
-        str | None,
-        typer.Argument(
-            help="Group; without, all.", metavar="[GROUP]", autocompletion=complete_groups
-        ),
-    ] = None,
+    group: AnyGroupArgument = None,
     *,
-    topic: TopicOption = None,
+    topic: OnlyTopicOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List parked keys: since when, how much, and the error that parked them."""
@@ -108,7 +92,7 @@ def show(
     group: GroupArgument,
     key: Annotated[str, typer.Argument(help="Parked key.")],
     *,
-    topic: TopicOption = None,
+    topic: OnlyTopicOption = None,
     count: Annotated[int, typer.Option("-n", "--count", help="At most.", min=1)] = 64,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -142,7 +126,7 @@ def drop(
     keys: Annotated[list[str], typer.Argument(help="Parked keys.", metavar="KEY...")],
     *,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept.")],
-    topic: TopicOption = None,
+    topic: OnlyTopicOption = None,
     first: Annotated[bool, typer.Option("--first", help="Only the first message of each.")] = False,
     yes: YesOption = False,
     output: OutputOption = Output.TABLE,
@@ -166,7 +150,7 @@ def redrive(
         list[str] | None, typer.Argument(help="Parked keys; without, all.", metavar="[KEY...]")
     ] = None,
     *,
-    topic: TopicOption = None,
+    topic: OnlyTopicOption = None,
     rate: Annotated[
         float | None, typer.Option("--rate", help="At most so many messages a second in all.")
     ] = None,

@@ -12,7 +12,9 @@ import typer
 
 from inorder.cli.oncluster import (
     Cluster,
+    OnlyClusterOption,
     OutputOption,
+    SystemOption,
     TopicArgument,
     YesOption,
     confirm,
@@ -237,7 +239,7 @@ QUEUES_MIN = 1
 def list_(
     target: Cluster,
     *,
-    system: Annotated[bool, typer.Option("--system", help="Also those of the system.")] = False,
+    system: SystemOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the topics."""
@@ -268,7 +270,7 @@ def create(
         list[str] | None,
         typer.Option("--attribute", help="Such as message.type=FIFO; repeatable.", metavar="K=V"),
     ] = None,
-    cluster: Annotated[str | None, typer.Option("--cluster", help="Only on this one.")] = None,
+    cluster: OnlyClusterOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Create a topic on every broker, or set it so if it is there."""
