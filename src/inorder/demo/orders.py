@@ -12,7 +12,6 @@ import asyncio
 import signal
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,15 +24,12 @@ from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.demo.consumer import TOPIC, Child
 from inorder.demo.parking import ParkingResult, play_parking
+from inorder.demo.waiting import Say, until
 from inorder.embedded import Embedded
-from inorder.errors import RequestTimeout
 from inorder.model import TopicConfig
 
 QUEUES: Final = 8
 STEPS: Final = ("created", "paid", "packed", "shipped", "delivered", "rated")
-_WAIT_SECONDS: Final = 90.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,7 @@ async def _act(
     say: Say,
 ) -> DemoResult:
     survivor, victim = children
-    await _until(lambda: all(child.queues for child in children), "both consumers have queues")
+    await until(lambda: all(child.queues for child in children), "both consumers have queues")
     for child in children:
         say(
             f"consumer {child.name}, process {child.process.pid}: {child.queues} of {QUEUES} queues"
@@ -144,7 +140,7 @@ async def _act(
     begin = time.perf_counter()
     sending = asyncio.create_task(_send(session, orders, producers))
     total = orders * len(STEPS)
-    await _until(lambda: len(seen.ids) >= total / 2 and bool(victim.handled), "half is handled")
+    await until(lambda: len(seen.ids) >= total / 2 and bool(victim.handled), "half is handled")
     its = {event.queue for event in victim.handled}
     ended = time.monotonic_ns()
     if clean:
@@ -162,13 +158,13 @@ async def _act(
         return next((event for event in later if event.queue in its), None)
 
     sent, send_seconds = await sending
-    await _until(
+    await until(
         lambda: taken_over() is not None or len(seen.ids) == total, "the survivor has taken over"
     )
     first = taken_over()
     seconds = 0.0 if first is None else (first.start_ns - ended) / 1e9
     say(f"consumer {survivor.name} has its queues after {seconds:.1f} s")
-    await _until(lambda: len(seen.ids) == total, "everything is handled")
+    await until(lambda: len(seen.ids) == total, "everything is handled")
     handle_seconds = time.perf_counter() - begin
     await survivor.end(signal.SIGTERM)
     report = check(
@@ -180,15 +176,6 @@ async def _act(
         handle_seconds=handle_seconds, hand_over="stopped" if clean else "killed",
         hand_over_seconds=seconds,
     )  # fmt: skip
-
-
-async def _until(condition: Callable[[], bool], what: str) -> None:
-    try:
-        async with asyncio.timeout(_WAIT_SECONDS):
-            while not condition():  # noqa: ASYNC110 - other processes make it true
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise RequestTimeout(f"the demo waits in vain: {what}") from None
 
 
 async def _send(session: Session, orders: int, producers: int) -> tuple[list[Sent], float]:

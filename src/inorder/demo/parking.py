@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +19,7 @@ from inorder.client.consume.consumer import Consumer
 from inorder.client.consume.rules.outcomes import Park
 from inorder.client.send.producer import Producer
 from inorder.client.session import Session
-from inorder.errors import RequestTimeout
+from inorder.demo.waiting import Say, until, until_true
 from inorder.model import ReceivedMessage, TopicConfig
 
 TOPIC: Final = "payments"
@@ -28,10 +27,6 @@ GROUP: Final = "demo-parking"
 QUEUES: Final = 4
 BAD: Final = "customer-13"
 LATER: Final = 5
-_WAIT_SECONDS: Final = 60.0
-_LOOK_SECONDS: Final = 0.02
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +117,8 @@ async def _act(scene: _Scene, admin: Admin, consumer: Consumer, say: Say) -> Par
     say(f"\n{customers} customers pay {each} times; the payments of {BAD} fail ...")
     await asyncio.gather(*(scene.pay(key, each) for key in keys))
     others = (customers - 1) * each
-    await _until(lambda: len(scene.done) == others, "the others' payments are handled")
-    await _until(lambda: consumer.statistics().parked == each, "the key is parked")
+    await until(lambda: len(scene.done) == others, "the others' payments are handled")
+    await until(lambda: consumer.statistics().parked == each, "the key is parked")
     (one,) = await admin.parked.list(GROUP)
     say(
         f"{BAD} is parked with {one.messages} payments ({one.first_error}); the other "
@@ -133,14 +128,14 @@ async def _act(scene: _Scene, admin: Admin, consumer: Consumer, say: Say) -> Par
     say(f"the books are mended: inorder redrive {GROUP} {BAD}, while it pays {LATER} times more")
     await admin.parked.redrive(GROUP, [BAD])
     await scene.pay(BAD, LATER)
-    await _until(lambda: scene.done_of(BAD) == each + LATER, "the key is redriven")
+    await until(lambda: scene.done_of(BAD) == each + LATER, "the key is redriven")
 
     async def live() -> bool:
         return not await admin.parked.list(GROUP)
 
-    await _until_true(live, "the key is live")
+    await until_true(live, "the key is live")
     await scene.pay(BAD, 1)
-    await _until(lambda: scene.done_of(BAD) == each + LATER + 1, "the key flows again")
+    await until(lambda: scene.done_of(BAD) == each + LATER + 1, "the key flows again")
     report = check(scene.history, rules=Rules(handling=Handling.KEY))
     say(f"{BAD} is live: {scene.done_of(BAD)} payments in order; order checker: {report}")
     return ParkingResult(
@@ -155,19 +150,3 @@ async def _act(scene: _Scene, admin: Admin, consumer: Consumer, say: Say) -> Par
         findings=tuple(map(str, report.findings)),
         verdict=str(report),
     )
-
-
-async def _until(condition: Callable[[], bool], what: str) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await _until_true(holds, what)
-
-
-async def _until_true(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    try:
-        async with asyncio.timeout(_WAIT_SECONDS):
-            while not await condition():  # noqa: ASYNC110 - a consumer makes it true
-                await asyncio.sleep(_LOOK_SECONDS)
-    except TimeoutError:
-        raise RequestTimeout(f"the demo waits in vain: {what}") from None

@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -27,6 +27,7 @@ from inorder.client.send.producer import Producer
 from inorder.client.session import Session
 from inorder.config import BrokerConfig, NameServerConfig
 from inorder.demo.driver import CODE, RESULTS, TOPIC
+from inorder.demo.waiting import Say, until
 from inorder.embedded import Embedded
 from inorder.errors import InorderError, RequestTimeout
 from inorder.model import TopicConfig, TopicQueue
@@ -38,8 +39,6 @@ SAMPLE_SECONDS: Final = 0.2
 RATE_SECONDS: Final = 2.0
 SEND_SECONDS: Final = 8.0
 _WAIT_SECONDS: Final = 180.0
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,11 @@ async def _run_and_kill(
     await driver.wait("ready")
     say("Spark is there: accounts, orders and balances, by key ...")
     driver.go()
-    await _until(lambda: bool(samples.done) and samples.done[-1] >= total / 2, "half is processed")
+    await until(
+        lambda: bool(samples.done) and samples.done[-1] >= total / 2,
+        "half is processed",
+        seconds=_WAIT_SECONDS,
+    )
     await driver.kill()
     samples.killed_s = time.monotonic() - begin_s
     say(f"half is processed: kill -9 of the driver, process {driver.process.pid}, and its JVM")
@@ -150,7 +153,9 @@ async def _finish(
     await driver.wait("ready")
     driver.go()
     say(f"a new driver, process {driver.process.pid}, goes on where the last one was ...")
-    await _until(lambda: samples.done[-1] > killed_at, "the new driver goes on")
+    await until(
+        lambda: samples.done[-1] > killed_at, "the new driver goes on", seconds=_WAIT_SECONDS
+    )
     samples.resumed_s = time.monotonic() - begin_s
     await driver.wait("done")
     say("all is processed; the audit reads both topics and the Parquet files ...")
@@ -276,15 +281,6 @@ async def _sample(api: Any, samples: Samples, begin_s: float) -> None:
         samples.sent.append(sum(ends[0]))
         samples.done.append(sum(ends[1]))
         await asyncio.sleep(SAMPLE_SECONDS)
-
-
-async def _until(condition: Callable[[], bool], what: str) -> None:
-    try:
-        async with asyncio.timeout(_WAIT_SECONDS):
-            while not condition():  # noqa: ASYNC110 - other processes make it true
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise RequestTimeout(f"the demo waits in vain: {what}") from None
 
 
 def draw(samples: Samples, path: Path) -> None:
