@@ -21,6 +21,7 @@ from msgspec.json import decode as _decode_standard
 from msgspec.json import encode as _encode_standard
 
 from inorder.errors import LocalProtocolError, RemoteProtocolError
+from inorder.wire.shapes import INT_CHARS_MAX
 
 _REFERENCE: Final = "$ref"
 _PATH_CHARS_MAX: Final = 1024
@@ -82,10 +83,11 @@ ITEMS_MAX: Final = 200_000
 """Commas and brackets of a text: bounds the objects made of it."""
 REQUEST_ITEMS_MAX: Final = 50_000
 """The same for a request's body: a server reads it in one go, some milliseconds at most."""
+TABLE_ITEMS_MAX: Final = 2_000_000
+"""The same for a response with a whole table: 100,000 topics have 1.2 million."""
 SLOW_ITEMS_MAX: Final = 5000
 """The same for a request's body that is not standard JSON: reading it takes 3 us an item."""
 
-_INT_CHARS_MAX: Final = 20
 _NUMBER_CHARS_MAX: Final = 64
 
 _space = re.compile(r"[ \t\r\n]*").match
@@ -212,7 +214,7 @@ class _Parser:
             raise self._error(at)
         text = found.group()
         if found.group(1) is None and found.group(2) is None:
-            if len(text) > _INT_CHARS_MAX:
+            if len(text) > INT_CHARS_MAX:
                 raise self._error(at)
             return int(text), found.end()
         value = float(text)

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, 
 import msgspec
 
 from inorder.errors import SystemError_
+from inorder.wire.shapes import INT_CHARS_MAX
 
 Int32 = Annotated[int, 32]
 
@@ -25,7 +26,6 @@ _T = TypeVar("_T")
 _Convert = Callable[[str, str], Any]
 _Plan = tuple[tuple[str, str, _Convert, bool, Any], ...]
 
-_INT_TEXT_MAX: Final = 20
 _TEXT_SHOWN_MAX: Final = 40
 
 _plans: dict[tuple[type, str], _Plan] = {}
@@ -126,7 +126,7 @@ def _int32(wire: str, text: str) -> int:
 
 
 def _integer(wire: str, text: str, bits: int) -> int:
-    if len(text) <= _INT_TEXT_MAX and "_" not in text:
+    if len(text) <= INT_CHARS_MAX and "_" not in text:
         try:
             value = int(text)
         except ValueError:

@@ -21,6 +21,7 @@ from msgspec.json import Decoder, encode
 
 from inorder.errors import LocalProtocolError, RemoteProtocolError
 from inorder.wire.codes import VERSION, LanguageCode
+from inorder.wire.shapes import as_text
 
 if TYPE_CHECKING:
     from inorder.wire.frame import RawFrame
@@ -234,7 +235,7 @@ def _decode_json_leniently(header: bytes) -> Command:
         _int32(read, "opaque", None),
         _int32(read, "flag", 0),
         _fields(read.get("extFields")),
-        None if remark is None else _text("remark", remark),
+        None if remark is None else as_text(remark, "header field remark"),
         language=_language(read.get("language")),
         version=_int32(read, "version", 0),
     )
@@ -248,17 +249,11 @@ def _fields(value: object) -> dict[str, str] | None:
         raise RemoteProtocolError("extFields is not an object")
     if len(value) > FIELDS_MAX:
         raise RemoteProtocolError(f"header has more than {FIELDS_MAX} fields")
-    return {name: _text(name, item) for name, item in value.items() if item is not None}
-
-
-def _text(name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return str(value)
-    raise RemoteProtocolError(f"header field {name} is neither text nor a number")
+    return {
+        name: as_text(item, f"header field {name}")
+        for name, item in value.items()
+        if item is not None
+    }
 
 
 def _int32(read: dict[str, Any], name: str, default: int | None) -> int:

@@ -22,7 +22,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 V = TypeVar("V")
 
-_INT_CHARS_MAX: Final = 20
+INT_CHARS_MAX: Final = 20
+"""The longest text of a 64-bit number, with its sign."""
+INT32_BITS: Final = 32
 
 
 def request_body(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -69,7 +71,7 @@ def as_text(value: Any, what: str) -> str:
 
 def as_integer(value: Any, what: str, bits: int = 64) -> int:
     """Take a whole number, also as text."""
-    if isinstance(value, str) and len(value) <= _INT_CHARS_MAX:
+    if isinstance(value, str) and len(value) <= INT_CHARS_MAX:
         try:
             value = int(value)
         except ValueError:

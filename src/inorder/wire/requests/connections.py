@@ -19,7 +19,7 @@ from inorder.model import Subscription, TopicQueue
 from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import DIFFERENCES, SENT_BACK_ERROR
-from inorder.wire.fastjson import dumps, loads
+from inorder.wire.fastjson import TABLE_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
 from inorder.wire.requests.groups import subscription_from_json, subscription_to_json
 from inorder.wire.requests.leases import queue_key, queue_of_key
@@ -32,8 +32,6 @@ from inorder.wire.shapes import (
     rate_key,
     text_key,
 )
-
-_ITEMS_MAX: Final = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class ConsumerConnections:
     @classmethod
     def decode(cls, data: bytes | memoryview) -> ConsumerConnections:
         """Read the JSON text; malformed: RemoteProtocolError."""
-        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "connections")
+        value = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "connections")
         table = shapes.as_object(value.get("subscriptionTable"), "subscriptionTable")
         return cls(
             tuple(map(CONNECTION.from_json, shapes.objects(value, "connectionSet"))),
@@ -160,7 +158,7 @@ def encode_producer_connections(connections: Iterable[ClientConnection]) -> byte
 
 def decode_producer_connections(data: bytes | memoryview) -> list[ClientConnection]:
     """Read the answer's body of GET_PRODUCER_CONNECTION_LIST; malformed: RemoteProtocolError."""
-    value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "connections")
+    value = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "connections")
     return [CONNECTION.from_json(item) for item in shapes.objects(value, "connectionSet")]
 
 
@@ -178,7 +176,7 @@ def encode_producers(groups: Mapping[str, Iterable[ClientConnection]]) -> bytes:
 
 def decode_producers(data: bytes | memoryview) -> dict[str, list[ClientConnection]]:
     """Read the answer's body of GET_ALL_PRODUCER_INFO; malformed: RemoteProtocolError."""
-    value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "producers")
+    value = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "producers")
     groups = shapes.as_object(value.get("data"), "data")
     return {
         str(group): [PRODUCER.from_json(item) for item in shapes.objects(groups, group)]
@@ -310,7 +308,7 @@ class RunningInfo:
     @classmethod
     def decode(cls, data: bytes | memoryview) -> RunningInfo:
         """Read the JSON text of any client; malformed: RemoteProtocolError."""
-        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "running info")
+        value = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "running info")
         queues = shapes.as_object(value.get("mqTable"), "mqTable")
         topics = shapes.as_object(value.get("statusTable"), "statusTable")
         return cls(
@@ -366,7 +364,7 @@ def encode_consumer_status(offsets: Mapping[TopicQueue, int]) -> bytes:
 
 def decode_consumer_status(data: bytes | memoryview) -> dict[TopicQueue, int]:
     """Read the answer's body of GET_CONSUMER_STATUS_FROM_CLIENT; malformed: RemoteProtocolError."""
-    value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "consumer status")
+    value = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "consumer status")
     table = shapes.as_object(value.get("messageQueueTable"), "messageQueueTable")
     return {queue_of_key(key): shapes.as_integer(offset, "offset") for key, offset in table.items()}
 
@@ -382,7 +380,7 @@ def encode_consumer_statuses(clients: Mapping[str, Mapping[TopicQueue, int]]) ->
 
 def decode_consumer_statuses(data: bytes | memoryview) -> dict[str, dict[TopicQueue, int]]:
     """Read the same; malformed: RemoteProtocolError."""
-    value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "consumer statuses")
+    value = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "consumer statuses")
     return {
         str(client): {
             queue_of_key(key): shapes.as_integer(offset, "offset")

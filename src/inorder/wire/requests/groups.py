@@ -17,19 +17,16 @@ from inorder.model import DataVersion, GroupConfig, Subscription
 from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import CAPABILITY, DIFFERING
-from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, dumps, loads
+from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, TABLE_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
 from inorder.wire.ids import java_hash
 from inorder.wire.requests.pulls import ALL, TAG, parse_subscription
 from inorder.wire.requests.topics import (
-    TABLE_ITEMS_MAX,
     check_entries,
     data_version_from_json,
     data_version_to_json,
 )
 from inorder.wire.shapes import Key, Shape, boolean_key, integer_key, text_key
-
-_INT32_BITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ class GroupTable:
             {config.name: config for config in configs},
             {
                 str(group): {
-                    str(topic): shapes.as_integer(bits, "forbidden", _INT32_BITS)
+                    str(topic): shapes.as_integer(bits, "forbidden", shapes.INT32_BITS)
                     for topic, bits in shapes.as_object(topics, "forbidden").items()
                 }
                 for group, topics in forbidden.items()
@@ -100,13 +97,13 @@ _GROUP_CONFIG: Final = Shape(
     boolean_key("consumeEnable", "consume_enable", True),
     boolean_key("consumeFromMinEnable", "consume_from_min_enable", True),
     boolean_key("consumeMessageOrderly", "consume_message_orderly"),
-    integer_key("consumeTimeoutMinute", "consume_timeout_minutes", 15, _INT32_BITS),
+    integer_key("consumeTimeoutMinute", "consume_timeout_minutes", 15, shapes.INT32_BITS),
     text_key("groupName", "name"),
     Key("groupRetryPolicy", "retry_policy", _retry_policy),
-    integer_key("groupSysFlag", "sys_flag", 0, _INT32_BITS),
+    integer_key("groupSysFlag", "sys_flag", 0, shapes.INT32_BITS),
     boolean_key("notifyConsumerIdsChangedEnable", "notify_ids_changed", True),
-    integer_key("retryMaxTimes", "retry_max_times", 16, _INT32_BITS),
-    integer_key("retryQueueNums", "retry_queues", 1, _INT32_BITS),
+    integer_key("retryMaxTimes", "retry_max_times", 16, shapes.INT32_BITS),
+    integer_key("retryQueueNums", "retry_queues", 1, shapes.INT32_BITS),
     integer_key("whichBrokerWhenConsumeSlowly", "which_broker_when_slow", 1),
 )
 """fastjson's SubscriptionGroupConfig."""
@@ -231,8 +228,6 @@ TAGS_MAX: Final = 16_384
 CLIENT_NAME_CHARS_MAX: Final = 255
 """Of a client id and of a group of producers, which nothing else checks."""
 
-_ITEMS_MAX: Final = 50_000
-
 
 @dataclass(frozen=True, slots=True)
 class ConsumerData:
@@ -279,7 +274,7 @@ class ClientHeartbeat:
         """
         if len(data) > HEARTBEAT_BYTES_MAX:
             raise RemoteProtocolError(f"a heartbeat has more than {HEARTBEAT_BYTES_MAX} bytes")
-        loaded = loads(data, items_max=_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
+        loaded = loads(data, items_max=REQUEST_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
         value = shapes.as_object(loaded, "heartbeat")
         consumers = tuple(map(_CONSUMER.from_json, shapes.objects(value, "consumerDataSet")))
         wanted = [subscription for one in consumers for subscription in one.subscriptions]
@@ -327,7 +322,7 @@ class ClientConfigCheck:
         Raises:
             SystemError_: it is no such body.
         """
-        loaded = loads(data, items_max=_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
+        loaded = loads(data, items_max=REQUEST_ITEMS_MAX, slow_items_max=SLOW_ITEMS_MAX)
         value = shapes.as_object(loaded, "client config")
         subscription = value.get("subscriptionData")
         if subscription is None:

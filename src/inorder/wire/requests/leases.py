@@ -293,8 +293,6 @@ class UnlockBatch(msgspec.Struct, frozen=True):
 LOCK_QUEUES_MAX: Final = 2048
 """Queues of one request."""
 
-_INT32_BITS: Final = 32
-
 
 @dataclass(frozen=True, slots=True)
 class LockBatchBody:
@@ -369,7 +367,7 @@ def queue_from_json(value: dict[Any, Any]) -> TopicQueue:
     return TopicQueue(
         shapes.text(value, "topic"),
         shapes.text(value, "brokerName", ""),
-        shapes.integer(value, "queueId", 0, _INT32_BITS),
+        shapes.integer(value, "queueId", 0, shapes.INT32_BITS),
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 from msgspec.json import encode as _encode_standard
 
 from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
-from inorder.wire.fastjson import loads
+from inorder.wire.fastjson import TABLE_ITEMS_MAX, loads
 
 
 class PutKv(msgspec.Struct, frozen=True):
@@ -86,9 +86,6 @@ class RegisterTopicInNameServer(msgspec.Struct, frozen=True):
     topic: str
 
 
-_ITEMS_MAX: Final = 2_000_000
-
-
 def encode_consumer_ids(client_ids: Iterable[str]) -> bytes:
     """Return the answer's body of GET_CONSUMER_LIST_BY_GROUP."""
     return _encode_standard({"consumerIdList": list(client_ids)})
@@ -128,7 +125,9 @@ def encode_kv_table(table: Mapping[str, str]) -> bytes:
 
 def decode_kv_table(data: bytes | memoryview) -> dict[str, str]:
     """Read a KVTable; malformed: RemoteProtocolError."""
-    return shapes.text_map(shapes.as_object(loads(data, items_max=_ITEMS_MAX), "table"), "table")
+    return shapes.text_map(
+        shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "table"), "table"
+    )
 
 
 def encode_settings(settings: Mapping[str, str]) -> bytes:
@@ -147,4 +146,4 @@ def decode_settings(data: bytes | memoryview) -> dict[str, str]:
 
 
 def _names(data: bytes | memoryview, key: str) -> list[str]:
-    return shapes.texts(shapes.as_object(loads(data, items_max=_ITEMS_MAX), key), key)
+    return shapes.texts(shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), key), key)

@@ -21,7 +21,7 @@ from msgspec.json import encode as _encode_standard
 from inorder.errors import MessageIllegal
 from inorder.wire import shapes
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE, ExtensionCode
-from inorder.wire.fastjson import loads
+from inorder.wire.fastjson import TABLE_ITEMS_MAX, loads
 
 
 class ProducerHello(msgspec.Struct, frozen=True):
@@ -98,9 +98,6 @@ class ProducerList(msgspec.Struct, frozen=True):
     prefix: str = ""
 
 
-_ITEMS_MAX: Final = 2_000_000
-
-
 @dataclass(frozen=True, slots=True)
 class NamedProducer:
     """A named producer: whether it is connected, and its last number per (topic, queue)."""
@@ -128,7 +125,7 @@ def encode_named_producers(producers: Iterable[NamedProducer], total: int) -> by
 
 def decode_named_producers(data: bytes | memoryview) -> tuple[list[NamedProducer], int]:
     """Read the producers and how many there are; malformed: RemoteProtocolError."""
-    whole = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "producers")
+    whole = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "producers")
     listed = [
         NamedProducer(
             shapes.text(producer, "producerId"),

@@ -14,7 +14,7 @@ import msgspec
 from inorder.errors import RemoteProtocolError
 from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
-from inorder.wire.fastjson import dumps, loads
+from inorder.wire.fastjson import TABLE_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
 from inorder.wire.shapes import Key, Shape, integer_key, text_key
 
@@ -138,10 +138,6 @@ class AddWritePermReply(msgspec.Struct, frozen=True):
     topics: Int32 = msgspec.field(name="addTopicCount")
 
 
-_ITEMS_MAX: Final = 2_000_000
-_INT32_BITS: Final = 32
-
-
 @dataclass(frozen=True, slots=True)
 class BrokerData:
     """The addresses of one broker name, by broker id."""
@@ -197,16 +193,16 @@ class QueueData:
 def _sys_flag(fields: dict[Any, Any]) -> int:
     """Read the flag, whose key was misspelt up to 4.8."""
     key = "topicSysFlag" if "topicSysFlag" in fields else "topicSynFlag"
-    return shapes.integer(fields, key, 0, _INT32_BITS)
+    return shapes.integer(fields, key, 0, shapes.INT32_BITS)
 
 
 _QUEUE_DATA: Final = Shape(
     QueueData,
     text_key("brokerName", "broker_name"),
-    integer_key("perm", "perm", 0, _INT32_BITS),
-    integer_key("readQueueNums", "read_queues", 0, _INT32_BITS),
+    integer_key("perm", "perm", 0, shapes.INT32_BITS),
+    integer_key("readQueueNums", "read_queues", 0, shapes.INT32_BITS),
     Key("topicSysFlag", "sys_flag", _sys_flag),
-    integer_key("writeQueueNums", "write_queues", 0, _INT32_BITS),
+    integer_key("writeQueueNums", "write_queues", 0, shapes.INT32_BITS),
 )
 
 
@@ -238,7 +234,7 @@ class TopicRoute:
         Raises:
             RemoteProtocolError: it is no route.
         """
-        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "route")
+        value = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "route")
         order_conf = value.get("orderTopicConf")
         servers = shapes.as_object(value.get("filterServerTable"), "filterServerTable")
         return cls(
@@ -277,7 +273,7 @@ class ClusterInfo:
         Raises:
             RemoteProtocolError: it is no cluster info.
         """
-        value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "cluster info")
+        value = shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "cluster info")
         brokers = shapes.as_object(value.get("brokerAddrTable"), "brokerAddrTable")
         clusters = shapes.as_object(value.get("clusterAddrTable"), "clusterAddrTable")
         return cls(

@@ -12,7 +12,7 @@ from inorder.errors import RemoteProtocolError
 from inorder.model import DataVersion, TopicConfig
 from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
-from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, loads
+from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, TABLE_ITEMS_MAX, loads
 from inorder.wire.fields import Int32
 
 
@@ -90,12 +90,8 @@ class GetBrokerRuntimeInfo(msgspec.Struct, frozen=True):
     CODE: ClassVar = RequestCode.GET_BROKER_RUNTIME_INFO
 
 
-TABLE_ITEMS_MAX: Final = 2_000_000
-"""A table of 100,000 topics has 1.2 million commas and brackets."""
 TABLE_ENTRIES_MAX: Final = 200_000
 """Topics or groups of one table."""
-
-_INT32_BITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +200,11 @@ def topic_config_from_json(value: dict[Any, Any], name: str | None = None) -> To
     """Read a TopicConfig of any version; the name may come from the table's key."""
     return TopicConfig(
         shapes.text(value, "topicName", name),
-        shapes.integer(value, "readQueueNums", 16, _INT32_BITS),
-        shapes.integer(value, "writeQueueNums", 16, _INT32_BITS),
-        shapes.integer(value, "perm", 6, _INT32_BITS),
+        shapes.integer(value, "readQueueNums", 16, shapes.INT32_BITS),
+        shapes.integer(value, "writeQueueNums", 16, shapes.INT32_BITS),
+        shapes.integer(value, "perm", 6, shapes.INT32_BITS),
         shapes.text(value, "topicFilterType", "SINGLE_TAG"),
-        shapes.integer(value, "topicSysFlag", 0, _INT32_BITS),
+        shapes.integer(value, "topicSysFlag", 0, shapes.INT32_BITS),
         shapes.boolean(value, "order", False),
         shapes.text_map(value, "attributes"),
     )
