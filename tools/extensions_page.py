@@ -107,12 +107,21 @@ def _fields(cls: Any) -> list[str]:
     names = wire_names(cls)
     if not names:
         return []
-    texts = _members(cls)
+    texts = _texts(cls)
     lines = ["| field | default | what it is |", "|---|---|---|"]
     for item, name in zip(msgspec.structs.fields(cls), names, strict=True):
         default = "" if item.required else f"`{str(item.default).lower()}`"
         lines.append(f"| `{name}` | {default} | {texts.get(item.name, '')} |")
     return [*lines, ""]
+
+
+def _texts(cls: Any) -> dict[str, str]:
+    """Return the texts of a header's fields, also of those that it inherits."""
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__):
+        if issubclass(one, msgspec.Struct) and one is not msgspec.Struct:
+            found |= _members(one)
+    return found
 
 
 def _prose(cls: Any) -> str:

@@ -41,21 +41,43 @@ LEASE_MS_MAX: Final = 120_000
 """A client asks for a lease of this length at least and at most; the broker refuses others."""
 
 
-class Lease(msgspec.Struct, frozen=True):
-    """Take or renew queues of a group; the body is a LeaseBody, the answer's a LeaseAnswer."""
-
-    CODE: ClassVar = ExtensionCode.LEASE
+class OwnerHeader(msgspec.Struct, frozen=True):
+    """The first fields of every request of an owner."""
 
     group: str
     client_id: str
     instance: str
+
+
+class HeldQueueHeader(OwnerHeader, frozen=True):
+    """The first fields of an owner's request about one queue, under the epoch of its lease."""
+
+    topic: str
+    queue_id: Int32
+    epoch: int
+
+
+class PageHeader(msgspec.Struct, frozen=True):
+    """Asks for one page of a list."""
+
+    group: str = ""
+    """Of this group alone; empty: of all."""
+    after: str = ""
+    """`next` of the page before."""
+
+
+class Lease(OwnerHeader, frozen=True):
+    """Take or renew queues of a group; the body is a LeaseBody, the answer's a LeaseAnswer."""
+
+    CODE: ClassVar = ExtensionCode.LEASE
+
     lease_ms: int
     """How long a lease lasts without a renewal, 500 to 120,000."""
     grace_ms: int
     """How long a lease lasts once the connection that renewed it last closes; at most the lease."""
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(HeldQueueHeader, frozen=True):
     """Commit and release a queue in one request; answered when durable under the flush mode.
 
     A repeated request gets the first answer while the broker remembers it, else LEASE_LOST.
@@ -63,12 +85,6 @@ class Release(msgspec.Struct, frozen=True):
 
     CODE: ClassVar = ExtensionCode.RELEASE
 
-    group: str
-    client_id: str
-    instance: str
-    topic: str
-    queue_id: Int32
-    epoch: int
     offset: int = -1
     """The offset to commit; -1 for none."""
     finished: str = ""
@@ -77,25 +93,16 @@ class Release(msgspec.Struct, frozen=True):
     """The number of this commit; it grows within an epoch."""
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(OwnerHeader, frozen=True):
     """Commit queues under their epochs and renew their leases; bodies CommitBody, CommitAnswer."""
 
     CODE: ClassVar = ExtensionCode.COMMIT
 
-    group: str
-    client_id: str
-    instance: str
 
-
-class Leases(msgspec.Struct, frozen=True):
+class Leases(PageHeader, frozen=True):
     """List leases, a page at a time; the answer's body is a LeasePage."""
 
     CODE: ClassVar = ExtensionCode.LEASES
-
-    group: str = ""
-    """Of this group alone; empty: of all."""
-    after: str = ""
-    """`next` of the page before."""
 
 
 class LeaseFree(msgspec.Struct, frozen=True):

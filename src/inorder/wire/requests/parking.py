@@ -12,10 +12,11 @@ import msgspec
 
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.fields import Int32
+from inorder.wire.requests.leases import HeldQueueHeader, PageHeader
 from inorder.wire.shapes import I64, Body, Name, Natural, QueueId, answer_body, bounded_body
 
 
-class Park(msgspec.Struct, frozen=True):
+class Park(HeldQueueHeader, frozen=True):
     """Park messages: each is stored in %PARK%group and counts as done, both or neither.
 
     The body is a ParkBody, the answer's a ParkAnswer. For a message that is already parked the
@@ -23,13 +24,6 @@ class Park(msgspec.Struct, frozen=True):
     """
 
     CODE: ClassVar = ExtensionCode.PARK
-
-    group: str
-    client_id: str
-    instance: str
-    topic: str
-    queue_id: Int32
-    epoch: int
 
 
 class ParkedKeys(msgspec.Struct, frozen=True):
@@ -45,15 +39,10 @@ class ParkedKeys(msgspec.Struct, frozen=True):
     queue_id: Int32
 
 
-class ParkedList(msgspec.Struct, frozen=True):
+class ParkedList(PageHeader, frozen=True):
     """List parked keys, a page at a time; the answer's body is a ParkedPage."""
 
     CODE: ClassVar = ExtensionCode.PARKED_LIST
-
-    group: str = ""
-    """Of this group alone; empty: of all."""
-    after: str = ""
-    """`next` of the page before."""
 
 
 class ParkedRead(msgspec.Struct, frozen=True):
@@ -96,7 +85,7 @@ class RedriveReply(msgspec.Struct, frozen=True):
     keys: Int32
 
 
-class Redriven(msgspec.Struct, frozen=True):
+class Redriven(HeldQueueHeader, frozen=True):
     """Report the results of a redrive; the body is a RedrivenBody.
 
     `heir` is the wire name of "successor": the sender owns the queue that the key has moved to,
@@ -105,12 +94,6 @@ class Redriven(msgspec.Struct, frozen=True):
 
     CODE: ClassVar = ExtensionCode.REDRIVEN
 
-    group: str
-    client_id: str
-    instance: str
-    topic: str
-    queue_id: Int32
-    epoch: int
     key: str
     heir: bool = False
 
@@ -122,17 +105,11 @@ class RedrivenReply(msgspec.Struct, frozen=True):
     version: int
 
 
-class Unpark(msgspec.Struct, frozen=True):
+class Unpark(HeldQueueHeader, frozen=True):
     """Make a key live whose list is empty up to offset `end`; refused if the list grew."""
 
     CODE: ClassVar = ExtensionCode.UNPARK
 
-    group: str
-    client_id: str
-    instance: str
-    topic: str
-    queue_id: Int32
-    epoch: int
     key: str
     end: int
     heir: bool = False
