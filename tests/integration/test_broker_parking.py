@@ -268,7 +268,7 @@ def test_what_a_power_cut_took_was_not_parked() -> None:
         files = FakeFiles()
         async with running(files, stop=False) as rig:
             client = Client(rig)
-            rig.broker.housekeeping.log_synced = not_yet  # type: ignore[method-assign]
+            rig.broker.log_sync.synced = not_yet  # type: ignore[method-assign]
             await client.send(4)
             await client.park(0, error="no")
             await save(rig)

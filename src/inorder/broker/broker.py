@@ -28,7 +28,7 @@ from inorder.broker.delays.forwarding import Forwarding
 from inorder.broker.delays.rules import Delays
 from inorder.broker.delays.service import Delayed
 from inorder.broker.delays.storage import recover
-from inorder.broker.durability import Safety, Saving
+from inorder.broker.durability import LogSync, Safety, Saving
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.groups.service import Notices
 from inorder.broker.housekeeping import Housekeeping
@@ -94,6 +94,7 @@ class Broker:
     router: Router
     registration: Registration
     offload: Offload
+    log_sync: LogSync
     saving: Saving
     housekeeping: Housekeeping
     delayed: Delayed
@@ -199,6 +200,7 @@ class Broker:
         self.ticks = Ticks(self, loop)
         self.router = Router(self)
         self.housekeeping = Housekeeping(self, loop)
+        self.log_sync = LogSync(self.store, self.offload, self.housekeeping.sync_failed)
         self.delayed = Delayed(self, loop)
         self.registration = Registration(self)
         self.store_writable = self.store.unwritable_reason is None
@@ -375,6 +377,7 @@ class Broker:
     def abandon(self) -> None:
         """Stop as a kill does: finish nothing and save nothing."""
         self._ready = False
+        self.log_sync.stop()
         self.saving.stop()
         self._topic_notes.close(remove=False)
         self._notices.cancel()

@@ -1,4 +1,7 @@
-"""How tables reach their files without blocking the loop, and what a failed sync stops.
+"""How the log and the tables become durable without blocking the loop, and what a failure stops.
+
+**SharedSync** is one sync for many: everyone who waits while one runs shares the next one.
+**LogSync** makes the log durable in this way, for sends, parked messages, flushes and tables.
 
 **Saving** saves the tables of names (topics and groups):
 
@@ -30,10 +33,12 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from inorder.errors import RemoteProtocolError, StoreFailed
+from inorder.errors import RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
 
 if TYPE_CHECKING:
@@ -42,6 +47,11 @@ if TYPE_CHECKING:
     from inorder.net.fairness import Turns
     from inorder.store.commitlog import CommitLog
     from inorder.store.snapshot import Snapshot
+    from inorder.store.store import Store
+
+T = TypeVar("T")
+Done = Callable[[T], None]
+Failed = Callable[[BaseException], None]
 
 log = get_logger(__name__)
 
@@ -49,6 +59,105 @@ TEXTS_AT_ONCE: Final = 400
 SLOW_SAVE_MS: Final = 10
 SAVE_WAIT_MS_MAX: Final = 2000
 FINGERPRINT_BYTES: Final = 256
+
+
+def _ignore(_: object) -> None:
+    """Take no notice of an outcome."""
+
+
+class SharedSync(Generic[T]):
+    """Runs one sync at a time. All requests that arrive while it runs share the next one.
+
+    `begin(done, failed)` starts a sync and reports its outcome, at once or later.
+    """
+
+    def __init__(self, begin: Callable[[Done[T], Failed], None]) -> None:
+        self._begin = begin
+        self._waiting: list[tuple[Done[T], Failed]] = []
+        self._running = False
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(running={self._running}, waiting={len(self._waiting)})"
+
+    def start(self, done: Done[T] = _ignore, failed: Failed = _ignore) -> None:
+        """Report the outcome of a sync that begins now or later to `done` or `failed`."""
+        self._waiting.append((done, failed))
+        self._next()
+
+    async def synced(self) -> T:
+        """Return when a sync that begins now or later has succeeded.
+
+        Raises:
+            StoreError: the sync failed.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: T) -> None:
+            if not future.done():  # otherwise the caller was cancelled
+                future.set_result(result)
+
+        def failed(error: BaseException) -> None:
+            if not future.done():
+                future.set_exception(error)
+
+        self.start(done, failed)
+        return await future
+
+    def stop(self) -> None:
+        """Begin no more syncs."""
+        self._stopped = True
+
+    def _next(self) -> None:
+        if self._running or self._stopped or not self._waiting:
+            return
+        self._running = True
+        served, self._waiting = self._waiting, []
+        self._begin(
+            lambda result: self._end([partial(done, result) for done, _ in served]),
+            lambda error: self._end([partial(failed, error) for _, failed in served]),
+        )
+
+    def _end(self, reports: list[Callable[[], None]]) -> None:
+        for report in reports:  # requests that callers make now share the next sync
+            try:
+                report()
+            except Exception:  # one caller's failure must not keep the outcome from the others
+                log.exception("the outcome of a sync could not be handled")
+        self._running = False
+        self._next()
+
+
+class LogSync(SharedSync[int]):
+    """Makes the log durable up to its present end, and reports that position.
+
+    A failed sync is final, and the result of a sync during which the log failed counts for
+    nothing. Without a free descriptor no sync took place (NoDescriptors), so it can be retried.
+    `trouble` is told of each failure before those who wait.
+    """
+
+    def __init__(
+        self, store: Store, offload: Offload, trouble: Callable[[StoreError], None]
+    ) -> None:
+        super().__init__(self._sync)
+        self._store = store
+        self._offload = offload
+        self._trouble = trouble
+
+    def _sync(self, done: Done[int], failed: Failed) -> None:
+        def synced(position: int) -> None:
+            reason = self._store.log.failed
+            if reason is None:
+                done(position)
+            else:  # another sync failed meanwhile
+                refused(StoreFailed(reason))
+
+        def refused(error: BaseException) -> None:
+            failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
+            self._trouble(failure)
+            failed(failure)
+
+        self._offload.run(self._store.sync, synced, refused, log_sync=True)
 
 
 class Table(Protocol):

@@ -2,7 +2,7 @@
 
     hold, lock_deadline_changed    alarms for held pulls and for leases and locks
     indexing_needed                queue entries and key index, written soon after their messages
-    flush_now, log_synced          make the log durable, with queues and index or without
+    flush_now                      make the log durable, with queues and index
     save_offsets_now               make the committed offsets durable
     _clean, _check_disk            delete old files; refuse and accept writes
 
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from inorder.broker.durability import SharedSync
 from inorder.broker.pulls.rules import Wait
 from inorder.broker.pulls.service import Pull
 from inorder.errors import NoDescriptors, StoreError, StoreFailed
@@ -23,6 +24,7 @@ from inorder.logs import get_logger
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
+    from inorder.broker.durability import Done, Failed
     from inorder.broker.pulls.rules import Key
 
 log = get_logger(__name__)
@@ -73,17 +75,15 @@ class Housekeeping:
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self._broker = broker
         self._loop = loop
-        self._log_sync: asyncio.Future[None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._waits = _Alarm(broker, loop, self._expire_waits)
         self._locks = _Alarm(broker, loop, self._expire_locks)
-        self._syncing = False
+        self._flushing: SharedSync[None] = SharedSync(self._begin_flush)
         self._saving = False
         self._save_wanted: list[asyncio.Future[None]] = []
         self._indexing = False
         self._queues_due_ms = 0
         self._flushed_all_to = -1
-        self._flush_wanted: list[asyncio.Future[None]] = []
         self._offsets_saved = broker.offsets.revision
         self._saving_delays = False
         self._delays_saved = broker.delays.revision
@@ -111,6 +111,7 @@ class Housekeeping:
     def cancel(self) -> None:
         """Stop all timers at once."""
         self.stopped = True
+        self._flushing.stop()
         for handle in self._timers.values():
             handle.cancel()
         self._timers.clear()
@@ -213,103 +214,47 @@ class Housekeeping:
                 self.indexing_needed()
 
     def _flush(self) -> None:
-        store = self._broker.store
         self._broker.lease_journal.sync_soon()
-        if self._syncing or store.log.durable_position >= store.log.end_position:
-            return
-        if store.log.failed is not None:
-            return  # logged when it failed
-        self._syncing = True
-        self._broker.offload.run(store.sync, self._flushed, self._flush_failed, log_sync=True)
+        log = self._broker.store.log
+        if log.durable_position < log.end_position and log.failed is None:
+            self._broker.log_sync.start()
 
     def _flush_all(self) -> None:
         """Make queues and index durable too, so that a recovery has little to read."""
         store = self._broker.store
         if store.log.end_position == self._flushed_all_to:
             store.release_memory()
-            return
-        if not self._syncing and store.log.failed is None:
-            self._start_flush_all()
+        elif store.log.failed is None:
+            self._flushing.start()
 
-    def _start_flush_all(self) -> None:
+    def _begin_flush(self, done: Done[None], failed: Failed) -> None:
         store, offload = self._broker.store, self._broker.offload
-        self._syncing = True
         self._flushed_all_to = store.log.end_position
-        served, self._flush_wanted = self._flush_wanted, []
         plan = store.plan_flush()
 
-        def failed(error: BaseException) -> None:
+        def log_failed(error: BaseException) -> None:
             self._flushed_all_to = -1  # retry even if no message follows
-            self._flush_wanted += served
-            self._flush_failed(error)
+            failed(error)
 
-        def finish(durable: int) -> None:
-            offload.run(lambda: plan.finish(durable), flushed, failed)
+        def files_failed(error: BaseException) -> None:
+            failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
+            self.sync_failed(failure)
+            log_failed(failure)
 
-        def flushed(_result: None) -> None:
-            for waiter in served:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._flushed(None)
+        def log_synced(durable: int) -> None:
+            offload.run(lambda: plan.finish(durable), done, files_failed)
 
-        offload.run(store.sync, finish, failed, log_sync=True)
+        self._broker.log_sync.start(log_synced, log_failed)
 
     async def flush_now(self) -> None:
         """Return when everything written so far is durable and recorded, with queues and index.
 
         One flush runs at a time: an older flush that ends later would overwrite newer checkpoints.
         """
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._flush_wanted.append(waiter)
-        if not self._syncing:
-            self._start_flush_all()
-        await waiter
+        await self._flushing.synced()
 
-    async def log_synced(self) -> None:
-        """Return when the log is durable up to its present end; one sync serves all who wait.
-
-        Raises:
-            StoreFailed: the sync failed, and the broker accepts no more writes.
-        """
-        log = self._broker.store.log
-        wanted = log.end_position
-        while log.durable_position < wanted:
-            if self._log_sync is None:
-                self._log_sync = self._sync_log()
-            await asyncio.shield(self._log_sync)
-
-    def _sync_log(self) -> asyncio.Future[None]:
-        waiting: asyncio.Future[None] = self._loop.create_future()
-
-        def done(_: int) -> None:
-            self._log_sync = None
-            waiting.set_result(None)
-
-        def failed(error: BaseException) -> None:
-            self._log_sync = None
-            failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
-            waiting.set_exception(failure)
-            waiting.exception()  # all who waited may be gone
-            self._trouble(failure)
-
-        self._broker.offload.run(self._broker.store.sync, done, failed, log_sync=True)
-        return waiting
-
-    def _flushed(self, _result: object) -> None:
-        self._syncing = False
-        if self._flush_wanted and not self.stopped:
-            self._start_flush_all()
-
-    def _flush_failed(self, error: BaseException) -> None:
-        self._syncing = False
-        failure = error if isinstance(error, StoreError) else StoreFailed(str(error))
-        wanted, self._flush_wanted = self._flush_wanted, []
-        for waiter in wanted:
-            if not waiter.done():
-                waiter.set_exception(failure)
-        self._trouble(failure)
-
-    def _trouble(self, error: StoreError) -> None:
+    def sync_failed(self, error: StoreError) -> None:
+        """Stop taking writes, unless the sync only lacked a descriptor and is retried."""
         if isinstance(error, NoDescriptors):
             self.no_descriptors(error)
         else:
@@ -434,10 +379,9 @@ class Housekeeping:
             broker.offload.run(lambda: broker.offsets_file.save(content), saved, failed)
 
         def sync_failed(error: BaseException) -> None:
-            self._flush_failed(error)
             self._end_save_offsets(served, error)
 
-        broker.offload.run(broker.store.sync, synced, sync_failed, log_sync=True)
+        broker.log_sync.start(synced, sync_failed)
 
     def _end_save_offsets(
         self, served: list[asyncio.Future[None]], error: BaseException | None
@@ -487,8 +431,7 @@ class Housekeeping:
         def synced(_position: int) -> None:
             broker.offload.run(lambda: broker.delays_file.save(content), saved, failed)
 
-        def sync_failed(error: BaseException) -> None:
+        def sync_failed(_error: BaseException) -> None:
             self._saving_delays = False
-            self._flush_failed(error)
 
-        broker.offload.run(broker.store.sync, synced, sync_failed, log_sync=True)
+        broker.log_sync.start(synced, sync_failed)

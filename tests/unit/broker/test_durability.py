@@ -1,4 +1,4 @@
-"""Saves of the tables of names: who waits for them is told, also after a slow one."""
+"""Shared syncs and saves of tables: who waits for them is told, also after a slow or failed one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inorder.broker.durability import Saving
+import pytest
+
+from inorder.broker.durability import LogSync, Saving, SharedSync
+from inorder.errors import StoreError, StoreFailed
 from inorder.testing.clock import FakeClock
 
 
@@ -100,3 +103,153 @@ def test_a_delete_waits_for_a_change_that_came_while_its_table_rests() -> None:
         await asyncio.wait_for(strict, 5)
 
     asyncio.run(story())
+
+
+class Syncs:
+    """Syncs that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.reports: list[tuple[Callable[[int], None], Callable[[BaseException], None]]] = []
+
+    def begin(self, done: Callable[[int], None], failed: Callable[[BaseException], None]) -> None:
+        """Begin a sync."""
+        self.begun += 1
+        self.reports.append((done, failed))
+
+    def succeed(self) -> None:
+        """End the running sync; its result is its number."""
+        self.reports.pop(0)[0](self.begun)
+
+    def fail(self, error: BaseException) -> None:
+        """End the running sync with an error."""
+        self.reports.pop(0)[1](error)
+
+
+def test_requests_during_a_sync_share_the_next_one() -> None:
+    """The running sync may have begun before their bytes were written."""
+    syncs, told = Syncs(), []
+    sync = SharedSync(syncs.begin)
+    sync.start(lambda result: told.append(("first", result)))
+    for name in ("second", "third"):
+        sync.start(lambda result, name=name: told.append((name, result)))  # type: ignore[misc]
+    assert syncs.begun == 1
+    syncs.succeed()
+    assert (told, syncs.begun) == ([("first", 1)], 2)
+    syncs.succeed()
+    assert told[1:] == [("second", 2), ("third", 2)]
+    assert syncs.begun == 2, "nobody waits for another one"
+
+
+def test_a_failed_sync_fails_only_those_it_was_for() -> None:
+    """Those who came later get the outcome of their own sync."""
+
+    async def story() -> None:
+        syncs = Syncs()
+        sync = SharedSync(syncs.begin)
+        first = asyncio.ensure_future(sync.synced())
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(sync.synced())
+        await asyncio.sleep(0)
+        syncs.fail(StoreFailed("no"))
+        syncs.succeed()
+        with pytest.raises(StoreFailed):
+            await first
+        assert await second == 2
+
+    asyncio.run(story())
+
+
+def test_one_caller_cannot_keep_the_outcome_from_the_others() -> None:
+    """Neither one that was cancelled nor one that fails; and the next sync begins."""
+
+    async def story() -> None:
+        syncs = Syncs()
+        sync = SharedSync(syncs.begin)
+        sync.start()
+        gone = asyncio.ensure_future(sync.synced())
+        sync.start(lambda _: 1 // 0)  # type: ignore[arg-type, return-value]
+        last = asyncio.ensure_future(sync.synced())
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        syncs.succeed()
+        syncs.succeed()
+        assert await last == 2
+        sync.start()
+        assert syncs.begun == 3
+
+    asyncio.run(story())
+
+
+def test_after_a_stop_no_sync_begins() -> None:
+    """As after a kill."""
+    syncs = Syncs()
+    sync = SharedSync(syncs.begin)
+    sync.start()
+    sync.start()
+    sync.stop()
+    syncs.succeed()
+    assert syncs.begun == 1
+
+
+class Log:
+    """A log that may have failed."""
+
+    failed: str | None = None
+
+
+class Store:
+    """A store that syncs as it is told."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.error: Exception | None = None
+        self.fails_meanwhile = False
+
+    def sync(self) -> int:
+        """Sync the log."""
+        if self.error is not None:
+            raise self.error
+        if self.fails_meanwhile:
+            self.log.failed = "a queue could not be synced"
+        return 7
+
+
+class Direct:
+    """An offload that does its work at once."""
+
+    def run(self, function: Any, done: Any, failed: Any, *, log_sync: bool) -> None:
+        """Do it."""
+        assert log_sync, "syncs of the log run in their own thread"
+        try:
+            result = function()
+        except Exception as error:
+            failed(error)
+        else:
+            done(result)
+
+
+def test_a_sync_of_a_log_that_failed_meanwhile_counts_for_nothing() -> None:
+    """The broker hears of it first, so it takes nothing more when those who wait hear of it."""
+    store, heard = Store(), []
+
+    def trouble(error: StoreError) -> None:
+        heard.append(("broker", str(error)))
+
+    def failed(error: BaseException) -> None:
+        heard.append(("caller", str(error)))
+
+    sync = LogSync(store, Direct(), trouble)  # type: ignore[arg-type]
+    sync.start(lambda position: heard.append(("durable", str(position))), failed)
+    store.error = OSError("EIO")
+    sync.start(failed=failed)
+    store.error, store.fails_meanwhile = None, True
+    sync.start(failed=failed)
+    assert heard == [
+        ("durable", "7"),
+        ("broker", "EIO"),
+        ("caller", "EIO"),
+        ("broker", "a queue could not be synced"),
+        ("caller", "a queue could not be synced"),
+    ]

@@ -307,7 +307,7 @@ class Parking:
         if "parked" in outcomes:
             # In every flush mode: the owner now treats the message as done. A power cut that lost
             # the copy but kept the owner's commit would lose the message.
-            await broker.housekeeping.log_synced()
+            await broker.log_sync.synced()
         self._say_full(place.group, remark)
         return outcomes, remark
 
