@@ -27,7 +27,7 @@ from inorder.broker.damage.storage import Losses
 from inorder.broker.delays.forwarding import Forwarding
 from inorder.broker.delays.rules import Delays
 from inorder.broker.delays.service import Delayed
-from inorder.broker.delays.storage import recover
+from inorder.broker.delays.storage import DelaySnapshot
 from inorder.broker.durability import LogSync, Safety, Saving
 from inorder.broker.groups.rules import Departure, GroupTable, Members
 from inorder.broker.groups.service import Notices
@@ -150,9 +150,9 @@ class Broker:
         self._groups_file = Snapshot(files, folder / "subscriptionGroup.json")
         self._topic_notes = TopicNotes(files, folder / "topics.json.new")
         self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
-        self.delays_file = Snapshot(files, folder / "delayOffset.json")
         self.losses = Losses(files, config.data_path / "inorder" / "losses.json", clock)
         self.mending = Mending(self)
+        self.delay_snapshot = DelaySnapshot(self)
         self.producer_snapshot = ProducerSnapshot(self)
         self.lease_journal = LeaseJournal(self)
         self.lease_service = LeaseService(self)
@@ -261,19 +261,9 @@ class Broker:
         self.losses.save()
         self.store.settle_tail()  # the consequences of a lost end of the log are on disk
         self.delays = Delays(self.store.delays_ms, now_ms=self.clock.now_ms())
-        self.delays_file.load(self.delays.decode)
-        if recover(self.store, self.delays):
-            self.save_delays(self.store.log.end_position)
+        self.delay_snapshot.load()
         self.producer_snapshot.load()
         self.parking.file.load()
-
-    def save_delays(self, position: int | None = None) -> None:
-        """Save the progress of delayed delivery, after the log that holds the deliveries."""
-        if position is None:
-            position = self.delayed.settled_position
-        content = self.delays.encode(position=position)
-        self.store.sync()
-        self.delays_file.save(content)
 
     def _drop_attributes(self) -> bool:
         """Drop attributes that older versions accepted but never applied; return if any was."""
@@ -315,6 +305,7 @@ class Broker:
         self.router.cancel()
         self.resizing.cancel()
         self.forwarding.cancel()
+        self.delay_snapshot.cancel()
         self.producer_snapshot.cancel()
         self.parking.cancel()
         self.lease_journal.cancel()
@@ -356,7 +347,7 @@ class Broker:
                 log.error("not saved file=%s error=%s", file.path, error)
                 failure = error
         for path, save in (
-            (self.delays_file.path, self.save_delays),
+            (self.delay_snapshot.path, self.delay_snapshot.save_here),
             (self.producer_snapshot.path, self.producer_snapshot.save_at_stop),
             (self.lease_journal.journal.folder, self.lease_journal.save_at_stop),
             (self.parking.file.path, self.parking.file.save_at_stop),
@@ -383,6 +374,7 @@ class Broker:
         self._notices.cancel()
         self.housekeeping.cancel()
         self.delayed.cancel()
+        self.delay_snapshot.cancel()
         self.producer_snapshot.cancel()
         self.parking.cancel()
         self.lease_journal.cancel()

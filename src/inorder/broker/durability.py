@@ -3,6 +3,10 @@
 **SharedSync** is one sync for many: everyone who waits while one runs shares the next one.
 **LogSync** makes the log durable in this way, for sends, parked messages, flushes and tables.
 
+**DurableTable** saves a table that depends on the log, in an order that holds for all of them: the
+table is encoded, the log becomes durable, then the file is written. So no file knows of a message
+that a power cut has taken.
+
 **Saving** saves the tables of names (topics and groups):
 
     a change    marks the table, and starts a save unless one runs
@@ -31,22 +35,24 @@ Why: decisions 4 (failed syncs) and 7 (tables and files).
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from inorder.errors import RemoteProtocolError, StoreError, StoreFailed
 from inorder.logs import get_logger
+from inorder.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
     from inorder.broker.offload import Offload
     from inorder.clock import Clock
     from inorder.net.fairness import Turns
     from inorder.store.commitlog import CommitLog
-    from inorder.store.snapshot import Snapshot
     from inorder.store.store import Store
 
 T = TypeVar("T")
@@ -158,6 +164,99 @@ class LogSync(SharedSync[int]):
             failed(failure)
 
         self._offload.run(self._store.sync, synced, refused, log_sync=True)
+
+
+class DurableTable(abc.ABC):
+    """A table in memory and its file in `config/`, which is written after the log is durable.
+
+    One save runs at a time; changes made meanwhile are in the next one. If the log or the disk
+    refuses, the old file is kept, which is logged, and a later save has the changes.
+    """
+
+    def __init__(self, broker: Broker, name: str, not_saved: str) -> None:
+        self._broker = broker
+        self._file = Snapshot(broker.files, broker.config.data_path / "config" / name)
+        self._not_saved = not_saved
+        self._task: asyncio.Task[Exception | None] | None = None
+        self._covered = 0
+        self._saved_revision = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(changed={self.changed}, saving={self.saving})"
+
+    @property
+    @abc.abstractmethod
+    def revision(self) -> int:
+        """Return a number that grows with every change of the table."""
+
+    @property
+    @abc.abstractmethod
+    def settled_position(self) -> int:
+        """Return a log position before which the table knows every record."""
+
+    @abc.abstractmethod
+    def encode(self, covered: int) -> Iterator[bytes]:
+        """Encode the table in steps, between which other work may run; yield the content last.
+
+        `covered` is the settled position at the beginning.
+        """
+
+    @property
+    def path(self) -> Path:
+        """Return the path of the file."""
+        return self._file.path
+
+    @property
+    def changed(self) -> bool:
+        """Tell whether the table has changed since the last save."""
+        return self.revision != self._saved_revision
+
+    @property
+    def saving(self) -> bool:
+        """Tell whether a save runs."""
+        return self._task is not None and not self._task.done()
+
+    def save_soon(self) -> None:
+        """Start a save if the table has changed and none runs; not after the log has failed."""
+        if self.changed and not self.saving and self._broker.store.log.failed is None:
+            self._start()
+
+    def save_here(self, covered: int | None = None) -> None:
+        """Save at a start or a stop, when nothing else runs.
+
+        Raises:
+            OSError, StoreError: the old file is kept.
+        """
+        revision = self.revision
+        covered = self.settled_position if covered is None else covered
+        *_, content = self.encode(covered)
+        self._broker.store.sync()
+        self._file.save(content)
+        self._covered, self._saved_revision = covered, revision
+
+    def cancel(self) -> None:
+        """Cancel a running save."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self) -> asyncio.Task[Exception | None]:
+        self._task = asyncio.get_running_loop().create_task(self._save(), name=self.path.name)
+        return self._task
+
+    async def _save(self) -> Exception | None:
+        broker, content = self._broker, b""
+        revision, covered = self.revision, self.settled_position
+        try:
+            for step in self.encode(covered):
+                content = step
+                await asyncio.sleep(0)
+            await broker.log_sync.synced()
+            await broker.offload.call(lambda: self._file.save(content))
+        except (OSError, StoreError) as error:
+            log.error("%s, the old file is kept error=%s", self._not_saved, error)
+            return error
+        self._covered, self._saved_revision = covered, revision
+        return None
 
 
 class Table(Protocol):

@@ -85,8 +85,6 @@ class Housekeeping:
         self._queues_due_ms = 0
         self._flushed_all_to = -1
         self._offsets_saved = broker.offsets.revision
-        self._saving_delays = False
-        self._delays_saved = broker.delays.revision
         self._say_descriptors_ms = 0
         self._say_refused_ms = 0
         self.refusing = False
@@ -100,7 +98,7 @@ class Housekeeping:
         self._every("stats", 1000, self._sample)
         self._every("members", MEMBERS_SCAN_MS, self._expire_members)
         self._every("offsets", config.offset_save_interval_ms, self._save_offsets)
-        self._every("delays", store.delay_save_interval_ms, self._save_delays)
+        self._every("delays", store.delay_save_interval_ms, self._broker.delay_snapshot.save_soon)
         self._every("clean", store.clean_interval_ms, self._clean)
         self._every("flush all", FLUSH_ALL_MS, self._flush_all)
         if store.sync_flush:
@@ -410,28 +408,3 @@ class Housekeeping:
         if not self._saving:
             self._start_save_offsets()
         await waiter
-
-    def _save_delays(self) -> None:
-        """Save the progress of delayed delivery after the log is durable up to it."""
-        broker = self._broker
-        delays, revision = broker.delays, broker.delays.revision
-        if self._saving_delays or revision == self._delays_saved:
-            return
-        self._saving_delays = True
-        content = delays.encode(position=broker.delayed.settled_position)
-
-        def saved(_: None) -> None:
-            self._saving_delays = False
-            self._delays_saved = revision
-
-        def failed(error: BaseException) -> None:
-            self._saving_delays = False
-            log.error("the progress of delays was not saved, the old file is kept error=%s", error)
-
-        def synced(_position: int) -> None:
-            broker.offload.run(lambda: broker.delays_file.save(content), saved, failed)
-
-        def sync_failed(_error: BaseException) -> None:
-            self._saving_delays = False
-
-        broker.log_sync.start(synced, sync_failed)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import errno
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from inorder.broker.durability import LogSync, Saving, SharedSync
+from inorder.broker.durability import DurableTable, LogSync, Saving, SharedSync
 from inorder.errors import StoreError, StoreFailed
 from inorder.testing.clock import FakeClock
 
@@ -253,3 +256,149 @@ def test_a_sync_of_a_log_that_failed_meanwhile_counts_for_nothing() -> None:
         ("broker", "a queue could not be synced"),
         ("caller", "a queue could not be synced"),
     ]
+
+
+class Counter(DurableTable):
+    """A number in a file; `events` tells what happened, in order."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.events: list[str] = []
+        self.fails: dict[str, Exception] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+        super().__init__(
+            SimpleNamespace(
+                files=None,
+                config=SimpleNamespace(data_path=Path("data")),
+                store=SimpleNamespace(log=Log(), sync=lambda: self.note("sync")),
+                log_sync=SimpleNamespace(synced=self.synced),
+                offload=SimpleNamespace(call=self.call),
+            ),  # type: ignore[arg-type]
+            "counter.json",
+            "the counter was not saved",
+        )
+        self._file: Any = SimpleNamespace(path=Path("counter.json"), save=self.save)
+
+    @property
+    def revision(self) -> int:
+        """Return the number."""
+        return self.value
+
+    @property
+    def settled_position(self) -> int:
+        """Return where the log would be."""
+        return 10 * self.value
+
+    def encode(self, covered: int) -> Iterator[bytes]:
+        """Encode it in two steps."""
+        value = self.value
+        yield b""
+        yield b"%d at %d" % (value, covered)
+
+    def note(self, event: str) -> None:
+        """Note an event, or fail."""
+        self.events.append(event)
+        if event in self.fails:
+            raise self.fails[event]
+
+    async def synced(self) -> int:
+        """Sync the log."""
+        await self.gate.wait()
+        self.note("sync")
+        return 0
+
+    async def call(self, function: Callable[[], None]) -> None:
+        """Call a function in a thread."""
+        function()
+
+    def save(self, content: bytes) -> None:
+        """Write the file."""
+        self.note(content.decode())
+
+    async def end(self) -> None:
+        """Wait for the running save."""
+        assert self._task is not None
+        await self._task
+
+
+def test_a_table_is_written_after_its_log() -> None:
+    """A change that comes meanwhile is in the next save; without changes there is none."""
+
+    async def story() -> None:
+        table = Counter()
+        table.save_soon()
+        assert not table.saving, "nothing has changed"
+        table.value = 1
+        table.gate.clear()
+        table.save_soon()
+        await asyncio.sleep(0.01)
+        table.value = 2
+        table.save_soon()
+        table.gate.set()
+        await table.end()
+        assert table.events == ["sync", "1 at 10"]
+        assert table.changed
+        table.save_soon()
+        await table.end()
+        assert table.events[2:] == ["sync", "2 at 20"]
+        assert not table.changed
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("place", ["sync", "1 at 10"])
+def test_a_table_that_is_not_saved_is_saved_later(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether the log or the file fails, it is said and the next save has the change."""
+
+    async def story() -> None:
+        table = Counter()
+        table.value = 1
+        table.fails[place] = OSError(errno.ENOSPC, "no room")
+        table.save_soon()
+        await table.end()
+        assert table.changed
+        assert table.events[-1] == place
+        table.fails.clear()
+        table.save_soon()
+        await table.end()
+        assert table.events[-2:] == ["sync", "1 at 10"]
+        assert not table.changed
+
+    caplog.set_level(logging.ERROR, "inorder")
+    asyncio.run(story())
+    assert [one.getMessage() for one in caplog.records] == [
+        "the counter was not saved, the old file is kept error=[Errno 28] no room"
+    ]
+
+
+def test_no_table_is_saved_after_its_log_has_failed() -> None:
+    """How much of the log is on disk is not known."""
+
+    async def story() -> None:
+        table = Counter()
+        table.value = 1
+        table._broker.store.log.failed = "a sync failed"
+        table.save_soon()
+        assert not table.saving
+
+    asyncio.run(story())
+
+
+def test_a_table_is_saved_at_a_stop() -> None:
+    """In the same order, and all at once."""
+
+    async def story() -> None:
+        table = Counter()
+        table.value = 3
+        table.save_here()
+        assert (table.events, table.changed) == (["sync", "3 at 30"], False)
+        table.fails["sync"] = StoreFailed("no")
+        table.value = 4
+        with pytest.raises(StoreFailed):
+            table.save_here()
+        assert (table.events[2:], table.changed) == (["sync"], True)
+
+    asyncio.run(story())

@@ -1,16 +1,18 @@
-"""After a crash: finds the delayed messages that were delivered although no file says so.
+"""The file of delay offsets, and the deliveries in the log behind it.
 
-The file of delay offsets is saved every few seconds. Messages that were delivered after the last
-save lie in the log behind the position in the file, each with its mark. Any client can send a
-message with such a property, so a mark counts only if its message equals the one that waited. Why:
-decision 23.
+`DelaySnapshot` saves the file every few seconds, after the log is durable (`broker/durability`).
+Messages that were delivered after the last save lie in the log behind the position in the file,
+each with its mark. After a crash `recover` finds them. Any client can send a message with such a
+property, so a mark counts only if its message equals the one that waited. Why: decision 23.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.delays.rules import Delays, destination, is_delivery, mark
+from inorder.broker.durability import DurableTable
 from inorder.errors import CorruptRecord
 from inorder.logs import get_logger
 from inorder.store.scan import LogScan, is_boundary
@@ -18,12 +20,43 @@ from inorder.wire.names import HALF_TOPIC, SCHEDULE_TOPIC
 from inorder.wire.record import Record, decode
 
 if TYPE_CHECKING:
+    from inorder.broker.broker import Broker
     from inorder.store.store import Store
 
 log = get_logger(__name__)
 
+NAME: Final = "delayOffset.json"
 NOT_DELIVERED_TO: Final = (HALF_TOPIC, SCHEDULE_TOPIC)
 """No delayed message can be meant for these topics."""
+
+
+class DelaySnapshot(DurableTable):
+    """Saves and restores the progress of delayed delivery."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker, NAME, "the progress of delays was not saved")
+
+    @property
+    def revision(self) -> int:
+        """Return the revision of the delays."""
+        return self._broker.delays.revision
+
+    @property
+    def settled_position(self) -> int:
+        """Return a log position behind which all unsettled deliveries lie."""
+        return self._broker.delayed.settled_position
+
+    def encode(self, covered: int) -> Iterator[bytes]:
+        """Encode the delays in one step."""
+        yield self._broker.delays.encode(position=covered)
+
+    def load(self) -> None:
+        """Restore the delays from the file and from the log behind it."""
+        store, delays = self._broker.store, self._broker.delays
+        self._file.load(delays.decode)
+        if recover(store, delays):
+            self.save_here(store.log.end_position)
+        self._saved_revision = delays.revision
 
 
 def levels_of(store: Store) -> list[int]:
