@@ -107,8 +107,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "capability",
-        "The answer to a heartbeat says in one field more that this is inorder; stock clients do "
-        "not look at it.",
+        "The answer to a heartbeat says in one more field that this is inorder; RocketMQ clients "
+        "ignore it.",
         codes=frozenset((34,)),
         where="field.inorder",
         everywhere=True,
@@ -116,7 +116,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "not-plain-message",
         "Timer and transactional messages are refused with code 13 and a clear remark until the "
-        "broker serves them; none is ever stored as a plain one.",
+        "broker serves them; none is ever stored as a plain message.",
         codes=SENDS,
         where="code",
         when=_special_send,
@@ -141,7 +141,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "empty-text",
-        "An empty text in a binary header is an empty text; Java reads null and fails with 1.",
+        "An empty text in a binary header stays empty; Java reads null and fails with 1.",
         codes=SENDS,
         where="code",
         when=lambda d: not d.exchange.field("b"),
@@ -155,19 +155,19 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "group-name-after",
-        "So a group of such a name, or of none, is not in the list.",
+        "So a group with such a name, or without a name, is not in the list.",
         codes=frozenset((201,)),
         where="body.subscriptionGroupTable.*",
         when=lambda d: d.ours == ABSENT and not d.where.rpartition(".")[2].isidentifier(),
     ),
     Rule(
         "later-topics",
-        "The topic for transactions that were checked too often comes with transactions.",
+        "The topic for transactions that were checked too often will exist with transactions.",
         where="body.*.TRANS_CHECK_MAX_TIME_TOPIC",
     ),
     Rule(
         "sql92-check",
-        "The same when a client asks beforehand: code 1 for SQL92, where these brokers had it on.",
+        "A client that asks beforehand gets code 1 for SQL92, too; these brokers had it on.",
         codes=frozenset((46,)),
         where="code",
         when=lambda d: d.exchange.ours.code == 1,
@@ -216,8 +216,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "woken-at-once",
-        "A held pull is answered in the turn in which a message is stored. Here RocketMQ looked "
-        "again only after the client had unregistered, and refused the pull with 24.",
+        "A waiting pull is answered in the tick that stores a message. Here RocketMQ checked the "
+        "pull only after the client had unregistered, and refused it with 24.",
         codes=PULLS,
         files="java53-reqrep",
         where="code",
@@ -226,7 +226,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "batch-1",
         "The C++ client marks a batch with batch=1, which Java reads as false: RocketMQ stores the "
-        "encoded batch as one message. Ours stores the messages.",
+        "encoded batch as one message. inorder stores the messages.",
         codes=frozenset((10,)),
         files="cpp-prod",
         where="field.*",
@@ -242,8 +242,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "delayed-elsewhere",
-        "Messages of that level waited already, which other conversations had sent: a delayed "
-        "message is answered with its offset in the queue of its level.",
+        "Other conversations had sent messages of that level before: the answer to a delayed "
+        "message has its offset in the queue of its level.",
         codes=SENDS,
         where="field.queueOffset",
         state=True,
@@ -251,7 +251,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "delay-offsets-elsewhere",
-        "How far the levels were follows from delayed messages of other conversations.",
+        "The offsets of the levels depend on delayed messages of other conversations.",
         codes=frozenset((45,)),
         where="body.offsetTable.*",
         state=True,
@@ -298,7 +298,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "group-elsewhere",
-        "A group of the broker's own was not there any more after it had been restarted.",
+        "A group of the broker itself was missing after the broker's restart.",
         codes=frozenset((201,)),
         files="probe-bin",
         state=True,
@@ -307,7 +307,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "topic-is-no-group",
         "The groups of a topic are groups. RocketMQ 5.3.3 adds the topic's own name once a group "
-        "has subscribed to it, and its tools then show a group that is none.",
+        "has subscribed to it, and its tools then show a group that does not exist.",
         codes=frozenset((300,)),
         where="body.groupList.*",
         when=lambda d: d.where == f"body.groupList.{d.exchange.field('topic')}",
@@ -338,7 +338,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "reset-by-client",
         "RocketMQ had been told to reset offsets by asking the clients, and then answers 1 for an "
-        "unknown group. Ours resets on the server, as RocketMQ does by default, and answers 26.",
+        "unknown group. inorder resets on the server, as RocketMQ does by default, and answers 26.",
         codes=frozenset((222,)),
         files="mqadmin-reset-by-client",
         where="code",
