@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,6 @@ from inorder.broker.cluster import Peers
 from inorder.client.rules.resizing import spread
 from inorder.model import TopicQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.header import Command
 from inorder.wire.requests.parking import ParkMove
 from tests.integration.resizekit import GROUP, TOPIC, Town, play
 from tests.integration.test_resizing_parked import Bad, parked_everywhere, redrive_all
@@ -48,11 +48,11 @@ def test_a_move_that_was_under_way_when_a_group_was_set_back_does_not_count(
     """The answer comes after the reset: what the replay parks is moved, too, before it goes on."""
     asked, gate, ask = asyncio.Event(), asyncio.Event(), Peers.ask
 
-    async def slowly(self: Peers, topic: str, name: str, command: Command) -> Command:
-        if command.code == ParkMove.CODE:
+    async def slowly(self: Peers, topic: str, name: str, request: Any, body: bytes = b"") -> Any:
+        if isinstance(request, ParkMove):
             asked.set()
             await gate.wait()
-        return await ask(self, topic, name, command)
+        return await ask(self, topic, name, request, body)
 
     monkeypatch.setattr(Peers, "ask", slowly)
 

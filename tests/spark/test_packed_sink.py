@@ -355,16 +355,16 @@ def test_past_versions_are_asked_only_by_the_first_batch(
 ) -> None:
     """Once a batch has ended under a version, the next ones cannot have begun before it."""
     asked: list[str] = []
-    real = BlockingConnection.ask_for
+    real = BlockingConnection.ask
 
-    def ask_for(self: BlockingConnection, reply: Any, request: Any) -> Any:
+    def ask(self: BlockingConnection, request: Any, body: bytes = b"") -> Any:
         if isinstance(request, ProducerState):
             asked.append(request.producer_id)
-        return real(self, reply, request)
+        return real(self, request, body)
 
     send(results, batch([row(at) for at in range(50)]))
     resize(results, 5)
-    monkeypatch.setattr(BlockingConnection, "ask_for", ask_for)
+    monkeypatch.setattr(BlockingConnection, "ask", ask)
     send(results, batch([row(at) for at in range(50, 100)]))
     name = "spark:copy:orders:broker-a:0"
     assert set(asked) == {name, f"{name}@2"}

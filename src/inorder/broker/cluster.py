@@ -31,7 +31,7 @@ import contextlib
 import ssl
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -51,17 +51,16 @@ from inorder.net.tls import client_context
 from inorder.store.snapshot import Snapshot
 from inorder.tasks import Backoff, Tasks
 from inorder.wire.extensions import BROKER_IDENTITY
-from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
 from inorder.wire.record import body_crc
+from inorder.wire.replies import Request, command_of, reply_of, succeeded
 from inorder.wire.requests.nameserver import decode_kv_table
 from inorder.wire.requests.registration import RegisterBrokerBody
 from inorder.wire.requests.routes import (
     GetRoute,
     QueryDataVersion,
-    QueryDataVersionReply,
     RegisterBroker,
-    TopicRoute,
     UnregisterBroker,
 )
 from inorder.wire.requests.topics import encode_data_version
@@ -76,6 +75,8 @@ if TYPE_CHECKING:
     from inorder.disk import Files
 
 logger = get_logger(__name__)
+
+R = TypeVar("R")
 
 START_WAIT_MS: Final = 1000
 REGISTER_WAIT_MS: Final = 1000
@@ -224,7 +225,7 @@ class Registration:
         """Return when every name server that is up knows the present topics, or at the timeout."""
         await self._wait(timeout_ms)
 
-    async def ask_all(self, command: Command) -> list[Command]:
+    async def ask_all(self, request: Request[R]) -> list[R]:
         """Send a request to all name servers that are up; return the successful replies.
 
         Name servers may know different brokers. Raises ConnectFailed if none is up, and the first
@@ -234,8 +235,7 @@ class Registration:
         timeout_ms = self._broker.config.register_timeout_ms
         answers = await asyncio.gather(
             *(
-                one.request(Command.request(command.code, dict(command.fields)), timeout_ms)
-                for one in up if not one.closed
+                one.request(command_of(request), timeout_ms) for one in up if not one.closed
             ),
             return_exceptions=True,
         )  # fmt: skip
@@ -247,7 +247,7 @@ class Registration:
             if isinstance(first, BaseException):
                 raise first
             raise broker_error(first.code, first.remark)
-        return found
+        return [reply_of(request, one) for one in found]
 
     async def _wait(self, timeout_ms: int) -> None:
         counter = self._broker.topics.data_version.counter
@@ -319,21 +319,17 @@ class Registration:
             return False
         if link.known_counter != topics.data_version.counter:
             return False
-        header = QueryDataVersion(
+        request = QueryDataVersion(
             broker_name=self._broker.config.name,
             broker_address=self._broker.address,
             cluster_name=self._broker.config.cluster,
             broker_id=self._broker.config.broker_id,
         )
         answer = await connection.request(
-            Command.request(
-                QueryDataVersion.CODE,
-                encode_fields(header),
-                encode_data_version(topics.data_version),
-            ),
+            command_of(request, encode_data_version(topics.data_version)),
             self._broker.config.register_timeout_ms,
         )
-        return answer.code == 0 and not decode_fields(QueryDataVersionReply, answer.fields).changed
+        return answer.code == 0 and not reply_of(request, answer).changed
 
     async def _connect(self, link: _Link) -> Connection:
         if link.connection is None or link.connection.closed:
@@ -445,14 +441,13 @@ class Registration:
     async def _unregister(self, link: _Link) -> None:
         assert link.connection is not None
         config = self._broker.config
-        header = UnregisterBroker(
+        request = UnregisterBroker(
             broker_name=config.name,
             broker_address=self._broker.address,
             cluster_name=config.cluster,
             broker_id=config.broker_id,
         )
-        command = Command.request(UnregisterBroker.CODE, encode_fields(header))
-        await link.connection.request(command, STOP_WAIT_MS)
+        await link.connection.request(command_of(request), STOP_WAIT_MS)
 
     def _close(self, reason: str) -> None:
         for link in self._links:
@@ -475,17 +470,21 @@ class Peers:
     def __repr__(self) -> str:
         return f"Peers({sorted(self._connections)})"
 
-    async def ask(self, topic: str, name: str, command: Command) -> Command:
-        """Send a request to a broker of a topic; return its reply if the code is 0.
+    async def ask(self, topic: str, name: str, request: Request[R], body: bytes = b"") -> R:
+        """Send a request to a broker of a topic; return its reply.
 
         Raises TransportError if the broker cannot be reached, and the broker's refusal as a
         BrokerError.
         """
+        return reply_of(request, await self._answer(topic, name, command_of(request, body)))
+
+    async def send(self, topic: str, name: str, command: Command) -> None:
+        """Send a message to a broker of a topic; raises as `ask`."""
+        succeeded(await self._answer(topic, name, command))
+
+    async def _answer(self, topic: str, name: str, command: Command) -> Command:
         connection = await self.connect(topic, name)
-        answer = await connection.request(command, TIMEOUT_MS)
-        if answer.code != 0:
-            raise broker_error(answer.code, answer.remark, answer.fields)
-        return answer
+        return await connection.request(command, TIMEOUT_MS)
 
     async def connect(self, topic: str, name: str) -> Connection:
         """Return the open connection to a broker of a topic; open one if there is none."""
@@ -500,9 +499,8 @@ class Peers:
 
     async def _address(self, topic: str, name: str) -> str:
         """Return the address of a broker, from the first name server that knows it."""
-        request = Command.request(GetRoute.CODE, encode_fields(GetRoute(topic)))
-        for answer in await self._broker.registration.ask_all(request):
-            for data in TopicRoute.decode(answer.body).brokers:
+        for route in await self._broker.registration.ask_all(GetRoute(topic)):
+            for data in route.brokers:
                 if data.name == name and MASTER_ID in data.addresses:
                     return data.addresses[MASTER_ID]
         raise ConnectFailed(f"no name server knows broker {name} of topic {topic} at present")

@@ -1,9 +1,8 @@
 """One typed method per request: values in, values out, a BrokerError for any other answer.
 
 `BrokerApi` and `NameServerApi` ask one server over one connection; they know no routes and no
-retries. Every request goes through `ask`, whose argument `reply` reads the answer: `fields_as` its
-header fields, `body_as` its body. Many methods take `timeout_ms`; without it the default of the
-object counts.
+retries. Every request goes through `ask`; the class of the request names its reply
+(`wire/replies.py`). Many methods take `timeout_ms`; without it the default of the object counts.
 
 `LeaseApi` and `ParkingApi` hold the requests about leases and parked keys. Only inorder brokers
 answer them; Apache RocketMQ's raise CodeNotSupported.
@@ -11,9 +10,9 @@ answer them; Apache RocketMQ's raise CodeNotSupported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, Final, Protocol, TypeVar
 
 from inorder.client.rules.receipts import STATUSES
 from inorder.errors import broker_error
@@ -23,7 +22,8 @@ from inorder.wire.extensions import ONLY_UP_SINCE
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
 from inorder.wire.names import AUTO_CREATE_TOPIC
-from inorder.wire.record import Record, decode, decode_all
+from inorder.wire.record import Record, decode_all
+from inorder.wire.replies import Request, command_of, reply_of
 from inorder.wire.requests import (
     groups,
     leases,
@@ -38,67 +38,37 @@ from inorder.wire.requests.connections import (
     ClientConnection,
     ConsumerConnections,
     SendBack,
-    decode_producer_connections,
-    decode_producers,
 )
-from inorder.wire.requests.groups import ClientHeartbeat, GroupTable, encode_group_config
+from inorder.wire.requests.groups import ClientHeartbeat, encode_group_config
 from inorder.wire.requests.leases import (
     CommitAnswer,
     CommitBody,
     HeldLease,
     LeaseAnswer,
     LeaseBody,
-    LeasePage,
     LockBatchBody,
-    LockedQueues,
 )
-from inorder.wire.requests.nameserver import (
-    decode_consumer_ids,
-    decode_group_list,
-    decode_kv_table,
-    decode_settings,
-    decode_topic_list,
-    encode_settings,
-)
-from inorder.wire.requests.offsets import ConsumeStats, TopicStats, decode_queue_offsets
+from inorder.wire.requests.nameserver import encode_settings
+from inorder.wire.requests.offsets import ConsumeStats, TopicStats
 from inorder.wire.requests.producers import (
     NamedProducer,
     ProducerDrop,
-    ProducerDropReply,
     ProducerHello,
     ProducerHelloReply,
     ProducerList,
     ProducerState,
     ProducerStateReply,
-    decode_named_producers,
 )
 from inorder.wire.requests.pulls import PULL_REPLY_CODES, PullMessage, PullReply
-from inorder.wire.requests.resizing import ResizeView, decode_resize_view
+from inorder.wire.requests.resizing import ResizeView
 from inorder.wire.requests.routes import ClusterInfo, TopicRoute
 from inorder.wire.requests.sends import SendMessage, SendReply
-from inorder.wire.requests.topics import TopicTable, decode_topic_config
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 TIMEOUT_MS: Final = 3000
 WRITE_TIMEOUT_MS: Final = 10_000
 """Time for a request whose answer waits for the disk and for other requests of its queue."""
-
-_SUCCESS: Final = (ResponseCode.SUCCESS,)
-
-
-def fields_as(reply: type[T]) -> Callable[[Command], T]:
-    """Return the reader of a reply that is in the header fields."""
-    return lambda answer: decode_fields(reply, answer.fields)
-
-
-def body_as(decode: Callable[[bytes | memoryview], T]) -> Callable[[Command], T]:
-    """Return the reader of a reply that is in the body."""
-    return lambda answer: decode(answer.body)
-
-
-def _whole(answer: Command) -> Command:
-    return answer
 
 
 class Caller(Protocol):
@@ -126,8 +96,11 @@ class Pulled:
         return decode_all(self.body) if self.code == ResponseCode.SUCCESS else []
 
 
-def _pulled(answer: Command) -> Pulled:
-    return Pulled(answer.code, decode_fields(PullReply, answer.fields), answer.body)
+def _one_of(codes: Container[int], answer: Command) -> Command:
+    """Return an answer that has one of the codes. Raises the BrokerError of any other code."""
+    if answer.code not in codes:
+        raise broker_error(answer.code, answer.remark, answer.fields)
+    return answer
 
 
 class _Api:
@@ -149,44 +122,18 @@ class _Api:
         """Return whether the broker knows `onlyUp`; it says so in its answer to a heartbeat."""
         return (getattr(self._connection, "capability", None) or 0) >= ONLY_UP_SINCE
 
-    @overload
-    async def ask(
-        self, request: Any, *, body: bytes | memoryview = b"", timeout_ms: int | None = None
-    ) -> Command: ...
-
-    @overload
     async def ask(
         self,
-        request: Any,
-        reply: Callable[[Command], T],
+        request: Request[R],
         body: bytes | memoryview = b"",
         *,
         timeout_ms: int | None = None,
-    ) -> T: ...
-
-    async def ask(
-        self,
-        request: Any,
-        reply: Callable[[Command], Any] = _whole,
-        body: bytes | memoryview = b"",
-        *,
-        timeout_ms: int | None = None,
-    ) -> Any:
+    ) -> R:
         """Send a request and return its reply. Raises BrokerError for any code but SUCCESS."""
-        command = Command.request(request.CODE, encode_fields(request), body)
-        return await self._exchange(command, reply, timeout_ms, _SUCCESS)
+        return reply_of(request, await self._answer(command_of(request, body), timeout_ms))
 
-    async def _exchange(
-        self,
-        command: Command,
-        reply: Callable[[Command], T],
-        timeout_ms: int | None,
-        good: Container[int],
-    ) -> T:
-        answer = await self._connection.request(command, timeout_ms or self._timeout_ms)
-        if answer.code not in good:
-            raise broker_error(answer.code, answer.remark, answer.fields)
-        return reply(answer)
+    async def _answer(self, command: Command, timeout_ms: int | None) -> Command:
+        return await self._connection.request(command, timeout_ms or self._timeout_ms)
 
     def _tell(self, request: Any, body: bytes = b"") -> None:
         self._connection.notify(
@@ -207,31 +154,33 @@ class BrokerApi(_Api):
         """Store a message, or a batch if the request says so. Producers do not use this."""
         code = RequestCode.SEND_BATCH_MESSAGE if request.batch else RequestCode.SEND_MESSAGE_V2
         command = Command.request(code, request.to_fields_v2(), body)
-        return await self._exchange(command, fields_as(SendReply), timeout_ms, STATUSES)
+        answer = _one_of(STATUSES, await self._answer(command, timeout_ms))
+        return decode_fields(SendReply, answer.fields)
 
     async def producer_hello(self, request: ProducerHello) -> ProducerHelloReply:
         """Bind a producer to this connection. CodeNotSupported: no inorder broker."""
-        return await self.ask(request, fields_as(ProducerHelloReply))
+        return await self.ask(request)
 
     async def producer_state(
         self, producer_id: str, queue: TopicQueue, *, timeout_ms: int | None = None
     ) -> ProducerStateReply:
         """Return the last sequence number of a producer on a queue."""
         request = ProducerState(producer_id, queue.topic, queue.index)
-        return await self.ask(request, fields_as(ProducerStateReply), timeout_ms=timeout_ms)
+        return await self.ask(request, timeout_ms=timeout_ms)
 
     async def drop_producer(self, producer_id: str) -> int:
         """Forget a named producer; return how many queues knew it."""
-        return (await self.ask(ProducerDrop(producer_id), fields_as(ProducerDropReply))).queues
+        return (await self.ask(ProducerDrop(producer_id))).queues
 
     async def named_producers(self, prefix: str = "") -> list[NamedProducer]:
         """Return the named producers with this prefix, the first 10,000 of them."""
-        return (await self.ask(ProducerList(prefix), body_as(decode_named_producers)))[0]
+        return (await self.ask(ProducerList(prefix)))[0]
 
     async def pull_message(self, request: PullMessage, *, timeout_ms: int | None = None) -> Pulled:
         """Ask for messages; nothing found and a moved offset are answers, not errors."""
         command = Command.request(request.CODE, encode_fields(request))
-        return await self._exchange(command, _pulled, timeout_ms, PULL_REPLY_CODES)
+        answer = _one_of(PULL_REPLY_CODES, await self._answer(command, timeout_ms))
+        return Pulled(answer.code, decode_fields(PullReply, answer.fields), answer.body)
 
     async def send_back(self, request: SendBack, *, timeout_ms: int | None = None) -> None:
         """Give back a message that the consumer could not handle."""
@@ -239,11 +188,11 @@ class BrokerApi(_Api):
 
     async def view_message(self, position: int, topic: str | None = None) -> Record:
         """Return the record at a position of the log."""
-        return await self.ask(pulls.ViewMessage(position, topic), body_as(decode))
+        return await self.ask(pulls.ViewMessage(position, topic))
 
     async def query_message(self, request: pulls.QueryMessage) -> list[Record]:
         """Return the records of a key; NotFound if none. Keys with equal hashes come along."""
-        return await self.ask(request, body_as(decode_all))
+        return await self.ask(request)
 
     # Offsets.
 
@@ -290,14 +239,10 @@ class BrokerApi(_Api):
 
     async def earliest_ms(self, queue: TopicQueue) -> int:
         """Return when the oldest message was stored; -1 if there is none."""
-        return (
-            await self.ask(
-                offsets.GetEarliest(queue.topic, queue.index), fields_as(offsets.TimestampReply)
-            )
-        ).timestamp_ms
+        return (await self.ask(offsets.GetEarliest(queue.topic, queue.index))).timestamp_ms
 
-    async def _offset(self, request: Any) -> int:
-        return (await self.ask(request, fields_as(offsets.OffsetReply))).offset
+    async def _offset(self, request: Request[offsets.OffsetReply]) -> int:
+        return (await self.ask(request)).offset
 
     # Clients and groups.
 
@@ -306,9 +251,7 @@ class BrokerApi(_Api):
 
         Raises SubscriptionsDiffer if a group does not admit this client.
         """
-        return await self.ask(
-            groups.Heartbeat(), fields_as(groups.HeartbeatReply), heartbeat.encode()
-        )
+        return await self.ask(groups.Heartbeat(), heartbeat.encode())
 
     async def unregister_client(
         self,
@@ -322,14 +265,14 @@ class BrokerApi(_Api):
 
     async def consumer_ids(self, group: str) -> list[str]:
         """Return the client ids of a group; SystemError_ if it has no members."""
-        return await self.ask(groups.GetConsumerList(group), body_as(decode_consumer_ids))
+        return await self.ask(groups.GetConsumerList(group))
 
     async def lock(
         self, client_id: str, group: str, queues: list[TopicQueue]
     ) -> tuple[TopicQueue, ...]:
         """Lock queues, or renew locks; return the queues that this client has locked."""
         body = LockBatchBody(client_id, group, tuple(queues)).encode()
-        return (await self.ask(leases.LockBatch(), body_as(LockedQueues.decode), body)).queues
+        return (await self.ask(leases.LockBatch(), body)).queues
 
     async def unlock(self, client_id: str, group: str, queues: list[TopicQueue]) -> None:
         """Unlock queues."""
@@ -338,31 +281,27 @@ class BrokerApi(_Api):
 
     async def consumer_connections(self, group: str) -> ConsumerConnections:
         """Return the consumers of a group and their subscriptions; ConsumerNotOnline if none."""
-        return await self.ask(
-            offsets.GetConsumerConnections(group), body_as(ConsumerConnections.decode)
-        )
+        return await self.ask(offsets.GetConsumerConnections(group))
 
     async def producer_connections(self, group: str) -> list[ClientConnection]:
         """Return the clients of a producer group; SystemError_ if none."""
-        return await self.ask(
-            offsets.GetProducerConnections(group), body_as(decode_producer_connections)
-        )
+        return await self.ask(offsets.GetProducerConnections(group))
 
     async def producers(self) -> dict[str, list[ClientConnection]]:
         """Return the clients of all producer groups."""
-        return await self.ask(offsets.GetAllProducers(), body_as(decode_producers))
+        return await self.ask(offsets.GetAllProducers())
 
     async def consume_stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """Return the progress of a group on one topic, or on all topics with its offsets."""
-        return await self.ask(offsets.GetConsumeStats(group, topic), body_as(ConsumeStats.decode))
+        return await self.ask(offsets.GetConsumeStats(group, topic))
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that consume a topic."""
-        return await self.ask(offsets.GetGroupsOfTopic(topic), body_as(decode_group_list))
+        return await self.ask(offsets.GetGroupsOfTopic(topic))
 
     async def reset_offset(self, request: offsets.ResetOffset) -> dict[TopicQueue, int]:
         """Set the offsets of a group; return the new offsets."""
-        return await self.ask(request, body_as(decode_queue_offsets))
+        return await self.ask(request)
 
     async def update_group(self, config: GroupConfig) -> None:
         """Create or change a group."""
@@ -370,7 +309,7 @@ class BrokerApi(_Api):
 
     async def groups(self) -> dict[str, GroupConfig]:
         """Return all groups of the broker."""
-        return (await self.ask(groups.GetAllGroupConfig(), body_as(GroupTable.decode))).groups
+        return (await self.ask(groups.GetAllGroupConfig())).groups
 
     async def delete_group(self, group: str, *, clean_offset: bool = False) -> None:
         """Delete a group."""
@@ -399,37 +338,39 @@ class BrokerApi(_Api):
 
     async def topics(self) -> dict[str, TopicConfig]:
         """Return all topics of the broker."""
-        return (await self.ask(topics.GetAllTopicConfig(), body_as(TopicTable.decode))).topics
+        return (await self.ask(topics.GetAllTopicConfig())).topics
 
     async def topic(self, name: str) -> TopicConfig:
         """Return one topic; TopicNotFound if the broker has none of that name."""
-        return await self.ask(topics.GetTopicConfig(name, True), body_as(decode_topic_config))
+        return await self.ask(topics.GetTopicConfig(name, True))
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Return the offsets and times of a topic's queues."""
-        return await self.ask(offsets.GetTopicStats(topic), body_as(TopicStats.decode))
+        return await self.ask(offsets.GetTopicStats(topic))
 
     async def system_topics(self) -> list[str]:
         """Return the system topics of the broker."""
-        return await self.ask(topics.GetSystemTopics(), body_as(decode_topic_list))
+        return await self.ask(topics.GetSystemTopics())
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic on the broker."""
         await self.ask(topics.DeleteTopic(topic))
 
-    async def resize(self, request: Any, *, timeout_ms: int | None = None) -> ResizeView:
+    async def resize(
+        self, request: Request[ResizeView], *, timeout_ms: int | None = None
+    ) -> ResizeView:
         """Send a request about a resize; return the broker's view of the topic."""
-        return await self.ask(request, body_as(decode_resize_view), timeout_ms=timeout_ms)
+        return await self.ask(request, timeout_ms=timeout_ms)
 
     # The broker itself.
 
     async def runtime_info(self) -> dict[str, str]:
         """Return figures of the running broker."""
-        return await self.ask(topics.GetBrokerRuntimeInfo(), body_as(decode_kv_table))
+        return await self.ask(topics.GetBrokerRuntimeInfo())
 
     async def settings(self) -> dict[str, str]:
         """Return the broker's settings under RocketMQ's names."""
-        return await self.ask(topics.GetBrokerConfig(), body_as(decode_settings))
+        return await self.ask(topics.GetBrokerConfig())
 
     async def update_settings(self, settings: dict[str, str]) -> None:
         """Change settings."""
@@ -443,19 +384,19 @@ class NameServerApi(_Api):
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the route of a topic; TopicNotFound if no broker serves it."""
-        return await self.ask(routes.GetRoute(topic, True), body_as(TopicRoute.decode))
+        return await self.ask(routes.GetRoute(topic, True))
 
     async def cluster_info(self) -> ClusterInfo:
         """Return all brokers and clusters."""
-        return await self.ask(routes.GetClusterInfo(), body_as(ClusterInfo.decode))
+        return await self.ask(routes.GetClusterInfo())
 
     async def topics(self) -> list[str]:
         """Return all topics."""
-        return await self.ask(nameserver.GetAllTopics(), body_as(decode_topic_list))
+        return await self.ask(nameserver.GetAllTopics())
 
     async def topics_by_cluster(self, cluster: str) -> list[str]:
         """Return the topics of a cluster."""
-        return await self.ask(nameserver.GetTopicsByCluster(cluster), body_as(decode_topic_list))
+        return await self.ask(nameserver.GetTopicsByCluster(cluster))
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete the route of a topic."""
@@ -467,9 +408,7 @@ class NameServerApi(_Api):
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
         """Return a value; NotFound if there is none."""
-        return (
-            await self.ask(nameserver.GetKv(namespace, key), fields_as(nameserver.GetKvReply))
-        ).value
+        return (await self.ask(nameserver.GetKv(namespace, key))).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
         """Delete a value."""
@@ -477,19 +416,15 @@ class NameServerApi(_Api):
 
     async def kv_list(self, namespace: str) -> dict[str, str]:
         """Return all values of a namespace; NotFound if there is none."""
-        return await self.ask(nameserver.GetKvList(namespace), body_as(decode_kv_table))
+        return await self.ask(nameserver.GetKvList(namespace))
 
     async def wipe_write_perm(self, broker: str) -> int:
         """Remove the write permission of a broker's topics; return how many."""
-        return (
-            await self.ask(routes.WipeWritePerm(broker), fields_as(routes.WipeWritePermReply))
-        ).topics
+        return (await self.ask(routes.WipeWritePerm(broker))).topics
 
     async def add_write_perm(self, broker: str) -> int:
         """Restore the write permission of a broker's topics; return how many."""
-        return (
-            await self.ask(routes.AddWritePerm(broker), fields_as(routes.AddWritePermReply))
-        ).topics
+        return (await self.ask(routes.AddWritePerm(broker))).topics
 
 
 class LeaseApi:
@@ -504,17 +439,13 @@ class LeaseApi:
         self, request: leases.Lease, body: LeaseBody, *, timeout_ms: int | None = None
     ) -> LeaseAnswer:
         """Take or renew queues under a lease."""
-        return await self._api.ask(
-            request, body_as(LeaseAnswer.decode), body.encode(), timeout_ms=timeout_ms
-        )
+        return await self._api.ask(request, body.encode(), timeout_ms=timeout_ms)
 
     async def commit(
         self, request: leases.Commit, body: CommitBody, *, timeout_ms: int | None = None
     ) -> CommitAnswer:
         """Commit queues under their epochs."""
-        return await self._api.ask(
-            request, body_as(CommitAnswer.decode), body.encode(), timeout_ms=timeout_ms
-        )
+        return await self._api.ask(request, body.encode(), timeout_ms=timeout_ms)
 
     async def release(self, request: leases.Release, *, timeout_ms: int | None = None) -> None:
         """Commit a queue and release its lease; LeaseLost if another member owns it."""
@@ -525,7 +456,7 @@ class LeaseApi:
         found: list[HeldLease] = []
         after = ""
         while True:
-            page = await self._api.ask(leases.Leases(group, after), body_as(LeasePage.decode))
+            page = await self._api.ask(leases.Leases(group, after))
             found += page.leases
             if not page.next or page.next == after:
                 return found
@@ -533,11 +464,7 @@ class LeaseApi:
 
     async def free(self, group: str, topic: str, queue_id: int) -> str:
         """Force the release of a queue; return the owner's client id, empty if there was none."""
-        return (
-            await self._api.ask(
-                leases.LeaseFree(group, topic, queue_id), fields_as(leases.LeaseFreeReply)
-            )
-        ).holder
+        return (await self._api.ask(leases.LeaseFree(group, topic, queue_id))).holder
 
 
 class ParkingApi:
@@ -550,15 +477,12 @@ class ParkingApi:
 
     async def park(self, request: parking.Park, body: parking.ParkBody) -> parking.ParkAnswer:
         """Park messages. Raises LeaseLost."""
-        return await self._api.ask(
-            request, body_as(parking.ParkAnswer.decode), body.encode(), timeout_ms=WRITE_TIMEOUT_MS
-        )
+        return await self._api.ask(request, body.encode(), timeout_ms=WRITE_TIMEOUT_MS)
 
     async def keys(self, group: str, topic: str, queue_id: int) -> parking.QueueParking:
         """Return the parked keys of a queue, for its owner."""
         return await self._api.ask(
             parking.ParkedKeys(group, topic, queue_id),
-            body_as(parking.QueueParking.decode),
             timeout_ms=WRITE_TIMEOUT_MS,
         )
 
@@ -569,7 +493,7 @@ class ParkingApi:
         after = ""
         while True:
             request = parking.ParkedList(group, after)
-            page = await self._api.ask(request, body_as(parking.ParkedPage.decode))
+            page = await self._api.ask(request)
             found += page.entries
             full |= page.full
             after = page.next
@@ -578,52 +502,40 @@ class ParkingApi:
 
     async def read(self, request: parking.ParkedRead) -> list[Record]:
         """Return the next messages of a parked key, as %PARK%group stores them."""
-        return (await self.read_counted(request))[0]
+        return (await self.read_counted(request)).records
 
-    async def read_counted(self, request: parking.ParkedRead) -> tuple[list[Record], int]:
+    async def read_counted(self, request: parking.ParkedRead) -> parking.ParkedRecords:
         """Return the next messages of a parked key, and how many messages the key has."""
-        return await self._api.ask(request, _read)
+        return await self._api.ask(request)
 
     async def redrive(
         self, group: str, keys: list[parking.NamedKey], *, cancel: bool = False
     ) -> int:
         """Order a redrive of keys, or cancel one; return how many keys it concerns."""
-        request, reply = parking.Redrive(group, cancel), fields_as(parking.RedriveReply)
-        return sum([one.keys for one in await self._for_keys(request, reply, keys)])
+        request = parking.Redrive(group, cancel)
+        return sum([one.keys for one in await self._for_keys(request, keys)])
 
     async def redriven(
         self, request: parking.Redriven, body: parking.RedrivenBody
     ) -> parking.RedrivenReply:
         """Report the outcome of redriven messages. Raises LeaseLost."""
-        return await self._api.ask(
-            request, fields_as(parking.RedrivenReply), body.encode(), timeout_ms=WRITE_TIMEOUT_MS
-        )
+        return await self._api.ask(request, body.encode(), timeout_ms=WRITE_TIMEOUT_MS)
 
     async def unpark(self, request: parking.Unpark) -> parking.UnparkReply:
         """Unpark a key: its next messages are live again. Raises LeaseLost."""
-        return await self._api.ask(
-            request, fields_as(parking.UnparkReply), timeout_ms=WRITE_TIMEOUT_MS
-        )
+        return await self._api.ask(request, timeout_ms=WRITE_TIMEOUT_MS)
 
     async def drop(
         self, group: str, keys: list[parking.NamedKey], *, reason: str, first: bool = False
     ) -> int:
         """Drop the messages of keys; return how many messages."""
         request = parking.ParkedDrop(group, reason, first)
-        reply = fields_as(parking.ParkedDropReply)
-        return sum([one.messages for one in await self._for_keys(request, reply, keys)])
+        return sum([one.messages for one in await self._for_keys(request, keys)])
 
-    async def _for_keys(
-        self, request: Any, reply: Callable[[Command], T], keys: list[parking.NamedKey]
-    ) -> list[T]:
+    async def _for_keys(self, request: Request[R], keys: list[parking.NamedKey]) -> list[R]:
         """Send a request for many keys in parts; return the replies."""
         replies = []
         for at in range(0, len(keys), parking.ITEMS_MAX):
             body = parking.KeyList(keys[at : at + parking.ITEMS_MAX]).encode()
-            replies.append(await self._api.ask(request, reply, body, timeout_ms=WRITE_TIMEOUT_MS))
+            replies.append(await self._api.ask(request, body, timeout_ms=WRITE_TIMEOUT_MS))
         return replies
-
-
-def _read(answer: Command) -> tuple[list[Record], int]:
-    reply = decode_fields(parking.ParkedReadReply, answer.fields)
-    return decode_all(answer.body), reply.messages

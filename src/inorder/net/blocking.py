@@ -18,7 +18,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from inorder.errors import (
     ConnectFailed,
@@ -27,15 +27,13 @@ from inorder.errors import (
     RemoteProtocolError,
     RequestTimeout,
     TransportError,
-    broker_error,
 )
 from inorder.net.connection import parse_address
-from inorder.wire.codes import ResponseCode
 from inorder.wire.extensions import PROTOCOL
-from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.frame import encode_frame
 from inorder.wire.header import Command, decode_command
-from inorder.wire.requests.producers import ProducerHello, ProducerState, ProducerStateReply
+from inorder.wire.replies import Request, command_of, reply_of
+from inorder.wire.requests.producers import ProducerHello, ProducerState
 from inorder.wire.requests.sendframes import SendAnswer, decode_answer
 
 _LENGTH_BYTES: Final = 4
@@ -94,13 +92,9 @@ class BlockingConnection:
     ) -> None:
         self.close()
 
-    def ask(self, request: Any, body: bytes = b"") -> Command:
+    def ask(self, request: Request[R], body: bytes = b"") -> R:
         """Send a typed request; return its reply. Raises BrokerError unless it is a success."""
-        return checked(self.request(Command.request(request.CODE, encode_fields(request), body)))
-
-    def ask_for(self, reply: type[R], request: Any) -> R:
-        """Send a typed request; return its typed reply."""
-        return decode_fields(reply, self.ask(request).fields)
+        return reply_of(request, self.request(command_of(request, body)))
 
     def request(self, command: Command) -> Command:
         """Send a request and return its reply, whatever its code."""
@@ -284,13 +278,6 @@ class BlockingProducer:
         found = self.last.get((topic, queue_id))
         if found is None:
             request = ProducerState(self.producer_id, topic, queue_id)
-            state = self.connection.ask_for(ProducerStateReply, request)
+            state = self.connection.ask(request)
             found = self.last[topic, queue_id] = state.last if state.known else -1
         return found
-
-
-def checked(reply: Command) -> Command:
-    """Return a reply that is a success; raise the BrokerError that any other stands for."""
-    if reply.code != ResponseCode.SUCCESS:
-        raise broker_error(reply.code, reply.remark, reply.fields)
-    return reply

@@ -46,7 +46,7 @@ from inorder.errors import (
     broker_error,
 )
 from inorder.model import MASTER_ID, TopicQueue
-from inorder.net.blocking import BlockingConnection, checked
+from inorder.net.blocking import BlockingConnection
 from inorder.net.tls import client_context
 from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.spark.source.rules import Places
@@ -54,7 +54,8 @@ from inorder.wire.codes import ResponseCode
 from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
 from inorder.wire.names import FIXED_SYSTEM_TOPICS, RESERVED_PREFIXES
-from inorder.wire.requests.nameserver import GetAllTopics, GetKv, GetKvReply, decode_topic_list
+from inorder.wire.replies import Request, command_of, reply_of
+from inorder.wire.requests.nameserver import GetAllTopics, GetKv
 from inorder.wire.requests.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -64,7 +65,7 @@ from inorder.wire.requests.offsets import (
     UpdateConsumerOffset,
 )
 from inorder.wire.requests.pulls import PULL_REPLY_CODES, PULL_SUBSCRIPTION, PullMessage, PullReply
-from inorder.wire.requests.resizing import ResizeStatus, ResizeView, decode_resize_view
+from inorder.wire.requests.resizing import ResizeStatus, ResizeView
 from inorder.wire.requests.routes import ClusterInfo, GetClusterInfo, GetRoute, TopicRoute
 
 NAMES: Final = ("tls", "tls_ca", "tls_cert", "tls_key", "tls_insecure")
@@ -225,7 +226,7 @@ class Cluster:
             KeyMapConflict: brokers use different maps of one version.
         """
         replies = self._ask_name_servers(GetKv(NAMESPACE, topic))
-        texts = [decode_fields(GetKvReply, one.fields).value or "" for one in replies]
+        texts = [reply.value or "" for reply in replies]
         found = keymaps.newest(texts)
         if not refused and len(found) < 2:
             return found[0] if found else None
@@ -239,8 +240,7 @@ class Cluster:
 
     def topics(self) -> list[str]:
         """Return the topics that the name servers know now, without system topics."""
-        reply = self._try(lambda: self._ask_name_server(GetAllTopics()), lambda: None)
-        names = decode_topic_list(reply.body)
+        names = self._try(lambda: self._ask_name_server(GetAllTopics()), lambda: None)
         return sorted(name for name in names if not is_system_topic(name))
 
     def oldest(self, queues: Iterable[TopicQueue]) -> Places:
@@ -265,11 +265,9 @@ class Cluster:
             if queue.broker in self._mapless:
                 continue
             try:
-                reply = self.ask(queue, ResizeStatus(topic, self.group))
+                found.append(self.ask(queue, ResizeStatus(topic, self.group)))
             except CodeNotSupported:
                 self._mapless.add(queue.broker)
-            else:
-                found.append(decode_resize_view(reply.body))
         return found
 
     def _known_queues(self, topic: str) -> list[TopicQueue]:
@@ -279,7 +277,7 @@ class Cluster:
         """Return the group's offset on a queue; None if it has none."""
         request = QueryConsumerOffset(self.group, queue.topic, queue.index, False)
         try:
-            return self._ask_for(OffsetReply, queue, request).offset
+            return self.ask(queue, request).offset
         except NotFound:
             return None
 
@@ -287,7 +285,7 @@ class Cluster:
         """Set the group's offset on a queue."""
         self.ask(queue, UpdateConsumerOffset(self.group, queue.topic, queue.index, offset))
 
-    def ask(self, queue: TopicQueue, request: Any, body: bytes = b"") -> Command:
+    def ask(self, queue: TopicQueue, request: Request[R], body: bytes = b"") -> R:
         """Send a request to the broker of a queue; return its reply. Raises BrokerError.
 
         The request is sent again when the connection breaks, so it must be safe to repeat.
@@ -365,27 +363,23 @@ class Cluster:
 
     # Asking.
 
-    def _offsets(self, queues: Iterable[TopicQueue], make: Callable[[TopicQueue], Any]) -> Places:
+    def _offsets(
+        self, queues: Iterable[TopicQueue], make: Callable[[TopicQueue], Request[OffsetReply]]
+    ) -> Places:
         """Ask for one offset of each queue, all requests to a broker at once."""
-        wanted = list(queues)
+        requests = {queue: make(queue) for queue in queues}
 
         def ask() -> Places:
             asked = []
-            for queue in wanted:
-                request = make(queue)
+            for queue, request in requests.items():
                 reader = self._reader(queue)
-                command = Command.request(request.CODE, encode_fields(request))
-                asked.append((queue, reader, reader.send(command)))
+                asked.append((queue, request, reader, reader.send(command_of(request))))
             return {
-                queue: decode_fields(OffsetReply, checked(reader.receive(number)).fields).offset
-                for queue, reader, number in asked
+                queue: reply_of(request, reader.receive(number)).offset
+                for queue, request, reader, number in asked
             }
 
         return self._try(ask, self._routes.clear)
-
-    def _ask_for(self, reply: type[R], queue: TopicQueue, request: Any) -> R:
-        """Send a request as `ask` does; return its typed reply."""
-        return decode_fields(reply, self.ask(queue, request).fields)
 
     def _route(self, topic: str) -> TopicRoute:
         known = self._routes.get(topic)
@@ -400,11 +394,11 @@ class Cluster:
                 f"no name server of {self.servers.namesrv} knows topic {topic}; create it, "
                 "or start its broker"
             )
-        return merged([TopicRoute.decode(answer.body) for answer in answers])
+        return merged(answers)
 
-    def _ask_name_servers(self, request: Any) -> list[Command]:
+    def _ask_name_servers(self, request: Request[R]) -> list[R]:
         """Ask all name servers; return the successful replies. Raises InorderError if all fail."""
-        found: list[Command] = []
+        found: list[R] = []
         failures: list[InorderError] = []
         addresses = parse_name_servers(self.servers.namesrv)
         for address in addresses:
@@ -420,7 +414,7 @@ class Cluster:
             raise failures[0]
         return found
 
-    def _ask_name_server(self, request: Any) -> Command:
+    def _ask_name_server(self, request: Request[R]) -> R:
         failure: InorderError | None = None
         for address in parse_name_servers(self.servers.namesrv):
             try:
@@ -455,7 +449,7 @@ class Cluster:
     def _former(self, queue: TopicQueue) -> str:
         """Return the address of a broker that no longer has a queue of the topic."""
         answers = self._ask_name_servers(GetClusterInfo())
-        info = merged_cluster([ClusterInfo.decode(one.body) for one in answers] or [ClusterInfo()])
+        info = merged_cluster(answers or [ClusterInfo()])
         broker = info.brokers.get(queue.broker)
         if broker is None or MASTER_ID not in broker.addresses:
             raise TopicNotRouted(f"no broker {queue.broker} serves topic {queue.topic}")

@@ -20,16 +20,15 @@ class Broker:
         self.last = last
         self.grows = grows
 
-    def ask(self, request: Any) -> None:
+    def ask(self, request: Any) -> Any:
         self.asked.append(request)
-        if request.incarnation <= self.highest:
-            told = self.highest
-            if self.grows:
-                self.highest += 1 << 60
-            raise ProducerStale("stale", highest=told)
-
-    def ask_for(self, reply: type, request: Any) -> Any:
-        self.asked.append(request)
+        if isinstance(request, ProducerHello):
+            if request.incarnation <= self.highest:
+                told = self.highest
+                if self.grows:
+                    self.highest += 1 << 60
+                raise ProducerStale("stale", highest=told)
+            return None
         known = self.last is not None
         return ProducerStateReply(known, 0, self.last if self.last is not None else -1)
 

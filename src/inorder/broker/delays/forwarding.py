@@ -35,12 +35,11 @@ from inorder.wire.extensions import (
     SCHEDULED,
     SEQUENCE,
 )
-from inorder.wire.fields import decode_fields, encode_fields
 from inorder.wire.header import Command
 from inorder.wire.names import SYSTEM_TOPIC_PREFIX
 from inorder.wire.properties import append, get
 from inorder.wire.record import BORN_HOST_V6, STORE_HOST_V6, Record, decode
-from inorder.wire.requests.producers import ProducerHello, ProducerState, ProducerStateReply
+from inorder.wire.requests.producers import ProducerHello, ProducerState
 from inorder.wire.requests.sends import SendMessage
 
 if TYPE_CHECKING:
@@ -160,7 +159,7 @@ class Forwarding:
         fields[MAP_VERSION] = str(now.version)
         fields[MAP_DIGEST] = KeyMap.decode(now.map).digest
         command = Command.request(RequestCode.SEND_MESSAGE_V2, fields, record.body)
-        await self._peers.ask(topic, home[0], command)
+        await self._peers.send(topic, home[0], command)
 
     async def _last(self, topic: str, producer: str, broker: str, queue_id: int) -> int:
         """Say hello on a new connection, and return the last sequence number on a queue."""
@@ -168,12 +167,10 @@ class Forwarding:
         if self._greeted.get((broker, producer)) is not connection:
             incarnation = self._broker.clock.now_ms() << 12
             hello = ProducerHello(producer, incarnation, named=True, protocol=PROTOCOL)
-            await self._peers.ask(topic, broker, Command.request(hello.CODE, encode_fields(hello)))
+            await self._peers.ask(topic, broker, hello)
             self._greeted[broker, producer] = connection
-        state = ProducerState(producer, topic, queue_id)
-        command = Command.request(state.CODE, encode_fields(state))
-        answer = await self._peers.ask(topic, broker, command)
-        return decode_fields(ProducerStateReply, answer.fields).last
+        state = await self._peers.ask(topic, broker, ProducerState(producer, topic, queue_id))
+        return state.last
 
     def _read(self, outbox: str, offset: int) -> Record | None:
         queue = self._broker.store.find_queue(outbox, 0)

@@ -35,15 +35,11 @@ from inorder.errors import InorderError, InvalidParameter
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.fields import decode_fields, encode_fields
-from inorder.wire.header import Command
 from inorder.wire.requests.parking import (
     MOVES_MAX,
     MoveBody,
     ParkedKeys,
     ParkMove,
-    ParkMoveReply,
-    QueueParking,
     QueuePlace,
 )
 from inorder.wire.requests.resizing import (
@@ -51,7 +47,6 @@ from inorder.wire.requests.resizing import (
     ResizeRelease,
     ResizeRewind,
     ResizeStatus,
-    decode_resize_view,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +54,6 @@ if TYPE_CHECKING:
     from inorder.broker.resizing.rules import Versions
     from inorder.broker.resizing.service import Resizing
 
-_Asked = ParkedKeys | ParkMove | ResizeRelease | ResizeRewind | ResizeStatus
 
 log = get_logger(__name__)
 
@@ -167,8 +161,8 @@ class Releasing:
         parking, mine = self._broker.parking, self._broker.config.name
 
         async def left_at(place: QueuePlace) -> frozenset[str]:
-            answer = await self._ask(topic, place.broker, ParkedKeys(group, topic, place.queue_id))
-            found = QueueParking.decode(answer.body)
+            request = ParkedKeys(group, topic, place.queue_id)
+            found = await self._peers.ask(topic, place.broker, request)
             return frozenset(one.key for one in found.keys if one.moved and one.moved_by <= version)
 
         leaving = await parking.moves.leave(group, topic, KeyMap.decode(text), left_at)
@@ -182,8 +176,8 @@ class Releasing:
                 continue
             for start in range(0, len(moves), MOVES_MAX):
                 body = MoveBody(moves[start : start + MOVES_MAX])
-                answer = await self._ask(topic, name, ParkMove(group, topic), body.encode())
-                busy += decode_fields(ParkMoveReply, answer.fields).busy
+                request = ParkMove(group, topic)
+                busy += (await self._peers.ask(topic, name, request, body.encode())).busy
         if forgotten != self._forgotten:
             return False  # rewound meanwhile: what was parked since has not moved
         if not busy:
@@ -261,18 +255,13 @@ class Releasing:
             return  # rewound meanwhile: the group was done here before that, elsewhere since
         request = ResizeRelease(topic, group, version, term=number)
         for name in others:
-            await self._ask(topic, name, request)
+            await self._peers.ask(topic, name, request)
         await self._resizing.release(topic, group, version, force=False, rewind_number=number)
 
     async def _progress(self, topic: str, group: str, name: str) -> GroupProgress | None:
         """Ask another broker how far a group has come."""
-        view = decode_resize_view((await self._ask(topic, name, ResizeStatus(topic, group))).body)
+        view = await self._peers.ask(topic, name, ResizeStatus(topic, group))
         return next((one for one in view.groups if one.group == group), None)
-
-    async def _ask(self, topic: str, name: str, request: _Asked, body: bytes = b"") -> Command:
-        """Ask another broker of a topic; return its reply if it succeeds."""
-        command = Command.request(request.CODE, encode_fields(request), body)
-        return await self._peers.ask(topic, name, command)
 
     # -- rewound groups -------------------------------------------------------------------------
 
@@ -291,7 +280,7 @@ class Releasing:
         async def tell(name: str) -> None:
             with suppress(InorderError, OSError):  # includes TimeoutError; `_agree` retries
                 async with asyncio.timeout(TELL_MS / 1000):
-                    await self._ask(topic, name, request)
+                    await self._peers.ask(topic, name, request)
 
         await asyncio.gather(*(tell(name) for name in rules.brokers_of(now) - {mine}))
 
@@ -310,7 +299,7 @@ class Releasing:
         names = set(standings) if todo.over else set(todo.behind)
         request = ResizeRewind(topic, group, todo.version, todo.rewind_number, todo.over)
         for name in names - {mine}:
-            await self._ask(topic, name, request)
+            await self._peers.ask(topic, name, request)
         if mine in names and todo.over:
             await rewinding.resume(topic, group, todo.rewind_number)
         elif mine in names:

@@ -450,10 +450,10 @@ class _KeyRedrive:
             in_order=True,
         )  # fmt: skip
         try:
-            records, count = await (await self._redriver.api(queue)).read_counted(request)
+            parked = await (await self._redriver.api(queue)).read_counted(request)
             limit = self._redriver.session.config.message_bytes_max
-            found = [receive(queue.broker, record, limit) for record in records]
-            return [restore(message, assigned.lease.epoch) for message in found], count
+            found = [receive(queue.broker, record, limit) for record in parked.records]
+            return [restore(message, assigned.lease.epoch) for message in found], parked.messages
         except (InorderError, KeyError, ValueError) as error:
             raise _Over(f"its list in {queue} cannot be read: {error}") from error
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -28,9 +28,7 @@ from inorder.spark.ordered.maps import Maps
 from inorder.spark.ordered.records import Version
 from inorder.spark.ordered.rules import Letter, OrderedMessage, ParkedList, ParkedMessage, Redone
 from inorder.wire import properties
-from inorder.wire.fields import decode_fields
-from inorder.wire.header import Command
-from inorder.wire.record import decode_all
+from inorder.wire.replies import Request
 from inorder.wire.requests import parking as requests
 from inorder.wire.requests.parking import (
     ITEMS_MAX,
@@ -47,6 +45,8 @@ from inorder.wire.requests.parking import (
 )
 
 log = get_logger(__name__)
+
+R = TypeVar("R")
 
 REDRIVE_MESSAGES: Final = 10_000
 """Messages of a key that one batch handles again at most."""
@@ -109,7 +109,7 @@ class Parker:
             while page.next:
                 try:
                     request = requests.ParkedList(self._group, page.next)
-                    page = ParkedPage.decode(self._cluster.ask(queue, request).body)
+                    page = self._cluster.ask(queue, request)
                 except CodeNotSupported:
                     break
                 if any(one.topic == topic for one in page.entries):
@@ -137,8 +137,8 @@ class Parker:
 
     def room(self, queue: TopicQueue) -> str:
         """Return why a queue can park no more messages; empty if it can."""
-        answer = self._cluster.ask(queue, requests.ParkedList(self._group, _LIST_END))
-        return ParkedPage.decode(answer.body).full.get(self._group, "")
+        page = self._cluster.ask(queue, requests.ParkedList(self._group, _LIST_END))
+        return page.full.get(self._group, "")
 
     def lists(self, queue: TopicQueue, one: OwnedKey) -> list[ParkedList]:
         """Return the lists of a parked key, the oldest first; the last may not be whole."""
@@ -180,15 +180,14 @@ class Parker:
         while len(found) < REDRIVE_MESSAGES and size < REDRIVE_BYTES:
             after = found[-1].offset if found else -1
             request = requests.ParkedRead(self._group, queue.topic, queue.index, key, after, _READ)
-            answer = self._cluster.ask(queue, request)
-            records = decode_all(answer.body)
-            size += len(answer.body)
-            for record in records:
+            parked = self._cluster.ask(queue, request)
+            size += parked.size
+            for record in parked.records:
                 received = restore(receive(queue.broker, record, _BODY_BYTES_MAX), None)
                 found.append(self._message(received, key))
-            count = decode_fields(requests.ParkedReadReply, answer.fields).messages
-            if not records or len(found) >= count:
-                return found, len(found) >= count  # some may wait for what comes again
+            whole = len(found) >= parked.messages
+            if whole or not parked.records:
+                return found, whole  # some may wait for what comes again
         return found, False
 
     def _message(self, one: ReceivedMessage, key: str) -> OrderedMessage:
@@ -209,8 +208,9 @@ class Parker:
 
     def _keys(self, queue: TopicQueue) -> QueueParking:
         try:
-            request = requests.ParkedKeys(self._group, queue.topic, queue.index)
-            answer = self._cluster.ask(queue, request)
+            return self._cluster.ask(
+                queue, requests.ParkedKeys(self._group, queue.topic, queue.index)
+            )
         except CodeNotSupported:
             if not self._required:
                 return _NOTHING
@@ -218,7 +218,6 @@ class Parker:
                 f"broker {queue.broker} keeps no parked keys, as Apache RocketMQ does not; use "
                 "DeadLetter(attempts=…), or Block(), which lets only the key wait"
             ) from None
-        return QueueParking.decode(answer.body)
 
 
 def paced(group: str, queue: TopicQueue, rate: int, until_s: float) -> Callable[[], bool]:
@@ -305,7 +304,7 @@ class Reports:
         request = requests.Unpark(
             self._group, *_JOB, queue.topic, queue.index, 0, key, end, successor
         )
-        reply = decode_fields(requests.UnparkReply, self._order(queue, request).fields)
+        reply = self._order(queue, request)
         if not reply.live:
             raise InorderError(
                 f"parked key {key} of group {self._group} cannot go live: {reply.why}; somebody "
@@ -364,7 +363,7 @@ class Reports:
     def _ask_park(self, queue: TopicQueue, parked: list[ParkedMessage], until: int) -> ParkAnswer:
         items = [ParkItem(one.offset, one.key, one.tries, one.error, None, until) for one in parked]
         request = requests.Park(self._group, *_JOB, queue.topic, queue.index, 0)
-        return ParkAnswer.decode(self._order(queue, request, ParkBody(items).encode()).body)
+        return self._order(queue, request, ParkBody(items).encode())
 
     def _park_again(self, queue: TopicQueue, one: ParkedMessage, until: int) -> None:
         """Park a message whose key an operator dropped meanwhile, and ask for it: it comes next."""
@@ -381,7 +380,7 @@ class Reports:
         cause = one.error or "its key is parked"
         return Letter(one.message, f"{cause}; it was not parked: its broker had removed it")
 
-    def _order(self, queue: TopicQueue, request: Any, body: bytes = b"") -> Command:
+    def _order(self, queue: TopicQueue, request: Request[R], body: bytes = b"") -> R:
         try:
             return self._cluster.ask(queue, request, body)
         except LeaseLost as error:

@@ -21,6 +21,7 @@ from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import DIFFERENCES, SENT_BACK_ERROR
 from inorder.wire.fastjson import TABLE_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
+from inorder.wire.replies import EMPTY
 from inorder.wire.requests.groups import subscription_from_json, subscription_to_json
 from inorder.wire.requests.leases import queue_key, queue_of_key
 from inorder.wire.shapes import (
@@ -397,6 +398,7 @@ class SendBack(msgspec.Struct, frozen=True):
     """
 
     CODE: ClassVar = RequestCode.CONSUMER_SEND_MSG_BACK
+    REPLY = EMPTY
 
     position: int = msgspec.field(name="offset")
     group: str

@@ -20,6 +20,8 @@ from inorder.wire.extensions import CAPABILITY, DIFFERING
 from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, TABLE_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
 from inorder.wire.ids import java_hash
+from inorder.wire.replies import EMPTY, body_as, fields_as
+from inorder.wire.requests.nameserver import decode_consumer_ids
 from inorder.wire.requests.pulls import ALL, TAG, parse_subscription
 from inorder.wire.requests.topics import (
     check_entries,
@@ -146,12 +148,6 @@ def decode_group_configs(data: bytes | memoryview) -> list[GroupConfig]:
     return [group_config_from_json(item) for item in shapes.objects(value, "groupConfigList")]
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
-    """Say which groups a client serves; the body is a ClientHeartbeat."""
-
-    CODE: ClassVar = RequestCode.HEART_BEAT
-
-
 class HeartbeatReply(msgspec.Struct, frozen=True):
     """The protocol that an inorder broker speaks; RocketMQ's reply has no such field."""
 
@@ -159,10 +155,18 @@ class HeartbeatReply(msgspec.Struct, frozen=True):
     differing: str | None = msgspec.field(default=None, name=DIFFERING)
 
 
+class Heartbeat(msgspec.Struct, frozen=True):
+    """Say which groups a client serves; the body is a ClientHeartbeat."""
+
+    CODE: ClassVar = RequestCode.HEART_BEAT
+    REPLY = fields_as(HeartbeatReply)
+
+
 class UnregisterClient(msgspec.Struct, frozen=True):
     """Leave one or both groups."""
 
     CODE: ClassVar = RequestCode.UNREGISTER_CLIENT
+    REPLY = EMPTY
 
     client_id: str = msgspec.field(name="clientID")
     producer_group: str | None = None
@@ -173,6 +177,7 @@ class GetConsumerList(msgspec.Struct, frozen=True):
     """Ask for the client ids of a group."""
 
     CODE: ClassVar = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+    REPLY = body_as(decode_consumer_ids)
 
     consumer_group: str
 
@@ -181,12 +186,14 @@ class UpdateGroup(msgspec.Struct, frozen=True):
     """Create or change a group; the body is its config."""
 
     CODE: ClassVar = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    REPLY = EMPTY
 
 
 class GetAllGroupConfig(msgspec.Struct, frozen=True):
     """Ask for all groups; the paging of newer peers may be ignored."""
 
     CODE: ClassVar = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    REPLY = body_as(GroupTable.decode)
 
     group_seq: Int32 | None = None
     groups_max: Int32 | None = msgspec.field(default=None, name="maxGroupNum")
@@ -205,6 +212,7 @@ class DeleteGroup(msgspec.Struct, frozen=True):
     """Forget a group, and its offsets if asked to."""
 
     CODE: ClassVar = RequestCode.DELETE_SUBSCRIPTIONGROUP
+    REPLY = EMPTY
 
     group: str = msgspec.field(name="groupName")
     clean_offset: bool = False

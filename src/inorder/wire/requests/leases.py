@@ -25,6 +25,7 @@ from inorder.wire.codes import RequestCode
 from inorder.wire.extensions import ExtensionCode
 from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
+from inorder.wire.replies import EMPTY, body_as, fields_as
 from inorder.wire.shapes import (
     BODY_NAME_CHARS_MAX,
     I64,
@@ -66,17 +67,6 @@ class PageHeader(msgspec.Struct, frozen=True):
     """`next` of the page before."""
 
 
-class Lease(OwnerHeader, frozen=True):
-    """Take or renew queues of a group; the body is a LeaseBody, the answer's a LeaseAnswer."""
-
-    CODE: ClassVar = ExtensionCode.LEASE
-
-    lease_ms: int
-    """How long a lease lasts without a renewal, 500 to 120,000."""
-    grace_ms: int
-    """How long a lease lasts once the connection that renewed it last closes; at most the lease."""
-
-
 class Release(HeldQueueHeader, frozen=True):
     """Commit and release a queue in one request; answered when durable under the flush mode.
 
@@ -84,6 +74,7 @@ class Release(HeldQueueHeader, frozen=True):
     """
 
     CODE: ClassVar = ExtensionCode.RELEASE
+    REPLY = EMPTY
 
     offset: int = -1
     """The offset to commit; -1 for none."""
@@ -93,33 +84,22 @@ class Release(HeldQueueHeader, frozen=True):
     """The number of this commit; it grows within an epoch."""
 
 
-class Commit(OwnerHeader, frozen=True):
-    """Commit queues under their epochs and renew their leases; bodies CommitBody, CommitAnswer."""
+class LeaseFreeReply(msgspec.Struct, frozen=True):
+    """The former owner; empty if the queue had none."""
 
-    CODE: ClassVar = ExtensionCode.COMMIT
-
-
-class Leases(PageHeader, frozen=True):
-    """List leases, a page at a time; the answer's body is a LeasePage."""
-
-    CODE: ClassVar = ExtensionCode.LEASES
+    holder: str
+    epoch: int
 
 
 class LeaseFree(msgspec.Struct, frozen=True):
     """Force the release of a queue; for operators."""
 
     CODE: ClassVar = ExtensionCode.LEASE_FREE
+    REPLY = fields_as(LeaseFreeReply)
 
     group: str
     topic: str
     queue_id: Int32
-
-
-class LeaseFreeReply(msgspec.Struct, frozen=True):
-    """The former owner; empty if the queue had none."""
-
-    holder: str
-    epoch: int
 
 
 QUEUES_MAX: Final = 2048
@@ -209,6 +189,18 @@ class LeaseAnswer(Body, frozen=True):
         return answer_body(cls, data)
 
 
+class Lease(OwnerHeader, frozen=True):
+    """Take or renew queues of a group; the body is a LeaseBody, the answer's a LeaseAnswer."""
+
+    CODE: ClassVar = ExtensionCode.LEASE
+    REPLY = body_as(LeaseAnswer.decode)
+
+    lease_ms: int
+    """How long a lease lasts without a renewal, 500 to 120,000."""
+    grace_ms: int
+    """How long a lease lasts once the connection that renewed it last closes; at most the lease."""
+
+
 class QueueCommit(msgspec.Struct, frozen=True, array_like=True):
     """One commit. `number` grows within (queue, epoch)."""
 
@@ -250,6 +242,13 @@ class CommitAnswer(Body, frozen=True):
         return answer_body(cls, data)
 
 
+class Commit(OwnerHeader, frozen=True):
+    """Commit queues under their epochs and renew their leases; bodies CommitBody, CommitAnswer."""
+
+    CODE: ClassVar = ExtensionCode.COMMIT
+    REPLY = body_as(CommitAnswer.decode)
+
+
 class HeldLease(msgspec.Struct, frozen=True):
     """A lease as an operator sees it."""
 
@@ -285,16 +284,18 @@ class LeasePage(Body, frozen=True):
         return answer_body(cls, data)
 
 
-class LockBatch(msgspec.Struct, frozen=True):
-    """Lock queues for a client; the body is a LockBatchBody, the answer LockedQueues."""
+class Leases(PageHeader, frozen=True):
+    """List leases, a page at a time; the answer's body is a LeasePage."""
 
-    CODE: ClassVar = RequestCode.LOCK_BATCH_MQ
+    CODE: ClassVar = ExtensionCode.LEASES
+    REPLY = body_as(LeasePage.decode)
 
 
 class UnlockBatch(msgspec.Struct, frozen=True):
     """Give queues back; the body is a LockBatchBody."""
 
     CODE: ClassVar = RequestCode.UNLOCK_BATCH_MQ
+    REPLY = EMPTY
 
 
 LOCK_QUEUES_MAX: Final = 2048
@@ -362,6 +363,13 @@ class LockedQueues:
         """Read the JSON text; malformed: RemoteProtocolError."""
         value = shapes.as_object(loads(data), "lock answer")
         return cls(tuple(map(queue_from_json, shapes.objects(value, "lockOKMQSet"))))
+
+
+class LockBatch(msgspec.Struct, frozen=True):
+    """Lock queues for a client; the body is a LockBatchBody, the answer LockedQueues."""
+
+    CODE: ClassVar = RequestCode.LOCK_BATCH_MQ
+    REPLY = body_as(LockedQueues.decode)
 
 
 def queue_to_json(queue: TopicQueue) -> dict[str, Any]:

@@ -11,25 +11,18 @@ from msgspec.json import encode as _encode_standard
 from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
 from inorder.wire.fastjson import TABLE_ITEMS_MAX, loads
+from inorder.wire.replies import EMPTY, body_as, fields_as
 
 
 class PutKv(msgspec.Struct, frozen=True):
     """Keep a value."""
 
     CODE: ClassVar = RequestCode.PUT_KV_CONFIG
+    REPLY = EMPTY
 
     namespace: str
     key: str
     value: str
-
-
-class GetKv(msgspec.Struct, frozen=True):
-    """Ask for a value."""
-
-    CODE: ClassVar = RequestCode.GET_KV_CONFIG
-
-    namespace: str
-    key: str
 
 
 class GetKvReply(msgspec.Struct, frozen=True):
@@ -38,41 +31,31 @@ class GetKvReply(msgspec.Struct, frozen=True):
     value: str | None = None
 
 
-class DeleteKv(msgspec.Struct, frozen=True):
-    """Forget a value."""
+class GetKv(msgspec.Struct, frozen=True):
+    """Ask for a value."""
 
-    CODE: ClassVar = RequestCode.DELETE_KV_CONFIG
+    CODE: ClassVar = RequestCode.GET_KV_CONFIG
+    REPLY = fields_as(GetKvReply)
 
     namespace: str
     key: str
 
 
-class GetKvList(msgspec.Struct, frozen=True):
-    """Ask for all values of a namespace."""
+class DeleteKv(msgspec.Struct, frozen=True):
+    """Forget a value."""
 
-    CODE: ClassVar = RequestCode.GET_KVLIST_BY_NAMESPACE
+    CODE: ClassVar = RequestCode.DELETE_KV_CONFIG
+    REPLY = EMPTY
 
     namespace: str
-
-
-class GetAllTopics(msgspec.Struct, frozen=True):
-    """Ask for all topics."""
-
-    CODE: ClassVar = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-
-
-class GetTopicsByCluster(msgspec.Struct, frozen=True):
-    """Ask for the topics of a cluster."""
-
-    CODE: ClassVar = RequestCode.GET_TOPICS_BY_CLUSTER
-
-    cluster: str
+    key: str
 
 
 class DeleteTopicInNameServer(msgspec.Struct, frozen=True):
     """Forget a topic, of one cluster or of all."""
 
     CODE: ClassVar = RequestCode.DELETE_TOPIC_IN_NAMESRV
+    REPLY = EMPTY
 
     topic: str
     cluster_name: str | None = None
@@ -108,6 +91,22 @@ def decode_topic_list(data: bytes | memoryview) -> list[str]:
     return _names(data, "topicList")
 
 
+class GetAllTopics(msgspec.Struct, frozen=True):
+    """Ask for all topics."""
+
+    CODE: ClassVar = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+    REPLY = body_as(decode_topic_list)
+
+
+class GetTopicsByCluster(msgspec.Struct, frozen=True):
+    """Ask for the topics of a cluster."""
+
+    CODE: ClassVar = RequestCode.GET_TOPICS_BY_CLUSTER
+    REPLY = body_as(decode_topic_list)
+
+    cluster: str
+
+
 def encode_group_list(groups: Iterable[str]) -> bytes:
     """Return a GroupList."""
     return _encode_standard({"groupList": list(groups)})
@@ -128,6 +127,15 @@ def decode_kv_table(data: bytes | memoryview) -> dict[str, str]:
     return shapes.text_map(
         shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "table"), "table"
     )
+
+
+class GetKvList(msgspec.Struct, frozen=True):
+    """Ask for all values of a namespace."""
+
+    CODE: ClassVar = RequestCode.GET_KVLIST_BY_NAMESPACE
+    REPLY = body_as(decode_kv_table)
+
+    namespace: str
 
 
 def encode_settings(settings: Mapping[str, str]) -> bytes:

@@ -16,25 +16,22 @@ from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
 from inorder.wire.fastjson import dumps, loads
 from inorder.wire.fields import Int32
+from inorder.wire.replies import EMPTY, body_as, fields_as
+from inorder.wire.requests.connections import (
+    ConsumerConnections,
+    decode_producer_connections,
+    decode_producers,
+)
 from inorder.wire.requests.leases import queue_key, queue_of_key, queue_to_json
+from inorder.wire.requests.nameserver import decode_group_list
 from inorder.wire.shapes import Key, Shape, integer_key
-
-
-class QueryConsumerOffset(msgspec.Struct, frozen=True):
-    """Ask how far a group is."""
-
-    CODE: ClassVar = RequestCode.QUERY_CONSUMER_OFFSET
-
-    consumer_group: str
-    topic: str
-    queue_id: Int32
-    set_zero_if_not_found: bool | None = None
 
 
 class UpdateConsumerOffset(msgspec.Struct, frozen=True):
     """Say how far a group is. What is None here is refused with INVALID_PARAMETER."""
 
     CODE: ClassVar = RequestCode.UPDATE_CONSUMER_OFFSET
+    REPLY = EMPTY
 
     consumer_group: str
     topic: str
@@ -43,10 +40,29 @@ class UpdateConsumerOffset(msgspec.Struct, frozen=True):
     only_up: bool | None = None  # inorder's, see wire/extensions.py
 
 
+class OffsetReply(msgspec.Struct, frozen=True):
+    """An offset."""
+
+    offset: int
+
+
+class QueryConsumerOffset(msgspec.Struct, frozen=True):
+    """Ask how far a group is."""
+
+    CODE: ClassVar = RequestCode.QUERY_CONSUMER_OFFSET
+    REPLY = fields_as(OffsetReply)
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+
+
 class SearchOffset(msgspec.Struct, frozen=True):
     """Ask for the offset at a time."""
 
     CODE: ClassVar = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+    REPLY = fields_as(OffsetReply)
 
     topic: str
     queue_id: Int32
@@ -58,6 +74,7 @@ class GetMaxOffset(msgspec.Struct, frozen=True):
     """Ask for the offset that the next message will get."""
 
     CODE: ClassVar = RequestCode.GET_MAX_OFFSET
+    REPLY = fields_as(OffsetReply)
 
     topic: str
     queue_id: Int32
@@ -68,24 +85,10 @@ class GetMinOffset(msgspec.Struct, frozen=True):
     """Ask for the offset of the oldest message."""
 
     CODE: ClassVar = RequestCode.GET_MIN_OFFSET
+    REPLY = fields_as(OffsetReply)
 
     topic: str
     queue_id: Int32
-
-
-class GetEarliest(msgspec.Struct, frozen=True):
-    """Ask when the oldest message was stored."""
-
-    CODE: ClassVar = RequestCode.GET_EARLIEST_MSG_STORETIME
-
-    topic: str
-    queue_id: Int32
-
-
-class OffsetReply(msgspec.Struct, frozen=True):
-    """An offset."""
-
-    offset: int
 
 
 class TimestampReply(msgspec.Struct, frozen=True):
@@ -94,28 +97,21 @@ class TimestampReply(msgspec.Struct, frozen=True):
     timestamp_ms: int = msgspec.field(name="timestamp")
 
 
-class GetTopicStats(msgspec.Struct, frozen=True):
-    """Ask what the queues of a topic hold."""
+class GetEarliest(msgspec.Struct, frozen=True):
+    """Ask when the oldest message was stored."""
 
-    CODE: ClassVar = RequestCode.GET_TOPIC_STATS_INFO
+    CODE: ClassVar = RequestCode.GET_EARLIEST_MSG_STORETIME
+    REPLY = fields_as(TimestampReply)
 
     topic: str
-
-
-class GetConsumeStats(msgspec.Struct, frozen=True):
-    """Ask how far a group is; without topics, on all that it has offsets of."""
-
-    CODE: ClassVar = RequestCode.GET_CONSUME_STATS
-
-    consumer_group: str
-    topic: str | None = None
-    topic_list: str | None = None
+    queue_id: Int32
 
 
 class GetConsumerConnections(msgspec.Struct, frozen=True):
     """Ask who consumes for a group, and what."""
 
     CODE: ClassVar = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    REPLY = body_as(ConsumerConnections.decode)
 
     consumer_group: str
 
@@ -124,6 +120,7 @@ class GetProducerConnections(msgspec.Struct, frozen=True):
     """Ask who sends for a producer group."""
 
     CODE: ClassVar = RequestCode.GET_PRODUCER_CONNECTION_LIST
+    REPLY = body_as(decode_producer_connections)
 
     producer_group: str
 
@@ -132,12 +129,14 @@ class GetAllProducers(msgspec.Struct, frozen=True):
     """Ask for all producers."""
 
     CODE: ClassVar = RequestCode.GET_ALL_PRODUCER_INFO
+    REPLY = body_as(decode_producers)
 
 
 class GetGroupsOfTopic(msgspec.Struct, frozen=True):
     """Ask which groups consume a topic."""
 
     CODE: ClassVar = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+    REPLY = body_as(decode_group_list)
 
     topic: str
 
@@ -159,23 +158,11 @@ class GetSubscription(msgspec.Struct, frozen=True):
     topic: str = ""
 
 
-class ResetOffset(msgspec.Struct, frozen=True):
-    """Set the offsets of a group: to an offset if given, else to a time (-1 is the end)."""
-
-    CODE: ClassVar = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-
-    topic: str
-    group: str
-    timestamp_ms: int = msgspec.field(name="timestamp")
-    force: bool = msgspec.field(default=True, name="isForce")
-    queue_id: Int32 = -1
-    offset: int = -1
-
-
 class CloneOffsets(msgspec.Struct, frozen=True):
     """Give a group the offsets of another one."""
 
     CODE: ClassVar = RequestCode.CLONE_GROUP_OFFSET
+    REPLY = EMPTY
 
     source_group: str = msgspec.field(name="srcGroup")
     target_group: str = msgspec.field(name="destGroup")
@@ -235,6 +222,15 @@ class TopicStats:
         )
 
 
+class GetTopicStats(msgspec.Struct, frozen=True):
+    """Ask what the queues of a topic hold."""
+
+    CODE: ClassVar = RequestCode.GET_TOPIC_STATS_INFO
+    REPLY = body_as(TopicStats.decode)
+
+    topic: str
+
+
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
     """How far a group is on a queue; `pulled_offset` also counts uncommitted messages."""
@@ -284,6 +280,17 @@ class ConsumeStats:
         return cls(found, shapes.rate(value, "consumeTps"))
 
 
+class GetConsumeStats(msgspec.Struct, frozen=True):
+    """Ask how far a group is; without topics, on all that it has offsets of."""
+
+    CODE: ClassVar = RequestCode.GET_CONSUME_STATS
+    REPLY = body_as(ConsumeStats.decode)
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+
 def encode_queue_offsets(offsets: Mapping[TopicQueue, int]) -> bytes:
     """Return a ResetOffsetBody."""
     return dumps({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})
@@ -301,6 +308,20 @@ def decode_queue_offsets(data: bytes | memoryview) -> dict[TopicQueue, int]:
     value = shapes.as_object(loads(data, items_max=_ITEMS_MAX), "offsets")
     table = shapes.as_object(value.get("offsetTable"), "offsetTable")
     return {queue_of_key(key): shapes.as_integer(offset, "offset") for key, offset in table.items()}
+
+
+class ResetOffset(msgspec.Struct, frozen=True):
+    """Set the offsets of a group: to an offset if given, else to a time (-1 is the end)."""
+
+    CODE: ClassVar = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    REPLY = body_as(decode_queue_offsets)
+
+    topic: str
+    group: str
+    timestamp_ms: int = msgspec.field(name="timestamp")
+    force: bool = msgspec.field(default=True, name="isForce")
+    queue_id: Int32 = -1
+    offset: int = -1
 
 
 def _table(value: dict[Any, Any]) -> list[tuple[TopicQueue, dict[Any, Any]]]:

@@ -11,44 +11,39 @@ from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 import msgspec
 
 from inorder.wire.extensions import ExtensionCode
-from inorder.wire.fields import Int32
+from inorder.wire.fields import Int32, decode_fields
+from inorder.wire.header import Command
+from inorder.wire.record import Record, decode_all
+from inorder.wire.replies import Reply, body_as, fields_as
 from inorder.wire.requests.leases import HeldQueueHeader, PageHeader
 from inorder.wire.shapes import I64, Body, Name, Natural, QueueId, answer_body, bounded_body
 
 
-class Park(HeldQueueHeader, frozen=True):
-    """Park messages: each is stored in %PARK%group and counts as done, both or neither.
+class ParkedReadReply(msgspec.Struct, frozen=True):
+    """How many messages the key has; the body may hold only the first ones."""
 
-    The body is a ParkBody, the answer's a ParkAnswer. For a message that is already parked the
-    broker repeats the first answer.
-    """
-
-    CODE: ClassVar = ExtensionCode.PARK
+    messages: int
 
 
-class ParkedKeys(msgspec.Struct, frozen=True):
-    """Ask for the parked keys of a queue; the body is a QueueParking.
+class ParkedRecords(NamedTuple):
+    """Messages of a parked key as %PARK%group stores them, and how many messages the key has."""
 
-    The answer waits for pending writes of that queue.
-    """
-
-    CODE: ClassVar = ExtensionCode.PARKED_KEYS
-
-    group: str
-    topic: str
-    queue_id: Int32
+    records: list[Record]
+    messages: int
+    size: int
+    """Bytes of the records."""
 
 
-class ParkedList(PageHeader, frozen=True):
-    """List parked keys, a page at a time; the answer's body is a ParkedPage."""
-
-    CODE: ClassVar = ExtensionCode.PARKED_LIST
+def _records(answer: Command) -> ParkedRecords:
+    reply = decode_fields(ParkedReadReply, answer.fields)
+    return ParkedRecords(decode_all(answer.body), reply.messages, len(answer.body))
 
 
 class ParkedRead(msgspec.Struct, frozen=True):
     """Read the messages of a parked key in order; the body holds their records in %PARK%group."""
 
     CODE: ClassVar = ExtensionCode.PARKED_READ
+    REPLY = Reply(_records)
 
     group: str
     topic: str
@@ -61,10 +56,10 @@ class ParkedRead(msgspec.Struct, frozen=True):
     """For a redrive: no message that must wait for an older one."""
 
 
-class ParkedReadReply(msgspec.Struct, frozen=True):
-    """How many messages the key has; the body may hold only the first ones."""
+class RedriveReply(msgspec.Struct, frozen=True):
+    """For how many keys the broker recorded the request."""
 
-    messages: int
+    keys: Int32
 
 
 class Redrive(msgspec.Struct, frozen=True):
@@ -74,15 +69,17 @@ class Redrive(msgspec.Struct, frozen=True):
     """
 
     CODE: ClassVar = ExtensionCode.REDRIVE
+    REPLY = fields_as(RedriveReply)
 
     group: str
     cancel: bool = False
 
 
-class RedriveReply(msgspec.Struct, frozen=True):
-    """For how many keys the broker recorded the request."""
+class RedrivenReply(msgspec.Struct, frozen=True):
+    """The version of the queue's parked keys before and afterwards."""
 
-    keys: Int32
+    before: int
+    version: int
 
 
 class Redriven(HeldQueueHeader, frozen=True):
@@ -93,25 +90,9 @@ class Redriven(HeldQueueHeader, frozen=True):
     """
 
     CODE: ClassVar = ExtensionCode.REDRIVEN
+    REPLY = fields_as(RedrivenReply)
 
     key: str
-    heir: bool = False
-
-
-class RedrivenReply(msgspec.Struct, frozen=True):
-    """The version of the queue's parked keys before and afterwards."""
-
-    before: int
-    version: int
-
-
-class Unpark(HeldQueueHeader, frozen=True):
-    """Make a key live whose list is empty up to offset `end`; refused if the list grew."""
-
-    CODE: ClassVar = ExtensionCode.UNPARK
-
-    key: str
-    end: int
     heir: bool = False
 
 
@@ -124,10 +105,28 @@ class UnparkReply(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class Unpark(HeldQueueHeader, frozen=True):
+    """Make a key live whose list is empty up to offset `end`; refused if the list grew."""
+
+    CODE: ClassVar = ExtensionCode.UNPARK
+    REPLY = fields_as(UnparkReply)
+
+    key: str
+    end: int
+    heir: bool = False
+
+
+class ParkedDropReply(msgspec.Struct, frozen=True):
+    """How many messages were dropped."""
+
+    messages: Int32
+
+
 class ParkedDrop(msgspec.Struct, frozen=True):
     """Drop parked messages; for operators. The broker keeps the reason. Body KeyList."""
 
     CODE: ClassVar = ExtensionCode.PARKED_DROP
+    REPLY = fields_as(ParkedDropReply)
 
     group: str
     reason: str
@@ -135,10 +134,11 @@ class ParkedDrop(msgspec.Struct, frozen=True):
     """Only the first message of each key; the others stay parked."""
 
 
-class ParkedDropReply(msgspec.Struct, frozen=True):
-    """How many messages were dropped."""
+class ParkMoveReply(msgspec.Struct, frozen=True):
+    """How many keys are here, and how many cannot move before their older list here is empty."""
 
-    messages: Int32
+    moved: Int32
+    busy: Int32
 
 
 class ParkMove(msgspec.Struct, frozen=True):
@@ -149,16 +149,10 @@ class ParkMove(msgspec.Struct, frozen=True):
     """
 
     CODE: ClassVar = ExtensionCode.PARK_MOVE
+    REPLY = fields_as(ParkMoveReply)
 
     group: str
     topic: str
-
-
-class ParkMoveReply(msgspec.Struct, frozen=True):
-    """How many keys are here, and how many cannot move before their older list here is empty."""
-
-    moved: Int32
-    busy: Int32
 
 
 ITEMS_MAX: Final = 1024
@@ -230,6 +224,17 @@ class ParkAnswer(Body, frozen=True):
         return answer_body(cls, data)
 
 
+class Park(HeldQueueHeader, frozen=True):
+    """Park messages: each is stored in %PARK%group and counts as done, both or neither.
+
+    The body is a ParkBody, the answer's a ParkAnswer. For a message that is already parked the
+    broker repeats the first answer.
+    """
+
+    CODE: ClassVar = ExtensionCode.PARK
+    REPLY = body_as(ParkAnswer.decode)
+
+
 class QueuePlace(NamedTuple):
     """A queue of a topic, at any broker."""
 
@@ -271,6 +276,20 @@ class QueueParking(Body, frozen=True):
         return answer_body(cls, data)
 
 
+class ParkedKeys(msgspec.Struct, frozen=True):
+    """Ask for the parked keys of a queue; the body is a QueueParking.
+
+    The answer waits for pending writes of that queue.
+    """
+
+    CODE: ClassVar = ExtensionCode.PARKED_KEYS
+    REPLY = body_as(QueueParking.decode)
+
+    group: str
+    topic: str
+    queue_id: Int32
+
+
 class ParkedEntry(msgspec.Struct, frozen=True):
     """A parked key as an operator sees it."""
 
@@ -306,6 +325,13 @@ class ParkedPage(Body, frozen=True):
     def decode(cls, data: bytes | memoryview) -> ParkedPage:
         """Read the JSON text; malformed: RemoteProtocolError."""
         return answer_body(cls, data)
+
+
+class ParkedList(PageHeader, frozen=True):
+    """List parked keys, a page at a time; the answer's body is a ParkedPage."""
+
+    CODE: ClassVar = ExtensionCode.PARKED_LIST
+    REPLY = body_as(ParkedPage.decode)
 
 
 class NamedKey(msgspec.Struct, frozen=True, array_like=True):

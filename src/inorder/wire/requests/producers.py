@@ -22,6 +22,16 @@ from inorder.errors import MessageIllegal
 from inorder.wire import shapes
 from inorder.wire.extensions import PREDECESSOR, PRODUCER_ID, SEQUENCE, ExtensionCode
 from inorder.wire.fastjson import TABLE_ITEMS_MAX, loads
+from inorder.wire.replies import body_as, fields_as
+
+
+class ProducerHelloReply(msgspec.Struct, frozen=True):
+    """The broker is an inorder broker; `highest` is the incarnation that may send."""
+
+    inorder: int
+    highest: int
+    memory: int = 0
+    """Changes whenever the broker forgets a producer; see `ProducerHello.memory`."""
 
 
 class ProducerHello(msgspec.Struct, frozen=True):
@@ -32,6 +42,7 @@ class ProducerHello(msgspec.Struct, frozen=True):
     """
 
     CODE: ClassVar = ExtensionCode.PRODUCER_HELLO
+    REPLY = fields_as(ProducerHelloReply)
 
     producer_id: str
     incarnation: int
@@ -46,25 +57,6 @@ class ProducerHello(msgspec.Struct, frozen=True):
     """The protocol of this producer; see `PROTOCOL`."""
 
 
-class ProducerHelloReply(msgspec.Struct, frozen=True):
-    """The broker is an inorder broker; `highest` is the incarnation that may send."""
-
-    inorder: int
-    highest: int
-    memory: int = 0
-    """Changes whenever the broker forgets a producer; see `ProducerHello.memory`."""
-
-
-class ProducerState(msgspec.Struct, frozen=True):
-    """Ask for the sequence numbers of a producer on one queue."""
-
-    CODE: ClassVar = ExtensionCode.PRODUCER_STATE
-
-    producer_id: str
-    topic: str
-    queue_id: int
-
-
 class ProducerStateReply(msgspec.Struct, frozen=True):
     """`expected`: the next number (anonymous; 0 if unknown). `last`: the last stored, else -1.
 
@@ -76,12 +68,15 @@ class ProducerStateReply(msgspec.Struct, frozen=True):
     last: int
 
 
-class ProducerDrop(msgspec.Struct, frozen=True):
-    """Forget a named producer; the answer says on how many queues it was known."""
+class ProducerState(msgspec.Struct, frozen=True):
+    """Ask for the sequence numbers of a producer on one queue."""
 
-    CODE: ClassVar = ExtensionCode.PRODUCER_DROP
+    CODE: ClassVar = ExtensionCode.PRODUCER_STATE
+    REPLY = fields_as(ProducerStateReply)
 
     producer_id: str
+    topic: str
+    queue_id: int
 
 
 class ProducerDropReply(msgspec.Struct, frozen=True):
@@ -90,12 +85,13 @@ class ProducerDropReply(msgspec.Struct, frozen=True):
     queues: int
 
 
-class ProducerList(msgspec.Struct, frozen=True):
-    """List named producers; the body of the answer is JSON."""
+class ProducerDrop(msgspec.Struct, frozen=True):
+    """Forget a named producer; the answer says on how many queues it was known."""
 
-    CODE: ClassVar = ExtensionCode.PRODUCER_LIST
+    CODE: ClassVar = ExtensionCode.PRODUCER_DROP
+    REPLY = fields_as(ProducerDropReply)
 
-    prefix: str = ""
+    producer_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +136,15 @@ def decode_named_producers(data: bytes | memoryview) -> tuple[list[NamedProducer
         for producer in shapes.objects(whole, "producers")
     ]
     return listed, shapes.integer(whole, "total", len(listed))
+
+
+class ProducerList(msgspec.Struct, frozen=True):
+    """List named producers; the body of the answer is JSON."""
+
+    CODE: ClassVar = ExtensionCode.PRODUCER_LIST
+    REPLY = body_as(decode_named_producers)
+
+    prefix: str = ""
 
 
 PRODUCER_ID_CHARS_MAX: Final = 255

@@ -14,6 +14,8 @@ from inorder.model import Subscription
 from inorder.wire.codes import RequestCode, ResponseCode
 from inorder.wire.fields import Int32
 from inorder.wire.ids import java_hash
+from inorder.wire.record import decode, decode_all
+from inorder.wire.replies import body_as
 
 PULL_COMMIT_OFFSET: Final = 1
 PULL_SUSPEND: Final = 2
@@ -80,6 +82,7 @@ class QueryMessage(msgspec.Struct, frozen=True):
     """Ask for the messages of a key that were stored between two times."""
 
     CODE: ClassVar = RequestCode.QUERY_MESSAGE
+    REPLY = body_as(decode_all)
 
     topic: str
     key: str
@@ -100,6 +103,7 @@ class ViewMessage(msgspec.Struct, frozen=True):
     """Ask for the record at a position."""
 
     CODE: ClassVar = RequestCode.VIEW_MESSAGE_BY_ID
+    REPLY = body_as(decode)
 
     position: int = msgspec.field(name="offset")
     topic: str | None = None

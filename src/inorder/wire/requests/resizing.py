@@ -13,100 +13,7 @@ import msgspec
 
 from inorder.errors import RemoteProtocolError
 from inorder.wire.extensions import ExtensionCode
-
-
-class ResizeDecide(msgspec.Struct, frozen=True):
-    """Decide the next version of a topic's map, at its first broker: the first plan wins.
-
-    A repeated request gets the first answer. Another plan for that version is refused
-    with RESIZE_UNDER_WAY, one for another version with KEY_MAP_CHANGED.
-    """
-
-    CODE: ClassVar = ExtensionCode.RESIZE_DECIDE
-
-    topic: str
-    plan_id: str
-    version: int
-    map: str
-    """The new map as text."""
-    without: str = ""
-    """Brokers of the current map that are gone for good, comma-separated."""
-
-
-class ResizeStop(msgspec.Struct, frozen=True):
-    """Accept no more sends of the current version, and record where each queue ends.
-
-    Answered when the log and the ends are on disk. Refused like RESIZE_DECIDE.
-    """
-
-    CODE: ClassVar = ExtensionCode.RESIZE_STOP
-
-    topic: str
-    plan_id: str
-    version: int
-    map: str
-    without: str = ""
-    """As in RESIZE_DECIDE."""
-    base: str = ""
-    """For a topic's first map: how producers placed keys before, as a map of version 0. Empty: this
-    request creates the topic if it does not exist, and the topic stores nothing until it is
-    opened."""
-    perm: int = 6
-    """The permission of a new topic."""
-    order: bool = False
-    auto: bool = False
-    """A send creates the topic: refused with TOPIC_NOT_EXIST if the broker does not allow that."""
-
-
-class ResizeOpen(msgspec.Struct, frozen=True):
-    """Begin the next version; sent when every broker of the topic has stopped.
-
-    The first broker gets it last: if that broker is open, all are.
-    """
-
-    CODE: ClassVar = ExtensionCode.RESIZE_OPEN
-
-    topic: str
-    plan_id: str
-    version: int
-    empty: bool = False
-    """For a topic's first map: no broker of the topic has stored a message before."""
-
-
-class ResizeGo(msgspec.Struct, frozen=True):
-    """Make the resize final, at the topic's first broker, when all brokers have stopped.
-
-    Sent before the first RESIZE_OPEN. After it the plan cannot be withdrawn.
-    """
-
-    CODE: ClassVar = ExtensionCode.RESIZE_GO
-
-    topic: str
-    plan_id: str
-    version: int
-
-
-class ResizeWithdraw(msgspec.Struct, frozen=True):
-    """Withdraw a plan: the broker accepts sends of the current version again, and refuses late
-    requests of the plan.
-
-    The topic's first broker gets it before all others, and refuses it after RESIZE_GO.
-    """
-
-    CODE: ClassVar = ExtensionCode.RESIZE_WITHDRAW
-
-    topic: str
-    plan_id: str
-
-
-class ResizeStatus(msgspec.Struct, frozen=True):
-    """Ask what a broker knows of a topic's versions and of the groups that read them."""
-
-    CODE: ClassVar = ExtensionCode.RESIZE_STATUS
-
-    topic: str
-    group: str = ""
-    """Only this group; empty: all."""
+from inorder.wire.replies import EMPTY, body_as
 
 
 class ResizeRelease(msgspec.Struct, frozen=True):
@@ -116,6 +23,7 @@ class ResizeRelease(msgspec.Struct, frozen=True):
     """
 
     CODE: ClassVar = ExtensionCode.RESIZE_RELEASE
+    REPLY = EMPTY
 
     topic: str
     group: str
@@ -134,6 +42,7 @@ class ResizeRewind(msgspec.Struct, frozen=True):
     """
 
     CODE: ClassVar = ExtensionCode.RESIZE_REWIND
+    REPLY = EMPTY
 
     topic: str
     group: str
@@ -234,3 +143,103 @@ def decode_resize_view(data: bytes | memoryview) -> ResizeView:
         return msgspec.json.decode(data, type=ResizeView)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise RemoteProtocolError(f"not a view of a resize: {error}") from None
+
+
+class ResizeDecide(msgspec.Struct, frozen=True):
+    """Decide the next version of a topic's map, at its first broker: the first plan wins.
+
+    A repeated request gets the first answer. Another plan for that version is refused
+    with RESIZE_UNDER_WAY, one for another version with KEY_MAP_CHANGED.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_DECIDE
+    REPLY = body_as(decode_resize_view)
+
+    topic: str
+    plan_id: str
+    version: int
+    map: str
+    """The new map as text."""
+    without: str = ""
+    """Brokers of the current map that are gone for good, comma-separated."""
+
+
+class ResizeStop(msgspec.Struct, frozen=True):
+    """Accept no more sends of the current version, and record where each queue ends.
+
+    Answered when the log and the ends are on disk. Refused like RESIZE_DECIDE.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_STOP
+    REPLY = body_as(decode_resize_view)
+
+    topic: str
+    plan_id: str
+    version: int
+    map: str
+    without: str = ""
+    """As in RESIZE_DECIDE."""
+    base: str = ""
+    """For a topic's first map: how producers placed keys before, as a map of version 0. Empty: this
+    request creates the topic if it does not exist, and the topic stores nothing until it is
+    opened."""
+    perm: int = 6
+    """The permission of a new topic."""
+    order: bool = False
+    auto: bool = False
+    """A send creates the topic: refused with TOPIC_NOT_EXIST if the broker does not allow that."""
+
+
+class ResizeOpen(msgspec.Struct, frozen=True):
+    """Begin the next version; sent when every broker of the topic has stopped.
+
+    The first broker gets it last: if that broker is open, all are.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_OPEN
+    REPLY = body_as(decode_resize_view)
+
+    topic: str
+    plan_id: str
+    version: int
+    empty: bool = False
+    """For a topic's first map: no broker of the topic has stored a message before."""
+
+
+class ResizeGo(msgspec.Struct, frozen=True):
+    """Make the resize final, at the topic's first broker, when all brokers have stopped.
+
+    Sent before the first RESIZE_OPEN. After it the plan cannot be withdrawn.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_GO
+    REPLY = body_as(decode_resize_view)
+
+    topic: str
+    plan_id: str
+    version: int
+
+
+class ResizeWithdraw(msgspec.Struct, frozen=True):
+    """Withdraw a plan: the broker accepts sends of the current version again, and refuses late
+    requests of the plan.
+
+    The topic's first broker gets it before all others, and refuses it after RESIZE_GO.
+    """
+
+    CODE: ClassVar = ExtensionCode.RESIZE_WITHDRAW
+    REPLY = body_as(decode_resize_view)
+
+    topic: str
+    plan_id: str
+
+
+class ResizeStatus(msgspec.Struct, frozen=True):
+    """Ask what a broker knows of a topic's versions and of the groups that read them."""
+
+    CODE: ClassVar = ExtensionCode.RESIZE_STATUS
+    REPLY = body_as(decode_resize_view)
+
+    topic: str
+    group: str = ""
+    """Only this group; empty: all."""

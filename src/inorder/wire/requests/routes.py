@@ -16,16 +16,8 @@ from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
 from inorder.wire.fastjson import TABLE_ITEMS_MAX, dumps, loads
 from inorder.wire.fields import Int32
+from inorder.wire.replies import EMPTY, body_as, fields_as
 from inorder.wire.shapes import Key, Shape, integer_key, text_key
-
-
-class GetRoute(msgspec.Struct, frozen=True):
-    """Ask who serves a topic."""
-
-    CODE: ClassVar = RequestCode.GET_ROUTEINFO_BY_TOPIC
-
-    topic: str
-    accept_standard_json_only: bool | None = None
 
 
 class RegisterBroker(msgspec.Struct, frozen=True):
@@ -55,17 +47,7 @@ class UnregisterBroker(msgspec.Struct, frozen=True):
     """Say that a broker leaves."""
 
     CODE: ClassVar = RequestCode.UNREGISTER_BROKER
-
-    broker_name: str
-    broker_address: str = msgspec.field(name="brokerAddr")
-    cluster_name: str
-    broker_id: int
-
-
-class QueryDataVersion(msgspec.Struct, frozen=True):
-    """Ask whether the name server has this version of the topics; the body is a DataVersion."""
-
-    CODE: ClassVar = RequestCode.QUERY_DATA_VERSION
+    REPLY = EMPTY
 
     broker_name: str
     broker_address: str = msgspec.field(name="brokerAddr")
@@ -77,6 +59,18 @@ class QueryDataVersionReply(msgspec.Struct, frozen=True):
     """Whether a registration is due."""
 
     changed: bool
+
+
+class QueryDataVersion(msgspec.Struct, frozen=True):
+    """Ask whether the name server has this version of the topics; the body is a DataVersion."""
+
+    CODE: ClassVar = RequestCode.QUERY_DATA_VERSION
+    REPLY = fields_as(QueryDataVersionReply)
+
+    broker_name: str
+    broker_address: str = msgspec.field(name="brokerAddr")
+    cluster_name: str
+    broker_id: int
 
 
 class BrokerHeartbeat(msgspec.Struct, frozen=True):
@@ -104,30 +98,17 @@ class GetBrokerMemberGroup(msgspec.Struct, frozen=True):
     broker_name: str
 
 
-class GetClusterInfo(msgspec.Struct, frozen=True):
-    """Ask for all brokers and clusters."""
-
-    CODE: ClassVar = RequestCode.GET_BROKER_CLUSTER_INFO
-
-
-class WipeWritePerm(msgspec.Struct, frozen=True):
-    """Take the write permission from all topics of a broker."""
-
-    CODE: ClassVar = RequestCode.WIPE_WRITE_PERM_OF_BROKER
-
-    broker_name: str
-
-
 class WipeWritePermReply(msgspec.Struct, frozen=True):
     """How many topics lost it."""
 
     topics: Int32 = msgspec.field(name="wipeTopicCount")
 
 
-class AddWritePerm(msgspec.Struct, frozen=True):
-    """Give all topics of a broker read and write permission."""
+class WipeWritePerm(msgspec.Struct, frozen=True):
+    """Take the write permission from all topics of a broker."""
 
-    CODE: ClassVar = RequestCode.ADD_WRITE_PERM_OF_BROKER
+    CODE: ClassVar = RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    REPLY = fields_as(WipeWritePermReply)
 
     broker_name: str
 
@@ -136,6 +117,15 @@ class AddWritePermReply(msgspec.Struct, frozen=True):
     """How many topics got it."""
 
     topics: Int32 = msgspec.field(name="addTopicCount")
+
+
+class AddWritePerm(msgspec.Struct, frozen=True):
+    """Give all topics of a broker read and write permission."""
+
+    CODE: ClassVar = RequestCode.ADD_WRITE_PERM_OF_BROKER
+    REPLY = fields_as(AddWritePermReply)
+
+    broker_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +240,16 @@ class TopicRoute:
         return shapes.request_body(cls.decode)(data)
 
 
+class GetRoute(msgspec.Struct, frozen=True):
+    """Ask who serves a topic."""
+
+    CODE: ClassVar = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    REPLY = body_as(TopicRoute.decode)
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """The answer to GET_BROKER_CLUSTER_INFO: brokers by name, broker names by cluster."""
@@ -288,6 +288,13 @@ class ClusterInfo:
                 for name in clusters
             },
         )
+
+
+class GetClusterInfo(msgspec.Struct, frozen=True):
+    """Ask for all brokers and clusters."""
+
+    CODE: ClassVar = RequestCode.GET_BROKER_CLUSTER_INFO
+    REPLY = body_as(ClusterInfo.decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,15 @@ from inorder.wire import shapes
 from inorder.wire.codes import RequestCode
 from inorder.wire.fastjson import REQUEST_ITEMS_MAX, SLOW_ITEMS_MAX, TABLE_ITEMS_MAX, loads
 from inorder.wire.fields import Int32
+from inorder.wire.replies import EMPTY, body_as
+from inorder.wire.requests.nameserver import decode_kv_table, decode_settings, decode_topic_list
 
 
 class CreateTopic(msgspec.Struct, frozen=True):
     """Create or change a topic. `attributes`: `+name=value,-name`."""
 
     CODE: ClassVar = RequestCode.UPDATE_AND_CREATE_TOPIC
+    REPLY = EMPTY
 
     topic: str
     default_topic: str
@@ -33,29 +36,11 @@ class CreateTopic(msgspec.Struct, frozen=True):
     force: bool | None = None
 
 
-class GetAllTopicConfig(msgspec.Struct, frozen=True):
-    """Ask for all topics; the paging of newer peers may be ignored."""
-
-    CODE: ClassVar = RequestCode.GET_ALL_TOPIC_CONFIG
-
-    topic_seq: Int32 | None = None
-    topics_max: Int32 | None = msgspec.field(default=None, name="maxTopicNum")
-    data_version: str | None = None
-
-
-class GetTopicConfig(msgspec.Struct, frozen=True):
-    """Ask for the config of a topic."""
-
-    CODE: ClassVar = RequestCode.GET_TOPIC_CONFIG
-
-    topic: str
-    logical: bool | None = msgspec.field(default=None, name="lo")
-
-
 class DeleteTopic(msgspec.Struct, frozen=True):
     """Delete a topic and its queues on the broker."""
 
     CODE: ClassVar = RequestCode.DELETE_TOPIC_IN_BROKER
+    REPLY = EMPTY
 
     topic: str
 
@@ -64,18 +49,21 @@ class GetSystemTopics(msgspec.Struct, frozen=True):
     """Ask for the broker's own topics."""
 
     CODE: ClassVar = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
+    REPLY = body_as(decode_topic_list)
 
 
 class UpdateBrokerConfig(msgspec.Struct, frozen=True):
     """Change settings; the body is properties text."""
 
     CODE: ClassVar = RequestCode.UPDATE_BROKER_CONFIG
+    REPLY = EMPTY
 
 
 class GetBrokerConfig(msgspec.Struct, frozen=True):
     """Ask for the settings; the answer's body is properties text."""
 
     CODE: ClassVar = RequestCode.GET_BROKER_CONFIG
+    REPLY = body_as(decode_settings)
 
 
 class GetBrokerConfigReply(msgspec.Struct, frozen=True):
@@ -88,6 +76,7 @@ class GetBrokerRuntimeInfo(msgspec.Struct, frozen=True):
     """Ask for numbers about the running broker; the answer's body is a KV table."""
 
     CODE: ClassVar = RequestCode.GET_BROKER_RUNTIME_INFO
+    REPLY = body_as(decode_kv_table)
 
 
 TABLE_ENTRIES_MAX: Final = 200_000
@@ -139,6 +128,17 @@ class TopicTable:
         return cls.from_json(
             shapes.as_object(loads(data, items_max=TABLE_ITEMS_MAX), "topic table")
         )
+
+
+class GetAllTopicConfig(msgspec.Struct, frozen=True):
+    """Ask for all topics; the paging of newer peers may be ignored."""
+
+    CODE: ClassVar = RequestCode.GET_ALL_TOPIC_CONFIG
+    REPLY = body_as(TopicTable.decode)
+
+    topic_seq: Int32 | None = None
+    topics_max: Int32 | None = msgspec.field(default=None, name="maxTopicNum")
+    data_version: str | None = None
 
 
 def check_entries(count: int, what: str) -> None:
@@ -218,6 +218,16 @@ def encode_topic_config(config: TopicConfig) -> bytes:
 def decode_topic_config(data: bytes | memoryview) -> TopicConfig:
     """Read the answer's body of GET_TOPIC_CONFIG; malformed: RemoteProtocolError."""
     return topic_config_from_json(shapes.as_object(loads(data), "topic config"))
+
+
+class GetTopicConfig(msgspec.Struct, frozen=True):
+    """Ask for the config of a topic."""
+
+    CODE: ClassVar = RequestCode.GET_TOPIC_CONFIG
+    REPLY = body_as(decode_topic_config)
+
+    topic: str
+    logical: bool | None = msgspec.field(default=None, name="lo")
 
 
 def encode_topic_configs(configs: list[TopicConfig]) -> bytes:
