@@ -12,6 +12,7 @@ from inorder.errors import UsageError
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
+READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 MASTER_ID: Final = 0
 
@@ -62,7 +63,7 @@ class TopicConfig:
     name: str
     read_queues: int = 8
     write_queues: int = 8
-    perm: int = PERM_READ | PERM_WRITE
+    perm: int = READ_WRITE
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
     order: bool = False

@@ -45,7 +45,7 @@ from inorder.errors import (
     broker_error,
 )
 from inorder.logs import get_logger
-from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, TopicConfig
+from inorder.model import MASTER_ID, READ_WRITE, TopicConfig
 from inorder.net.connection import Connection
 from inorder.net.tls import client_context
 from inorder.store.snapshot import Snapshot
@@ -86,7 +86,6 @@ TAKEN_WAIT_MS: Final = 3000
 TAKEN_LOOK_MS: Final = 50
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 5000
-READ_WRITE: Final = PERM_READ | PERM_WRITE
 MANY_TOPICS: Final = 1000
 """From this number of topics on, the broker asks a name server whether it lacks any of them."""
 

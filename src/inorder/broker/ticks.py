@@ -24,7 +24,7 @@ from inorder.errors import DiskFull, NoDescriptors, StoreError, StoreFailed, Wri
 from inorder.logs import get_logger
 from inorder.wire.codes import ResponseCode
 from inorder.wire.frame import FrameDecoder, encode_frame
-from inorder.wire.header import Command, decode_command
+from inorder.wire.header import FLAG_RESPONSE, Command, decode_command
 
 if TYPE_CHECKING:
     import asyncio
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-_RESPONSE_FLAG: Final = 1
 SYNC_RETRY_MS: Final = 200
 
 
@@ -74,7 +73,7 @@ class PendingReplies:
             reply = Command(
                 code=code,
                 request_id=request_id,
-                flag=_RESPONSE_FLAG,
+                flag=FLAG_RESPONSE,
                 fields=fields,
                 remark=remark,
                 serializer=serializer,

@@ -28,7 +28,7 @@ from inorder.errors import (
     TransportError,
 )
 from inorder.logs import get_logger
-from inorder.model import PERM_READ, PERM_WRITE
+from inorder.model import READ_WRITE
 from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.tasks import Backoff
 from inorder.wire.requests.resizing import (
@@ -208,7 +208,7 @@ class Maker:
         topic: str,
         addresses: Addresses,
         *,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = READ_WRITE,
         order: bool = False,
         auto: bool = False,
     ) -> None:

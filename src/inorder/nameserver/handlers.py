@@ -21,7 +21,6 @@ from inorder.errors import (
 )
 from inorder.model import DataVersion
 from inorder.nameserver.rules import (
-    ORDER_TOPIC_CONFIG,
     UNIT_FLAG,
     UNIT_SUBSCRIPTION_FLAG,
     KvTable,
@@ -33,6 +32,7 @@ from inorder.ordering import keymap
 from inorder.wire.codes import VERSION_STANDARD_ROUTE_JSON, RequestCode, ResponseCode
 from inorder.wire.extensions import BROKER_IDENTITY
 from inorder.wire.fields import decode_fields, encode_fields
+from inorder.wire.names import ORDER_TOPIC_CONFIG
 from inorder.wire.requests import nameserver, routes
 from inorder.wire.requests.nameserver import encode_kv_table, encode_settings, encode_topic_list
 from inorder.wire.requests.registration import RegisterBrokerBody, Steps, finish

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from inorder.errors import BrokerNameTaken, RemoteProtocolError, SystemError_
-from inorder.model import MASTER_ID, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from inorder.model import MASTER_ID, PERM_WRITE, READ_WRITE, DataVersion, TopicConfig
 from inorder.ordering import keymap
 from inorder.wire import fastjson
 from inorder.wire.requests.registration import Steps, finish
@@ -226,7 +226,7 @@ class RouteTable:
         Giving it sets read and write, whatever was before.
         """
         if writable:
-            return self._set_perms(broker_name, lambda _: PERM_READ | PERM_WRITE)
+            return self._set_perms(broker_name, lambda _: READ_WRITE)
         return self._set_perms(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def cluster_info(self) -> ClusterInfo:
@@ -524,8 +524,6 @@ def only_zone(route: TopicRoute, zone_name: str) -> TopicRoute:
         filter_servers={a: names for a, names in route.filter_servers.items() if a not in lost},
     )
 
-
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 ENTRIES_MAX: Final = 100_000
 NAMESPACES_MAX: Final = 10_000

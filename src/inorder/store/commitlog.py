@@ -16,7 +16,6 @@ log is failed for good, because the content of the disk is unknown (`faults.py`)
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from inorder.disk import Buffer
@@ -31,18 +30,11 @@ from inorder.errors import (
 from inorder.store.faults import NO_DESCRIPTORS, Kind, Meaning, Step, judge
 from inorder.store.layout import BLANK, BLANK_BYTES
 from inorder.store.segments import Segment, Segments
-from inorder.wire.record import MAGIC_BLANK
+from inorder.wire.record import MAGIC_BLANK, stored_at_ms
 
 PENDING_BYTES: Final = 1024 * 1024
 PENDING_BYTES_KEPT: Final = 8 * 1024 * 1024
 PAGE_BYTES: Final = 4096
-
-_SYS_FLAG: Final = struct.Struct(">i")
-_TIME: Final = struct.Struct(">q")
-_SYS_FLAG_AT: Final = 36
-_STORED_AT: Final = 56
-_BORN_HOST_V6: Final = 0x10
-_V6_EXTRA: Final = 12
 
 
 class CommitLog:
@@ -148,9 +140,7 @@ class CommitLog:
         """Remember the store time of the last record reserved."""
         at = self._last_at
         if at >= 0:
-            (sys_flag,) = _SYS_FLAG.unpack_from(self.pending, at + _SYS_FLAG_AT)
-            at += _STORED_AT + (_V6_EXTRA if sys_flag & _BORN_HOST_V6 else 0)
-            (self._pending_ms,) = _TIME.unpack_from(self.pending, at)
+            self._pending_ms = stored_at_ms(self.pending, at)
             self._last_at = -1
 
     def _reset_pending(self) -> None:

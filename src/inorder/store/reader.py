@@ -20,7 +20,7 @@ from inorder.store.commitlog import CommitLog
 from inorder.store.consumequeue import QueueIndex
 from inorder.store.intact import count_intact
 from inorder.store.layout import ENTRY_BYTES, FILLER_SIZE
-from inorder.wire.record import BORN_HOST_V6
+from inorder.wire.record import STORED_AT_END, stored_at_ms
 
 MEMORY_RATIO: Final = 0.4
 UNPACK_MAX: Final = 64
@@ -288,22 +288,13 @@ def _memory_bytes() -> int:
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_RATIO)
 
 
-_SYS_FLAG: Final = struct.Struct(">i")
-_TIME: Final = struct.Struct(">q")
-_HEAD_BYTES: Final = 76
-
-
 def stored_at(log: CommitLog, queue: QueueIndex, offset: int) -> int:
     """Return the store time of the message at `offset`, -1 if it is not there."""
     if not queue.min_offset <= offset < queue.visible_offset:
         return -1
     entry = queue.entry(offset)
-    head = None if entry is None else log.view_at(entry[0], _HEAD_BYTES)
-    if head is None:
-        return -1
-    (sys_flag,) = _SYS_FLAG.unpack_from(head, 36)
-    found: int = _TIME.unpack_from(head, 68 if sys_flag & BORN_HOST_V6 else 56)[0]
-    return found
+    head = None if entry is None else log.view_at(entry[0], STORED_AT_END)
+    return -1 if head is None else stored_at_ms(head)
 
 
 def search(log: CommitLog, queue: QueueIndex, timestamp_ms: int, boundary: str) -> int:

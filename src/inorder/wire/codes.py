@@ -23,6 +23,9 @@ VERSION_QUEUE_MAPPING: Final = 413
 VERSION_MAX_RECONSUME: Final = 121
 """From V3_4_9 on the maxReconsumeTimes of a request overrides the group's."""
 
+NOTHING_SET: Final = "not set any response code"
+"""RocketMQ's remark of a reply whose handler sets none."""
+
 
 class RequestCode(IntEnum):
     """RocketMQ's request codes."""

@@ -29,6 +29,8 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_TOPIC_PREFIXES: Final = (SYSTEM_TOPIC_PREFIX, "RMQ_SYS_")
 RESERVED_PREFIXES: Final = ("%", *SYSTEM_TOPIC_PREFIXES)
 """A topic with such a name belongs to the system or to a group. No client creates it unasked."""
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+"""The name server's namespace for the queues of topics that keep their order."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 AUTO_CREATE_TOPIC: Final = "TBW102"

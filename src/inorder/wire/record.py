@@ -67,12 +67,24 @@ HEADS: Final = {
 TWO_INTS: Final = struct.Struct(">ii")
 SHORT: Final = struct.Struct(">h")
 
+STORED_AT_END: Final = 76
+"""How much of a record the store time may need."""
+_SYS_FLAG: Final = struct.Struct(">i")
+_TIME: Final = struct.Struct(">q")
+
 Buffer = bytes | bytearray | memoryview
 
 
 def body_crc(data: Buffer) -> int:
     """Return the CRC-32 of a stored body, in 31 bits as RocketMQ keeps it."""
     return crc32(data) & 0x7FFFFFFF
+
+
+def stored_at_ms(data: Buffer, at: int = 0) -> int:
+    """Return the store time of the record that begins at `at`."""
+    (sys_flag,) = _SYS_FLAG.unpack_from(data, at + 36)
+    found: int = _TIME.unpack_from(data, at + (68 if sys_flag & BORN_HOST_V6 else 56))[0]
+    return found
 
 
 _TOPICS_CACHED_MAX: Final = 4096

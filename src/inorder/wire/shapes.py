@@ -201,6 +201,7 @@ is too long only when all of it is in memory. Brackets in texts count, too."""
 
 Name = Annotated[str, msgspec.Meta(max_length=BODY_NAME_CHARS_MAX)]
 QueueId = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+I32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 

@@ -11,8 +11,9 @@ import pytest
 from inorder.config import NameServerConfig
 from inorder.model import DataVersion, TopicConfig
 from inorder.nameserver.handlers import HANDLERS, Call, Desk, answer
-from inorder.nameserver.rules import ORDER_TOPIC_CONFIG, KvTable, RouteTable
+from inorder.nameserver.rules import KvTable, RouteTable
 from inorder.wire.header import Command
+from inorder.wire.names import ORDER_TOPIC_CONFIG
 from inorder.wire.requests.nameserver import decode_kv_table, decode_topic_list
 from inorder.wire.requests.registration import RegisterBrokerBody
 

@@ -19,7 +19,7 @@ from inorder.errors import (
     TransportError,
 )
 from inorder.logs import get_logger
-from inorder.wire.codes import LanguageCode, ResponseCode
+from inorder.wire.codes import NOTHING_SET, LanguageCode, ResponseCode
 from inorder.wire.fields import encode_fields
 from inorder.wire.header import Command
 from inorder.wire.ids import parse_message_id
@@ -44,7 +44,6 @@ logger = get_logger(__name__)
 CALL_MS: Final = 10_000
 STATUS_CALL_MS: Final = 5_000
 STATUS_CALLS_MAX: Final = 1000
-NOTHING_SET: Final = "not set any response code"
 
 
 def get_running_info(call: Call[GetRunningInfo]) -> Reply:

@@ -32,6 +32,7 @@ from enum import Enum, auto
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from inorder.model import GroupQueue
+from inorder.wire.requests.leases import WAITING_MAX
 
 ROCKETMQ_LEASE_MS: Final = 60_000
 ROCKETMQ_VIEW_MS: Final = 30_000
@@ -165,7 +166,6 @@ class Decision(NamedTuple):
 COUNTER_BITS: Final = 32
 SPARED_MS: Final = 10
 """When to check again a lease whose owner has unread input."""
-WAITING_MAX: Final = 64
 PAST_MAX: Final = 100_000
 """Former owners in memory; a forgotten one cannot resume."""
 ORDERED_MAX: Final = 500_000

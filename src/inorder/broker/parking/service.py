@@ -54,6 +54,7 @@ from inorder.errors import (
 )
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
+from inorder.store.retention import HOUR_MS
 from inorder.wire.names import PARK_PREFIX
 from inorder.wire.record import Record, decode
 from inorder.wire.requests.parking import Outcome, ParkItem
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 REAPPENDED_AT_ONCE: Final = 256
-HOUR_MS: Final = 3_600_000
 OUR_PROPERTIES_BYTES: Final = 300
 """Roughly how much parking adds to a record; used to judge the limits."""
 

@@ -8,7 +8,7 @@ Why: decision 26.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -34,6 +34,7 @@ from inorder.wire.requests.pulls import (
     PULL_SUBSCRIPTION,
     parse_subscription,
 )
+from inorder.wire.shapes import I32, I64
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -43,9 +44,6 @@ _CACHED_MAX: Final = 20_000
 EXPRESSION_KEPT_CHARS: Final = 256
 """Longer expressions are not cached, and few pulls may be held with one."""
 _EXPRESSION_CHARS_MAX: Final = 64 * 1024
-
-I32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
-I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class PullFields(

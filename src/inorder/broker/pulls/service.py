@@ -21,7 +21,6 @@ import msgspec
 from inorder.broker.offsets.rules import Manner
 from inorder.broker.pulls.checks import (
     EXPRESSION_KEPT_CHARS,
-    I32,
     CheckedPull,
     PullChecks,
     PullFields,
@@ -34,8 +33,9 @@ from inorder.wire.codes import VERSION, ResponseCode
 from inorder.wire.extensions import MAP_VERSION, PARKED
 from inorder.wire.fields import decode_fields
 from inorder.wire.frame import encode_head
-from inorder.wire.header import Command
-from inorder.wire.requests.pulls import PullMessage
+from inorder.wire.header import FLAG_RESPONSE, Command
+from inorder.wire.requests.pulls import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullMessage
+from inorder.wire.shapes import I32
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,12 +59,9 @@ _CODES: Final = {
     ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     ReadStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
-COMMIT_OFFSET: Final = 1
-SUSPEND: Final = 2
 BULK_MESSAGES_MAX: Final = 16_384
 BULK_BYTES_MAX: Final = 4 * 1024 * 1024
 """The bounds of a pull that asks for much at once; it delays others by a few ms at most."""
-_RESPONSE: Final = 1
 _WOKEN_AT_ONCE: Final = 64
 """How many held pulls of one queue are served at once when it grows."""
 _HELD_WITH_LONG_EXPRESSION_MAX: Final = 1000
@@ -180,7 +177,7 @@ class Pulls:
             request = self._decode(header)
         except (msgspec.MsgspecError, UnicodeError):
             return False
-        if request.flag & _RESPONSE:
+        if request.flag & FLAG_RESPONSE:
             return False
         pull = Pull(connection, request.extFields, request.opaque, 0, oneway=bool(request.flag & 2))
         self._start(pull)
@@ -232,14 +229,14 @@ class Pulls:
         checked = self._checks.of(pull.fields, pull.connection.peer)
         if fields.epoch:
             self._broker.lease_service.check_pull(fields, pull.connection)
-        if fields.sys_flag & COMMIT_OFFSET:
+        if fields.sys_flag & PULL_COMMIT_OFFSET:
             self._broker.offset_service.commit(
                 fields.group, fields.topic, fields.queue_id, fields.commit_offset, pull.connection,
                 manner=Manner.ONLY_UP if fields.only_up else Manner.ORDINARY,
             )  # fmt: skip
         result = self._read(checked, pull, fields.offset)
         if (
-            fields.sys_flag & SUSPEND
+            fields.sys_flag & PULL_SUSPEND
             and result.status in _HOLDABLE
             and answer_code(result, fields.offset) == ResponseCode.PULL_NOT_FOUND
             and self._hold(pull)

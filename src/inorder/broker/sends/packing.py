@@ -19,8 +19,19 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.sends.rules import illegal_size, tag_of
 from inorder.store.keyindex import NotedRows, prefix_hash
-from inorder.wire.ids import java_hash
-from inorder.wire.record import MAGIC_V1, MAGIC_V2, Record, body_crc, crc32, encode
+from inorder.wire.ids import HOST_V4_BYTES, java_hash
+from inorder.wire.properties import PROPERTIES_BYTES_MAX
+from inorder.wire.record import (
+    BORN_HOST_V6,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_HOST_V6,
+    TOPIC_BYTES_MAX_V1,
+    Record,
+    body_crc,
+    crc32,
+    encode,
+)
 
 if TYPE_CHECKING:
     from inorder.broker.producers.rules import ProducerQueueState
@@ -31,12 +42,7 @@ if TYPE_CHECKING:
 
 _TAGS_MAX: Final = 65_536
 _STRUCTS_MAX: Final = 16_384
-_V1_TOPIC_BYTES_MAX: Final = 127
-_PROPERTIES_BYTES_MAX: Final = 32_767
-_IPV4_HOST_BYTES: Final = 8
-_BORN_V6: Final = 0x10
-_STORE_V6: Final = 0x20
-_HOST_BITS: Final = _BORN_V6 | _STORE_V6
+_HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _POSITION: Final = struct.Struct(">q")
 _POSITION_AT: Final = 28
 
@@ -64,7 +70,7 @@ class Target:
         self.map_digest = map_digest
         self.topic_bytes = topic.encode()
         length = len(self.topic_bytes)
-        short = length <= _V1_TOPIC_BYTES_MAX
+        short = length <= TOPIC_BYTES_MAX_V1
         self.magic = MAGIC_V1 if short else MAGIC_V2
         self.topic_part = length.to_bytes(1 if short else 2, "big") + self.topic_bytes
         self.queue_id = queue_id
@@ -80,7 +86,7 @@ class Packer:
         self._note_keys = store.note_keys
         self._note_rows = store.keys.note_rows
         self._store_host = store_host
-        self._store_v6 = 0 if len(store_host) == _IPV4_HOST_BYTES else _STORE_V6
+        self._store_v6 = 0 if len(store_host) == HOST_V4_BYTES else STORE_HOST_V6
         self._suffix = suffix
         self._body_max = body_max
         self._tag_hashes: dict[bytes, int] = {b"": 0}
@@ -111,13 +117,13 @@ class Packer:
         tag_hash = self._tag_hash(properties) if tag_code is None else tag_code
         properties += self._suffix
         body_size, topic, size_properties = len(body), target.topic_bytes, len(properties)
-        if size_properties > _PROPERTIES_BYTES_MAX:
+        if size_properties > PROPERTIES_BYTES_MAX:
             raise illegal_size(self._body_max)
         key = (len(born_host), body_size, len(topic), size_properties)
         packer = self._structs.get(key) or self._packer(key)
         sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
-        if key[0] != _IPV4_HOST_BYTES:
-            sys_flag |= _BORN_V6
+        if key[0] != HOST_V4_BYTES:
+            sys_flag |= BORN_HOST_V6
         size = packer.size
         log, queue = self._log, target.queue
         at = log.reserve(size)
@@ -126,7 +132,7 @@ class Packer:
             log.pending,
             at,
             size,
-            MAGIC_V1 if key[2] <= _V1_TOPIC_BYTES_MAX else MAGIC_V2,
+            MAGIC_V1 if key[2] <= TOPIC_BYTES_MAX_V1 else MAGIC_V2,
             body_crc(body),
             target.queue_id,
             flag,
@@ -192,8 +198,8 @@ class Packer:
         """
         head = self._heads.get(len(born_host)) or self._head(len(born_host))
         sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
-        if len(born_host) != _IPV4_HOST_BYTES:
-            sys_flag |= _BORN_V6
+        if len(born_host) != HOST_V4_BYTES:
+            sys_flag |= BORN_HOST_V6
         topic_part, queue, queue_id = target.topic_part, target.queue, target.queue_id
         magic, pack, store_host, crc = target.magic, head.pack, self._store_host, body_crc
         fixed = head.size + len(topic_part)
@@ -244,8 +250,8 @@ class Packer:
         """Pack a batch as `put_batch` does, by the compiled module."""
         head = self._heads.get(len(born_host)) or self._head(len(born_host))
         sys_flag = sys_flag & ~_HOST_BITS | self._store_v6
-        if len(born_host) != _IPV4_HOST_BYTES:
-            sys_flag |= _BORN_V6
+        if len(born_host) != HOST_V4_BYTES:
+            sys_flag |= BORN_HOST_V6
         shared = head.pack(
             0, target.magic, 0, target.queue_id, 0, 0, 0, sys_flag, born_at_ms, born_host, now_ms,
             self._store_host, redeliveries, 0,
@@ -291,7 +297,7 @@ class Packer:
         born, body, topic, properties = key
         if len(self._structs) >= _STRUCTS_MAX:
             self._structs.clear()
-        topic_length = "B" if topic <= _V1_TOPIC_BYTES_MAX else "h"
+        topic_length = "B" if topic <= TOPIC_BYTES_MAX_V1 else "h"
         packer = self._structs[key] = struct.Struct(
             f">iiiiiqqiq{born}sq{len(self._store_host)}siqi{body}s{topic_length}{topic}sh{properties}s"
         )

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -54,10 +54,11 @@ from inorder.broker.ticks import PartlyStored, PendingReplies
 from inorder.errors import InorderError
 from inorder.wire.codes import VERSION, RequestCode
 from inorder.wire.frame import encode_frame
-from inorder.wire.header import Command
+from inorder.wire.header import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from inorder.wire.names import NOT_SENDABLE_TOPICS, PARK_PREFIX, RETRY_PREFIX
 from inorder.wire.requests.producers import MARK, MARK_BYTES
 from inorder.wire.requests.sends import SendMessage
+from inorder.wire.shapes import I32, I64
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -68,15 +69,11 @@ if TYPE_CHECKING:
 _TARGETS_MAX: Final = 200_000
 _RULED_PREFIXES: Final = (RETRY_PREFIX, PARK_PREFIX)
 _SPECIAL_BITS: Final = 0xCC  # transactions, inner batches
-_RESPONSE: Final = 1
-_ONEWAY: Final = 2
 _SEPARATOR: Final = "\x02"
 _FRAME: Final = struct.Struct(">II").pack
 _NO_BATCH: Final = ("false", "0")
 _encode: Final = msgspec.json.encode
 
-_I32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
-_I64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 SEND_CODES: Final = frozenset(
     (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 )
@@ -84,16 +81,16 @@ SEND_CODES: Final = frozenset(
 
 class _SendFields(msgspec.Struct):
     b: str  # topic
-    e: _I32  # queue
-    f: _I32  # sys flag
-    g: _I64  # born
-    h: _I32  # flag
+    e: I32  # queue
+    f: I32  # sys flag
+    g: I64  # born
+    h: I32  # flag
     a: str = ""
     c: str = ""
-    d: _I32 = 0
+    d: I32 = 0
     i: str = ""  # properties
-    j: _I32 = 0
-    l: _I32 = -1  # noqa: E741  # RocketMQ's letter
+    j: I32 = 0
+    l: I32 = -1  # noqa: E741  # RocketMQ's letter
     m: str = "false"
     mv: str = ""  # inorder's fields: version of the key map, its digest,
     md: str = ""
@@ -121,13 +118,13 @@ class _LongSendFields(
 
 
 class _SendHeader(msgspec.Struct):
-    opaque: _I32
+    opaque: I32
     extFields: _SendFields  # RocketMQ's name
     flag: int = 0
 
 
 class _LongSendHeader(msgspec.Struct):
-    opaque: _I32
+    opaque: I32
     extFields: _LongSendFields
     flag: int = 0
 
@@ -204,7 +201,7 @@ class Sends:
         properties, flag = fields.i, request.flag
         if (
             fields.f & _SPECIAL_BITS
-            or flag & _RESPONSE
+            or flag & FLAG_RESPONSE
             or "DELAY" in properties
             or "TIMER_D" in properties
             or "TRAN_MSG" in properties
@@ -253,7 +250,7 @@ class Sends:
         if state is not None:
             self._note_sequence(state, number, offset)
         replies.count += 1
-        if not flag & _ONEWAY:
+        if not flag & FLAG_ONEWAY:
             opaque = request.opaque
             # Client text goes into JSON through the encoder, which escapes it.
             header = self._ok % (target.queue_id, _encode(unique), position, offset, opaque)
@@ -342,7 +339,7 @@ class Sends:
         offset: int,
         replies: PendingReplies,
     ) -> None:
-        if request.flag & _ONEWAY:
+        if request.flag & FLAG_ONEWAY:
             replies.add_oneway(count)
             return
         unique = unique_key(request.extFields.i)

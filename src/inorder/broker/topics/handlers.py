@@ -9,7 +9,7 @@ from inorder.broker.topics.rules import parse_changes
 from inorder.errors import InvalidParameter
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
-from inorder.wire.codes import ResponseCode
+from inorder.wire.codes import NOTHING_SET, ResponseCode
 from inorder.wire.names import RETRY_PREFIX
 from inorder.wire.requests.nameserver import encode_topic_list
 from inorder.wire.requests.topics import (
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-NOTHING_SET = "not set any response code"
 """The remark of RocketMQ's broker when it has created a topic."""
 
 

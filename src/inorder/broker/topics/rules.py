@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inorder.errors import InvalidParameter, RemoteProtocolError, SystemError_
-from inorder.model import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from inorder.model import PERM_INHERIT, READ_WRITE, DataVersion, TopicConfig
 from inorder.ordering import keymap
 from inorder.wire import fastjson
 from inorder.wire.names import (
@@ -205,7 +205,6 @@ TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
 GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
 
 
-READ_WRITE = PERM_READ | PERM_WRITE
 DELAY_LEVELS = 18
 
 

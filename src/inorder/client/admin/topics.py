@@ -20,13 +20,12 @@ from inorder.errors import (
     TransportError,
     UsageError,
 )
-from inorder.model import PERM_READ, PERM_WRITE, TopicConfig, TopicQueue
+from inorder.model import READ_WRITE, TopicConfig, TopicQueue
 from inorder.ordering import keymap
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.names import GROUP_PREFIXES, SYSTEM_TOPIC_PREFIXES
+from inorder.wire.names import GROUP_PREFIXES, ORDER_TOPIC_CONFIG, SYSTEM_TOPIC_PREFIXES
 from inorder.wire.requests.resizing import ResizeStatus
 
-ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 MAKE_WAIT_MS: Final = 30_000
 HIDDEN_PREFIXES: Final = (*GROUP_PREFIXES, *SYSTEM_TOPIC_PREFIXES)
 
@@ -96,7 +95,7 @@ class Topics:
         name: str,
         *,
         queues: int = 8,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = READ_WRITE,
         order: bool = False,
         attributes: dict[str, str] | None = None,
         cluster: str | None = None,
@@ -126,7 +125,7 @@ class Topics:
         if order:
             order_conf = ";".join(f"{node.name}:{queues}" for node in nodes)
             await session.tell_name_servers(
-                lambda api: api.put_kv(ORDER_NAMESPACE, name, order_conf)
+                lambda api: api.put_kv(ORDER_TOPIC_CONFIG, name, order_conf)
             )
         session.forget_route(name)
 
@@ -311,7 +310,7 @@ class Topics:
         await session.refresh_route(name)
         await self._cluster.each(lambda api: api.delete_topic(name))
         await session.tell_name_servers(lambda api: api.delete_topic(name))
-        await session.tell_name_servers(lambda api: api.delete_kv(ORDER_NAMESPACE, name))
+        await session.tell_name_servers(lambda api: api.delete_kv(ORDER_TOPIC_CONFIG, name))
         await session.tell_name_servers(lambda api: api.delete_kv(keymap.NAMESPACE, name))
         session.forget_route(name)
 

@@ -61,12 +61,12 @@ from inorder.spark.sink.service import (
     SOURCE,
     OutOfOrder,
 )
+from inorder.spark.source.options import DEFAULT_GROUP
 from inorder.wire.extensions import STORED
 from inorder.wire.header import Command
 from inorder.wire.names import AUTO_CREATE_TOPIC
 from inorder.wire.requests.sendframes import SendTemplate, by_map, json_text
 
-GROUP: Final = "inorder_spark"
 ATTEMPTS: Final = 8
 AHEAD_MAX: Final = 8
 """How many requests may wait for replies, each a megabyte at most."""
@@ -118,7 +118,7 @@ class Sender:
     """Sends rows for one task; made and used by one thread."""
 
     def __init__(self, servers: Servers) -> None:
-        self._cluster = Cluster(servers, group=GROUP)
+        self._cluster = Cluster(servers, group=DEFAULT_GROUP)
         self._connections: dict[str, BlockingConnection] = {}
         self._producers: dict[tuple[str, str], BlockingProducer] = {}
         self._targets: dict[str, Targets] = {}
@@ -267,7 +267,7 @@ class Sender:
     def _send_chunk(self, connection: BlockingConnection, pending: _Pending, placed: bytes) -> int:
         queue, body = pending.queue, pending.chunks[0].body
         template = SendTemplate(
-            group=GROUP, topic=queue.topic, template_topic=AUTO_CREATE_TOPIC,
+            group=DEFAULT_GROUP, topic=queue.topic, template_topic=AUTO_CREATE_TOPIC,
             template_queues=_TEMPLATE_QUEUES, queue_id=queue.index, broker=queue.broker,
         )  # fmt: skip
         now_ms = _now_ms()

@@ -110,6 +110,7 @@ CHAPTERS_MAX: Final = 4096
 PAGE_MAX: Final = 2000
 """Leases of one page."""
 WAITING_MAX: Final = 64
+"""Owners that wait for one lease; a broker remembers no more of them."""
 
 Finished = Annotated[str, msgspec.Meta(max_length=FINISHED_CHARS_MAX)]
 

@@ -25,10 +25,9 @@ from inorder.wire.extensions import (
     SEQUENCE,
 )
 from inorder.wire.frame import FRAME_BYTES_MAX
-from inorder.wire.header import HEADER_BYTES_MAX
+from inorder.wire.header import FLAG_ONEWAY, HEADER_BYTES_MAX
 
 _PREFIX: Final = struct.Struct(">II").pack
-_ONEWAY: Final = 2
 _PREFIX_BYTES: Final = 8
 CHOSEN: Final = f',"{QUEUE_CHOSEN}":"1"'.encode()
 """The fields of a keyed send whose queue the caller chose."""
@@ -173,7 +172,7 @@ class SendTemplate:
         """Return the frame without its body, for bodies that are large."""
         mark = self._numbers % numbers if numbers else b""
         header = (self._batch if batch else self._single) % (
-            sys_flag, born_at_ms, flag, properties, mark, placed, _ONEWAY if oneway else 0,
+            sys_flag, born_at_ms, flag, properties, mark, placed, FLAG_ONEWAY if oneway else 0,
             request_id,
         )  # fmt: skip
         size = len(header)
