@@ -21,12 +21,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from inorder.broker.resizing import rules as broker_rules
-from inorder.broker.resizing.rules import Plan, Versions
+from inorder.broker.resizing.rules import Versions
 from inorder.client.rules import resizing as client_rules
 from inorder.client.rules.resizing import Goal, Places
 from inorder.errors import BrokerError
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.requests.resizing import PastVersionView, PlanView, ResizeView
+from inorder.wire.requests.resizing import Plan, ResizeView
 from tests.model.search import Model
 
 NAMES: Final = ("a", "b")
@@ -111,12 +111,8 @@ def _write(value: Versions) -> bytes:
 @lru_cache(maxsize=100_000)
 def _view(name: str, data: bytes) -> ResizeView:
     now = _read(data)
-    plan = now.plan
     return ResizeView(
-        name, "t", now.version, now.map, now.version,
-        None if plan is None else PlanView(plan.id, plan.version, plan.map),
-        now.ends, now.opened,
-        tuple(PastVersionView(one.version, one.map, one.ends) for one in now.past),
+        name, "t", now.version, now.map, now.version, now.plan, now.ends, now.opened, now.past,
         going=now.going, withdrawn=now.withdrawn,
     )  # fmt: skip
 
@@ -245,8 +241,7 @@ class ResizeModel:
             if step.plan.version > VERSIONS_MAX:
                 continue
             for kind, number in self._requests(step, state, who):
-                plan = Plan(step.plan.id, step.plan.version, step.plan.map)
-                yield from self._ask(state, who, (kind, number, plan))
+                yield from self._ask(state, who, (kind, number, step.plan))
 
     def _ask(
         self, state: State, who: int, request: tuple[str, int, Plan]
@@ -263,8 +258,7 @@ class ResizeModel:
         step = client_rules.withdrawal(views)
         if isinstance(step, client_rules.Withdraw):
             for name in step.brokers:
-                plan = Plan(step.plan.id, step.plan.version, step.plan.map)
-                yield from self._ask(state, who, ("withdraw", NAMES.index(name), plan))
+                yield from self._ask(state, who, ("withdraw", NAMES.index(name), step.plan))
 
     def _requests(
         self,

@@ -33,8 +33,9 @@ from typing import Final, Literal, NamedTuple
 
 from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing import rules as rules_of
-from inorder.broker.resizing.rules import PastVersion, Reading, Standing, Versions
+from inorder.broker.resizing.rules import Reading, Standing, Versions
 from inorder.errors import GroupNotDone
+from inorder.wire.requests.resizing import PastVersion
 from tests.model.search import Model
 
 NAMES: Final = "abc"

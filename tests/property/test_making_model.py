@@ -12,12 +12,12 @@ from random import Random
 import pytest
 
 from inorder.broker.resizing import rules as broker_rules
-from inorder.broker.resizing.rules import Plan, Versions
+from inorder.broker.resizing.rules import Versions
 from inorder.client.rules import keymaps
 from inorder.client.rules.keymaps import Wanted
 from inorder.client.rules.resizing import Go, Open, Publish, Stop, Withdraw
 from inorder.errors import BrokerError
-from inorder.wire.requests.resizing import PlanView, ResizeView
+from inorder.wire.requests.resizing import ResizeView
 
 VIEWS = (("a", "b"), ("b",), ("b", "c"), ("a", "b", "c"))
 Request = tuple[str, Stop | Go | Open | Withdraw]
@@ -33,18 +33,15 @@ class Cluster:
 
     def view(self, name: str) -> ResizeView:
         now = self.brokers[name]
-        plan = now.plan
-        shown = plan and PlanView(plan.id, plan.version, plan.map, plan.base)
         return ResizeView(
-            name, "t", now.version, now.map, now.version, shown, now.ends, now.opened,
+            name, "t", now.version, now.map, now.version, now.plan, now.ends, now.opened,
             going=now.going, withdrawn=now.withdrawn, protocol=2, empty=True, making=now.making,
         )  # fmt: skip
 
     def serve(self, name: str, step: Stop | Go | Open | Withdraw) -> None:
         now, plan = self.brokers[name], step.plan
         if isinstance(step, Stop):
-            wanted = Plan(plan.id, plan.version, plan.map, plan.base)
-            new = broker_rules.note(now, wanted, {}, {}, last=now.version, made=6)
+            new = broker_rules.note(now, plan, {}, {}, last=now.version, made=6)
         elif isinstance(step, Go):
             if broker_rules.first_of(now) != name:
                 return

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from inorder.cli.topic import describe_resize, shown
 from inorder.client.rules.resizing import TopicResize, WaitingGroup
-from inorder.wire.requests.resizing import PlanView
+from inorder.wire.requests.resizing import Plan
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "resizing.md"
 
 
 def test_an_interrupted_resize_says_how_to_go_on() -> None:
     """The text of the how-to page, word by word."""
-    plan = PlanView("p", 2, "2/broker-a:0-7/broker-b:0-7")
+    plan = Plan("p", 2, "2/broker-a:0-7/broker-b:0-7")
     found = TopicResize(
         "trades", 1, 4, {"broker-a": 2, "broker-b": 2}, plan, ("broker-a",), (), (), 0
     )

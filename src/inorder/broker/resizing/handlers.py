@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inorder.broker.resizing.rules import REWIND_NUMBER_MAX, Plan, counts_of
+from inorder.broker.resizing.rules import REWIND_NUMBER_MAX, counts_of
 from inorder.broker.topics.checks import check_topic
 from inorder.errors import InvalidParameter, TopicNotFound
 from inorder.logs import get_logger
 from inorder.model import TopicConfig
 from inorder.wire.names import validate_group
 from inorder.wire.requests.resizing import (
+    Plan,
     ResizeDecide,
     ResizeGo,
     ResizeOpen,

@@ -55,6 +55,7 @@ from inorder.errors import (
     ResizeUnderWay,
 )
 from inorder.ordering.keymap import KeyMap
+from inorder.wire.requests.resizing import PastVersion, Plan
 
 VERSION_MAX: Final = 2047
 """A fence has eleven bits for the version."""
@@ -64,26 +65,6 @@ WITHDRAWN_MAX: Final = 64
 GONE_MAX: Final = 100_000
 """How many deleted topics are remembered with their last version."""
 REWIND_NUMBER_MAX: Final = 1 << 53
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """The next version of a topic's map, under the id of the coordinator that planned it."""
-
-    id: str
-    version: int
-    map: str
-    base: str = ""
-    """For a topic's first map: how producers placed keys before, as a map of version 0."""
-    without: tuple[str, ...] = ()
-    """Brokers that are gone for good. The resize does not wait for them."""
-
-
-class PastVersion(msgspec.Struct, frozen=True):
-    """A version that is no longer open, and where it ended in each queue of this broker."""
-
-    version: int
-    map: str
-    ends: dict[int, int]
 
 
 class Reading(msgspec.Struct, frozen=True):

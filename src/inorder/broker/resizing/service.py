@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from inorder.broker.resizing import rules
 from inorder.broker.resizing.release import Releasing, Rewinding, check_mapped
-from inorder.broker.resizing.rules import Plan, Resizes, Versions
+from inorder.broker.resizing.rules import Resizes, Versions
 from inorder.errors import (
     InvalidParameter,
     KeyMapChanged,
@@ -43,7 +43,7 @@ from inorder.ordering.keymap import KeyMap
 from inorder.store.snapshot import Snapshot
 from inorder.wire.extensions import PROTOCOL
 from inorder.wire.properties import get
-from inorder.wire.requests.resizing import GroupProgress, PastVersionView, PlanView, ResizeView
+from inorder.wire.requests.resizing import GroupProgress, Plan, ResizeView
 
 if TYPE_CHECKING:
     from inorder.broker.broker import Broker
@@ -611,7 +611,6 @@ class Resizing:
         broker = self._broker
         config = broker.topics.get(topic)
         now = Versions() if config is None else self.versions(topic)
-        plan = now.plan
         names = [group] if group else sorted(
             {*now.groups, *broker.offsets.groups_of(topic), *broker.members.subscribers(topic)}
         )  # fmt: skip
@@ -621,12 +620,10 @@ class Resizing:
             now.version,
             now.map,
             self.last_version(topic),
-            None
-            if plan is None
-            else PlanView(plan.id, plan.version, plan.map, plan.base, plan.without),
+            now.plan,
             now.ends,
             now.opened,
-            tuple(PastVersionView(one.version, one.map, one.ends) for one in now.past),
+            now.past,
             tuple(self.progress(topic, now, name) for name in names),
             0 if config is None else config.read_queues,
             0 if config is None else config.write_queues,

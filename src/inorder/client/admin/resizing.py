@@ -29,7 +29,7 @@ from inorder.errors import (
 from inorder.ordering.keymap import NAMESPACE, KeyMap
 from inorder.tasks import Backoff
 from inorder.wire.requests.resizing import (
-    PlanView,
+    Plan,
     ResizeDecide,
     ResizeGo,
     ResizeOpen,
@@ -221,7 +221,7 @@ class Resizer:
             return await self._ask(address, stop, STOP_TIMEOUT_MS)
         return await self._ask(address, ResizeOpen(topic, plan.id, plan.version), STOP_TIMEOUT_MS)
 
-    async def _decide(self, address: str, plan: PlanView) -> ResizeView:
+    async def _decide(self, address: str, plan: Plan) -> ResizeView:
         without = ",".join(plan.without)
         request = ResizeDecide(self._topic, plan.id, plan.version, plan.map, without)
         try:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from inorder.client.rules.resizing import Go, Open, Places, Publish, Stop, Withdraw
 from inorder.errors import RemoteProtocolError
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.requests.resizing import PlanView, ResizeView
+from inorder.wire.requests.resizing import Plan, ResizeView
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def next_step(views: Mapping[str, ResizeView], wanted: Wanted) -> Step:
 
 
 def _with_open(
-    views: Mapping[str, ResizeView], plans: Mapping[str, PlanView], opened: list[ResizeView]
+    views: Mapping[str, ResizeView], plans: Mapping[str, Plan], opened: list[ResizeView]
 ) -> Step:
     for view in opened:
         waiting = [name for name, plan in sorted(plans.items()) if plan.id == view.opened]
@@ -133,7 +133,7 @@ def _with_open(
     return Publish(newest([view.map for view in opened])[0].encode())
 
 
-def _opening(views: Mapping[str, ResizeView], plan: PlanView, waiting: list[str]) -> Open:
+def _opening(views: Mapping[str, ResizeView], plan: Plan, waiting: list[str]) -> Open:
     """Open the first broker last. Messages that were stored before, if any, are read first."""
     first = _brokers(plan)[0]
     of_plan = [views[name] for name in _brokers(plan) if name in views]
@@ -142,19 +142,19 @@ def _opening(views: Mapping[str, ResizeView], plan: PlanView, waiting: list[str]
     return Open(others or (first,), plan, empty=empty)
 
 
-def _winner(views: Mapping[str, ResizeView], plans: Mapping[str, PlanView]) -> PlanView:
+def _winner(views: Mapping[str, ResizeView], plans: Mapping[str, Plan]) -> Plan:
     going = [plan for name, plan in sorted(plans.items()) if views[name].going]
     return going[0] if going else plans[max(plans)]
 
 
-def _withdrawal(plans: Mapping[str, PlanView], name: str, plan: PlanView) -> Withdraw:
+def _withdrawal(plans: Mapping[str, Plan], name: str, plan: Plan) -> Withdraw:
     """Withdraw a plan, at its first broker before all others."""
     first = _brokers(plan)[0]
     held_there = first in plans and plans[first].id == plan.id
     return Withdraw((first if held_there else name,), plan)
 
 
-def _planned(views: Mapping[str, ResizeView], wanted: Wanted) -> PlanView:
+def _planned(views: Mapping[str, ResizeView], wanted: Wanted) -> Plan:
     """Return a plan with a version above every version that this topic name ever had.
 
     Its base is the placement of keys before: over all queues with write permission.
@@ -167,7 +167,7 @@ def _planned(views: Mapping[str, ResizeView], wanted: Wanted) -> PlanView:
     ]  # fmt: skip
     base = KeyMap.of(0, before).encode() if before else ""
     text = KeyMap.of(version, wanted.queues).encode()
-    return PlanView(wanted.id, version, text, base)
+    return Plan(wanted.id, version, text, base)
 
 
 def is_there(views: Mapping[str, ResizeView]) -> bool:
@@ -183,5 +183,5 @@ def mentioned(views: Mapping[str, ResizeView]) -> set[str]:
     return {broker for text in texts for one in newest([text]) for broker, _ in one.queues}
 
 
-def _brokers(plan: PlanView) -> list[str]:
+def _brokers(plan: Plan) -> list[str]:
     return sorted({broker for broker, _ in KeyMap.decode(plan.map).queues})

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from inorder.errors import UsageError
 from inorder.ordering.keymap import KeyMap
-from inorder.wire.requests.resizing import PlanView, ResizeView
+from inorder.wire.requests.resizing import Plan, ResizeView
 
 Places = tuple[tuple[str, int], ...]
 
@@ -42,7 +42,7 @@ class Decide:
     """The topic's first broker decides the plan."""
 
     broker: str
-    plan: PlanView
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Stop:
     """These brokers stop the present version; all may be asked at once."""
 
     brokers: tuple[str, ...]
-    plan: PlanView
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Go:
     """All brokers have stopped: the topic's first broker makes the plan final."""
 
     broker: str
-    plan: PlanView
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class Withdraw:
     """These brokers withdraw a plan."""
 
     brokers: tuple[str, ...]
-    plan: PlanView
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class TooLate:
     """The plan cannot be withdrawn: brokers may use the new queues."""
 
-    plan: PlanView
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Open:
     """These brokers open the next version."""
 
     brokers: tuple[str, ...]
-    plan: PlanView
+    plan: Plan
     empty: bool = False
     """With a first map: no message was stored before."""
 
@@ -97,7 +97,7 @@ class Publish:
 class UnderWay:
     """Another resize, to other queues, was decided before and must end first."""
 
-    plan: PlanView
+    plan: Plan
 
 
 Step = Decide | Stop | Go | Open | Withdraw | Publish | UnderWay
@@ -117,7 +117,7 @@ def next_step(views: Mapping[str, ResizeView], goal: Goal) -> Step:
             return Publish(first.map)
         version = first.version + 1
         wanted = KeyMap.of(version, goal.queues)
-        return Decide(name, PlanView(goal.id, version, wanted.encode(), without=goal.without))
+        return Decide(name, Plan(goal.id, version, wanted.encode(), without=goal.without))
     if goal.queues not in (None, KeyMap.decode(plan.map).queues):
         return UnderWay(plan)
     behind = {one: view for one, view in views.items() if view.version < plan.version}
@@ -130,7 +130,7 @@ def next_step(views: Mapping[str, ResizeView], goal: Goal) -> Step:
     return Open(others or (name,), plan)
 
 
-def _is_stopped(view: ResizeView, plan: PlanView) -> bool:
+def _is_stopped(view: ResizeView, plan: Plan) -> bool:
     return view.ends is not None and view.plan is not None and view.plan.id == plan.id
 
 
@@ -157,7 +157,7 @@ def withdrawal(views: Mapping[str, ResizeView]) -> Withdraw | TooLate | None:
     left = _left_over(views, first)
     if left is not None or not first.withdrawn:
         return left
-    last = PlanView(first.withdrawn[-1], first.version + 1, "")
+    last = Plan(first.withdrawn[-1], first.version + 1, "")
     # Brokers that were not asked to stop must know too: the request may still come.
     behind = [one for one, view in views.items() if view.version == first.version]
     others = tuple(sorted(one for one in behind if last.id not in views[one].withdrawn))
@@ -208,7 +208,7 @@ class TopicResize:
     queues: int
     brokers: dict[str, int]
     """How many queues each broker has."""
-    plan: PlanView | None
+    plan: Plan | None
     stopped: tuple[str, ...]
     """The brokers that have stopped the present version."""
     opened: tuple[str, ...]

@@ -55,20 +55,23 @@ class ResizeRewind(msgspec.Struct, frozen=True):
 BYTES_MAX: Final = 16 * 1024 * 1024
 
 
-class PlanView(msgspec.Struct, frozen=True):
-    """A resize that was decided or begun: its id, its version and its map."""
+class Plan(msgspec.Struct, frozen=True):
+    """The next version of a topic's map, under the id of the coordinator that planned it.
+
+    Brokers keep plans and past versions in `inorder/resizing.json` under these names.
+    """
 
     id: str
     version: int
     map: str
     base: str = ""
-    """Of a topic's first map: how keys were placed before."""
+    """For a topic's first map: how producers placed keys before, as a map of version 0."""
     without: tuple[str, ...] = ()
-    """Brokers that are gone for good."""
+    """Brokers that are gone for good. The resize does not wait for them."""
 
 
-class PastVersionView(msgspec.Struct, frozen=True):
-    """A version that is over: its map, and where it ended in each queue of this broker."""
+class PastVersion(msgspec.Struct, frozen=True):
+    """A version that is no longer open, and where it ended in each queue of this broker."""
 
     version: int
     map: str
@@ -107,12 +110,12 @@ class ResizeView(msgspec.Struct, frozen=True):
     map: str
     last: int
     """The highest version that the name ever had here, also before it was deleted."""
-    plan: PlanView | None = None
+    plan: Plan | None = None
     ends: dict[int, int] | None = None
     """Where the present version ended, once it is stopped."""
     opened: str = ""
     """The id of the plan that began the present version."""
-    past: tuple[PastVersionView, ...] = ()
+    past: tuple[PastVersion, ...] = ()
     groups: tuple[GroupProgress, ...] = ()
     read_queues: int = 0
     write_queues: int = 0

@@ -7,7 +7,7 @@ import pytest
 
 from inorder.broker.resizing import rules
 from inorder.broker.resizing import rules as resizing_rules
-from inorder.broker.resizing.rules import GONE_MAX, PastVersion, Plan, Reading, Resizes, Versions
+from inorder.broker.resizing.rules import GONE_MAX, Reading, Resizes, Versions
 from inorder.errors import (
     BrokerError,
     GroupNotDone,
@@ -16,6 +16,7 @@ from inorder.errors import (
     RemoteProtocolError,
     ResizeUnderWay,
 )
+from inorder.wire.requests.resizing import PastVersion, Plan
 
 ONE = Versions(1, "1/a:0-1")
 PLAN = Plan("p", 2, "2/a:0-3")

@@ -9,7 +9,6 @@ from inorder.broker.resizing import rules as resizing_rules
 from inorder.broker.resizing.rules import (
     Agreement,
     Eligibility,
-    PastVersion,
     Reading,
     Standing,
     Versions,
@@ -18,6 +17,7 @@ from inorder.broker.resizing.rules import (
 from inorder.errors import GroupNotDone
 from inorder.ordering.keymap import KeyMap
 from inorder.wire.requests.parking import QueuePlace
+from inorder.wire.requests.resizing import PastVersion
 
 THREE = Versions(
     3,

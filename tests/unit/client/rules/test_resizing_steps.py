@@ -24,16 +24,16 @@ from inorder.client.rules.resizing import (
     withdrawal,
 )
 from inorder.errors import UsageError
-from inorder.wire.requests.resizing import GroupProgress, PlanView, ResizeView
+from inorder.wire.requests.resizing import GroupProgress, Plan, ResizeView
 
 WANTED = (("a", 0), ("a", 1), ("b", 0))
-PLAN = PlanView("p", 2, "2/a:0-1/b:0-0")
+PLAN = Plan("p", 2, "2/a:0-1/b:0-0")
 IDLE = ResizeView("a", "t", 1, "1/a:0-0/b:0-0", 1)
 PLANNED = replace(IDLE, plan=PLAN)
 STOPPED = replace(PLANNED, ends={0: 7})
 GOING = replace(STOPPED, going=True)
 BACK = replace(IDLE, withdrawn=("o", "p"))
-NEXT = PlanView("q", 2, "2/a:0-1/b:0-0")
+NEXT = Plan("q", 2, "2/a:0-1/b:0-0")
 OPEN = ResizeView("a", "t", 2, PLAN.map, 2, opened="p")
 GOAL = Goal("p", WANTED)
 RESUME = Goal("x", None)
@@ -59,7 +59,7 @@ RIVAL = Goal("r", (("a", 0), ("b", 0), ("b", 1)))
         (replace(BACK, plan=NEXT, ends={}), STOPPED, RESUME, Withdraw(("b",), PLAN)),
         (replace(STOPPED, plan=NEXT), STOPPED, RESUME, Stop(("b",), NEXT)),
         (OPEN, OPEN, GOAL, Publish(PLAN.map)),
-        (OPEN, OPEN, RIVAL, Decide("a", PlanView("r", 3, "3/a:0-0/b:0-1"))),
+        (OPEN, OPEN, RIVAL, Decide("a", Plan("r", 3, "3/a:0-0/b:0-1"))),
     ],
 )
 def test_the_next_step(a: ResizeView, b: ResizeView, goal: Goal, step: Step) -> None:
@@ -76,7 +76,7 @@ def test_the_next_step(a: ResizeView, b: ResizeView, goal: Goal, step: Step) -> 
         (STOPPED, STOPPED, Withdraw(("a",), PLAN)),
         (STOPPED, None, Withdraw(("a",), PLAN)),
         (BACK, STOPPED, Withdraw(("b",), PLAN)),
-        (BACK, IDLE, Withdraw(("b",), PlanView("p", 2, ""))),
+        (BACK, IDLE, Withdraw(("b",), Plan("p", 2, ""))),
         (BACK, BACK, None),
         (BACK, None, None),
         (GOING, STOPPED, TooLate(PLAN)),
