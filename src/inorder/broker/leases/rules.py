@@ -172,6 +172,60 @@ ORDERED_MAX: Final = 500_000
 """Pairs of group and topic consumed in order; at the limit no further pair gets a lease."""
 
 
+T = TypeVar("T")
+
+
+class Deadlines(Generic[T]):
+    """Items by the time at which each may be due.
+
+    An item has one entry. If its deadline moves the entry stays, and is pushed again with the new
+    deadline when the old one comes; only an earlier deadline needs a second entry.
+    """
+
+    def __init__(self) -> None:
+        # The serial number keeps the heap from comparing items, which is slow.
+        self._heap: list[tuple[int, int, T]] = []
+        self._serial = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, deadline_ms: int, item: T) -> None:
+        """Add an entry."""
+        self._serial += 1
+        heapq.heappush(self._heap, (deadline_ms, self._serial, item))
+
+    def pop(self, now_ms: int) -> T | None:
+        """Remove the first entry whose time has come and return its item; None: there is none."""
+        if not self._heap or self._heap[0][0] > now_ms:
+            return None
+        return heapq.heappop(self._heap)[2]
+
+    def is_due(self, now_ms: int, deadline_of: Callable[[T], int | None]) -> bool:
+        """Return whether an item is due; put off entries whose deadline has moved.
+
+        `deadline_of` returns the deadline of an item, None if the item is gone.
+        """
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            item = heap[0][2]
+            deadline_ms = deadline_of(item)
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                return True
+            heapq.heappop(heap)
+            if deadline_ms is not None:
+                self.push(deadline_ms, item)
+        return False
+
+    def next_ms(self) -> int | None:
+        """Return the time of the first entry, or None."""
+        return self._heap[0][0] if self._heap else None
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._heap.clear()
+
+
 class LeaseTable:
     """The leases of all groups, and the owners that wait for them."""
 
@@ -189,10 +243,7 @@ class LeaseTable:
         self._waiting: dict[GroupQueue, dict[Owner, int | None]] = {}
         self._ordered: dict[tuple[str, str], None] = {}
         self._renewed_by: dict[int, set[GroupQueue]] = {}
-        # One entry per lease, pushed again when popped too early; more only after a shortening.
-        # The serial number keeps the heap from comparing keys, which is slow.
-        self._deadlines: list[tuple[int, int, GroupQueue]] = []
-        self._entries = 0
+        self._deadlines: Deadlines[GroupQueue] = Deadlines()
         self._count = 0
 
     def __repr__(self) -> str:
@@ -330,7 +381,7 @@ class LeaseTable:
             lease = Lease(owner, decision.epoch, decision.terms, now_ms, now_ms, expires_ms)
             self._groups.setdefault(key.group, {})[key] = lease
             self._count += 1
-            self._push(expires_ms, key)
+            self._deadlines.push(expires_ms, key)
             self._past.pop(key, None)
         assert lease.owner == owner, "the decision was made for another owner"
         self._waiting.get(key, {}).pop(owner, None)
@@ -433,41 +484,27 @@ class LeaseTable:
     ) -> list[GroupQueue]:
         """Remove expired leases, except those whose connections have unread input."""
         expired: list[GroupQueue] = []
-        kept: list[tuple[int, GroupQueue]] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms and len(expired) != count_max:
-            key = heapq.heappop(self._deadlines)[2]
+        deadlines = self._deadlines
+        while len(expired) != count_max and (key := deadlines.pop(now_ms)) is not None:
             if (lease := self.get(key)) is None:
                 continue
             if lease.expires_ms > now_ms:
-                kept.append((lease.expires_ms, key))
+                deadlines.push(lease.expires_ms, key)
             elif lease.connection is not None and lease.connection in spared:
                 lease.expires_ms = now_ms + SPARED_MS
-                kept.append((lease.expires_ms, key))
+                deadlines.push(lease.expires_ms, key)
             else:
                 self._remove(key, released=False)
                 expired.append(key)
-        for deadline_ms, key in kept:
-            self._push(deadline_ms, key)
         return expired
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether a lease has expired; put off the deadlines of renewed leases."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_ms:
-            key = deadlines[0][2]
-            lease = self.get(key)
-            if lease is None:
-                heapq.heappop(deadlines)
-            elif lease.expires_ms > now_ms:
-                heapq.heappop(deadlines)
-                self._push(lease.expires_ms, key)
-            else:
-                return True
-        return False
+        return self._deadlines.is_due(now_ms, self._expires_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the next time at which a lease may expire, or None."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next_ms()
 
     # Restarts.
 
@@ -523,7 +560,7 @@ class LeaseTable:
 
     def _set_expiry(self, key: GroupQueue, lease: Lease, expires_ms: int) -> None:
         if expires_ms < lease.expires_ms:
-            self._push(expires_ms, key)
+            self._deadlines.push(expires_ms, key)
         lease.expires_ms = expires_ms
         self._compact()
 
@@ -548,11 +585,11 @@ class LeaseTable:
         self._deadlines.clear()
         for table in self._groups.values():
             for key, lease in table.items():
-                self._push(lease.expires_ms, key)
+                self._deadlines.push(lease.expires_ms, key)
 
-    def _push(self, deadline_ms: int, key: GroupQueue) -> None:
-        self._entries += 1
-        heapq.heappush(self._deadlines, (deadline_ms, self._entries, key))
+    def _expires_ms(self, key: GroupQueue) -> int | None:
+        lease = self.get(key)
+        return None if lease is None else lease.expires_ms
 
 
 C = TypeVar("C", bound=Hashable)
@@ -568,9 +605,7 @@ class MemberLiveness(Generic[C]):
 
     def __init__(self) -> None:
         self._until: dict[tuple[str, C], tuple[int, int]] = {}  # deadline, span
-        # One entry per member, pushed again when popped too early.
-        self._deadlines: list[tuple[int, int, tuple[str, C]]] = []
-        self._serial = 0
+        self._deadlines: Deadlines[tuple[str, C]] = Deadlines()
 
     def __repr__(self) -> str:
         return f"MemberLiveness({len(self._until)} members)"
@@ -588,7 +623,7 @@ class MemberLiveness(Generic[C]):
         if known is None:
             if span_ms is None:
                 return False
-            self._push(now_ms + span_ms, member)
+            self._deadlines.push(now_ms + span_ms, member)
         span = known[1] if span_ms is None and known is not None else span_ms
         assert span is not None, "the span is known or given"
         self._until[member] = (now_ms + span, span)
@@ -602,42 +637,28 @@ class MemberLiveness(Generic[C]):
     def missed(self, now_ms: int, is_unread: Callable[[C], bool]) -> list[tuple[str, C]]:
         """Remove and return members that missed their heartbeats and have no unread input."""
         found = []
-        kept = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            _, _, member = heapq.heappop(self._deadlines)
+        deadlines = self._deadlines
+        while (member := deadlines.pop(now_ms)) is not None:
             known = self._until.get(member)
             if known is None:
                 continue
             if known[0] > now_ms:
-                kept.append((known[0], member))
+                deadlines.push(known[0], member)
             elif is_unread(member[1]):
-                kept.append((now_ms + known[1] // 8 + 1, member))
+                deadlines.push(now_ms + known[1] // 8 + 1, member)
             else:
                 del self._until[member]
                 found.append(member)
-        for deadline, member in kept:
-            self._push(deadline, member)
         return found
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether a member missed its heartbeats; put off the deadlines of the others."""
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_ms:
-            member = deadlines[0][2]
-            known = self._until.get(member)
-            if known is None:
-                heapq.heappop(deadlines)
-            elif known[0] > now_ms:
-                heapq.heappop(deadlines)
-                self._push(known[0], member)
-            else:
-                return True
-        return False
+        return self._deadlines.is_due(now_ms, self._deadline_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the next time at which `missed` may find a member, or None."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next_ms()
 
-    def _push(self, deadline_ms: int, member: tuple[str, C]) -> None:
-        self._serial += 1
-        heapq.heappush(self._deadlines, (deadline_ms, self._serial, member))
+    def _deadline_ms(self, member: tuple[str, C]) -> int | None:
+        known = self._until.get(member)
+        return None if known is None else known[0]
