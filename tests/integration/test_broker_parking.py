@@ -268,10 +268,13 @@ def test_what_a_power_cut_took_was_not_parked() -> None:
         files = FakeFiles()
         async with running(files, stop=False) as rig:
             client = Client(rig)
-            rig.broker.log_sync.synced = not_yet  # type: ignore[method-assign]
+            log_sync: Any = rig.broker.log_sync
+            real, log_sync.synced = log_sync.synced, not_yet
             await client.send(4)
             await client.park(0, error="no")
+            log_sync.synced = real
             await save(rig)
+            log_sync.synced = not_yet
             await client.park(1)
             await client.redriven(0)
             await client.park(2)

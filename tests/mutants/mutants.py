@@ -295,8 +295,8 @@ MUTANTS = [
     ),
     Mutant(
         "parked-file-before-its-log", "P8, A1", "parked keys are saved before the log is on disk",
-        "inorder.broker.parking.storage",
-        "            await broker.housekeeping.flush_now()\n",
+        "inorder.broker.durability",
+        "            await broker.log_sync.synced()\n",
         "",
         "tests/integration/test_broker_parking.py::test_what_a_power_cut_took_was_not_parked",
     ),

@@ -64,6 +64,8 @@ log = get_logger(__name__)
 TEXTS_AT_ONCE: Final = 400
 SLOW_SAVE_MS: Final = 10
 SAVE_WAIT_MS_MAX: Final = 2000
+SAVE_INTERVAL_MS: Final = 30_000
+RETRY_MS: Final = 10_000
 FINGERPRINT_BYTES: Final = 256
 
 
@@ -180,6 +182,7 @@ class DurableTable(abc.ABC):
         self._task: asyncio.Task[Exception | None] | None = None
         self._covered = 0
         self._saved_revision = 0
+        self._due_ms = broker.clock.monotonic_ms() + SAVE_INTERVAL_MS
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(changed={self.changed}, saving={self.saving})"
@@ -212,6 +215,11 @@ class DurableTable(abc.ABC):
         return self.revision != self._saved_revision
 
     @property
+    def keep_from(self) -> int | None:
+        """Return the log position from which a replay would need the log; None: nowhere."""
+        return self._covered if self.changed else None
+
+    @property
     def saving(self) -> bool:
         """Tell whether a save runs."""
         return self._task is not None and not self._task.done()
@@ -220,6 +228,11 @@ class DurableTable(abc.ABC):
         """Start a save if the table has changed and none runs; not after the log has failed."""
         if self.changed and not self.saving and self._broker.store.log.failed is None:
             self._start()
+
+    def save_if_due(self) -> None:
+        """Start such a save half a minute after the last one, or sooner after a failure."""
+        if self._broker.clock.monotonic_ms() >= self._due_ms:
+            self.save_soon()
 
     def save_here(self, covered: int | None = None) -> None:
         """Save at a start or a stop, when nothing else runs.
@@ -254,8 +267,10 @@ class DurableTable(abc.ABC):
             await broker.offload.call(lambda: self._file.save(content))
         except (OSError, StoreError) as error:
             log.error("%s, the old file is kept error=%s", self._not_saved, error)
+            self._due_ms = broker.clock.monotonic_ms() + RETRY_MS
             return error
         self._covered, self._saved_revision = covered, revision
+        self._due_ms = broker.clock.monotonic_ms() + SAVE_INTERVAL_MS
         return None
 
 

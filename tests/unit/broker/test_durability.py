@@ -265,11 +265,13 @@ class Counter(DurableTable):
         self.value = 0
         self.events: list[str] = []
         self.fails: dict[str, Exception] = {}
+        self.clock = FakeClock()
         self.gate = asyncio.Event()
         self.gate.set()
         super().__init__(
             SimpleNamespace(
                 files=None,
+                clock=self.clock,
                 config=SimpleNamespace(data_path=Path("data")),
                 store=SimpleNamespace(log=Log(), sync=lambda: self.note("sync")),
                 log_sync=SimpleNamespace(synced=self.synced),
@@ -372,6 +374,32 @@ def test_a_table_that_is_not_saved_is_saved_later(
     assert [one.getMessage() for one in caplog.records] == [
         "the counter was not saved, the old file is kept error=[Errno 28] no room"
     ]
+
+
+def test_a_table_is_saved_when_it_is_due() -> None:
+    """Half a minute after the last save, ten seconds after a failed one."""
+
+    async def story() -> None:
+        table = Counter()
+        table.value = 1
+
+        async def saves(after_ms: int) -> bool:
+            table.clock.advance(after_ms - 1)
+            table.save_if_due()
+            assert not table.saving
+            table.clock.advance(1)
+            table.save_if_due()
+            await table.end()
+            return not table.changed
+
+        table.fails["sync"] = StoreFailed("no")
+        assert not await saves(after_ms=30_000)
+        table.fails.clear()
+        assert await saves(after_ms=10_000)
+        table.value = 2
+        assert await saves(after_ms=30_000)
+
+    asyncio.run(story())
 
 
 def test_no_table_is_saved_after_its_log_has_failed() -> None:

@@ -19,7 +19,6 @@ Why: decisions 7 and 21.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
@@ -27,20 +26,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inorder.broker.durability import check_fits, fingerprint
+from inorder.broker.durability import DurableTable, check_fits, fingerprint
 from inorder.broker.parking.records import park_topic, read_event
 from inorder.broker.parking.rules import ParkedKey, ParkedMessage, ParkedQueue, ParkingTable
-from inorder.errors import CorruptRecord, RemoteProtocolError, StoreError
+from inorder.errors import CorruptRecord, RemoteProtocolError
 from inorder.logs import get_logger
 from inorder.model import GroupQueue
-from inorder.store.snapshot import Snapshot
 from inorder.wire.names import PARK_PREFIX
 from inorder.wire.record import decode as decode_record
 from inorder.wire.requests.parking import QueuePlace
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from inorder.broker.broker import Broker
     from inorder.store.consumequeue import QueueIndex
 
@@ -48,8 +44,6 @@ log = get_logger(__name__)
 
 FORMAT: Final = 1
 NAME: Final = "inorderParked.json"
-SAVE_INTERVAL_MS: Final = 30_000
-RETRY_MS: Final = 10_000
 
 
 class SavedKey(msgspec.Struct, frozen=True):
@@ -155,32 +149,34 @@ def decode(content: bytes) -> Saved:
     return saved
 
 
-class ParkingSnapshot:
+class ParkingSnapshot(DurableTable):
     """Saves and restores the broker's parked keys."""
 
     def __init__(self, broker: Broker, table: ParkingTable) -> None:
-        self._broker = broker
+        super().__init__(broker, NAME, "parked keys were not saved")
         self._table = table
-        self._file = Snapshot(broker.files, broker.config.data_path / "config" / NAME)
-        self._covered = 0
-        self._saved_revision = 0
-        self._due_ms = broker.clock.monotonic_ms() + SAVE_INTERVAL_MS
-        self._task: asyncio.Task[None] | None = None
 
     @property
-    def path(self) -> Path:
-        """Return the path of the file."""
-        return self._file.path
+    def revision(self) -> int:
+        """Return the revision of the table."""
+        return self._table.revision
 
     @property
-    def changed(self) -> bool:
-        """Tell whether the table has changed since the last save."""
-        return self._table.revision != self._saved_revision
+    def settled_position(self) -> int:
+        """Return a log position before which every event is applied."""
+        return self._broker.parking.settled_position
 
-    @property
-    def keep_from(self) -> int | None:
-        """Return the log position from which a replay would need the log; None: nowhere."""
-        return self._covered if self.changed else None
+    def encode(self, covered: int) -> Iterator[bytes]:
+        """Encode one queue at a time."""
+        queues = []
+        for place, queue in list(self._table.places.items()):
+            queues.append(encode_queue(place, queue))
+            yield b""
+        commit_log = self._broker.store.log
+        end = commit_log.end_position
+        yield encode(
+            queues, replay_from=covered, depends_on=end, log_crc=fingerprint(commit_log, end)
+        )
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -232,59 +228,14 @@ class ParkingSnapshot:
             count += 1
         return count
 
-    # -- save ------------------------------------------------------------------------------------
-
-    def save_if_due(self) -> None:
-        """Start a save if the interval has passed and something changed."""
-        now_ms = self._broker.clock.monotonic_ms()
-        if not self.changed or now_ms < self._due_ms:
-            return
-        if self._task is None or self._task.done():
-            self._due_ms = now_ms + SAVE_INTERVAL_MS
-            self._task = asyncio.get_running_loop().create_task(self._save_soon(), name="parked")
-
-    async def _save_soon(self) -> None:
-        broker, commit_log = self._broker, self._broker.store.log
-        revision, covered = self._table.revision, broker.parking.settled_position
-        queues = []
-        for place, queue in list(self._table.places.items()):
-            queues.append(encode_queue(place, queue))
-            await asyncio.sleep(0)  # other work runs between two queues
-        content = self._content(queues, covered)
-        try:
-            await broker.housekeeping.flush_now()
-            await broker.offload.call(lambda: self._file.save(content))
-        except (OSError, StoreError) as error:
-            log.error("parked keys were not saved, the old file is kept error=%s", error)
-            self._due_ms = broker.clock.monotonic_ms() + RETRY_MS
-        else:
-            assert covered <= commit_log.end_position
-            self._covered, self._saved_revision = covered, revision
-
-    def _content(self, queues: list[bytes], covered: int) -> bytes:
-        commit_log = self._broker.store.log
-        end = commit_log.end_position
-        return encode(
-            queues, replay_from=covered, depends_on=end, log_crc=fingerprint(commit_log, end)
-        )
-
-    def cancel(self) -> None:
-        """Cancel a running save."""
-        if self._task is not None:
-            self._task.cancel()
-
     def save_at_stop(self) -> None:
         """Save so that the next start need not replay the log.
 
         Raises:
-            StoreError: the log could not be made durable; the old file is kept.
+            OSError, StoreError: the old file is kept.
         """
         if self.changed:
-            self._broker.store.sync()
-            end = self._broker.store.log.end_position
-            queues = [encode_queue(place, queue) for place, queue in self._table.places.items()]
-            self._file.save(self._content(queues, end))
-            self._covered, self._saved_revision = end, self._table.revision
+            self.save_here()
 
 
 def _entries(queue: QueueIndex, start: int) -> Iterator[tuple[int, int, str]]:
