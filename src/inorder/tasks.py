@@ -101,6 +101,11 @@ class Tasks:
         self._failed_total = 0
         self._stopped = False
 
+    @property
+    def stopped(self) -> bool:
+        """Return whether `stop` was called."""
+        return self._stopped
+
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
         """Run a coroutine as a task. Raises SystemBusy at the limit, AlreadyClosed after `stop`."""
         if self._stopped or len(self._running) >= self._tasks_max:

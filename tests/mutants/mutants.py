@@ -1074,17 +1074,26 @@ MUTANTS = [
     Mutant(
         "late-commit-of-a-moved-queue", "P4",
         "a message that ends after its queue moved is committed",
-        "inorder.client.consume.concurrent",
-        "if assigned.lease.dropped is RevokeReason.STOPPED:",
-        "if assigned.lease.dropped is not None:",
+        "inorder.client.consume.rules.outcomes",
+        "return lease.dropped in (None, RevokeReason.STOPPED)",
+        "return True",
         f"{_IN_MOVES}test_what_an_old_handler_has_done_does_not_count_for_the_new_one",
     ),
     Mutant(
         "close-throws-away", "P5", "messages that end while a consumer closes are thrown away",
-        "inorder.client.consume.concurrent",
-        "if assigned.lease.dropped is RevokeReason.STOPPED:",
-        "if assigned.lease.dropped is None:",
+        "inorder.client.consume.rules.outcomes",
+        "return lease.dropped in (None, RevokeReason.STOPPED)",
+        "return lease.dropped is None",
         f"{_IN_MOVES}test_a_close_commits_what_its_handlers_finish",
+    ),
+    Mutant(
+        "stop-keeps-failed-messages", "P5",
+        "a consumer that stops does not send back a failed message that waits for its next attempt",
+        "inorder.client.consume.queue",
+        "            if given_up is not None:\n",
+        "            if False:\n",
+        "tests/unit/client/consume/test_concurrent_runner.py::"
+        "test_a_message_that_could_not_be_sent_back_is_sent_back_when_the_consumer_stops",
     ),
     Mutant(
         "unlocked-commit-goes-back", "P4", "a commit without a lock lowers the group's offset",

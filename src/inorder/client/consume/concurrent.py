@@ -44,7 +44,7 @@ from inorder.clock import Clock
 from inorder.errors import BrokerError, InorderError
 from inorder.logs import get_logger
 from inorder.model import ReceivedMessage, TopicQueue
-from inorder.tasks import Tasks
+from inorder.tasks import Backoff, Tasks
 from inorder.wire.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from inorder.wire.properties import format_properties
 from inorder.wire.requests.connections import SendBack as SendBackRequest
@@ -56,6 +56,8 @@ NoteOffset = Callable[[TopicQueue, int, bool], None]
 SendBack = Callable[[HandlerRegistration, ReceivedMessage, Failure], Awaitable[bool]]
 
 PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+_STOP_RETRY_MS: Final = 50
+_STOP_RETRY_MAX_MS: Final = 500
 
 
 class TopicHandler:
@@ -117,6 +119,8 @@ class ConcurrentRunner:
         self._turns: deque[AssignedQueue] = deque()
         self._over: list[Run] = []  # runs that have ended
         self._late_check: asyncio.TimerHandle | None = None
+        self._stop_ends_ms: int | None = None
+        """When a stopping consumer gives up sending messages back; None before it has tried."""
 
     def pump(self, assigned: AssignedQueue) -> None:
         """Start the runs of a queue that may start, now or when a worker is free."""
@@ -261,9 +265,6 @@ class ConcurrentRunner:
         done: int,
         error: BaseException | None,
     ) -> None:
-        if not assigned.live:
-            self._conclude_leaving(assigned, batch[:done])
-            return
         concluded = rules.conclude(
             assigned.cache,
             assigned.lease,
@@ -278,20 +279,20 @@ class ConcurrentRunner:
             self._counts.dropped += 1
             log.warning("a broadcast message failed and is dropped: %s", where(message))
         if concluded.send_back:
-            assigned.enter()
-            work = self._return(assigned, handler, concluded, failure_of(error))
-            self._tasks.start(work, name=f"send back of {assigned.queue}")
+            self._start_return(assigned, handler, concluded, failure_of(error))
 
-    def _conclude_leaving(self, assigned: AssignedQueue, done: Batch) -> None:
-        """Count successful results while the consumer stops; the next owner retries failures.
-
-        Results of a moved queue are thrown away: it was committed when it moved, and its next owner
-        may have passed them.
-        """
-        if assigned.lease.dropped is RevokeReason.STOPPED:
-            commit = assigned.cache.remove(done, self._clock.monotonic_ms())
-            if commit is not None:
-                self._note(assigned.queue, commit, True)
+    def _start_return(
+        self,
+        assigned: AssignedQueue,
+        handler: TopicHandler,
+        concluded: rules.Concluded,
+        failure: Failure,
+    ) -> None:
+        if self._tasks.stopped:
+            return  # close() did not wait for the handler: its result does not count
+        assigned.hold()
+        work = self._return(assigned, handler, concluded, failure)
+        self._tasks.start(work, name=f"send back of {assigned.queue}")
 
     def _done(self, run: Run, batch: Batch) -> int:
         """Return how many messages of a batch succeeded."""
@@ -316,7 +317,7 @@ class ConcurrentRunner:
         sent: set[int] = set()
         try:
             for message in concluded.send_back:
-                if await self._send_back(handler.registration, message, failure):
+                if await self._accepted(assigned, handler, message, failure):
                     sent.add(message.offset)
         finally:
             self._counts.sent_back += len(sent)
@@ -326,13 +327,54 @@ class ConcurrentRunner:
             )  # fmt: skip
             if after.commit is not None:
                 self._note(assigned.queue, after.commit, True)
-            elif not assigned.live:
-                self._conclude_leaving(assigned, ())
             for message in after.retry:
-                again = partial(self._again, handler=handler, message=message)
-                assigned.later(rules.LOCAL_RETRY_MS, again)
+                assigned.later(
+                    rules.LOCAL_RETRY_MS,
+                    partial(self._again, handler=handler, message=message),
+                    given_up=partial(
+                        self._last_return, handler=handler, message=message, failure=failure
+                    ),
+                )
             assigned.leave()
             self._go_on()
+
+    async def _accepted(
+        self,
+        assigned: AssignedQueue,
+        handler: TopicHandler,
+        message: ReceivedMessage,
+        failure: Failure,
+    ) -> bool:
+        """Send a message back; a consumer that stops tries again for a while."""
+        backoff = Backoff(_STOP_RETRY_MS, _STOP_RETRY_MAX_MS)
+        while not await self._send_back(handler.registration, message, failure):
+            if assigned.lease.dropped is not RevokeReason.STOPPED:
+                return False
+            now_ms = self._clock.monotonic_ms()
+            if self._stop_ends_ms is None:
+                self._stop_ends_ms = now_ms + rules.STOP_SEND_BACK_MS
+            if now_ms >= self._stop_ends_ms:
+                log.warning(
+                    "a failed message is not sent back before the consumer stops; messages above "
+                    "it that are done come again: %s",
+                    where(message),
+                )
+                return False
+            await asyncio.sleep(backoff.next_ms() / 1000)
+        return True
+
+    def _last_return(
+        self,
+        assigned: AssignedQueue,
+        *,
+        handler: TopicHandler,
+        message: ReceivedMessage,
+        failure: Failure,
+    ) -> None:
+        """Send back a message that waits for its next attempt here, because the consumer stops."""
+        if assigned.lease.dropped is RevokeReason.STOPPED and message in assigned.cache:
+            concluded = rules.Concluded(send_back=(message,))
+            self._start_return(assigned, handler, concluded, failure)
 
     def _again(
         self, assigned: AssignedQueue, *, handler: TopicHandler, message: ReceivedMessage

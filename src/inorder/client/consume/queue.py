@@ -22,6 +22,8 @@ from inorder.model import ReceivedMessage, Subscription, TopicQueue
 from inorder.ordering.fence import QueueFence
 from inorder.ordering.finished import FinishedMap
 
+QueueAction = Callable[["AssignedQueue"], None]
+
 
 class AssignedQueue:
     """A queue that this consumer owns. A queue that is released and granted again is a new one."""
@@ -78,7 +80,8 @@ class AssignedQueue:
         self.fixed: int | None = None
         """The offset to commit at the release, instead of the finished messages."""
         self.pulling: asyncio.Task[None] | None = None
-        self.timers: set[asyncio.TimerHandle] = set()
+        self.timers: dict[object, tuple[asyncio.TimerHandle, QueueAction | None]] = {}
+        """What is due later, and what is done instead if the queue is given up before."""
         self.idle = asyncio.Event()
         self.woken = asyncio.Event()
         self._on_drop = on_drop
@@ -165,6 +168,10 @@ class AssignedQueue:
         """Count handlers or requests that must end before the queue is released."""
         self.lease.enter(count)
 
+    def hold(self) -> None:
+        """Count a request in the same way, also while the queue is being given up."""
+        self.lease.hold()
+
     def leave(self, count: int = 1) -> None:
         """Count the end of handlers or requests."""
         self.lease.leave(count)
@@ -182,9 +189,11 @@ class AssignedQueue:
         """End the pull loop and start the release of a dropped queue. May be called again."""
         if self.pulling is not None:
             self.pulling.cancel()
-        for timer in self.timers:
+        timers, self.timers = self.timers, {}
+        for timer, given_up in timers.values():
             timer.cancel()
-        self.timers.clear()
+            if given_up is not None:
+                given_up(self)
         self._on_drop(self)
 
     async def pause(self, delay_ms: int) -> None:
@@ -194,18 +203,18 @@ class AssignedQueue:
             async with asyncio.timeout(delay_ms / 1000):
                 await self.woken.wait()
 
-    def later(self, delay_ms: int, action: Callable[[AssignedQueue], None]) -> None:
-        """Call `action` after `delay_ms`, unless the queue is given up before."""
-        loop = asyncio.get_running_loop()
-        timer: asyncio.TimerHandle | None = None
+    def later(
+        self, delay_ms: int, action: QueueAction, *, given_up: QueueAction | None = None
+    ) -> None:
+        """Call `action` after `delay_ms`, or `given_up` if the queue is given up before."""
+        name = object()
 
         def due() -> None:
-            assert timer is not None
-            self.timers.discard(timer)
-            action(self)
+            if self.timers.pop(name, None) is not None:
+                action(self)
 
-        timer = loop.call_later(delay_ms / 1000, due)
-        self.timers.add(timer)
+        timer = asyncio.get_running_loop().call_later(delay_ms / 1000, due)
+        self.timers[name] = (timer, given_up)
 
 
 class QueueEvents(Protocol):

@@ -249,6 +249,11 @@ class LeaseState:
         assert self.dropped is None, f"a handler starts on {self!r}"
         self.running += count
 
+    def hold(self) -> None:
+        """Count a request that the release waits for, also while the queue is being given up."""
+        assert not self._gone, f"a request begins on {self!r}"
+        self.running += 1
+
     def leave(self, count: int = 1) -> None:
         """Count handlers that ended."""
         assert self.running >= count, f"a handler ends that never began on {self!r}"

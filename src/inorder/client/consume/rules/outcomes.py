@@ -26,8 +26,9 @@ the ack index are done and the others have failed. Failed messages of a cluster 
 broker. A message that cannot be sent back is tried again here after 5 s, and holds up the committed
 offset meanwhile. Failed messages of a broadcast are dropped, with a log line. The lowest unfinished
 offset is committed. Results that arrive after the queue was given up are thrown away, because its
-next owner begins at the offset that was committed then; only a consumer that stops still counts
-them, because it still owns the queue.
+next owner begins at the offset that was committed then. Only a consumer that stops still counts
+them, because it still owns the queue: `close()` waits until a failed message is sent back, for at
+most STOP_SEND_BACK_MS, because messages above one that holds up the offset come again.
 
 **Sending back.** A concurrent message goes back by request 36: the broker copies the stored record
 to `%RETRY%group` with a delay that grows with the attempts (level 3 + attempts), or to `%DLQ%group`
@@ -74,6 +75,8 @@ CONTINUOUS_MAX_MS: Final = 60_000
 YIELD_MS: Final = 10
 """The pause of a queue that was handled for CONTINUOUS_MAX_MS, so that others get the thread."""
 LOCAL_RETRY_MS: Final = 5000
+STOP_SEND_BACK_MS: Final = 5000
+"""How long a stopping consumer tries to send failed messages back."""
 EXPIRED_SCAN_MS: Final = 15 * 60 * 1000
 RUN_CALLS_MAX: Final = 64
 RUN_US: Final = 1000
@@ -524,6 +527,11 @@ def done_count(result: object, batch: int) -> int:
     return min(result.count, batch) if isinstance(result, Handled) else batch
 
 
+def counts_results(lease: LeaseState) -> bool:
+    """Return whether the results of a queue without order count: it is owned, or being closed."""
+    return lease.dropped in (None, RevokeReason.STOPPED)
+
+
 def conclude(
     cache: ProcessQueue,
     lease: LeaseState,
@@ -534,7 +542,7 @@ def conclude(
     now_ms: int,
 ) -> Concluded:
     """Decide what follows when the first `done` messages of a batch succeeded (0: none)."""
-    if lease.dropped is not None:
+    if not counts_results(lease):
         return Concluded(ignored=True)
     succeeded, failed = tuple(batch[:done]), tuple(batch[done:])
     if broadcasting:
@@ -555,16 +563,17 @@ def after_concurrent_send_back(
 ) -> AfterSendBack:
     """Decide what follows when the broker accepted the messages with the offsets `sent`.
 
-    The others stay taken and hold up the committed offset.
+    The others stay taken and hold up the committed offset. They are tried again here, unless the
+    consumer stops.
     """
     failed = [message for message in concluded.send_back if message.offset not in sent]
     retry = tuple(replace(message, redeliveries=message.redeliveries + 1) for message in failed)
     cache.replace_taken(retry)
     gone = [message for message in concluded.send_back if message.offset in sent]
     commit = cache.remove((*concluded.done, *gone), now_ms)
-    if lease.dropped is not None:
+    if not counts_results(lease):
         return AfterSendBack(None)
-    return AfterSendBack(commit, retry)
+    return AfterSendBack(commit, retry if lease.dropped is None else ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,17 @@ def test_a_drop_while_a_message_is_sent_back_commits_nothing() -> None:
     assert after_concurrent_send_back(cache, gone, found, {0}, now_ms=0) == AfterSendBack(None)
 
 
+def test_a_consumer_that_stops_still_counts_results_and_tries_nothing_again_here() -> None:
+    """It owns the queue until the release."""
+
+    cache, gone = filled(0, 3), lease()
+    batch = cache.take(3, 0)
+    gone.drop(RevokeReason.STOPPED)
+    found = conclude(cache, gone, batch, done=1, broadcasting=False, now_ms=0)
+    assert (offsets(found.done), offsets(found.send_back)) == ([0], [1, 2])
+    assert after_concurrent_send_back(cache, gone, found, {1}, now_ms=0) == AfterSendBack(2)
+
+
 def test_an_expired_message_is_not_sent_back_twice() -> None:
     """It was cleaned while its handler ran: the handler's failure is no news."""
     cache = filled(0, 3)
