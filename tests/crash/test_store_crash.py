@@ -333,7 +333,7 @@ def test_a_failed_sync_is_final() -> None:
 
 
 @pytest.mark.slow
-def test_an_error_that_cannot_be_taken_back_fails_the_store() -> None:
+def test_an_error_that_cannot_be_undone_fails_the_store() -> None:
     """If cutting off a failed write fails too, the store takes nothing more."""
     run = Workload()
     files = FakeFiles()

@@ -62,7 +62,7 @@ def test_a_range_comes_whole_and_in_order(running: RunningBroker) -> None:
 def test_answers_of_32_are_asked_for_ahead(
     running: RunningBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stock broker ignores the field: the range still comes whole and in order."""
+    """A RocketMQ broker ignores the field: the range still comes whole and in order."""
     queue = fill(running.namesrv, 1000)
     monkeypatch.setattr(module, "BULK_BYTES", 0)
     cluster = Cluster(running.namesrv, group="g")

@@ -331,7 +331,7 @@ def test_a_deleted_topic_is_made_again_for_what_was_acknowledged() -> None:
     asyncio.run(scenario())
 
 
-def test_a_message_given_back_comes_to_the_retry_topic_and_ends_in_the_dead_letters() -> None:
+def test_a_message_sent_back_comes_to_the_retry_topic_and_ends_in_the_dead_letters() -> None:
     """With its attempts counted and its first place kept."""
 
     async def scenario() -> None:

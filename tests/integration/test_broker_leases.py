@@ -43,12 +43,12 @@ def play(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(scenario())  # type: ignore[arg-type]
 
 
-async def stock_lock(rig: Rig, client_id: str, *queues: TopicQueue) -> set[TopicQueue]:
+async def rocketmq_lock(rig: Rig, client_id: str, *queues: TopicQueue) -> set[TopicQueue]:
     answer = await rig.ask(41, body=LockBatchBody(client_id, GROUP, queues).encode())
     return set(LockedQueues.decode(answer.body).queues)
 
 
-async def stock_commit(rig: Rig, offset: int) -> None:
+async def rocketmq_commit(rig: Rig, offset: int) -> None:
     fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "0", "commitOffset": str(offset)}
     assert (await rig.ask(15, fields)).code == 0
 
@@ -71,7 +71,7 @@ def stored(rig: Rig) -> int:
     return rig.broker.offsets.query(GROUP, TOPIC, 0)
 
 
-def test_a_queue_has_one_owner_and_its_heir_begins_where_it_ended() -> None:
+def test_a_queue_has_one_owner_and_the_next_begins_where_it_ended() -> None:
     """P2, P5: refused while held; release is commit and unlock; the map comes with the grant."""
 
     async def scenario() -> None:
@@ -258,21 +258,21 @@ def test_a10_what_the_broker_does_not_read_does_not_expire() -> None:
 
 
 def test_a11_while_a_queue_is_leased_nobody_commits_without_the_epoch() -> None:
-    """A stock client thaws and commits, by request and by pull: nothing moves."""
+    """A RocketMQ client thaws and commits, by request and by pull: nothing moves."""
 
     async def scenario() -> None:
         async with group("a") as (rig, _, a):
-            await stock_commit(rig, 5)
+            await rocketmq_commit(rig, 5)
             await a.take()
             for offset in (7, 2):
-                await stock_commit(rig, offset)
+                await rocketmq_commit(rig, offset)
                 await rig.pull(queueId="0", sysFlag="5", commitOffset=str(offset))
                 assert stored(rig) == 5
             assert await a.commit(6)
             await a.release()
             await rig.pull(queueId="0", sysFlag="5", commitOffset="2")
             assert stored(rig) == 6, "nor when nobody has it"
-            await stock_commit(rig, 2)
+            await rocketmq_commit(rig, 2)
             assert stored(rig) == 2, "that was a tool's"
 
     play(scenario)
@@ -341,13 +341,13 @@ def test_a11_a_reset_of_a_free_queue_ends_the_claim_of_its_last_owner() -> None:
 
 
 def test_a9_after_a_kill_the_owner_resumes_and_others_wait_for_its_lease() -> None:
-    """An honest commit in flight is taken; a stock client's lock is waited for 31 s."""
+    """An honest commit in flight is taken; a RocketMQ client's lock is waited for 31 s."""
 
     async def scenario() -> None:
         clock, files = FakeClock(), FakeFiles()
         async with group("a", files=files, clock=clock, stop=False) as (rig, _, a):
             await a.lease(0, lease_ms=20_000)
-            assert await stock_lock(rig, "stock", QUEUES[1]) == {QUEUES[1]}
+            assert await rocketmq_lock(rig, "stock", QUEUES[1]) == {QUEUES[1]}
             assert await a.commit(3, "3:4")
             epochs = a.epochs
         async with running(files.kill(), clock=clock) as rig, ours(rig, "a", "b") as (a, b):
@@ -358,28 +358,28 @@ def test_a9_after_a_kill_the_owner_resumes_and_others_wait_for_its_lease() -> No
             assert await a.commit(5)
             assert stored(rig) == 5
             clock.advance(ROCKETMQ_RESTART_MS - 19_000 - 100)
-            assert await stock_lock(rig, "other", QUEUES[1]) == set()
+            assert await rocketmq_lock(rig, "other", QUEUES[1]) == set()
             clock.advance(100)
             await b.take(1)
 
     play(scenario)
 
 
-def test_a9_a_stock_client_that_took_over_is_known_after_a_kill() -> None:
-    """Our a lapses, a stock client locks and handles, the broker is killed: a does not resume."""
+def test_a9_a_rocketmq_client_that_took_over_is_known_after_a_kill() -> None:
+    """Our a expires, a RocketMQ client locks and handles, the broker is killed: a stays out."""
 
     async def scenario() -> None:
         clock, files = FakeClock(), FakeFiles()
         async with group("a", files=files, clock=clock, stop=False) as (rig, _, a):
             await a.take()
             clock.advance(LEASE_MS)
-            assert await stock_lock(rig, "stock", QUEUES[0]) == {QUEUES[0]}
+            assert await rocketmq_lock(rig, "stock", QUEUES[0]) == {QUEUES[0]}
             epochs = a.epochs
         async with running(files.kill(), clock=clock) as rig, ours(rig, "a") as (a,):
             a.epochs = epochs
             assert (await a.refused()).holder == "stock"
             assert not await a.commit(5)
-            assert await stock_lock(rig, "stock", QUEUES[0]) == {QUEUES[0]}
+            assert await rocketmq_lock(rig, "stock", QUEUES[0]) == {QUEUES[0]}
 
     play(scenario)
 
@@ -411,7 +411,9 @@ def test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_heir(seed: int) -> None:
+def test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_next_owner(
+    seed: int,
+) -> None:
     """a's grant is on disk, the grant of b, who took over, is not: neither goes on by the journal.
 
     Not by a renewal, a commit, a pull or a release; each would be b's word against a's.
@@ -468,7 +470,7 @@ def test_a9_equal_client_ids_are_two_owners() -> None:
 
 
 def test_p4_an_answered_commit_survives_a_kill() -> None:
-    """Also a stock client's, if it was answered; the map and the numbers, too."""
+    """Also a RocketMQ client's, if it was answered; the map and the numbers, too."""
 
     async def scenario() -> None:
         files = FakeFiles()
@@ -812,7 +814,7 @@ def test_leases_are_listed_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
     async def scenario() -> None:
         async with group("a", "b", messages=1) as (rig, _, a, b):
             await a.lease(0, 1, 2)
-            assert await stock_lock(rig, "stock", QUEUES[3]) == {QUEUES[3]}
+            assert await rocketmq_lock(rig, "stock", QUEUES[3]) == {QUEUES[3]}
             await b.refused(1)
             found, after = [], ""
             while True:

@@ -1,4 +1,4 @@
-"""Locks, notices and commits of stock consumers on a running broker."""
+"""Locks, notices and commits of RocketMQ consumers on a running broker."""
 
 from __future__ import annotations
 

@@ -523,7 +523,9 @@ def test_a_redrive_reads_nothing_that_waits_for_older_messages() -> None:
 
 
 @pytest.mark.parametrize(("instance", "left"), [("instance", [0, 1]), ("", [1])])
-def test_what_an_heir_handled_before_a_reset_comes_again(instance: str, left: list[int]) -> None:
+def test_messages_that_a_successor_handled_before_a_reset_come_again(
+    instance: str, left: list[int]
+) -> None:
     """No epoch of the older list's queue tells it of the reset; a job, which has none, knows."""
 
     async def scene() -> None:

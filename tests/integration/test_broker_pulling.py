@@ -265,7 +265,7 @@ def test_cold_messages_are_read_beside_the_loop_and_are_the_same() -> None:
     asyncio.run(scenario())
 
 
-def test_pull_by_a_stock_consumer_uses_the_heartbeats_subscription() -> None:
+def test_pull_by_a_rocketmq_consumer_uses_the_heartbeats_subscription() -> None:
     """24 before the heartbeat, 25 for a newer subscription, then the group's filter."""
 
     async def scenario() -> None:

@@ -79,7 +79,7 @@ async def break_start(rig: Rig, a: Ours) -> None:
     await lease_code(a, 1, 0, lease_ms=29_000)  # longer than any before: start.json has to say so
 
 
-async def break_chapters(rig: Rig, a: Ours) -> None:
+async def break_version_spans(rig: Rig, a: Ours) -> None:
     await rig.ask(17, {
         "topic": "Other", "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1",
         "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -98,7 +98,7 @@ POINTS = [
     ("owners.*", break_owners, SMALL),
     ("start.json.tmp", break_start, SMALL),
     ("start.json.tmp", break_start, SYNC),
-    ("chapters.json.tmp", break_chapters, SMALL),
+    ("chapters.json.tmp", break_version_spans, SMALL),
     ("resizing.json.tmp", break_resizing, SMALL),
 ]
 
@@ -200,7 +200,7 @@ def test_a_sync_that_works_again_does_not_heal_by_itself() -> None:
 
 
 @pytest.mark.slow
-def test_a_journal_in_doubt_is_written_anew_at_a_stop() -> None:
+def test_a_journal_with_a_failed_sync_is_rewritten_at_a_stop() -> None:
     """The disk is well again: the stop is a clean one, and nothing is missing after a power cut."""
 
     async def scenario() -> None:

@@ -161,7 +161,7 @@ def test_a_clean_hand_over_takes_milliseconds(stock: bool):
 
 
 @leases_and_locks
-def test_a_member_that_leaves_waits_for_its_handler_and_the_heir_for_the_commit(stock: bool):
+def test_a_member_that_leaves_waits_for_its_handler_and_the_next_owner_for_the_commit(stock: bool):
     """Join while a handler runs: the queue moves when it ended, and begins behind it (O8, O9)."""
 
     async def story(kit: Kit) -> None:
@@ -448,7 +448,7 @@ def test_a_broadcasting_consumer_goes_on_where_its_file_says(tmp_path):
     play(story)
 
 
-def test_a_lock_that_another_client_took_ends_the_tenure():
+def test_a_lock_that_another_client_took_ends_the_ownership():
     """Renewal says no: the queue is dropped with its cache, and begun anew when free (O25)."""
 
     async def story(kit: Kit) -> None:

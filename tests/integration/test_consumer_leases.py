@@ -199,7 +199,7 @@ def test_p2_a_frozen_owner_loses_its_queue_and_commits_nothing():
     play(story)
 
 
-def test_a10_no_handler_starts_when_the_lease_is_in_doubt():
+def test_a10_no_handler_starts_when_the_lease_is_unconfirmed():
     """A10: within min(lease, grace) of the last answered request, and it goes on afterwards with
     what is here, for nobody else had the queue."""
 
@@ -280,7 +280,7 @@ def test_o7_an_async_handler_that_outlives_its_lease_is_cancelled():
     play(story)
 
 
-def test_what_ends_in_doubt_counts_when_the_epoch_is_confirmed():
+def test_a_message_that_ends_unconfirmed_counts_when_the_epoch_is_confirmed():
     """O11, O12: it is kept as done and committed with the broker's next word; nothing is
     repeated."""
 

@@ -70,7 +70,7 @@ class Story:
         self.kit.started = [entry for entry in self.kit.started if entry[2] is not consumer]
 
 
-def test_a_bad_key_is_set_aside_and_the_others_flow() -> None:
+def test_a_bad_key_is_parked_and_the_others_flow() -> None:
     """P8: tried as often as said, then parked with its first error; all is done for the queue."""
 
     async def tale(kit: Kit) -> None:
@@ -262,7 +262,7 @@ def test_a_redrive_that_fails_leaves_the_key_parked() -> None:
     play(tale)
 
 
-def test_a_redrive_keeps_to_its_rate_and_can_be_taken_back() -> None:
+def test_a_redrive_keeps_to_its_rate_and_can_be_cancelled() -> None:
     """At most so many messages a second; a cancelled one stops with its key parked."""
 
     async def tale(kit: Kit) -> None:

@@ -81,7 +81,7 @@ def test_the_warnings_end_with_the_difference(caplog: pytest.LogCaptureFixture):
     play(story)
 
 
-def test_a_stock_member_is_compared_too_and_describe_shows_it(caplog: pytest.LogCaptureFixture):
+def test_a_rocketmq_member_is_compared_too_and_describe_shows_it(caplog: pytest.LogCaptureFixture):
     """Its heartbeat says what it wants; `group describe` and the connections of the group tell."""
     caplog.set_level(logging.WARNING)
 
@@ -126,7 +126,7 @@ def test_a_broker_that_is_set_to_refuses_the_second_member():
     play(story, queues=4, broker=REFUSES)
 
 
-def test_a_stock_member_that_is_refused_gets_an_error_and_no_queues():
+def test_a_rocketmq_member_that_is_refused_gets_an_error_and_no_queues():
     """Code 7160 to its heartbeat, code 1 to the question who the members are; others stay."""
 
     async def story(kit: Kit) -> None:

@@ -93,7 +93,7 @@ def test_a_dead_owners_queue_moves_one_lease_after_the_first_start() -> None:
     asyncio.run(scenario())
 
 
-def test_a_dead_stock_owners_queue_moves_after_31_s() -> None:
+def test_a_dead_rocketmq_owners_queue_moves_after_31_s() -> None:
     """Its own view of the lock ends 30 s after our last answer."""
 
     async def scenario() -> None:
@@ -136,7 +136,7 @@ def test_an_owner_that_renews_has_its_whole_lease_from_the_next_start_on(
     asyncio.run(scenario())
 
 
-def test_a_stock_owner_that_renews_is_waited_for_anew() -> None:
+def test_a_rocketmq_owner_that_renews_is_waited_for_anew() -> None:
     """31 s from the next start on."""
 
     async def scenario() -> None:
@@ -176,7 +176,7 @@ def test_what_is_no_renewal_keeps_the_deadline(how: str) -> None:
     asyncio.run(scenario())
 
 
-def test_a_queue_taken_away_is_free_when_its_owners_trust_has_ended() -> None:
+def test_a_forced_release_frees_a_queue_when_its_owners_trust_has_ended() -> None:
     """A kill right after the order does not begin the lease anew: its grace is all there is."""
 
     async def scenario() -> None:

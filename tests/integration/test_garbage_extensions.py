@@ -132,7 +132,7 @@ def test_a_map_that_is_none_is_refused_and_the_broker_starts_again(code: int, te
 
 
 def test_the_name_of_an_owner_is_bounded() -> None:
-    """Ours and a stock client's: whoever is refused the queue has to read it."""
+    """Ours and a RocketMQ client's: whoever is refused the queue has to read it."""
 
     async def scenario() -> None:
         async with running(clock=FakeClock()) as rig, ours(rig, "a", "b") as (a, b):

@@ -1,7 +1,7 @@
 """Owners of both kinds at random on a broker that is killed, cut off from power and folded.
 
 The clock stands still but for what the story says. Each owner believes in a queue for as long as
-its last answer lets it: ours for the grace, a stock client for 30 s. No two ever believe in the
+its last answer lets it: ours for the grace, a RocketMQ client for 30 s. No two ever believe in the
 same one; and what is committed goes back only where an operator, a tool, or a power cut under async
 flush takes it.
 """
@@ -77,7 +77,7 @@ class Attack:
                 self.compare("the start")
                 for _ in range(self.draw.choice(STEPS)):
                     await self.step(mine, theirs)
-                self.rig.broker.lease_journal.flush()  # stock clients' commits are, within a second
+                self.rig.broker.lease_journal.flush()  # RocketMQ commits, within a second
                 for one in mine:
                     self.numbers[one.name] = one.number
             self.end_life()
@@ -129,9 +129,9 @@ class Attack:
                 self.heard(stranger.name, queue, 0)
                 await stranger.unlock(QUEUES[queue])
             case "stock commit":
-                await self.stock_commit(stranger, queue)
+                await self.rocketmq_commit(stranger, queue)
             case "thawed":
-                await self.stock_commit(self.rig, queue)
+                await self.rocketmq_commit(self.rig, queue)
             case "time":
                 self.clock.advance(
                     self.draw.choice((50, 400, 900, 1500, 2500, 2500, LEASE_MS, 31_000))
@@ -151,7 +151,7 @@ class Attack:
                 self.rig.broker.lease_service.force_release(GroupQueue(GROUP, TOPIC, queue))
         self.compare(act, queue if may_lower else None)
 
-    async def stock_commit(self, who: Stock | Rig, queue: int) -> None:
+    async def rocketmq_commit(self, who: Stock | Rig, queue: int) -> None:
         """Commit anything, as Java, Go or C++ do, or with a pull."""
         fields = self.fields(queue)
         match self.draw.choice(("java", "go", "cpp", "pull")):

@@ -172,7 +172,7 @@ def test_a_closed_map_survives_a_kill_and_is_opened(seed: int, killed: int) -> N
 
 
 async def unmapped(cluster: SimCluster) -> tuple[Node, Session]:
-    """Make a topic without a map, as stock clients do, with messages of ours."""
+    """Make a topic without a map, as RocketMQ clients do, with messages of ours."""
     node, session = await cluster.client()
     for one in cluster.brokers:
         api = await node.run(session.broker_at(one.address))

@@ -105,7 +105,7 @@ def test_a_hundred_thousand_in_a_loop_are_all_stored(tmp_path: Path) -> None:
         server.communicate(timeout=WAIT_S)
 
 
-def test_who_finds_no_room_in_time_is_refused_at_the_call(broker: RunningBroker) -> None:
+def test_a_send_above_the_limit_is_refused_at_the_call(broker: RunningBroker) -> None:
     """It is not taken, and nothing of it comes later; what was taken is stored."""
     with broker.producer() as producer:
         producer.send("orders", b"first", key="k")
@@ -123,7 +123,7 @@ def test_who_finds_no_room_in_time_is_refused_at_the_call(broker: RunningBroker)
     assert bodies(broker) == [b"first", *(b"%d" % n for n in range(6))]
 
 
-def test_who_waits_for_room_goes_on_when_there_is_some(broker: RunningBroker) -> None:
+def test_a_send_that_waits_for_the_limit_continues_when_it_may(broker: RunningBroker) -> None:
     """In the order of the calls, however few may be under way; bytes count as well."""
     with broker.producer() as producer:
         for n in range(60):

@@ -340,7 +340,7 @@ def test_the_pool_shares_one_connection_and_makes_a_new_one_when_lost() -> None:
     asyncio.run(story())
 
 
-def test_an_address_rests_after_a_failure_and_recovers() -> None:
+def test_an_address_is_avoided_after_a_failure_and_recovers() -> None:
     """While it rests the last error comes at once; later the address is tried again."""
 
     class Clock(SystemClock):

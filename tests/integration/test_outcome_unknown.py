@@ -149,7 +149,7 @@ def test_a_refusal_by_a_rule_is_known_not_to_be_stored(broker: RunningBroker) ->
     asyncio.run(main())
 
 
-def test_a_topic_that_finds_no_room_is_refused_and_not_in_doubt() -> None:
+def test_a_topic_above_the_limit_is_refused_and_its_outcome_is_known() -> None:
     """The broker's table of topics is full: code 1, and SystemError_, for nothing was stored."""
     config = BrokerConfig(topics_max=1)
     with (

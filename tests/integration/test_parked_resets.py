@@ -1,4 +1,4 @@
-"""Groups with parked keys are set back: what is parked waits for what comes again, not for ever."""
+"""Groups with parked keys are rewound: what is parked waits for what comes again, not for ever."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_other_ways_back_count_too(how: str) -> None:
 @pytest.mark.parametrize(
     "limits", [Limits(age_max_ms=60_000), Limits(bytes_max=860), Limits(keys_max=1)]
 )
-def test_a_group_at_a_bound_that_is_set_back_goes_on(limits: Limits) -> None:
+def test_a_rewound_group_at_a_limit_continues(limits: Limits) -> None:
     """What comes again joins its key, and another key that fails is parked as well."""
 
     async def story(town: Town) -> None:
@@ -257,7 +257,7 @@ def test_a_topic_that_is_made_anew_does_not_hold_what_was_parked_before() -> Non
 
 @pytest.mark.parametrize("moved", ["no", "older list", "own list"])
 def test_what_a_redrive_handles_during_a_reset_comes_again(moved: str) -> None:
-    """0 was handled, 1 is redriven when the group is set back, 2 waits: then 0, 1, 2 come."""
+    """0 was handled, 1 is redriven when the group is rewound, 2 waits: then 0, 1, 2 come."""
 
     async def story(town: Town) -> None:
         old = KeyMap.decode(town.broker(0).resizing.versions(TOPIC).map)

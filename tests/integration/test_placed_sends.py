@@ -12,7 +12,7 @@ from inorder.errors import KeyMapChanged, broker_error
 from inorder.ordering.keymap import KeyMap, digest_of
 from inorder.wire.header import Command
 from tests.integration.brokerkit import Rig, running
-from tests.integration.numberedkit import Sender, stored_numbers
+from tests.integration.idempotentkit import Sender, stored_numbers
 
 MAP = "4/broker-a:0-7"
 OTHER = "4/broker-a:0-3"

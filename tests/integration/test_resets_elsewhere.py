@@ -65,7 +65,7 @@ def test_a_reset_names_brokers_that_are_left_out() -> None:
     play(story)
 
 
-def test_a_key_parked_in_a_queue_that_was_taken_away_is_redriven_after_a_release() -> None:
+def test_a_key_parked_in_a_removed_queue_is_redriven_after_a_release() -> None:
     """The queue stays open for it, and is closed when the key is live."""
 
     async def story(town: Town) -> None:

@@ -38,7 +38,7 @@ def homes(town: Town) -> list[str]:
 
 @pytest.mark.parametrize("stopped", [True, False])
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_resize_that_waits_for_a_dead_broker_is_taken_back(stopped: bool, killed: bool) -> None:
+def test_a_resize_that_waits_for_a_dead_broker_is_aborted(stopped: bool, killed: bool) -> None:
     """The others go on; the one that comes back late is told, and the next resize is as any."""
 
     async def story(town: Town) -> None:
@@ -96,7 +96,7 @@ def test_a_broker_that_was_not_told_is_found_by_the_next_resize() -> None:
     play(story)
 
 
-def test_a_late_request_of_a_plan_that_was_taken_back_is_refused() -> None:
+def test_a_late_request_of_an_aborted_plan_is_refused() -> None:
     """Also by a broker that had not heard of the plan, and after a kill."""
 
     async def story(town: Town) -> None:
@@ -114,7 +114,7 @@ def test_a_late_request_of_a_plan_that_was_taken_back_is_refused() -> None:
     play(story)
 
 
-def test_what_may_be_open_somewhere_is_finished_not_taken_back() -> None:
+def test_a_plan_that_may_be_open_somewhere_is_finished_not_aborted() -> None:
     """Once the first broker has let it go on; it stays so over a kill."""
 
     async def story(town: Town) -> None:
@@ -137,7 +137,7 @@ def test_what_may_be_open_somewhere_is_finished_not_taken_back() -> None:
     play(story)
 
 
-def test_without_the_first_broker_nothing_is_taken_back() -> None:
+def test_without_the_first_broker_nothing_is_aborted() -> None:
     """It alone knows whether the others may have opened."""
 
     async def story(town: Town) -> None:

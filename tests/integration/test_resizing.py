@@ -57,7 +57,7 @@ def test_a_topic_grows_in_order(seed: int) -> None:
     play(story, seed=seed)
 
 
-def test_without_gates_keys_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_hold_keys_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same without the rule that holds a group at the ends (A6): the test can fail."""
     monkeypatch.setattr(Resizing, "held_at", lambda *_, **__: None)
 
@@ -263,7 +263,7 @@ def test_a_group_that_does_not_come_back_is_named_and_can_be_left() -> None:
     play(story)
 
 
-def test_stock_members_are_held_and_readers_are_not() -> None:
+def test_rocketmq_members_are_held_and_readers_are_not() -> None:
     """The gate is at the broker: a pull without a lease finds nothing behind the end (A6)."""
 
     async def story(town: Town) -> None:
@@ -345,7 +345,7 @@ def test_a_broker_without_older_messages_holds_a_group_after_a_restart(
     play(story)
 
 
-def test_a_group_that_comes_after_queues_were_taken_away_reads_them() -> None:
+def test_a_group_that_comes_after_queues_were_removed_reads_them() -> None:
     """They are opened for it, read in order, and closed again (O2, P9)."""
 
     async def story(town: Town) -> None:
@@ -361,7 +361,7 @@ def test_a_group_that_comes_after_queues_were_taken_away_reads_them() -> None:
     play(story)
 
 
-def test_a_reset_reaches_queues_that_were_taken_away() -> None:
+def test_a_reset_reaches_removed_queues() -> None:
     """To the beginning is to the beginning of all that is stored, in order."""
 
     async def story(town: Town) -> None:

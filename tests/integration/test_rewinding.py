@@ -1,4 +1,4 @@
-"""A group is set back to before a resize, on two brokers: its replay waits for what is handled."""
+"""A group is rewound to before a resize, on two brokers: its replay waits for what is handled."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_replay_does_not_begin_beside_a_handler_in_the_keys_new_queue() -> Non
 
 
 @pytest.mark.parametrize("without", ["rest", "wait"])
-def test_without_the_rest_or_the_wait_they_overlap(
+def test_without_the_pause_or_the_wait_they_overlap(
     without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above can fail: the others are not told, or nobody waits for who has the queue."""
@@ -146,7 +146,7 @@ def test_a_broker_that_is_away_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_rest_outlives_a_restart(number: int) -> None:
+def test_a_pause_outlives_a_restart(number: int) -> None:
     """Killed with the answer on its way, a broker knows that the group rests, and goes on."""
 
     async def story(one: Replay) -> None:
@@ -257,7 +257,7 @@ def test_the_next_version_waits_for_a_handler_of_what_was_skipped() -> None:
     play(story)
 
 
-def test_a_release_that_was_under_way_when_a_group_was_set_back_does_not_count() -> None:
+def test_a_release_that_was_under_way_when_a_group_was_rewound_does_not_count() -> None:
     """One broker had it done, was set back and asks on: the other, done since, must not go on."""
 
     async def story(town: Town) -> None:
@@ -301,7 +301,7 @@ def test_a_release_that_was_under_way_when_a_group_was_set_back_does_not_count()
     play(story)
 
 
-def test_a_status_names_a_group_that_rests() -> None:
+def test_a_status_names_a_paused_group() -> None:
     """Whoever waits for a replay sees why it does not begin."""
 
     async def story(one: Replay) -> None:

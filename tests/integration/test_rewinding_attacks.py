@@ -1,4 +1,4 @@
-"""A group is set back, or begins anew, while much else happens: kills, deletions, late requests."""
+"""A group is rewound, or begins anew, while much else happens: kills, deletions, late requests."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_offsets_of_several_topics_are_cloned_one_after_the_other(
     play(story)
 
 
-def test_a_late_copy_of_a_lease_request_does_not_end_that_a_queue_is_asked_back() -> None:
+def test_a_late_copy_of_a_lease_request_does_not_end_a_revoke() -> None:
     """It is refused: its sender has the queue by it, or by a later one, and is to give it back."""
 
     async def story(one: Replay) -> None:
@@ -180,7 +180,7 @@ def test_a_late_copy_of_a_lease_request_does_not_end_that_a_queue_is_asked_back(
     replay(story)
 
 
-def test_an_owner_goes_on_over_a_kill_while_its_queue_is_asked_back() -> None:
+def test_an_owner_continues_over_a_kill_while_its_queue_is_revoked() -> None:
     """It renews its lease at the broker that started again, finishes, and gives the queue back."""
 
     async def story(one: Replay) -> None:
@@ -213,7 +213,7 @@ def test_a_group_that_was_deleted_with_its_offsets_begins_with_the_oldest_versio
     play(story)
 
 
-def test_a_plain_commit_that_goes_back_lets_a_group_rest_like_a_reset() -> None:
+def test_a_plain_commit_that_goes_back_pauses_a_group_like_a_reset() -> None:
     """Code 15 sets a stopped group's offsets to zero, one queue after the other."""
 
     async def story(town: Town) -> None:

@@ -1,4 +1,4 @@
-"""A group is set back to before a resize, or begins anew, and has keys parked: none overtakes."""
+"""A group is rewound to before a resize, or begins anew, and has keys parked: none overtakes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def redriven(town: Town, key: str, count: int) -> None:
     assert [number for one, number in town.handled if one == key] == list(range(count))
 
 
-def test_a_move_that_was_under_way_when_a_group_was_set_back_does_not_count(
+def test_a_move_that_was_under_way_when_a_group_was_rewound_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer comes after the reset: what the replay parks is moved, too, before it goes on."""
@@ -184,7 +184,7 @@ def test_a_key_whose_older_list_is_closed_lets_no_version_between_overtake_the_o
     play(story)
 
 
-def test_a_queue_that_was_taken_away_has_an_owner_for_a_redrive() -> None:
+def test_a_removed_queue_has_an_owner_for_a_redrive() -> None:
     """A key comes there again in a replay, though no message ever lay there."""
 
     async def story(town: Town) -> None:

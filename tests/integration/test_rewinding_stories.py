@@ -28,7 +28,7 @@ class Life:
 
     A wild one does not wait until all is quiet, kills brokers, and has its consumers killed before
     a reset, so that all that is handled afterwards is of after it. In a slow one handlers run when
-    the group is set back.
+    the group is rewound.
     """
 
     def __init__(self, town: Town, random: Random, kind: Kind) -> None:

@@ -14,20 +14,20 @@ from tests.interop.toolchains import Lacking
 
 # These skip client by client: some need no Java.
 PER_CLIENT = (
-    "test_stock_clients",
-    "test_stock_handover",
-    "test_stock_scenarios",
-    "test_stock_tls",
+    "test_rocketmq_clients",
+    "test_rocketmq_handover",
+    "test_rocketmq_scenarios",
+    "test_rocketmq_tls",
     "test_mqadmin",
 )
 
 # `make interop` gives whole files to its workers, in this order: what takes longest comes first,
 # and beside what starts many clients at once comes what does not.
 ORDER = (
-    "test_stock_scenarios",
-    "test_stock_clients",
-    "test_stock_handover",
-    "test_stock_comeback",
+    "test_rocketmq_scenarios",
+    "test_rocketmq_clients",
+    "test_rocketmq_handover",
+    "test_rocketmq_comeback",
     "test_store_two_way",
     "test_mixed_groups",
     "test_delays_two_way",

@@ -104,7 +104,7 @@ class Crowd:
 
     @contextmanager
     def producing(self, stock: str) -> Iterator[None]:
-        """Let our producer and one of a stock client write during the block."""
+        """Let our producer and one of a RocketMQ client write during the block."""
         with ExitStack() as stack:
             driver = self._start("producer", stock)
             stack.callback(driver.end)
@@ -290,7 +290,7 @@ class Crowd:
                 self._note("ours", key, number, receipt.queue.index, receipt.offset)
 
     def _produce_stock(self, driver: Driver) -> None:
-        """Send with the producer of a stock client, a few at a time."""
+        """Send with the producer of a RocketMQ client, a few at a time."""
         for first in itertools.count(STOCK_FROM, STOCK_ROUND):
             if self._ending.wait(STOCK_PAUSE_S):
                 return

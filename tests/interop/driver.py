@@ -1,4 +1,4 @@
-"""A stock client as a process that is told what to do: commands in, events out.
+"""A RocketMQ client as a process that is told what to do: commands in, events out.
 
 The lines are described in clients/README.md.
 """

@@ -1,4 +1,4 @@
-"""Hand-overs between two ordered consumers of a stock client, on our broker and on Apache RocketMQ.
+"""Hand-overs between two ordered consumers of a RocketMQ client, on inorder and on Apache RocketMQ.
 
 The short ones run in `make interop` on ours; all of them on both, in one run, by
 

@@ -1,4 +1,4 @@
-"""The stock clients under test, by name, and the servers and topics that they are given."""
+"""The RocketMQ clients under test, by name, and the servers and topics that they are given."""
 
 from __future__ import annotations
 

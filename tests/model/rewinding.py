@@ -1,27 +1,27 @@
-"""A model of a group that is set back into a version that is past: two or three brokers, kills.
+"""A model of a group that is rewound into a past version, on two or three brokers, with kills.
 
 Version 1 of the topic is past, version 2 is open. The group has finished 1 and reads 2, until an
-operator sets its offset back into 1 at some broker. The decisions are those of the code itself
-(`broker/resizing/rules.py`, `broker/resizing/rules.py`); what the model adds is everything around
-them: each broker asks the others one by one and acts by what they said, however old it is by then;
-requests are lost, come late or twice; brokers are killed between any two steps, also between what
-is saved and what follows from it.
+operator resets its offset into 1 at some broker. The decisions are those of the code itself
+(`broker/resizing/rules.py`). The model adds everything around them: each broker asks the others one
+by one and acts on their answers, however old they are by then. Requests are lost, come late or come
+twice. Brokers are killed between any two steps, also between a save and its consequences.
 
 Every broker has one queue, with two messages of version 1, and always another one of version 2. At
-most one message is in hand there: who has none in hand has as good as no lease. A lease is
+most one message is being handled there; without one the lease does not matter. A lease is
 
     held        its message is handled, then committed
-    recalled    the same; the broker has asked for it, and waits until it is over or runs out
-    void        the offset was set since: the message may be handled, but no commit counts
-    out         it ran out: its owner starts nothing, but may go on with it, message and all
-    spent       it was recalled and ran out, where a kill brings it back
+    revoked     the same; the broker has revoked it, and waits until it is released or expires
+    void        the offset was reset since: the message may be handled, but no commit counts
+    out         it expired: its owner starts nothing, but may resume it with its message
+    spent       it was revoked and expired, where a kill brings it back
 
-Bounds are the brokers, the resets, the kills and the requests under way at a time; with two brokers
-up to two resets and a kill, or a late request, or one reset, two kills and a late request; with
-three one reset of one message, and no lease runs out. Parked keys, power cuts and offsets that are
-set forward are no part of it.
+The bounds are the numbers of brokers, resets, kills and requests under way. With two brokers there
+are up to two resets and a kill, or a late request, or one reset, two kills and a late request. With
+three brokers there is one reset of one message, and no lease expires. Parked keys, power cuts and
+offsets that are set forward are not part of the model.
 
-Each rule is a switch of `Rules`; without any single one the search finds what breaks.
+Each rule is a switch of `Rules`; without any single one the search finds a schedule that breaks the
+order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from inorder.broker.resizing import rules as resizing_rules
-from inorder.broker.resizing import rules as rules_of
 from inorder.broker.resizing.rules import Reading, Standing, Versions
 from inorder.errors import GroupNotDone
 from inorder.wire.requests.resizing import PastVersion
@@ -42,72 +41,72 @@ NAMES: Final = "abc"
 GROUP: Final = "g"
 OLD_MESSAGES: Final = 2
 PAST: Final = PastVersion(1, "1/a:0-0", {0: OLD_MESSAGES})
-HANDLED: Final = ("held", "recalled", "void")
+HANDLED: Final = ("held", "revoked", "void")
 
 
 @dataclass(frozen=True)
 class Rules:
     """The rules of the protocol; each may be switched off, to see what it is for."""
 
-    rest_is_durable: bool = True
-    """That a group rests is not forgotten by a kill."""
-    rest_first: bool = True
-    """The offset is set when the group rests, not before."""
-    all_rest: bool = True
-    """A group reads on when it rests at all brokers, not at one."""
+    pause_is_durable: bool = True
+    """A kill does not make a broker forget that a group is paused."""
+    pause_first: bool = True
+    """The group is paused before its offset is set."""
+    all_pause: bool = True
+    """A group resumes when it is paused at all brokers, not at one."""
     quiet: bool = True
-    """And when its queues were given back, or their leases ran out."""
-    recalls: bool = True
-    """The queues of a group that rests are asked back from their owners."""
+    """A group resumes when its queues are released or their leases have expired."""
+    revokes: bool = True
+    """The queues of a paused group are revoked."""
     past_is_freed: bool = True
-    """Whose lease ran out before that cannot go on with it."""
-    recalled_is_final: bool = True
-    """Whose lease was recalled and then runs out cannot go on with it either."""
-    recall_is_durable: bool = True
-    """Also not when the broker was killed since."""
-    term_on_release: bool = True
-    """A broker refuses a release of who knows fewer resets than it does."""
+    """A lease that expired before the pause cannot be resumed."""
+    revoked_is_final: bool = True
+    """A lease that was revoked and then expires cannot be resumed either."""
+    revoke_is_durable: bool = True
+    """Nor can it after a kill of the broker."""
+    number_on_release: bool = True
+    """A broker refuses a release whose sender knows fewer rewinds than the broker does."""
     done_still: bool = True
-    """Who was set back since it began to ask who is done releases nothing."""
-    resting_is_held: bool = True
-    """A group that rests is not done, and is not released."""
-    term_on_go_on: bool = True
-    """A broker where the group was set back once more does not let it go on by an older word."""
+    """A broker whose group was rewound while it asked the others releases nothing."""
+    paused_is_held: bool = True
+    """A paused group is not done, and is not released."""
+    number_on_resume: bool = True
+    """A request to resume does not count at a broker where the group was rewound once more."""
     newest_wins: bool = True
-    """A reset where earlier ones are forgotten counts as a newer one than all that are known."""
+    """A reset at a broker that forgot earlier ones counts as newer than all that are known."""
 
 
 class Request(NamedTuple):
-    """What one broker asks of another, or does itself."""
+    """A request from one broker to another, or to itself."""
 
-    kind: Literal["rest", "over", "release"]
+    kind: Literal["pause", "resume", "release"]
     version: int
     term: int
 
 
 class Round(NamedTuple):
-    """What a broker is about, for one group: it asks all others, then tells them, itself last."""
+    """One round of a broker for the group: it asks all others, then tells them, itself last."""
 
     kind: Literal["agree", "release"]
     said: tuple[Standing | None, ...]
-    """What each broker said; its own standing is from the beginning."""
+    """The answer of each broker; the own standing is that of the beginning."""
     request: Request | None = None
     left: tuple[int, ...] = ()
-    """Who is yet to be told."""
+    """The brokers that are yet to be told."""
 
 
 class Broker(NamedTuple):
-    """One broker; a kill takes `emptied` and `round`."""
+    """One broker; a kill takes `revoked_all` and `round`."""
 
     reading: Reading
     saved: Reading | None = None
-    """What a kill leaves of it, if that is something else."""
+    """The reading that is on disk, if it is another one."""
     committed: int = OLD_MESSAGES
-    lease: Literal["none", "held", "recalled", "void", "out", "spent"] = "none"
+    lease: Literal["none", "held", "revoked", "void", "out", "spent"] = "none"
     hand: int = 0
-    """The version of the message in hand."""
-    emptied: bool = False
-    """The queues were asked back in this term."""
+    """The version of the message that is being handled."""
+    revoked_all: bool = False
+    """The queues were revoked under this rewind number."""
     round: Round | None = None
     owed: bool = False
     """Messages of version 1 are to be done here, and the replay that they belong to has begun."""
@@ -146,8 +145,8 @@ def _version(reading: Reading) -> int:
 
 
 @lru_cache(maxsize=10_000)
-def _back_to(reading: Reading) -> int:
-    return rules_of.rewound_to(_versions(reading), GROUP)
+def _rewound_to(reading: Reading) -> int:
+    return resizing_rules.rewound_to(_versions(reading), GROUP)
 
 
 @lru_cache(maxsize=10_000)
@@ -161,25 +160,25 @@ def _done(reading: Reading, committed: int) -> int:
 
 
 @lru_cache(maxsize=10_000)
-def _goes_back(reading: Reading, committed: int, target: int) -> int | None:
-    return rules_of.version_touched(
+def _rewinds_into(reading: Reading, committed: int, target: int) -> int | None:
+    return resizing_rules.version_touched(
         _versions(reading), {0: target}, lambda _: committed, lambda _: 0
     )
 
 
 @lru_cache(maxsize=10_000)
-def _rested(reading: Reading, version: int, term: int) -> Reading:
-    return _reading(rules_of.pause(_versions(reading), GROUP, version, term))
+def _paused(reading: Reading, version: int, term: int) -> Reading:
+    return _reading(resizing_rules.pause(_versions(reading), GROUP, version, term))
 
 
 @lru_cache(maxsize=10_000)
-def _gone_on(reading: Reading, term: int) -> Reading:
-    return _reading(rules_of.resume(_versions(reading), GROUP, term))
+def _resumed(reading: Reading, term: int) -> Reading:
+    return _reading(resizing_rules.resume(_versions(reading), GROUP, term))
 
 
 @lru_cache(maxsize=10_000)
-def _agreed(said: tuple[Standing, ...]) -> rules_of.Agreement:
-    return rules_of.agree(dict(zip(NAMES, said, strict=False)))
+def _agreed(said: tuple[Standing, ...]) -> resizing_rules.Agreement:
+    return resizing_rules.agree(dict(zip(NAMES, said, strict=False)))
 
 
 class RewindModel:
@@ -196,7 +195,7 @@ class RewindModel:
         targets: tuple[int, ...] = (0, 1),
         lapses: bool = True,
         forgot: int | None = None,
-        term_stays: bool = True,
+        number_stays: bool = True,
     ) -> None:
         self.rules = rules
         self.brokers = brokers
@@ -205,16 +204,16 @@ class RewindModel:
         self.late = late
         """How many requests are under way at a time: each may come late, or more than once."""
         self.targets = targets
-        """To which offsets it is set back."""
+        """The offsets of resets."""
         self.lapses = lapses
-        """Whether leases run out."""
+        """Whether leases expire."""
         self.forgot = forgot
-        """How often the group was set back before the first broker forgot it; None: it did not.
+        """How often the group was rewound before the first broker forgot it; None: it did not.
 
         The group was deleted there alone, made again, and has read version 1 once more.
         """
-        self.term_stays = term_stays
-        """Whether that broker still knows the term (`forget`); one that lost its files does not."""
+        self.number_stays = number_stays
+        """Whether that broker knows the rewind number (`forget`), or has lost its files."""
 
     def model(self) -> Model[State]:
         """Return it for the search."""
@@ -224,12 +223,12 @@ class RewindModel:
             self.broken,
             {
                 "replayed and back": lambda state: state.resets == self.resets and ended(state),
-                "set back, and begun": lambda state: (
+                "rewound, and begun": lambda state: (
                     state.resets == self.resets
                     and any(one.owed and one.reading.term >= self.resets for one in state.brokers)
                 ),
-                "an owner is asked": lambda state: any(
-                    one.lease == "recalled" for one in state.brokers
+                "a lease is revoked": lambda state: any(
+                    one.lease == "revoked" for one in state.brokers
                 ),
             },
         )
@@ -237,7 +236,7 @@ class RewindModel:
     def initial(self) -> Iterator[State]:
         """Give the beginning: the group has finished version 1, and is about to read 2."""
         reading = Reading(2, member=True, term=self.forgot or 0)
-        past = Reading(1, member=True, term=reading.term if self.term_stays else 0)
+        past = Reading(1, member=True, term=reading.term if self.number_stays else 0)
         if self.forgot is not None:
             yield State((Broker(past), *(Broker(reading),) * (self.brokers - 1)))
             return
@@ -273,7 +272,7 @@ class RewindModel:
                 state._replace(late=state.late - {(target, request)}),
             )
 
-    # -- who consumes ----------------------------------------------------------------------------
+    # -- consumers -------------------------------------------------------------------------------
 
     def _consume(self, state: State, number: int, broker: Broker) -> Iterator[Step]:
         name = NAMES[number]
@@ -285,24 +284,24 @@ class RewindModel:
                 yield f"{name} gives a message of {hand}", _begun(after, number)
             return
         free = broker._replace(lease="none", hand=0)
-        if broker.lease in ("held", "recalled"):
+        if broker.lease in ("held", "revoked"):
             committed = broker.committed + (broker.hand == 1)
             owed = broker.owed and committed < OLD_MESSAGES
             done = free._replace(committed=committed, owed=owed)
             yield f"a message of {broker.hand} is done at {name}", _put(state, number, done)
             if self.lapses:
-                yield f"a lease runs out at {name}", _put(state, number, self._run_out(broker))
+                yield f"a lease expires at {name}", _put(state, number, self._run_out(broker))
         elif broker.lease == "out":
             held = broker._replace(lease="held")
-            yield f"an owner goes on at {name}", _put(state, number, held)
+            yield f"an owner resumes at {name}", _put(state, number, held)
             yield f"an owner is gone at {name}", _put(state, number, free)
         else:
-            yield f"an owner ceases at {name}", _put(state, number, free)
+            yield f"an owner stops at {name}", _put(state, number, free)
 
     def _run_out(self, broker: Broker) -> Broker:
-        if broker.lease == "held" or not self.rules.recalled_is_final:
+        if broker.lease == "held" or not self.rules.revoked_is_final:
             return broker._replace(lease="out")
-        if not self.rules.recall_is_durable:
+        if not self.rules.revoke_is_durable:
             return broker._replace(lease="spent")
         return broker._replace(lease="none", hand=0)
 
@@ -310,17 +309,17 @@ class RewindModel:
 
     def _reset(self, state: State, number: int, broker: Broker) -> Iterator[Step]:
         for target in self.targets:
-            version = _goes_back(broker.reading, broker.committed, target)
+            version = _rewinds_into(broker.reading, broker.committed, target)
             if version is None:
                 continue
             label = f"reset {NAMES[number]} to {target}"
             counted = state._replace(resets=state.resets + 1)
-            term = rules_of.next_rewind_number(_versions(broker.reading), GROUP)
-            rested = self._let_rest(broker, version, term)
-            emptied = self._empty(rested)
-            yield label, _put(counted, number, _set(emptied, target))
-            stages = {"it rests": rested, "queues are recalled": emptied}
-            if not self.rules.rest_first:
+            term = resizing_rules.next_rewind_number(_versions(broker.reading), GROUP)
+            paused = self._pause(broker, version, term)
+            revoked_all = self._empty(paused)
+            yield label, _put(counted, number, _set(revoked_all, target))
+            stages = {"it is paused": paused, "queues are revoked": revoked_all}
+            if not self.rules.pause_first:
                 stages = {"the offset is set": _set(broker, target)}
             if state.kills < self.kills:
                 for when, left in stages.items():
@@ -331,57 +330,59 @@ class RewindModel:
         """Leave out what differs by names alone: the first reset is at the first broker."""
         return bool(state.resets) or number == 0 or self.forgot is not None
 
-    # -- what a broker does ----------------------------------------------------------------------
+    # -- a broker acts ----------------------------------------------------------------------------
 
-    def _let_rest(self, broker: Broker, version: int, term: int) -> Broker:
-        """Let the group rest, on disk, as far as that is new."""
-        reading = _rested(broker.reading, version, term)
+    def _pause(self, broker: Broker, version: int, term: int) -> Broker:
+        """Pause the group, and save that it is paused, as far as that is new."""
+        reading = _paused(broker.reading, version, term)
         if reading == broker.reading:
             return broker
-        kept = broker.emptied and broker.reading.term == reading.term
-        saved = None if self.rules.rest_is_durable else broker.saved or broker.reading
-        return broker._replace(reading=reading, saved=saved, emptied=kept)
+        kept = broker.revoked_all and broker.reading.term == reading.term
+        saved = None if self.rules.pause_is_durable else broker.saved or broker.reading
+        return broker._replace(reading=reading, saved=saved, revoked_all=kept)
 
     def _empty(self, broker: Broker) -> Broker:
-        """Ask for the queue, once in a term."""
-        if not broker.reading.rests or broker.emptied:
+        """Revoke the queue, once under a rewind number."""
+        if not broker.reading.rests or broker.revoked_all:
             return broker
-        broker = broker._replace(emptied=True)
-        if self.rules.recalls and broker.lease == "held":
-            return broker._replace(lease="recalled")
-        if self.rules.recalls and self.rules.past_is_freed and broker.lease == "out":
+        broker = broker._replace(revoked_all=True)
+        if self.rules.revokes and broker.lease == "held":
+            return broker._replace(lease="revoked")
+        if self.rules.revokes and self.rules.past_is_freed and broker.lease == "out":
             return broker._replace(lease="none", hand=0)
         return broker
 
     def _killed(self, state: State, number: int) -> State:
         broker = state.brokers[number]
         lease = broker.lease
-        if lease in ("out", "spent") or (lease == "recalled" and not self.rules.recall_is_durable):
+        if lease in ("out", "spent") or (lease == "revoked" and not self.rules.revoke_is_durable):
             lease = "held"  # that it ran out is not on disk
         reading = broker.saved or broker.reading
-        after = broker._replace(reading=reading, saved=None, lease=lease, emptied=False, round=None)
+        after = broker._replace(
+            reading=reading, saved=None, lease=lease, revoked_all=False, round=None
+        )
         return _put(state, number, after)._replace(kills=state.kills + 1)
 
     def _serve(self, broker: Broker, request: Request) -> Broker:
-        """Do what is asked. Raises GroupNotDone."""
+        """Serve a request. Raises GroupNotDone."""
         before = broker.reading
-        if request.kind == "rest":
-            return self._empty(self._let_rest(broker, request.version, request.term))
-        if request.kind == "over":
-            term = request.term if self.rules.term_on_go_on else before.term
-            after = _gone_on(before, term)
+        if request.kind == "pause":
+            return self._empty(self._pause(broker, request.version, request.term))
+        if request.kind == "resume":
+            term = request.term if self.rules.number_on_resume else before.term
+            after = _resumed(before, term)
         else:
             after = self._released(broker, request)
         if after == before:
             return broker
-        return broker._replace(reading=after, saved=None, emptied=False)
+        return broker._replace(reading=after, saved=None, revoked_all=False)
 
     def _released(self, broker: Broker, request: Request) -> Reading:
         before = broker.reading
         term: int | None = request.term
-        if not self.rules.term_on_release:
+        if not self.rules.number_on_release:
             term = before.term
-        if not self.rules.resting_is_held and before.rests and request.term >= before.term:
+        if not self.rules.paused_is_held and before.rests and request.term >= before.term:
             term = None
         done = _done(before, broker.committed)
         now = _versions(before)
@@ -391,17 +392,19 @@ class RewindModel:
 
     def _standing(self, broker: Broker) -> Standing:
         reading = broker.reading
-        quiet = not reading.rests or (broker.emptied and broker.lease not in ("recalled", "void"))
+        quiet = not reading.rests or (
+            broker.revoked_all and broker.lease not in ("revoked", "void")
+        )
         quiet = quiet or not self.rules.quiet
-        return Standing(reading.term, _back_to(reading), reading.rests, quiet)
+        return Standing(reading.term, _rewound_to(reading), reading.rests, quiet)
 
     def _ready(self, broker: Broker) -> int:
         """Return the version that the group may read as far as this broker is concerned."""
-        if broker.reading.rests and self.rules.resting_is_held:
+        if broker.reading.rests and self.rules.paused_is_held:
             return _version(broker.reading)
         return _done(broker.reading, broker.committed)
 
-    # -- what a broker asks ----------------------------------------------------------------------
+    # -- a broker asks ----------------------------------------------------------------------------
 
     def _begin(self, state: State, number: int, broker: Broker) -> Iterator[Step]:
         reading, name = broker.reading, NAMES[number]
@@ -410,7 +413,7 @@ class RewindModel:
         if reading.rests:
             broker = self._empty(broker)
             begun = broker._replace(round=Round("agree", self._said(number, broker)))
-            yield f"{name} begins to ask who rests", _put(state, number, begun)
+            yield f"{name} begins to ask who has paused", _put(state, number, begun)
         elif _done(reading, broker.committed) > _version(reading):
             begun = broker._replace(round=Round("release", self._said(number, broker)))
             yield f"{name} begins to ask who is done", _put(state, number, begun)
@@ -420,14 +423,14 @@ class RewindModel:
         return tuple(mine if one == number else None for one in range(self.brokers))
 
     def _ask(self, state: State, number: int, broker: Broker, around: Round) -> Iterator[Step]:
-        """Hear what another broker says; when all have spoken, decide."""
+        """Take the answer of another broker; when all have answered, decide."""
         yield f"{NAMES[number]} gets no answer", _put(state, number, _idle(broker))
         for other, there in enumerate(state.brokers):
             if around.said[other] is not None:
                 continue
-            label = f"{NAMES[number]} hears {NAMES[other]}"
+            label = f"{NAMES[number]} asks {NAMES[other]}"
             if around.kind == "release" and self._ready(there) < 2:
-                yield f"{label}, who is not done", _put(state, number, _idle(broker))
+                yield f"{label}, which is not done", _put(state, number, _idle(broker))
                 continue
             said = _replaced(around.said, other, self._standing(there))
             asked = around._replace(said=said)
@@ -443,7 +446,7 @@ class RewindModel:
                 return around
             term = max(one.rewind_number for one in said)
             return Round("release", (), Request("release", 2, term), tuple(range(self.brokers)))
-        todo = _agreed(said if self.rules.all_rest else (said[number],) * len(said))
+        todo = _agreed(said if self.rules.all_pause else (said[number],) * len(said))
         if not self.rules.newest_wins and todo.rewind_number > max(
             one.rewind_number for one in said
         ):
@@ -452,11 +455,11 @@ class RewindModel:
         left = tuple(one for one in range(self.brokers) if NAMES[one] in names)
         if not left:
             return around
-        kind: Literal["over", "rest"] = "over" if todo.over else "rest"
+        kind: Literal["resume", "pause"] = "resume" if todo.over else "pause"
         return Round("agree", (), Request(kind, todo.version, todo.rewind_number), left)
 
     def _tell(self, state: State, number: int, broker: Broker, around: Round) -> Iterator[Step]:
-        """Ask the next one to do it: served at once, or under way; answered, or not."""
+        """Tell the next broker: it serves the request at once or later, and answers or not."""
         request = around.request
         assert request is not None
         given_up = _put(state, number, _idle(broker))
@@ -473,9 +476,9 @@ class RewindModel:
             if fits:
                 yield f"{_name(request, target)} is late", _with_late(given_up, copy)
             left = tuple(one for one in around.left if one != target)
-            going_on = broker._replace(round=around._replace(left=left) if left else None)
+            continuing = broker._replace(round=around._replace(left=left) if left else None)
             for label, after, answered in self._arrive(
-                _put(state, number, going_on), target, request
+                _put(state, number, continuing), target, request
             ):
                 yield f"{label}, unanswered", _put(after, number, _idle(after.brokers[number]))
                 if answered and left:
@@ -486,7 +489,7 @@ class RewindModel:
     def _arrive(
         self, state: State, target: int, request: Request
     ) -> Iterator[tuple[str, State, bool]]:
-        """Give what becomes of a request, and whether it is answered well."""
+        """Give the results of a request, and whether its answer is a success."""
         broker, label = state.brokers[target], f"{_name(request, target)} arrives"
         try:
             after = self._serve(broker, request)
@@ -494,19 +497,19 @@ class RewindModel:
             yield f"{label}, refused", state, False
             return
         yield label, _put(state, target, after), True
-        if request.kind == "rest" and state.kills < self.kills:
-            rested = self._let_rest(broker, request.version, request.term)
-            killed = self._killed(_put(state, target, rested), target)
-            yield f"{label}, killed when it rests", killed, False
+        if request.kind == "pause" and state.kills < self.kills:
+            paused = self._pause(broker, request.version, request.term)
+            killed = self._killed(_put(state, target, paused), target)
+            yield f"{label}, killed when it is paused", killed, False
 
 
 def is_fault(label: str) -> bool:
-    """Tell whether nobody can count on a step: a kill, also amid something else, or a reset."""
+    """Return whether a step is a fault: a kill, also during another step, or a reset."""
     return "kill" in label or label.startswith("reset")
 
 
 def ended(state: State) -> bool:
-    """Tell whether the replay is over: version 1 is done, the group reads 2 everywhere."""
+    """Return whether the replay is over: version 1 is done, the group reads 2 everywhere."""
     return all(
         one.committed == OLD_MESSAGES and one.reading.version == 2 and not one.reading.rests
         for one in state.brokers
@@ -514,7 +517,7 @@ def ended(state: State) -> bool:
 
 
 def _begun(state: State, number: int) -> State:
-    """Note which messages are of the replay that a broker has just given something of."""
+    """Note which messages belong to the replay whose message a broker has just delivered."""
     here = state.brokers[number]
     if here.hand != 1:
         return state
@@ -529,10 +532,10 @@ def _begun(state: State, number: int) -> State:
 
 
 def _set(broker: Broker, target: int) -> Broker:
-    """Set the offset: what is handled does not count, who had the queue last cannot go on."""
+    """Set the offset: a running handler does not count, and the last owner cannot resume."""
     if broker.lease in ("out", "spent"):
         broker = broker._replace(lease="none", hand=0)
-    if broker.lease in ("held", "recalled"):
+    if broker.lease in ("held", "revoked"):
         broker = broker._replace(lease="void")
     return broker._replace(committed=target)
 
@@ -542,7 +545,7 @@ def _idle(broker: Broker) -> Broker:
 
 
 def _name(request: Request, target: int) -> str:
-    return f"{request.kind} of term {request.term} at {NAMES[target]}"
+    return f"{request.kind} of rewind {request.term} at {NAMES[target]}"
 
 
 def _with_late(state: State, copy: tuple[int, Request]) -> State:

@@ -39,7 +39,7 @@ def test_rival_coordinators_open_one_map_over_kills():
 
 
 @pytest.mark.parametrize(("kills", "delayed"), [(1, 0), (0, 1)] if WHOLE else [(0, 0)])
-def test_what_is_taken_back_is_opened_nowhere(kills: int, delayed: int):
+def test_a_withdrawn_plan_is_opened_nowhere(kills: int, delayed: int):
     """Two coordinators, each goes on or takes back at any time; one kill, or one request late."""
     model = ResizeModel(
         Rules(), messages=0, kills=kills, key=key_of(0, 2), delayed=delayed, withdraws=True
@@ -57,7 +57,7 @@ def test_taking_back_keeps_order():
     assert found.ok, found
 
 
-def test_without_the_word_of_the_first_broker_it_is_taken_back_and_opened():
+def test_without_the_first_brokers_agreement_a_plan_is_withdrawn_and_opened():
     """It decides between the two: who opens without asking it may be too late."""
     rules = replace(Rules(), go_first=False)
     model = ResizeModel(rules, messages=0, kills=0, key=key_of(0, 2), delayed=1, withdraws=True)

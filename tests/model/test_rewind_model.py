@@ -1,6 +1,6 @@
-"""Setting a group back to before a resize, every state within bounds; what breaks without a rule.
+"""Rewinding a group to before a resize: every state within bounds, and what breaks without a rule.
 
-`make model` takes the bounds of WHOLE, the sample has the same story with less of it.
+`make model` takes the bounds of WHOLE; the sample has the same story with lower bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLE: list[dict[str, Any]] = [
     {"resets": 1, "kills": 1, "late": 1},
 ]
 THREE: dict[str, Any] = {"brokers": 3, "targets": (1,), "lapses": False}
-"""One message to replay, and leases that do not run out: or there would be too many states."""
+"""One message to replay, and leases that do not expire, because there would be too many states."""
 WHOLE: list[dict[str, Any]] = [
     {"resets": 2, "kills": 1},
     {"resets": 2, "late": 1},
@@ -30,25 +30,25 @@ WHOLE: list[dict[str, Any]] = [
     THREE,
 ]
 PLANTED: dict[str, dict[str, Any]] = {
-    "rest_is_durable": {"kills": 1},
-    "rest_first": {"kills": 1},
-    "all_rest": {},
+    "pause_is_durable": {"kills": 1},
+    "pause_first": {"kills": 1},
+    "all_pause": {},
     "quiet": {},
-    "recalls": {},
+    "revokes": {},
     "past_is_freed": {},
-    "recalled_is_final": {},
-    "recall_is_durable": {"kills": 1},
-    "term_on_release": {},
+    "revoked_is_final": {},
+    "revoke_is_durable": {"kills": 1},
+    "number_on_release": {},
     "done_still": {"resets": 2},
-    "resting_is_held": THREE,
-    "term_on_go_on": {"resets": 2},
+    "paused_is_held": THREE,
+    "number_on_resume": {"resets": 2},
 }
-FORGETFUL: dict[str, Any] = {"forgot": 2, "term_stays": False}
+FORGETFUL: dict[str, Any] = {"forgot": 2, "number_stays": False}
 
 
 @pytest.mark.parametrize("bounds", WHOLE if IS_WHOLE else SAMPLE, ids=str)
 def test_nobody_handles_a_newer_version_amid_a_replay(bounds: dict[str, Any]):
-    """Nor beside it, whatever is late, lost or killed, and wherever it is set back once more."""
+    """Nor beside it, whatever is late, lost or killed, and wherever it is rewound once more."""
     found = search(RewindModel(Rules(), **bounds).model())
     print(bounds, found)
     assert found.ok, found
@@ -64,18 +64,18 @@ def test_a_replay_can_always_end(bounds: dict[str, Any]):
 
 
 @pytest.mark.parametrize("forgot", [1, 2])
-def test_a_group_is_deleted_at_one_broker_made_again_and_set_back(forgot: int):
-    """The term of before is remembered there, so that the next one is new to all."""
+def test_a_group_is_deleted_at_one_broker_made_again_and_rewound(forgot: int):
+    """That broker remembers the rewind number, so that the next one is new to all."""
     model = RewindModel(Rules(), resets=2 if IS_WHOLE else 1, forgot=forgot).model()
     found = search(model)
     assert found.ok, found
     assert stuck(model, ended, fault=is_fault) is None
-    without = RewindModel(Rules(), forgot=1, term_stays=False).model()
+    without = RewindModel(Rules(), forgot=1, number_stays=False).model()
     assert search(without).counterexample is not None
 
 
-def test_a_broker_that_knows_an_older_term_sets_a_group_back():
-    """Its term is below those of the others, and it is a newer one all the same; it can end."""
+def test_a_broker_that_knows_an_older_number_rewinds_a_group():
+    """Its number is below those of the others, yet its rewind is the newest; the replay ends."""
     model = RewindModel(Rules(), kills=1 if IS_WHOLE else 0, **FORGETFUL).model()
     found = search(model)
     assert found.ok, found

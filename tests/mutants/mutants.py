@@ -25,16 +25,16 @@ _NUMBERING = "inorder.broker.producers.service"
 
 SIM = "sim"
 _IN_LEASES = "tests/integration/test_broker_leases.py::"
-_IN_COMEBACKS = "tests/integration/test_stock_comebacks.py::"
+_IN_COMEBACKS = "tests/integration/test_rocketmq_comebacks.py::"
 _IN_FLAPPING = "tests/integration/test_flapping_broker.py::"
 _IN_DAMAGE = "tests/integration/test_damaged_queues.py::"
 _IN_CONSUMERS = "tests/integration/test_consumer_leases.py::"
-_IN_SENDS = "tests/integration/test_numbered_sends.py::"
+_IN_SENDS = "tests/integration/test_idempotent_sends.py::"
 _IN_RESIZING = "tests/integration/test_resizing.py::"
 _IN_MOVES = "tests/integration/test_consumer_moves.py::"
 _OF_A_POWER_CUT = f"{_IN_LEASES}test_a9_after_a_power_cut_nobody_resumes_and_epochs_still_grow"
-_OF_A_FORGOTTEN_HEIR = (
-    f"{_IN_LEASES}test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_heir"
+_OF_A_FORGOTTEN_OWNER = (
+    f"{_IN_LEASES}test_a9_after_a_power_cut_an_owner_does_not_resume_beside_a_forgotten_next_owner"
 )
 
 
@@ -210,7 +210,7 @@ MUTANTS = [
         "        self._write_grants(new)\n",
         "        del new\n",
         f"{_IN_LEASES}test_a9_after_a_kill_the_owner_resumes_and_others_wait_for_its_lease "
-        f"{_IN_LEASES}test_a9_a_stock_client_that_took_over_is_known_after_a_kill",
+        f"{_IN_LEASES}test_a9_a_rocketmq_client_that_took_over_is_known_after_a_kill",
     ),
     Mutant(
         "commits-not-journalled", "P4", "an answered commit is forgotten by a kill",
@@ -224,14 +224,14 @@ MUTANTS = [
         _OWNERS_FILE,
         "same_boot=self.start.same_boot",
         "same_boot=True",
-        f"{SIM} {_OF_A_FORGOTTEN_HEIR}",
+        f"{SIM} {_OF_A_FORGOTTEN_OWNER}",
     ),
     Mutant(
         "another-boot-is-not-seen", "A9", "a start after a power cut counts as one after a kill",
         _STARTS,
         "self.same_boot = known and bool(boot_id) and before.boot_id == boot_id",
         "self.same_boot = known",
-        f"{_OF_A_FORGOTTEN_HEIR} {_OF_A_POWER_CUT}",
+        f"{_OF_A_FORGOTTEN_OWNER} {_OF_A_POWER_CUT}",
     ),
     Mutant(
         "no-wait-after-a-power-cut", "A9",
@@ -291,7 +291,7 @@ MUTANTS = [
         "inorder.broker.durability",
         "    if depends_on > commit_log.end_position:\n",
         "    if depends_on >= 0:\n        return\n    if depends_on > commit_log.end_position:\n",
-        "tests/integration/test_numbered_restart.py::test_a_file_beyond_the_log_is_dropped_for_good",
+        "tests/integration/test_idempotent_restart.py::test_a_file_beyond_the_log_is_dropped_for_good",
     ),
     Mutant(
         "parked-file-before-its-log", "P8, A1", "parked keys are saved before the log is on disk",
@@ -369,7 +369,7 @@ MUTANTS = [
         "    return min(stated_ms, begun_anew_ms) if same_boot and stated_ms else begun_anew_ms\n",
         "    return begun_anew_ms\n",
         f"{SIM} {_IN_FLAPPING}test_a_dead_owners_queue_moves_one_lease_after_the_first_start "
-        f"{_IN_FLAPPING}test_a_dead_stock_owners_queue_moves_after_31_s",
+        f"{_IN_FLAPPING}test_a_dead_rocketmq_owners_queue_moves_after_31_s",
     ),
     Mutant(
         "renewal-keeps-the-deadline", "P2, A15",
@@ -442,7 +442,7 @@ MUTANTS = [
         "        return min(self.lease_ms, self.grace_ms)\n",
         "        return self.lease_ms\n",
         f"tests/unit/client/consume/rules/test_lease_requests.py {_IN_CONSUMERS}"
-        "test_a10_no_handler_starts_when_the_lease_is_in_doubt",
+        "test_a10_no_handler_starts_when_the_lease_is_unconfirmed",
     ),
     Mutant(
         "start-in-doubt", "P2", "handlers start although the lease is unconfirmed",
@@ -553,7 +553,7 @@ MUTANTS = [
         "parked = name is not None and (backlog.maybe_parked or name in self.parked)",
         "parked = False",
         "tests/integration/test_consumer_parking.py::"
-        "test_a_bad_key_is_set_aside_and_the_others_flow",
+        "test_a_bad_key_is_parked_and_the_others_flow",
     ),
     Mutant(
         "join-of-a-live-key", "P8, A8", "a message that should join a parked key parks a live one",
@@ -695,7 +695,7 @@ MUTANTS = [
         "        wanted = max(count, rules.queues_left(now, first, of=waiting), parked)\n",
         "        wanted = max(count, parked)\n",
         "tests/integration/test_resizing.py::"
-        "test_a_group_that_comes_after_queues_were_taken_away_reads_them",
+        "test_a_group_that_comes_after_queues_were_removed_reads_them",
     ),
     Mutant(
         "reset-does-not-rest", "P9, A11", "a replay begins while the key's new queue is still read",
@@ -723,7 +723,7 @@ MUTANTS = [
         "inorder.broker.resizing.release",
         "        await self._resizing.change(topic, rule)\n",
         "        self._resizing.topics[topic] = rule(self._resizing.versions(topic))\n",
-        _REWINDING + "::test_a_rest_outlives_a_restart",
+        _REWINDING + "::test_a_pause_outlives_a_restart",
     ),
     Mutant(
         "release-of-an-older-term", "P9, A11", "a release that was found before a rewind counts",
@@ -739,7 +739,7 @@ MUTANTS = [
         "            return  # rewound meanwhile",
         "            pass  # rewound meanwhile",
         _REWINDING
-        + "::test_a_release_that_was_under_way_when_a_group_was_set_back_does_not_count",
+        + "::test_a_release_that_was_under_way_when_a_group_was_rewound_does_not_count",
     ),
     Mutant(
         "skipped-is-not-waited-for", "P4, A11",
@@ -824,7 +824,7 @@ MUTANTS = [
         "self.limits.for_replay if queue and offset < queue.replay_until else self.limits\n",
         "self.limits\n",
         "tests/integration/test_parked_resets.py::"
-        "test_a_group_at_a_bound_that_is_set_back_goes_on",
+        "test_a_rewound_group_at_a_limit_continues",
     ),
     Mutant(
         "reset-that-others-do-not-know", "P9, A11",
@@ -842,7 +842,7 @@ MUTANTS = [
         "        wanted = max(count, rules.queues_left(now, first, of=waiting), parked)\n",
         "        wanted = max(count, rules.queues_left(now, first, of=waiting))\n",
         "tests/integration/test_rewinding_parked.py::"
-        "test_a_queue_that_was_taken_away_has_an_owner_for_a_redrive",
+        "test_a_removed_queue_has_an_owner_for_a_redrive",
     ),
     Mutant(
         "redrive-is-not-seen", "P8, A11", "an owner does not notice that a redrive may begin",
@@ -887,7 +887,7 @@ MUTANTS = [
         "    if mine and now.going:\n",
         "    if False:\n",
         "tests/integration/test_resize_abort.py::"
-        "test_what_may_be_open_somewhere_is_finished_not_taken_back",
+        "test_a_plan_that_may_be_open_somewhere_is_finished_not_aborted",
     ),
     Mutant(
         "late-stop-of-what-was-taken-back", "P9, A6", "a broker stops for a plan that was aborted",
@@ -895,7 +895,7 @@ MUTANTS = [
         "    if plan_id in now.withdrawn:\n        raise",
         "    if False:\n        raise",
         "tests/integration/test_resize_abort.py::"
-        "test_a_late_request_of_a_plan_that_was_taken_back_is_refused",
+        "test_a_late_request_of_an_aborted_plan_is_refused",
     ),
     Mutant(
         "opened-without-asking", "P9, A6",
@@ -930,7 +930,7 @@ MUTANTS = [
         "        producer_id, items, keyed = found\n",
         "        self._check_map(request.topic, command)\n"
         "        producer_id, items, keyed = found\n",
-        "tests/integration/test_numbered_sends.py::"
+        "tests/integration/test_idempotent_sends.py::"
         "test_an_older_map_version_is_refused_but_a_duplicate_is_not",
     ),
     Mutant(
@@ -960,7 +960,7 @@ MUTANTS = [
         "inorder.broker.producers.rules",
         "        if incarnation < producer.highest:\n",
         "        if False:\n",
-        "tests/integration/test_numbered_sends.py::test_the_older_connection_is_fenced_off",
+        "tests/integration/test_idempotent_sends.py::test_the_older_connection_is_fenced_off",
     ),
     Mutant(
         "duplicates-stored", "P1", "a resent message is stored again",

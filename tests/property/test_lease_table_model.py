@@ -77,7 +77,7 @@ class LeaseModel(RuleBasedStateMachine):
             assert decision.epoch == self.last_epoch[key], "nobody goes on under a stale epoch"
         self.last_owner[key] = (owner, decision.epoch)
         self.kept_since.pop(key, None)
-        # A stock client's view begins when it has the answer.
+        # A RocketMQ client's view begins when it has the answer.
         trust = self.now + ROCKETMQ_VIEW_MS if owner.is_rocketmq else sent + decision.terms.trust_ms
         self.beliefs[key, owner] = Belief(decision.epoch, trust, decision.terms)
         return decision

@@ -1,4 +1,4 @@
-"""A stock client in the simulation, by raw frames: it was an owner once, and comes back late.
+"""A RocketMQ client in the simulation, by raw frames: it was an owner once, and comes back late.
 
 It is no member: it has yet to send its heartbeat. Now and then it first locks a queue that is free
 and falls silent with it. Then it waits for moments in which nobody holds a queue, and commits there

@@ -239,7 +239,7 @@ class Faults:
                 )
 
     async def comeback(self, draw: random.Random) -> None:
-        """A stock client of long ago commits what it knew then, where nobody holds the queue."""
+        """A RocketMQ client of long ago commits what it knew then, where nobody holds the queue."""
         kinds = {fault.kind for fault in self._world.plan.faults}
         if kinds & {"reset", "power cut"}:
             return  # it may then know more than the group: to a broker that is progress

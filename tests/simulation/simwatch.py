@@ -66,7 +66,7 @@ class Watch:
 
     def lease(self, group: str, owner: Any, terms: Any, wishes: Any, connection: Any) -> Any:
         """Note who gets what."""
-        self._look_at_recalled()
+        self._check_revoked()
         wishes = list(wishes)
         answer = self._lease(group, owner, terms, wishes, connection)
         asked = {(wish.topic, wish.queue_id): wish.epoch for wish in wishes}
@@ -102,7 +102,7 @@ class Watch:
 
     def commit(self, group: str, owner: Any, commits: Any, connection: Any) -> Any:
         """Note what a commit changed."""
-        self._look_at_recalled()
+        self._check_revoked()
         commits = list(commits)
         before = [self._known(group, one) for one in commits]
         answer = self._commit(group, owner, commits, connection)
@@ -141,7 +141,7 @@ class Watch:
 
     def release(self, group: str, owner: Any, one: Any) -> Any:
         """Note what its commit changed."""
-        self._look_at_recalled()
+        self._check_revoked()
         known = self._known(group, one)
         place = (one.topic, one.queue_id)
         step = self._step(one)
@@ -200,7 +200,7 @@ class Watch:
             self._recalled[key[1:]] = lease.epoch
         return found
 
-    def _look_at_recalled(self) -> None:
+    def _check_revoked(self) -> None:
         """Note which leases have run out that were asked back: nobody goes on under them."""
         for (topic, queue_id), epoch in list(self._recalled.items()):
             lease = self._broker.leases.get(GroupQueue(GROUP, topic, queue_id))
@@ -223,8 +223,8 @@ class Watch:
         self, group: str, queues: Any, client_id: str, connection: ServerConnection, *,
         frees_omitted: bool,
     ) -> Any:  # fmt: skip
-        """Note what a stock client gets: whoever had it goes on under no epoch of before."""
-        self._look_at_recalled()
+        """Note what a RocketMQ client gets: whoever had it goes on under no epoch of before."""
+        self._check_revoked()
         granted = self._lock_batch(
             group, queues, client_id, connection, frees_omitted=frees_omitted
         )

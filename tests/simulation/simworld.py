@@ -157,7 +157,7 @@ class World:
         self.heard: dict[TopicQueue, tuple[int, int]] = {}
         """When a broker heard of the owner of a queue for the last time, and under which epoch."""
         self.late_commits = 0
-        """Commits of stock clients that came back."""
+        """Commits of RocketMQ clients that came back."""
         self._freed = asyncio.Event()
 
     # Notes.

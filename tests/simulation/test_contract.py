@@ -72,7 +72,7 @@ def test_a_queue_that_a_power_cut_took_begins_anew():
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [("flap",), ("comeback", "close", "join"), ("flap", "freeze")])
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_the_contract_holds_though_brokers_flap_and_stock_owners_come_back(
+def test_the_contract_holds_though_brokers_flap_and_rocketmq_owners_come_back(
     seed: int, kinds: tuple[str, ...]
 ):
     """A15 and A16 with few kinds of faults, so that several of each come together."""

@@ -247,7 +247,7 @@ def test_parked_keys_move_with_a_resize(shop: Shop) -> None:
     assert len(queues) == 150
 
 
-def test_parked_keys_stay_aside_whatever_the_policy(shop: Shop) -> None:
+def test_parked_keys_stay_parked_whatever_the_policy(shop: Shop) -> None:
     """Of a run that parks none itself, and behind a resize; it redrives them, too."""
     with inorder.Admin(shop.namesrv) as admin:
         admin.topics.create("orders", queues=2)

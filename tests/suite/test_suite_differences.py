@@ -167,7 +167,7 @@ def test_a_handler_can_fence_where_there_are_leases(
 
 
 @pytest.mark.slow
-def test_a_key_that_fails_is_set_aside_where_it_can_be(cluster: SuiteCluster, topic: str) -> None:
+def test_a_key_that_fails_is_parked_where_it_can_be(cluster: SuiteCluster, topic: str) -> None:
     """Where it cannot be, the consumer says so before it begins."""
     handled: list[str | None] = []
 

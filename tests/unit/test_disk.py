@@ -16,7 +16,7 @@ def no_room(_fd: int, _size: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_new_file_that_cannot_get_its_length_is_taken_away(
+def test_a_new_file_that_cannot_get_its_length_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Left empty it would be taken for a complete one by whoever opens it next."""

@@ -60,7 +60,7 @@ class Disk:
             done(function())
 
 
-def test_a_delete_does_not_wait_for_a_table_that_rests() -> None:
+def test_a_delete_does_not_wait_for_an_unchanged_table() -> None:
     """A slow save of another table, all of whose changes are saved, is nothing to wait for.
 
     The table pauses so that names by the thousand cost little; no save of it follows.

@@ -40,7 +40,7 @@ def test_groups_that_wait_are_named() -> None:
     ]  # fmt: skip
 
 
-def test_a_group_that_was_set_back_is_named() -> None:
+def test_a_rewound_group_is_named() -> None:
     """With what it waits for, and where to look."""
     waiting = WaitingGroup("billing", 1, 4000, True, ("broker-a",), rests=True)
     found = TopicResize(

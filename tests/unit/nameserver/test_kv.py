@@ -81,7 +81,7 @@ def test_the_last_save_is_what_is_loaded(file: KvFile) -> None:
     assert names == ["kvConfig.json", "kvConfig.json.bak"]
 
 
-def test_a_damaged_file_is_set_aside_and_the_backup_used(
+def test_a_damaged_file_is_renamed_and_the_backup_used(
     file: KvFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is deleted: a person can look at the damaged one."""

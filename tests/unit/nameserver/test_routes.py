@@ -429,7 +429,7 @@ OURS = replace(MASTER, identity="one")
         (OURS, replace(OURS, channel="c"), False),  # it is back before its old connection is gone
         (OURS, replace(OURS, address=B), False),  # over the same connection
         (OURS, replace(OURS, identity="two", broker_id=1, address=B, channel="c"), False),
-        (OURS, replace(OURS, identity="", address=B, channel="c"), False),  # a stock broker
+        (OURS, replace(OURS, identity="", address=B, channel="c"), False),  # a RocketMQ broker
         (MASTER, replace(OURS, address=B, channel="c"), False),
     ],
 )

@@ -46,7 +46,7 @@ def test_what_does_not_fit_has_no_sequence(version: int, generation: int, offset
 @pytest.mark.parametrize(
     ("offset", "expected"), [(0, (0, 0)), (9, (0, 0)), (10, (1, 0)), (19, (1, 0)), (25, (1, 2))]
 )
-def test_a_chapter_holds_from_its_offset_on(offset: int, expected: tuple[int, int]) -> None:
+def test_a_version_span_holds_from_its_offset_on(offset: int, expected: tuple[int, int]) -> None:
     """Before the first: version 0 of generation 0."""
     spans = [VersionSpan(10, 1, 0), VersionSpan(20, 1, 2)]
     assert span_at(spans, offset)[1:] == expected

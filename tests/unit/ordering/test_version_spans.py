@@ -9,7 +9,7 @@ from inorder.ordering.fence import Generations, merge
 from inorder.wire.requests.leases import VersionSpan
 
 
-def test_a_queue_of_which_nothing_is_written_has_one_chapter() -> None:
+def test_a_queue_without_a_record_has_one_version_span() -> None:
     """Version of its topic, generation 0."""
     assert merge([(0, 3)], Generations().of("t", 0)) == [VersionSpan(0, 3, 0)]
 

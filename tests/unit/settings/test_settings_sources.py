@@ -29,7 +29,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_stock_broker_conf_loads(tmp_path: Path) -> None:
+def test_rocketmqs_broker_conf_loads(tmp_path: Path) -> None:
     """RocketMQ's own example file is understood whole, nothing ignored."""
     loaded = load_with_origins(
         BrokerConfig, file=write(tmp_path / "broker.conf", STOCK_BROKER_CONF)

@@ -103,7 +103,7 @@ def test_a_failed_append_leaves_nothing(kept: int) -> None:
 
 
 @pytest.mark.parametrize("switching", [False, True])
-def test_a_failure_that_could_not_be_taken_back_is_before_anything_follows(switching: bool) -> None:
+def test_a_failure_that_could_not_be_undone_is_before_anything_follows(switching: bool) -> None:
     """What was half written is cut off first, when the disk takes that again."""
     files = FakeFiles()
     journal, _ = opened(FOLDER, files)

@@ -71,7 +71,7 @@ def test_two_unreadable_files_stop_the_start(tmp_path: Path) -> None:
         loaded(snapshot)
 
 
-def test_an_unreadable_file_without_a_copy_is_set_aside(tmp_path: Path) -> None:
+def test_an_unreadable_file_without_a_copy_is_renamed(tmp_path: Path) -> None:
     """A first file that was torn is kept for people, and the start goes on as RocketMQ's does."""
     snapshot = Snapshot(OsFiles(), tmp_path / "f")
     (tmp_path / "f").write_bytes(b"bad")

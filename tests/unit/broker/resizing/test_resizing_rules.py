@@ -92,7 +92,7 @@ def test_what_is_not_stopped_is_not_opened(
         rules.open_next(now, plan_id, version)
 
 
-def test_a_plan_that_was_taken_back_never_counts_again() -> None:
+def test_a_withdrawn_plan_never_counts_again() -> None:
     """The version is open as before; late requests of the plan are refused, another plan is not."""
     for now in (rules.decide(ONE, PLAN), STOPPED, ONE):
         back = rules.withdraw(now, "p")
@@ -110,7 +110,7 @@ def test_a_plan_that_was_taken_back_never_counts_again() -> None:
         assert rules.decide(back, OTHER).plan == OTHER
 
 
-def test_what_may_be_open_somewhere_is_not_taken_back() -> None:
+def test_a_plan_that_may_be_open_somewhere_is_not_withdrawn() -> None:
     """After `go` at the first broker, and where the version is open."""
     going = rules.go(STOPPED, "p", 2)
     assert (going.going, rules.go(going, "p", 2)) == (True, going)
@@ -127,7 +127,7 @@ def test_what_may_be_open_somewhere_is_not_taken_back() -> None:
         rules.go(STOPPED, "q", 2)
 
 
-def test_another_plan_stays_when_one_is_taken_back() -> None:
+def test_another_plan_stays_when_one_is_withdrawn() -> None:
     """A broker that comes back late learns of both; their number is bounded."""
     both = rules.withdraw(STOPPED, "q")
     assert (both.plan, both.ends, both.withdrawn) == (PLAN, STOPPED.ends, ("q",))
@@ -206,7 +206,9 @@ def test_groups_are_remembered_and_forgotten() -> None:
         (Versions(), 0, [(0, 0)]),
     ],
 )
-def test_chapters_of_a_queue(now: Versions, queue: int, chapters: list[tuple[int, int]]) -> None:
+def test_version_spans_of_a_queue(
+    now: Versions, queue: int, chapters: list[tuple[int, int]]
+) -> None:
     """From which offset on which version placed its messages."""
     assert resizing_rules.version_spans(now, queue) == chapters
 
@@ -225,7 +227,7 @@ def test_what_is_gone_is_let_go() -> None:
     assert resizing_rules.cut(THREE, lambda _: 100) == THREE
 
 
-def test_chapters_stay_as_long_as_another_broker_may_hold_messages_of_them() -> None:
+def test_version_spans_stay_as_long_as_another_broker_may_hold_messages_of_them() -> None:
     """A group that has not handled those gets nothing newer here; their ends may be dropped."""
     both = msgspec.structs.replace(THREE, map="3/a:0-0/b:0-0")
     assert resizing_rules.trim(both, lambda _: 0, "a") is both

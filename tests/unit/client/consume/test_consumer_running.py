@@ -185,7 +185,7 @@ def test_calls_that_were_made_are_counted(done, result, error, calls):
     assert run.calls == calls
 
 
-def test_what_a_worker_has_not_come_to_can_be_recalled():
+def test_calls_that_a_worker_has_not_begun_can_be_cancelled():
     """Each call is made by the worker or given back, never both; the run ends behind its call."""
     run, ended = run_of(5)
     reclaimed = []
@@ -200,7 +200,7 @@ def test_what_a_worker_has_not_come_to_can_be_recalled():
     assert not run.reclaim()
 
 
-def test_a_call_that_was_recalled_this_moment_is_not_made():
+def test_a_call_that_was_just_cancelled_is_not_made():
     """The loop may reclaim it between the check of the queue and the call."""
 
     def may_start(_: int) -> bool:

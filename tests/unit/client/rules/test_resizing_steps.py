@@ -84,7 +84,7 @@ def test_the_next_step(a: ResizeView, b: ResizeView, goal: Goal, step: Step) -> 
         (OPEN, OPEN, None),
     ],
 )
-def test_a_plan_is_taken_back(
+def test_a_plan_is_withdrawn(
     a: ResizeView, b: ResizeView | None, step: Withdraw | TooLate | None
 ) -> None:
     """By the first broker, then by the others that answer; not once it may be open somewhere.

@@ -273,7 +273,7 @@ def test_a_batch_over_a_map_change_is_regrouped():
     numbered(scenario)
 
 
-def test_a_message_without_a_key_leaves_a_queue_that_is_taken_away():
+def test_a_message_without_a_key_leaves_a_removed_queue():
     """Its queue is closed by a resize: it goes to one that is left."""
 
     async def scenario(server: Numbering, client: Session) -> None:

@@ -126,7 +126,7 @@ def test_which_map_placed_a_message() -> None:
     assert map_at(5, [], 0) == 0
 
 
-def test_a_chapter_is_read_to_its_end_in_all_queues_before_the_next() -> None:
+def test_a_version_is_read_to_its_end_in_all_queues_before_the_next() -> None:
     """Queues of the next one wait, as far as they are known."""
     a, b, c = (TopicQueue("t", "b", index) for index in range(3))
     other = TopicQueue("u", "b", 0)

@@ -76,7 +76,7 @@ class Story:
         self.work.try_due()
 
 
-def test_a_key_that_fails_is_set_aside_with_what_follows() -> None:
+def test_a_key_that_fails_is_parked_with_its_later_messages() -> None:
     """Other keys go on; the state stays as it was before the message."""
     story = Story(failing={"a2": 9})
     story.take("a1 a2 b1 a3 b2 a4")
@@ -115,7 +115,7 @@ def test_a_line_of_an_earlier_batch_brings_its_messages_along() -> None:
     assert [one and one.body for one in kept] == [b"a1", b"a2", None]
 
 
-def test_parked_keys_stay_aside_in_later_batches() -> None:
+def test_parked_keys_stay_parked_in_later_batches() -> None:
     """Their messages are not handled, whatever they are."""
     story = Story(parked="a c")
     story.take("a5 b1 c1 a6")
@@ -142,7 +142,7 @@ def test_retry_is_no_try() -> None:
     assert [one.error for one in work.parked.items] == ["ValueError: no"]
 
 
-def test_what_cannot_be_set_aside_blocks() -> None:
+def test_a_message_that_cannot_be_parked_blocks() -> None:
     """A message without a key, one that a resize brought, and any when there is no room."""
     story = Story(failing={"-1": 2})
     story.take("-1 b1")

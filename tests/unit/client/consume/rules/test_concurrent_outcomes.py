@@ -234,7 +234,7 @@ def test_what_was_long_ago_counts_less() -> None:
     ("started_ms", "now_ms", "late"),
     [(None, 1000, False), (1000, 1010, False), (1000, 1011, True)],
 )
-def test_what_waits_behind_a_long_call_is_taken_back(
+def test_messages_that_wait_behind_a_long_call_are_taken_back(
     started_ms: int | None, now_ms: int, late: bool
 ) -> None:
     """When the run should have ended; of one that nobody has begun nothing is taken."""

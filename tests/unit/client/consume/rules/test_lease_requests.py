@@ -62,7 +62,7 @@ def test_a10_a_handler_starts_within_the_grace_of_the_last_request(
     assert before == (outcomes.RUN if valid else outcomes.HOLD)
 
 
-def test_a_lease_in_doubt_is_not_dropped() -> None:
+def test_an_unconfirmed_lease_is_not_dropped() -> None:
     """It waits: the epoch tells whether another consumer had the queue. Pulls go on."""
     lease = leased()
     assert not lease.check_lock(60_000)
@@ -73,7 +73,7 @@ def test_a_lease_in_doubt_is_not_dropped() -> None:
     assert step == PullNow(0)
 
 
-def test_the_same_epoch_ends_the_doubt_however_late() -> None:
+def test_the_same_epoch_confirms_the_lease_however_late() -> None:
     """Nobody else had the queue: what is here is still what comes next."""
     owned = {Q0: leased()}
     renewed = leases.apply_renewal(
@@ -94,7 +94,7 @@ def test_an_answer_counts_from_when_its_request_was_sent() -> None:
 
 
 @pytest.mark.parametrize("answer", [refused(), granted(epoch=8), LeaseAnswer([], [])])
-def test_o25_another_epoch_or_a_refusal_ends_the_tenure(answer: LeaseAnswer) -> None:
+def test_o25_another_epoch_or_a_refusal_ends_the_ownership(answer: LeaseAnswer) -> None:
     """Another consumer had the queue, or it was reset: others may have handled the cache."""
     owned = {Q0: leased()}
     renewed = leases.apply_renewal(

@@ -40,7 +40,7 @@ def test_a_queue_without_a_lock_is_never_valid_under_one() -> None:
     assert not lease.lock_valid(0)
 
 
-def test_a_lost_lock_ends_the_tenure() -> None:
+def test_a_lost_lock_ends_the_ownership() -> None:
     """O25: who gets it back begins anew; a renewal that comes later does not revive it."""
     lease = locked(0)
     lease.lock_lost()
@@ -49,7 +49,7 @@ def test_a_lost_lock_ends_the_tenure() -> None:
     assert not lease.may_commit(1000, needs_lock=True)
 
 
-def test_an_expired_lock_ends_the_tenure() -> None:
+def test_an_expired_lock_ends_the_ownership() -> None:
     """It is noticed when the next handler or pull would start; a renewal does not revive it."""
     lease = locked(0)
     assert lease.check_lock(30_000)

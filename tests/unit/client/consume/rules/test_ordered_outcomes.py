@@ -305,7 +305,7 @@ def test_a_success_after_a_clean_drop_is_committed(reason: RevokeReason) -> None
     assert end(cache, batch, SUCCESS, lease=lease) == (Commit(2), Stop(reason.value))
 
 
-def test_a_failure_after_a_clean_drop_is_left_to_the_heir() -> None:
+def test_a_failure_after_a_clean_drop_is_left_to_the_next_owner() -> None:
     """No pause, no dead letter: the queue is released at once."""
     for attempts in (0, ATTEMPTS_MAX):
         cache, lease = filled(0, 4), locked()
@@ -350,7 +350,7 @@ def test_nothing_is_committed_without_a_trusted_lock(
     assert [type(step) for step in back] == [Stop]
 
 
-def test_a_lock_that_expires_while_a_dead_letter_is_sent_ends_the_tenure() -> None:
+def test_a_lock_that_expires_while_a_dead_letter_is_sent_ends_the_ownership() -> None:
     """The dead letter may come twice; the offset does not move under another owner."""
     cache, lease = filled(0, 1), locked()
     batch = cache.take(1, 0)

@@ -236,7 +236,7 @@ def test_an_answer_to_a_renewal_sets_each_queue() -> None:
 
 
 @pytest.mark.parametrize(("answered_ms", "lost"), [(30_000, ()), (30_001, (Q0,))])
-def test_a_lock_that_is_granted_again_too_late_ends_the_tenure(
+def test_a_lock_that_is_granted_again_too_late_ends_the_ownership(
     answered_ms: int, lost: tuple[TopicQueue, ...]
 ) -> None:
     """O25: the lock was free, but another consumer may have had it meanwhile. It is unlocked."""

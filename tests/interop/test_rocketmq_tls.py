@@ -1,4 +1,4 @@
-"""A stock Java client over TLS, where our broker takes nothing else."""
+"""RocketMQ's Java client over TLS, where the broker accepts nothing else."""
 
 from __future__ import annotations
 

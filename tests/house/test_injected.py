@@ -90,7 +90,7 @@ def uses(pattern: re.Pattern[str], allowed: dict[str, str]) -> list[str]:
     ]
 
 
-def test_threads_live_in_two_rooms() -> None:
+def test_threads_live_in_two_packages() -> None:
     """Everything else runs on the one loop that owns the state."""
     found = [
         f"{path}:{line} {name}"

@@ -1,4 +1,4 @@
-"""A16: a stock owner that was frozen, or cut off, comes back and commits what it had done before.
+"""A16: a RocketMQ owner that was frozen, or cut off, comes back and commits its older offsets.
 
 Its commits are captured frames of real clients: flag, language, version and serializer are theirs;
 only the names and the offset are ours. They come over a new connection, before any heartbeat.
@@ -118,7 +118,7 @@ def test_a_thawed_owner_commits_in_the_gap_before_the_next_lock(name: str) -> No
 
 @pytest.mark.parametrize("name", CONSUMERS)
 def test_a_thawed_owner_commits_while_another_one_has_the_queue(name: str) -> None:
-    """A lock of a stock client, or a lease of ours: the heir alone says how far the group is."""
+    """A lock of a RocketMQ client, or a lease of ours: only the next owner moves the group."""
 
     async def scenario() -> None:
         clock = MovableClock()

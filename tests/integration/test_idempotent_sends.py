@@ -10,7 +10,7 @@ import pytest
 from inorder.errors import KeyMapChanged, ProducerGap, ProducerStale, broker_error
 from inorder.wire.header import Command
 from tests.integration.brokerkit import Rig, running, send_fields
-from tests.integration.numberedkit import Sender, batch, properties, stored_numbers
+from tests.integration.idempotentkit import Sender, batch, properties, stored_numbers
 from tests.kit.disk import FakeFiles
 
 GAP, UNKNOWN, STALE, MISMATCH = 7100, 7101, 7102, 7103
@@ -206,7 +206,7 @@ def test_a_batch_with_a_hole_is_refused_whole() -> None:
     run(test)
 
 
-def test_a_batch_of_two_producers_or_half_numbered_is_refused() -> None:
+def test_a_batch_of_two_producers_or_partly_without_numbers_is_refused() -> None:
     """A batch is numbered by one producer, all of it."""
 
     async def test(rig: Rig, sender: Sender) -> None:
@@ -265,7 +265,7 @@ def test_state_tells_what_is_stored() -> None:
 
 
 def test_a_retry_topic_takes_copies_as_they_are() -> None:
-    """A stock consumer's copy to %RETRY% carries the numbers of its origin: they do not count."""
+    """A RocketMQ consumer's copy to %RETRY% has the numbers of its origin: they do not count."""
 
     async def test(rig: Rig, sender: Sender) -> None:
         await rig.ask(200, body=b'{"groupName":"CG","retryQueueNums":1,"retryMaxTimes":16}')
@@ -323,13 +323,13 @@ def test_an_older_map_version_is_refused_but_a_duplicate_is_not() -> None:
         assert isinstance(error, KeyMapChanged)
         assert (error.version, error.map) == (4, MAP)
         assert (await sender.send(1, mv="4")).code == 0
-        assert (await sender.send(2)).code == 0, "a stock producer knows no map"
+        assert (await sender.send(2)).code == 0, "a RocketMQ producer knows no map"
         assert stored_numbers(rig) == [0, 1, 2]
 
     run(test)
 
 
-def test_an_unnumbered_send_is_checked_for_its_map_too() -> None:
+def test_a_send_without_a_number_is_checked_for_its_map_too() -> None:
     """The version counts for every send that carries one, also where there is no map."""
 
     async def test(rig: Rig, sender: Sender) -> None:

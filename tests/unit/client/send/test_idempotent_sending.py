@@ -278,7 +278,7 @@ def test_acknowledged_messages_that_are_lost_are_reported(caplog: pytest.LogCapt
     numbered(scenario)
 
 
-def test_one_way_sends_are_numbered_and_cared_for():
+def test_one_way_sends_have_numbers_and_are_repeated():
     """Their callers do not wait; a refusal is tried again all the same."""
 
     async def scenario(server: Numbering, client: Session) -> None:

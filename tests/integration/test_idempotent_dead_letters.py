@@ -22,7 +22,7 @@ def send(namesrv: str, numbers: range) -> None:
         )
 
 
-def test_a_numbered_dead_letter_is_stored_once() -> None:
+def test_an_idempotent_dead_letter_is_stored_once() -> None:
     """Sent again, also after a kill of the broker, it is not stored again; what is new, is."""
     with inorder.testing.broker() as broker:
         broker.create_topic(LETTERS, queues=1)
@@ -35,7 +35,7 @@ def test_a_numbered_dead_letter_is_stored_once() -> None:
     assert bodies == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_a_copy_of_a_numbered_message_does_not_count() -> None:
+def test_the_number_of_a_copy_does_not_count() -> None:
     """The broker makes a dead letter of it without a number: its producer may send its own."""
     with inorder.testing.broker() as broker:
         broker.create_topic(LETTERS, queues=1)

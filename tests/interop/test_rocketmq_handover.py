@@ -1,9 +1,9 @@
-"""Ordered consumers of stock clients on our broker: a member joins, stops, loses its connection,
+"""Ordered consumers of RocketMQ clients on our broker: a member joins, stops, loses its connection,
 and the broker is started again; each queue has a consumer again in time, in order.
 
-All at the same time: nearly all of it is waiting for timers of the clients. What a kill does is in
-`test_stock_scenarios.py`; `make proof-handover` runs everything beside Apache RocketMQ, and allows
-nothing for a busy machine.
+All run at the same time, because nearly all the time they wait for timers of the clients. What a
+kill does is in `test_rocketmq_scenarios.py`; `make proof-handover` runs everything beside Apache
+RocketMQ, and allows nothing for a busy machine.
 """
 
 from __future__ import annotations

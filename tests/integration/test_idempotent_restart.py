@@ -18,7 +18,7 @@ from inorder.store.snapshot import Snapshot
 from inorder.wire.header import Command
 from inorder.wire.requests.producers import NamedProducer
 from tests.integration.brokerkit import SMALL, Rig, running, send_fields, until
-from tests.integration.numberedkit import PRODUCER, Sender, batch, properties, stored_numbers
+from tests.integration.idempotentkit import PRODUCER, Sender, batch, properties, stored_numbers
 from tests.integration.test_broker_flushing import SYNC, held_sync
 from tests.kit.disk import FakeFiles, Fault
 
@@ -535,7 +535,7 @@ def test_the_file_is_saved_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(scenario())
 
 
-def test_copies_of_numbered_messages_do_not_count() -> None:
+def test_numbers_of_copies_do_not_count() -> None:
     """Replay passes over retry topics, as sending does."""
 
     async def scenario() -> None:

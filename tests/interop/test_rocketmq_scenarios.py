@@ -1,4 +1,4 @@
-"""Every stock client plays every scenario of the table against our broker, all at the same time:
+"""Every RocketMQ client plays every scenario of the table against our broker, all at the same time:
 nearly all of it is waiting for timers of the clients, for delays and for locks that run out.
 """
 
@@ -58,7 +58,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcomes]:
 
 
 @pytest.mark.parametrize(("kind", "scenario"), CELLS, ids=[f"{k.name}-{s.name}" for k, s in CELLS])
-def test_a_stock_client_plays_a_scenario(
+def test_a_rocketmq_client_plays_a_scenario(
     kind: Kind, scenario: Scenario, outcomes: Outcomes
 ) -> None:
     """What the table in docs/reference/stock-clients.md says about this client is so."""
