@@ -520,7 +520,7 @@ def test_the_file_is_saved_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
             await send_all(await greeted(rig), range(1))
             producer_snapshot.save_if_due()
             assert producer_snapshot._task is None, "not yet"
-            monkeypatch.setattr("inorder.broker.producers.storage.SAVE_INTERVAL_MS", 0)
+            producer_snapshot._due_ms = 0
             producer_snapshot.save_if_due()
             assert producer_snapshot._task is not None
             await producer_snapshot._task

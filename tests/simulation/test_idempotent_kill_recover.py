@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from inorder.broker import durability
 from inorder.broker.producers import storage as producer_storage
 from inorder.config import BrokerConfig, NetConfig, StoreConfig
 from inorder.errors import InorderError
@@ -203,7 +204,7 @@ def play(seed: int, *, sync_flush: bool, power_cuts: bool) -> list[Client]:
 
 @pytest.fixture(autouse=True)
 def _save_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(producer_storage, "SAVE_INTERVAL_MS", 700)
+    monkeypatch.setattr(durability, "SAVE_INTERVAL_MS", 700)
     monkeypatch.setattr(producer_storage, "SAVE_LOG_BYTES", 20_000)
 
 

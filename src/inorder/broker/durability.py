@@ -183,6 +183,7 @@ class DurableTable(abc.ABC):
         self._covered = 0
         self._saved_revision = 0
         self._due_ms = broker.clock.monotonic_ms() + SAVE_INTERVAL_MS
+        self._retry_ms = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(changed={self.changed}, saving={self.saving})"
@@ -226,8 +227,8 @@ class DurableTable(abc.ABC):
 
     def save_soon(self) -> None:
         """Start a save if the table has changed and none runs; not after the log has failed."""
-        if self.changed and not self.saving and self._broker.store.log.failed is None:
-            self._start()
+        if self.changed:
+            self._begin()
 
     def save_if_due(self) -> None:
         """Start such a save half a minute after the last one, or sooner after a failure."""
@@ -252,11 +253,15 @@ class DurableTable(abc.ABC):
         if self._task is not None:
             self._task.cancel()
 
-    def _start(self) -> asyncio.Task[Exception | None]:
-        self._task = asyncio.get_running_loop().create_task(self._save(), name=self.path.name)
+    def _begin(self) -> None:
+        if not self.saving and self._broker.store.log.failed is None:
+            self._start()
+
+    def _start(self, copies: int = 1) -> asyncio.Task[Exception | None]:
+        self._task = asyncio.get_running_loop().create_task(self._save(copies), name=self.path.name)
         return self._task
 
-    async def _save(self) -> Exception | None:
+    async def _save(self, copies: int) -> Exception | None:
         broker, content = self._broker, b""
         revision, covered = self.revision, self.settled_position
         try:
@@ -264,10 +269,11 @@ class DurableTable(abc.ABC):
                 content = step
                 await asyncio.sleep(0)
             await broker.log_sync.synced()
-            await broker.offload.call(lambda: self._file.save(content))
+            for _ in range(copies):
+                await broker.offload.call(lambda: self._file.save(content))
         except (OSError, StoreError) as error:
             log.error("%s, the old file is kept error=%s", self._not_saved, error)
-            self._due_ms = broker.clock.monotonic_ms() + RETRY_MS
+            self._due_ms = self._retry_ms = broker.clock.monotonic_ms() + RETRY_MS
             return error
         self._covered, self._saved_revision = covered, revision
         self._due_ms = broker.clock.monotonic_ms() + SAVE_INTERVAL_MS

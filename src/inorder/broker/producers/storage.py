@@ -15,55 +15,57 @@ Why: decisions 7 and 10.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from inorder.broker.durability import check_fits, fingerprint
+from inorder.broker.durability import DurableTable, check_fits, fingerprint
 from inorder.broker.producers.records import Encoder, Saved, decode
 from inorder.broker.producers.service import has_sequences
 from inorder.errors import BrokerError, MessageIllegal, RemoteProtocolError, StoreError
 from inorder.logs import get_logger
 from inorder.store.scan import marked_records
-from inorder.store.snapshot import Snapshot
 from inorder.wire.extensions import PRODUCER_ID
 from inorder.wire.names import SCHEDULE_TOPIC
 from inorder.wire.properties import get
 from inorder.wire.requests.producers import read_numbered
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from inorder.broker.broker import Broker
     from inorder.wire.record import ScannedRecord
 
 log = get_logger(__name__)
 
 NAME: Final = "inorderProducers.bin"
-SAVE_INTERVAL_MS: Final = 30_000
 SAVE_LOG_BYTES: Final = 64 * 1024 * 1024
-RETRY_MS: Final = 10_000
 STOP_LOG_BYTES: Final = 1024 * 1024
 LONG_BYTES: Final = 1024 * 1024 * 1024
 MARK: Final = f"{PRODUCER_ID}\x01".encode()
 
 
-class ProducerSnapshot:
+class ProducerSnapshot(DurableTable):
     """Saves and restores the broker's producers."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        super().__init__(broker, NAME, "producers were not saved")
         self._table = broker.producers
-        self._file = Snapshot(broker.files, broker.config.data_path / "config" / NAME)
-        self._covered = 0
-        self._saved_revision = 0
-        self._saved_ms = broker.clock.monotonic_ms()
-        self._retry_ms = 0
-        self._task: asyncio.Task[None] | None = None
-        self._saving = asyncio.Lock()
 
     @property
-    def path(self) -> Path:
-        """Return the path of the file."""
-        return self._file.path
+    def revision(self) -> int:
+        """Return the revision of the table."""
+        return self._table.revision
+
+    @property
+    def settled_position(self) -> int:
+        """Return the end of the log: sequence numbers count from the moment they are appended."""
+        return self._broker.store.log.end_position
+
+    def encode(self, covered: int) -> Iterator[bytes]:
+        """Encode some producers at a time."""
+        commit_log, encoder = self._broker.store.log, Encoder(self._table, covered)
+        while encoder.step():
+            yield b""
+        depends_on = commit_log.end_position
+        yield encoder.finish(depends_on, fingerprint(commit_log, depends_on))
 
     # -- start -----------------------------------------------------------------------------------
 
@@ -86,10 +88,10 @@ class ProducerSnapshot:
             table.memory += 1  # producers whose messages retention deleted are forgotten
         self._covered = start
         self._saved_revision = restored
-        if dropped or store.log.end_position - start >= SAVE_LOG_BYTES:
+        if dropped or self._has_grown(SAVE_LOG_BYTES):
             try:
-                self._save_here()
-            except OSError as error:  # the dropped file is removed; reads work on a full disk
+                self.save_here()
+            except (OSError, StoreError) as error:  # dropped files are gone; a full disk is read
                 log.error("producers were not saved file=%s error=%s", self.path, error)
         if len(table):
             log.info("idempotent producers=%d replayed=%d from=%d", len(table), count, start)
@@ -144,72 +146,35 @@ class ProducerSnapshot:
 
     # -- save ------------------------------------------------------------------------------------
 
-    @property
-    def keep_from(self) -> int | None:
-        """Return the position from which the log is needed; None: nowhere."""
-        return self._covered if self._table.revision != self._saved_revision else None
+    def _has_grown(self, log_bytes: int) -> bool:
+        """Tell whether a start would have to scan so much of the log."""
+        return self._broker.store.log.end_position - self._covered >= log_bytes
 
     def save_if_due(self) -> None:
-        """Start a save if it is time."""
-        if self._task is not None and not self._task.done():
-            return
-        now_ms = self._broker.clock.monotonic_ms()
-        if now_ms < self._retry_ms:
-            return
-        changed = self._table.revision != self._saved_revision
-        grown = self._broker.store.log.end_position - self._covered
-        if grown >= SAVE_LOG_BYTES or (changed and now_ms - self._saved_ms >= SAVE_INTERVAL_MS):
-            self._task = asyncio.get_running_loop().create_task(self._save_soon(), name="producers")
-
-    async def _save_soon(self) -> None:
-        try:
-            await self.save_now(copies=1)
-        except (OSError, StoreError) as error:
-            log.error("producers were not saved, the old file is kept error=%s", error)
-            self._retry_ms = self._broker.clock.monotonic_ms() + RETRY_MS
+        """Start a save if it is time, or if a start would have to scan much of the log."""
+        ready = self._broker.clock.monotonic_ms() >= self._retry_ms
+        if ready and self._has_grown(SAVE_LOG_BYTES):
+            self._begin()
+        else:
+            super().save_if_due()
 
     async def save_now(self, *, copies: int = 2) -> None:
-        """Return when the present table is on disk; with two copies, no older file is left."""
-        async with self._saving:
-            broker, commit_log = self._broker, self._broker.store.log
-            revision, covered = self._table.revision, commit_log.end_position
-            encoder = Encoder(self._table, covered)
-            while encoder.step():  # noqa: ASYNC110 - other work runs between two steps
-                await asyncio.sleep(0)
-            depends_on = commit_log.end_position
-            content = encoder.finish(depends_on, fingerprint(commit_log, depends_on))
-            await broker.housekeeping.flush_now()
-            for _ in range(copies):
-                await broker.offload.call(lambda: self._file.save(content))
-            self._saved(covered, revision)
+        """Return when the present table is on disk; with two copies, no older file is left.
 
-    def _saved(self, covered: int, revision: int) -> None:
-        self._covered = covered
-        self._saved_revision = revision
-        self._saved_ms = self._broker.clock.monotonic_ms()
-
-    def cancel(self) -> None:
-        """Cancel a running save."""
-        if self._task is not None:
-            self._task.cancel()
+        Raises:
+            OSError, StoreError: an older file may be left.
+        """
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+        error = await asyncio.shield(self._start(copies))
+        if error is not None:
+            raise error
 
     def save_at_stop(self) -> None:
         """Save so that the next start need not replay the log.
 
         Raises:
-            StoreError: the log could not be made durable; the old file is kept.
+            OSError, StoreError: the old file is kept.
         """
-        changed = self._table.revision != self._saved_revision
-        if changed or self._broker.store.log.end_position - self._covered >= STOP_LOG_BYTES:
-            self._broker.store.sync()
-            self._save_here()
-
-    def _save_here(self) -> None:
-        """Save without giving way to other work."""
-        commit_log, revision = self._broker.store.log, self._table.revision
-        position = commit_log.end_position
-        encoder = Encoder(self._table, position)
-        while encoder.step():
-            pass
-        self._file.save(encoder.finish(position, fingerprint(commit_log, position)))
-        self._saved(position, revision)
+        if self.changed or self._has_grown(STOP_LOG_BYTES):
+            self.save_here()
