@@ -20,7 +20,7 @@ import typer
 
 from inorder.cli.failures import EXIT_FAILED
 from inorder.cli.oncluster import Cluster, GroupArgument, OutputOption, TopicArgument, on_cluster
-from inorder.cli.output import Output, as_json, progress, put_line, put_page, table
+from inorder.cli.output import Output, progress, put_page, say, table
 from inorder.cli.target import FILE_FIELDS
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ ConfOption = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
 ]
+EveryOption = Annotated[
+    float | None, typer.Option("--every", min=0.1, metavar="SECONDS", help="Go on for ever.")
+]
+BatchOption = Annotated[int, typer.Option("--batch", min=1, help="Messages of a micro-batch.")]
 
 
 def run_job(
@@ -126,13 +130,8 @@ def orders(
     attempts: Annotated[
         int, typer.Option("--attempts", min=0, help="Further tries of a payment that fails.")
     ] = 3,
-    batch: Annotated[
-        int, typer.Option("--batch", min=1, help="Messages of a micro-batch.")
-    ] = 20_000,
-    every: Annotated[
-        float | None,
-        typer.Option("--every", min=0.1, metavar="SECONDS", help="Go on for ever."),
-    ] = None,
+    batch: BatchOption = 20_000,
+    every: EveryOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     output: OutputOption = Output.TABLE,
@@ -148,14 +147,12 @@ def orders(
         )  # fmt: skip
 
     done = run_job(target, job, master=master, conf=conf, what="steps of orders")
-    if output is Output.JSON:
-        put_page(as_json(asdict(done)))
-        return
-    put_line(
+    _say(
+        output, done,
         f"{done.processed:,} messages in {done.batches} batches; {done.path} holds {done.rows:,} "
         f"rows of {done.accounts:,} accounts, balance {done.balance / 100:,.2f}, "
-        f"{done.late_payments:,} late payments; {done.waiting} accounts wait"
-    )
+        f"{done.late_payments:,} late payments; {done.waiting} accounts wait",
+    )  # fmt: skip
 
 
 app = typer.Typer(
@@ -187,13 +184,8 @@ def archive(
         str | None, typer.Option("--group", help="Show the progress as this group's offsets.")
     ] = None,
     tag: Annotated[str, typer.Option("--tag", help="Only these: paid || shipped.")] = "*",
-    every: Annotated[
-        float | None,
-        typer.Option("--every", min=0.1, metavar="SECONDS", help="Go on for ever."),
-    ] = None,
-    batch: Annotated[
-        int, typer.Option("--batch", min=1, help="Messages of a micro-batch.")
-    ] = 2_000_000,
+    every: EveryOption = None,
+    batch: BatchOption = 2_000_000,
     data_loss: Annotated[
         bool, typer.Option("--allow-data-loss", help="Go on over messages that are gone.")
     ] = False,
@@ -400,7 +392,7 @@ def lag(
 
 
 def _say(output: Output, done: Any, text: str) -> None:
-    put_page(as_json(asdict(done)) if output is Output.JSON else text)
+    say(output, text, **asdict(done))
 
 
 def _delivery(at_least_once: bool) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -20,12 +20,22 @@ from inorder.config import BrokerConfig, NameServerConfig, NetConfig
 from inorder.logs import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from inorder.cli.running import Listener
+    from inorder.clock import Clock
+    from inorder.disk import Files
     from inorder.settings import Loaded
+
+C = TypeVar("C", BrokerConfig, NameServerConfig)
 
 log = get_logger("inorder.serve")
 
 HostOption = Annotated[
     str | None, typer.Option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+]
+DataOption = Annotated[
+    str | None, typer.Option("--data", help="Directory.  [default: ./inorder-data]")
 ]
 ReadyOption = Annotated[
     Output, typer.Option("-o", "--output", help="Form of the line that says that it is ready.")
@@ -46,9 +56,7 @@ def up(
     broker_port: Annotated[
         int | None, typer.Option("--broker-port", help="Broker's port; 0 = any.  [default: 10911]")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", help="Directory.  [default: ./inorder-data]")
-    ] = None,
+    data: DataOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
@@ -125,14 +133,9 @@ def nameserver(
     loaded = read_settings(NameServerConfig, config, flags)
     _warn(loaded)
 
-    from inorder.cli.running import Single, serve
-    from inorder.clock import SystemClock
-    from inorder.disk import OsFiles
     from inorder.nameserver.server import NameServer
 
-    server = Single(NameServer(loaded.config, SystemClock(), OsFiles()))
-    with keeping_data(loaded.config.data):
-        serve(server, lambda: {"namesrv": server.address, "data": loaded.config.data}, output)
+    _serve_one(NameServer, loaded.config, "namesrv", output)
 
 
 @says_errors
@@ -152,9 +155,7 @@ def broker(
     port: Annotated[
         int | None, typer.Option("--port", help="Port; 0 = any.  [default: 10911]")
     ] = None,
-    data: Annotated[
-        str | None, typer.Option("--data", help="Directory.  [default: ./inorder-data]")
-    ] = None,
+    data: DataOption = None,
     config: ConfigOption = None,
     set_: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
@@ -177,13 +178,21 @@ def broker(
         log.warning("the broker registers nowhere, clients will not find it; give --namesrv H:P")
 
     from inorder.broker.broker import Broker
+
+    _serve_one(Broker, _advertised(loaded.config), "broker", output)
+
+
+def _serve_one(
+    make: Callable[[C, Clock, Files], Listener], config: C, role: str, output: Output
+) -> None:
+    """Run one server until a signal comes; its ready line names its address by `role`."""
     from inorder.cli.running import Single, serve
     from inorder.clock import SystemClock
     from inorder.disk import OsFiles
 
-    server = Single(Broker(_advertised(loaded.config), SystemClock(), OsFiles()))
-    with keeping_data(loaded.config.data):
-        serve(server, lambda: {"broker": server.address, "data": loaded.config.data}, output)
+    server = Single(make(config, SystemClock(), OsFiles()))
+    with keeping_data(config.data):
+        serve(server, lambda: {role: server.address, "data": config.data}, output)
 
 
 def _same_tls(
