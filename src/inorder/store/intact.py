@@ -28,25 +28,34 @@ _native_count_right: Final = None if native is None else native.count_right
 
 def is_intact(log: CommitLog, queue: QueueIndex, offset: int) -> bool:
     """Return whether the entry at an offset leads to its record. Fillers and expired ones count."""
-    data = queue.read(offset, 1)
-    if len(data) != ENTRY_BYTES:
-        return False
-    position, size, _ = ENTRY.unpack(data)
+    position, size = _place(queue.read(offset, 1))
     if size == FILLER_SIZE:
         return True
     if size <= 0 or position < 0:
         return False
-    return position < log.min_position or leads_to_record(log, queue, offset, data)
+    return position < log.min_position or _is_at(log, queue, offset, position, size)
 
 
 def leads_to_record(
     log: CommitLog, queue: QueueIndex, offset: int, entry: bytes | bytearray
 ) -> bool:
     """Tell whether an entry names the record with an offset of the queue."""
-    position, size, _ = ENTRY.unpack(entry)
-    return size > 0 and record_matches(
+    position, size = _place(entry)
+    return size > 0 and _is_at(log, queue, offset, position, size)
+
+
+def _is_at(log: CommitLog, queue: QueueIndex, offset: int, position: int, size: int) -> bool:
+    return record_matches(
         log, position, size, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset
     )
+
+
+def _place(entry: bytes | bytearray) -> tuple[int, int]:
+    """Return position and size of an entry; of one that its file cuts off, (-1, -1)."""
+    if len(entry) != ENTRY_BYTES:
+        return -1, -1
+    position, size, _ = ENTRY.unpack(entry)
+    return position, size
 
 
 def looks_intact(log: CommitLog, queue: QueueIndex) -> bool:
@@ -68,21 +77,15 @@ def is_gone(log: CommitLog, queue: QueueIndex, offset: int) -> bool:
 
     Positions grow along a queue: if the entry before names a later record, one of them is wrong.
     """
-    data = queue.read(offset, 1)
-    if len(data) != ENTRY_BYTES:
-        return False
-    position, size, _ = ENTRY.unpack(data)
+    position, size = _place(queue.read(offset, 1))
     if size == FILLER_SIZE:
         return True
     if size <= 0 or not 0 <= position < log.min_position:
         return False
     if offset <= queue.first_file // ENTRY_BYTES:
         return True
-    before = queue.read(offset - 1, 1)
-    if len(before) != ENTRY_BYTES:
-        return True
-    position_before, size_before, _ = ENTRY.unpack(before)
-    return bool(size_before == FILLER_SIZE or position_before < position)
+    position_before, size_before = _place(queue.read(offset - 1, 1))
+    return size_before == FILLER_SIZE or position_before < position
 
 
 def count_intact(
