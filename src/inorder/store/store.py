@@ -407,6 +407,16 @@ class Store:
         """Return a queue if it exists."""
         return self.queues.find(topic, queue_id)
 
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of a queue's oldest message; 0 for an unknown queue."""
+        queue = self.queues.find(topic, queue_id)
+        return 0 if queue is None else queue.min_offset
+
+    def end_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset after the last message that readers may see; 0 for an unknown queue."""
+        queue = self.queues.find(topic, queue_id)
+        return 0 if queue is None else queue.visible_offset
+
     def queues_of(self, topic: str) -> list[QueueIndex]:
         """Return the queues of a topic, by id."""
         return self.queues.of_topic(topic)

@@ -131,8 +131,7 @@ def _delays(broker: Broker) -> dict[str, str]:
     """Return two offsets for each delay level: of the next delivery, and of the end."""
     table = {}
     for level, offset in broker.delays.settled().items():
-        queue = broker.store.find_queue(SCHEDULE_TOPIC, level - 1)
-        end = 0 if queue is None else queue.visible_offset
+        end = broker.store.end_offset(SCHEDULE_TOPIC, level - 1)
         table[f"scheduleMessageOffset_{level}"] = f"{offset},{end}"
     return table
 

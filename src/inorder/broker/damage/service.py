@@ -165,20 +165,15 @@ def settle(broker: Broker) -> None:
 
 
 def _extend(broker: Broker) -> list[tuple[str, int, int]]:
-    store, commits = broker.store, broker.commits
-
-    def end_of(topic: str, queue_id: int) -> int:
-        queue = store.find_queue(topic, queue_id)
-        return 0 if queue is None else queue.visible_offset
-
+    commits = broker.commits
     keys = commits.keys()
     known = ((key, last) for key in keys if (last := commits.get(key)) is not None)
-    found = beyond(evidence(known, broker.resizing.topics.items()), end_of)
+    found = beyond(evidence(known, broker.resizing.topics.items()), broker.store.end_offset)
     extended = []
     for (topic, queue_id), end in found.items():
         if topic not in broker.topics:
             continue
-        before = store.extend(topic, queue_id, end)
+        before = broker.store.extend(topic, queue_id, end)
         broker.losses.report(
             Loss(topic, queue_id, before, end, "neither the queue nor the log has them")
         )

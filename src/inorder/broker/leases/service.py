@@ -176,11 +176,10 @@ class LeaseService:
 
     def version_spans(self, topic: str, queue_id: int) -> list[VersionSpan]:
         """Return the version spans of a queue: offset, key map version, log generation."""
-        queue = self._broker.store.find_queue(topic, queue_id)
         return merge(
             self._broker.resizing.version_spans(topic, queue_id),
             self._broker.generations.of(topic, queue_id),
-            first=0 if queue is None else queue.min_offset,
+            first=self._broker.store.min_offset(topic, queue_id),
         )
 
     def commit(

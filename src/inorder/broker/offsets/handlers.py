@@ -178,15 +178,13 @@ async def answer_settled(broker: Broker, answer: Command) -> Command:
 
 def get_max_offset(call: Call[GetMaxOffset]) -> Command:
     """Return the offset of the next message; 0 for an unknown queue."""
-    queue = call.broker.store.find_queue(call.request.topic, call.request.queue_id)
-    offset = 0 if queue is None else queue.visible_offset
+    offset = call.broker.store.end_offset(call.request.topic, call.request.queue_id)
     return call.reply(fields=encode_fields(OffsetReply(offset)))
 
 
 def get_min_offset(call: Call[GetMinOffset]) -> Command:
     """Return the offset of the oldest message; 0 for an unknown queue."""
-    queue = call.broker.store.find_queue(call.request.topic, call.request.queue_id)
-    offset = 0 if queue is None else queue.min_offset
+    offset = call.broker.store.min_offset(call.request.topic, call.request.queue_id)
     return call.reply(fields=encode_fields(OffsetReply(offset)))
 
 

@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from inorder.broker.resizing import rules
@@ -258,21 +258,11 @@ class Resizing:
 
     def first_offsets(self, topic: str) -> Offsets:
         """Return the function that tells where each queue of a topic begins."""
-
-        def first(queue_id: int) -> int:
-            queue = self._broker.store.find_queue(topic, queue_id)
-            return 0 if queue is None else queue.min_offset
-
-        return first
+        return partial(self._broker.store.min_offset, topic)
 
     def end_offsets(self, topic: str) -> Offsets:
         """Return the function that tells where each queue of a topic ends for readers."""
-
-        def end(queue_id: int) -> int:
-            queue = self._broker.store.find_queue(topic, queue_id)
-            return 0 if queue is None else queue.visible_offset
-
-        return end
+        return partial(self._broker.store.end_offset, topic)
 
     def progress_of(self, topic: str, group: str) -> tuple[Offsets, Offsets]:
         """Return the functions for a group's committed offsets (-1: none) and first offsets."""
