@@ -23,14 +23,13 @@ Decisions 20 and 42 give the reasons.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from inorder.broker.topics import rules as topic_rules
 from inorder.errors import SystemError_
-from inorder.model import DataVersion, GroupConfig, Subscription
+from inorder.model import GroupConfig, Subscription
 from inorder.wire import fastjson
 from inorder.wire.names import RETRY_PREFIX, SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS, validate_group
 from inorder.wire.requests.connections import Difference
@@ -46,35 +45,17 @@ UNIT_SUBSCRIBED: Final = 2
 """The flag of a retry topic whose group consumes in unit mode."""
 
 
-class GroupTable:
+class GroupTable(topic_rules.ConfigTable[GroupConfig]):
     """The configurations of groups, by name."""
 
     def __init__(self, *, now_ms: int, groups_max: int = 100_000) -> None:
-        self.data_version = DataVersion(timestamp_ms=now_ms)
+        super().__init__(group_config_to_json, now_ms)
         self.groups_max = groups_max
-        self._table = {name: GroupConfig(name) for name in SYSTEM_GROUPS}
+        self._table.update({name: GroupConfig(name) for name in SYSTEM_GROUPS})
         self._forbidden: dict[str, dict[str, int]] = {}
-        self._texts: dict[str, tuple[GroupConfig, bytes]] = {}
 
     def __repr__(self) -> str:
         return f"GroupTable({len(self._table)} groups, version {self.data_version.counter})"
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._table
-
-    def __iter__(self) -> Iterator[GroupConfig]:
-        return iter(self._table.values())
-
-    def get(self, name: str) -> GroupConfig | None:
-        """Return the configuration of a group, or None."""
-        return self._table.get(name)
-
-    def names(self) -> list[str]:
-        """Return all group names."""
-        return list(self._table)
 
     def find_or_create(self, name: str, *, auto_create: bool, now_ms: int) -> GroupConfig | None:
         """Return a group, created with default settings if allowed; None if it cannot be.
@@ -90,8 +71,7 @@ class GroupTable:
         if validate_group(name) is not None or len(self._table) >= self.groups_max:
             return None
         config = GroupConfig(name)
-        self._table[name] = config
-        self.data_version.next(now_ms)
+        self._set(config, now_ms)
         return config
 
     def put(self, config: GroupConfig, now_ms: int) -> None:
@@ -108,17 +88,12 @@ class GroupTable:
             create=old is None,
             known=topic_rules.GROUP_ATTRIBUTES,
         )
-        self._table[config.name] = replace(config, attributes=result)
-        self.data_version.next(now_ms)
+        self._set(replace(config, attributes=result), now_ms)
 
     def delete(self, name: str, now_ms: int) -> GroupConfig | None:
         """Remove and return a group, with its entries in the forbidden table."""
         self._forbidden.pop(name, None)
-        old = self._table.pop(name, None)
-        self._texts.pop(name, None)
-        if old is not None:
-            self.data_version.next(now_ms)
-        return old
+        return self._remove(name, now_ms)
 
     def is_forbidden(self, group: str, topic: str, mask: int = FORBID_READ) -> bool:
         """Return whether a group may not read a topic."""
@@ -137,19 +112,8 @@ class GroupTable:
             del self._forbidden[group]
         self.data_version.next(now_ms)
 
-    def prepare(self, count: int) -> bool:
-        """Encode up to `count` groups that are not encoded yet; return whether all are."""
-        if len(self._texts) < len(self._table):
-            missing = (config for name, config in self._table.items() if name not in self._texts)
-            for config in list(itertools.islice(missing, count)):
-                self._text(config)
-        return len(self._texts) >= len(self._table)
-
     def encode(self, *, pretty: bool = True) -> bytes:
-        """Return the content of `subscriptionGroup.json`, which is also the answer to code 201.
-
-        The file is written with every new group, so the text of each is kept, as for topics.
-        """
+        """Return the content of `subscriptionGroup.json`, which is also the answer to code 201."""
         if not pretty:
             return GroupTableBody(self.data_version, self._table, self._forbidden).encode()
         head = fastjson.dumps(
@@ -159,24 +123,16 @@ class GroupTable:
             },
             pretty=True,
         )
-        texts = map(self._text, self._table.values())
         return b"".join(
-            (head[:-2], b',\n\t"subscriptionGroupTable":{', b",".join(texts), b"\n\t}\n}")
+            (head[:-2], b',\n\t"subscriptionGroupTable":{', self._encode_entries(), b"\n\t}\n}")
         )
-
-    def _text(self, config: GroupConfig) -> bytes:
-        known = self._texts.get(config.name)
-        if known is None or known[0] is not config:
-            entry = {config.name: group_config_to_json(config)}
-            text = fastjson.dumps(entry, pretty=True)[1:-2].replace(b"\n", b"\n\t")
-            known = self._texts[config.name] = (config, text)
-        return known[1]
 
     def decode(self, data: bytes) -> None:
         """Load the content of `subscriptionGroup.json`; RemoteProtocolError if it is malformed."""
         loaded = GroupTableBody.decode(data)
         self.data_version = loaded.version
         self._table.update(loaded.groups)
+        self._texts.clear()
         self._forbidden.update(loaded.forbidden)
 
 

@@ -24,10 +24,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from inorder.errors import InvalidParameter, RemoteProtocolError, SystemError_
-from inorder.model import PERM_INHERIT, READ_WRITE, DataVersion, TopicConfig
+from inorder.model import PERM_INHERIT, READ_WRITE, DataVersion, GroupConfig, TopicConfig
 from inorder.ordering import keymap
 from inorder.wire import fastjson
 from inorder.wire.names import (
@@ -208,10 +208,73 @@ GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
 DELAY_LEVELS = 18
 
 
+Config = TypeVar("Config", TopicConfig, GroupConfig)
+
+
+class ConfigTable(Generic[Config]):
+    """Configurations by name, and the version that counts their changes.
+
+    The file of a table is written with every new name, so the table keeps the text of each
+    configuration and joins the texts.
+    """
+
+    def __init__(self, to_json: Callable[[Config], Mapping[str, Any]], now_ms: int) -> None:
+        self.data_version = DataVersion(timestamp_ms=now_ms)
+        self._to_json: Callable[[Config], Mapping[str, Any]] = to_json
+        self._table: dict[str, Config] = {}
+        self._texts: dict[str, bytes] = {}
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._table
+
+    def __iter__(self) -> Iterator[Config]:
+        return iter(self._table.values())
+
+    def get(self, name: str) -> Config | None:
+        """Return a configuration, or None."""
+        return self._table.get(name)
+
+    def names(self) -> list[str]:
+        """Return all names."""
+        return list(self._table)
+
+    def prepare(self, count: int) -> bool:
+        """Encode up to `count` configurations that are not encoded yet; return whether all are."""
+        if len(self._texts) < len(self._table):
+            missing = (name for name in self._table if name not in self._texts)
+            for name in list(itertools.islice(missing, count)):
+                self._texts[name] = self._text(name)
+        return len(self._texts) >= len(self._table)
+
+    def _encode_entries(self) -> bytes:
+        """Return the entries of the table's JSON object, with their indentation in the file."""
+        self.prepare(len(self._table))
+        return b",".join(self._texts[name] for name in self._table)
+
+    def _text(self, name: str) -> bytes:
+        entry = fastjson.dumps({name: self._to_json(self._table[name])}, pretty=True)
+        return entry[1:-2].replace(b"\n", b"\n\t")
+
+    def _set(self, config: Config, now_ms: int) -> None:
+        self._table[config.name] = config
+        self._texts.pop(config.name, None)
+        self.data_version.next(now_ms)
+
+    def _remove(self, name: str, now_ms: int) -> Config | None:
+        old = self._table.pop(name, None)
+        if old is not None:
+            self._texts.pop(name, None)
+            self.data_version.next(now_ms)
+        return old
+
+
 TopicChange = tuple[int, str, TopicConfig | None]
 
 
-class TopicTable:
+class TopicTable(ConfigTable[TopicConfig]):
     """The configurations of topics, by name."""
 
     def __init__(
@@ -224,11 +287,9 @@ class TopicTable:
         auto_create: bool = True,
         topics_max: int = 100_000,
     ) -> None:
-        self.data_version = DataVersion(timestamp_ms=now_ms)
+        super().__init__(topic_config_to_json, now_ms)
         self.auto_create = auto_create
         self.topics_max = topics_max
-        self._table: dict[str, TopicConfig] = {}
-        self._texts: dict[str, bytes] = {}
         self._changes: list[TopicChange] = []
         for config in _system_topics(cluster, broker, default_queues, auto_create):
             self._table[config.name] = config
@@ -236,23 +297,6 @@ class TopicTable:
 
     def __repr__(self) -> str:
         return f"TopicTable({len(self._table)} topics, version {self.data_version.counter})"
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._table
-
-    def __iter__(self) -> Iterator[TopicConfig]:
-        return iter(self._table.values())
-
-    def get(self, name: str) -> TopicConfig | None:
-        """Return the configuration of a topic, or None."""
-        return self._table.get(name)
-
-    def names(self) -> list[str]:
-        """Return all topic names."""
-        return list(self._table)
 
     def is_system(self, name: str) -> bool:
         """Return whether a topic is a system topic: clients may not create, change or delete it."""
@@ -333,9 +377,7 @@ class TopicTable:
                 f"topic {config.name} was not created: this broker holds {self.topics_max} topics "
                 "(topics_max); delete some or raise the limit"
             )
-        self._table[config.name] = config
-        self._texts.pop(config.name, None)
-        self.data_version.next(now_ms)
+        self._set(config, now_ms)
         self._changes.append((self.data_version.counter, config.name, config))
 
     def altered(self, config: TopicConfig, changes: dict[str, str]) -> TopicConfig:
@@ -357,10 +399,8 @@ class TopicTable:
 
     def delete(self, name: str, now_ms: int) -> TopicConfig | None:
         """Remove and return a topic."""
-        old = self._table.pop(name, None)
+        old = self._remove(name, now_ms)
         if old is not None:
-            self._texts.pop(name, None)
-            self.data_version.next(now_ms)
             self._changes.append((self.data_version.counter, name, None))
         return old
 
@@ -369,28 +409,15 @@ class TopicTable:
         taken, self._changes = self._changes, []
         return taken
 
-    def prepare(self, count: int) -> bool:
-        """Encode up to `count` topics that are not encoded yet; return whether all are."""
-        if len(self._texts) < len(self._table):
-            missing = (name for name in self._table if name not in self._texts)
-            for name in list(itertools.islice(missing, count)):
-                self._texts[name] = _text(name, self._table[name])
-        return len(self._texts) >= len(self._table)
-
     def encode(self) -> bytes:
-        """Return the content of `topics.json`.
-
-        The file is written with every new topic, so the table keeps the text of each topic and
-        joins the texts.
-        """
-        self.prepare(len(self._table))
+        """Return the content of `topics.json`."""
         version = fastjson.dumps(data_version_to_json(self.data_version), pretty=True)
         return b"".join(
             (
                 b'{\n\t"dataVersion":',
                 version.replace(b"\n", b"\n\t"),
                 b',\n\t"topicConfigTable":{',
-                b",".join(self._texts[name] for name in self._table),
+                self._encode_entries(),
                 b"\n\t}\n}",
             )
         )
@@ -404,12 +431,6 @@ class TopicTable:
         template = self._table.get(AUTO_CREATE_TOPIC)
         if template is not None and not self.auto_create:
             self._table[AUTO_CREATE_TOPIC] = template.with_perm(READ_WRITE)
-
-
-def _text(name: str, config: TopicConfig) -> bytes:
-    """Return one entry of `topics.json`, with its indentation."""
-    entry = fastjson.dumps({name: topic_config_to_json(config)}, pretty=True)
-    return entry[1:-2].replace(b"\n", b"\n\t")
 
 
 def _system_topics(
