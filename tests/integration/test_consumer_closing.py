@@ -172,3 +172,27 @@ def test_a_program_whose_main_returns_does_not_wait_for_handlers_that_were_cance
             assert [each.committed_offset for each in admin.offsets.get("g", "orders")] == [3]
     assert len(ended) == 1
     assert ended[0] < 25  # close_timeout_ms is 30 s
+
+
+def test_run_returns_with_the_error_when_a_step_of_close_fails():
+    """A bug in closing is an error of `run`, not a program that waits for ever."""
+
+    async def story(kit: Kit) -> None:
+        consumer = await consumer_of(kit)
+
+        def broken() -> None:
+            raise RuntimeError("a bug")
+
+        @consumer.on(TOPIC)
+        async def handle(message: ReceivedMessage) -> None:
+            assert consumer._service is not None
+            consumer._service.halt = broken  # type: ignore[method-assign]
+            await consumer.close()
+
+        await kit.send(1)
+        node = next(node for node, _, one in kit.started if one is consumer)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await asyncio.wait_for(node.run(consumer.run()), 20)
+        kit.started.clear()  # it cannot be closed
+
+    play(story, queues=1)

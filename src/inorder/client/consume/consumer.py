@@ -261,16 +261,16 @@ class Consumer:
         timeout_ms = default_ms if timeout is None else to_ms(timeout)
         if self._patience is None or self._closing is None:
             self._patience = Patience(timeout_ms, self._access.clock)
-            if self._service is not None:
-                self._service.halt()
             self._closing = asyncio.get_running_loop().create_task(
                 self._close(self._patience),
                 name=f"close consumer {self._group}",
                 context=Context(),
             )
+            self._stop_asked.set()  # run() must return, even if a bug makes the next step fail
+            if self._service is not None:
+                self._service.halt()
         elif timeout is not None:
             self._patience.at_most(timeout_ms)
-        self._stop_asked.set()
 
     async def _close(self, patience: Patience) -> None:
         try:
