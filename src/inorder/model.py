@@ -104,7 +104,7 @@ class GroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a group wants of a topic. `tag_hashes` is empty for `*`."""
+    """The messages that a group wants from a topic. `tag_hashes` is empty for `*`."""
 
     topic: str
     expression: str = "*"
@@ -123,8 +123,8 @@ class Subscription:
 class SendStatus(Enum):
     """How safely a message is stored, in RocketMQ's words. It is stored in each case.
 
-    All but OK: less safely than the broker is set to. Do not send it again; if the broker fails
-    now, it may be lost.
+    With any status but OK it is stored less safely than the broker's settings ask for: it may be
+    lost if the broker fails now. Do not send it again.
     """
 
     OK = "SEND_OK"
@@ -138,7 +138,7 @@ class SendStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """Where a message went; `offset` is -1 if its broker has it, but remembers no more where."""
+    """Where a message is stored; `offset` is -1 if its broker has it but no longer knows where."""
 
     message_id: str
     queue: TopicQueue
@@ -160,7 +160,7 @@ def key_text(key: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer sends. A key that is a whole number becomes its digits."""
+    """A message to send. A key that is a whole number becomes its digits."""
 
     topic: str
     body: bytes
@@ -177,7 +177,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What a handler compares so that no effect comes twice, late, or from a former owner.
+    """Numbers that a handler compares, so that no effect is repeated, late or by a former owner.
 
     `sequence` grows along a key for ever, over restarts, hand-overs and resizes; None where nobody
     can promise that. `epoch` grows with each owner of the queue; None where there are no leases.
@@ -200,7 +200,7 @@ class Fencing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """What a consumer gets."""
+    """A message as a consumer gets it."""
 
     topic: str
     queue: TopicQueue
@@ -227,12 +227,12 @@ class ReceivedMessage:
 
     @property
     def attempt(self) -> int:
-        """Return which time it is handed to a handler, the first being 1."""
+        """Return the number of this attempt; the first delivery is attempt 1."""
         return self.redeliveries + 1
 
     @property
     def fence(self) -> Fence:
-        """Return its number within its key, and the epoch of the lease it came under."""
+        """Return the sequence of the message along its key, and the epoch of the lease."""
         fencing = self.fencing
         if fencing is None:
             return NO_FENCE

@@ -131,7 +131,7 @@ class Tasks:
             await asyncio.wait(running)
 
     def statistics(self) -> TasksStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         return TasksStatistics(
             owner=self.owner,
             running=tuple(sorted(task.get_name() for task in self._running)),

@@ -341,7 +341,7 @@ def test_the_pool_shares_one_connection_and_makes_a_new_one_when_lost() -> None:
 
 
 def test_an_address_is_avoided_after_a_failure_and_recovers() -> None:
-    """While it rests the last error comes at once; later the address is tried again."""
+    """Meanwhile the last error comes at once; later the address is tried again."""
 
     class Clock(SystemClock):
         ahead_ms = 0
@@ -360,7 +360,7 @@ def test_an_address_is_avoided_after_a_failure_and_recovers() -> None:
             await pool.get(address)
         with pytest.raises(ConnectFailed, match="the next attempt is in"):
             await pool.get(address)
-        assert pool.statistics().resting == (address,)
+        assert pool.statistics().paused == (address,)
         again = Server(Echo(), NetConfig(), clock)
         await again.start(host, port)
         clock.ahead_ms = 60_000

@@ -75,12 +75,12 @@ class Owners:
     def _judge_run(self, run: Handled, findings: Findings) -> None:
         if run.epoch is None:
             return
-        heir = self._overtaken(run.queue, run.client, run.epoch, run.start_ns)
-        if heir is not None:
+        successor = self._overtaken(run.queue, run.client, run.epoch, run.start_ns)
+        if successor is not None:
             findings.add_message(
                 Kind.OVERLAP,
                 f"{run.queue}: {run.client} started offset {run.offset} under epoch {run.epoch} "
-                f"after {heir.client} was granted epoch {heir.epoch}",
+                f"after {successor.client} was granted epoch {successor.epoch}",
                 run,
             )
         elif self._overtaken(run.queue, run.client, run.epoch, run.until_ns) is not None:
@@ -89,12 +89,12 @@ class Owners:
     def _judge_commit(self, commit: Committed, findings: Findings) -> None:
         if commit.epoch is None or commit.reset:
             return
-        heir = self._overtaken(commit.queue, commit.client, commit.epoch, commit.at_ns)
-        if heir is not None:
+        successor = self._overtaken(commit.queue, commit.client, commit.epoch, commit.at_ns)
+        if successor is not None:
             findings.add(
                 Kind.STALE_COMMIT,
                 f"{commit.queue}: {commit.client} committed {commit.offset} under epoch "
-                f"{commit.epoch} after {heir.client} was granted epoch {heir.epoch}",
+                f"{commit.epoch} after {successor.client} was granted epoch {successor.epoch}",
                 queue=commit.queue,
                 offset=commit.offset,
             )

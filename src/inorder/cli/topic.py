@@ -108,7 +108,7 @@ def resize(
     if output is Output.JSON:
         put_page(as_json(shown(found)))
     else:
-        put_page(describe_resize(found, taken_back=abort))
+        put_page(describe_resize(found, aborted=abort))
 
 
 @on_cluster
@@ -152,7 +152,7 @@ def _behind(found: TopicResize) -> int:
     return sum(group.behind for group in found.waiting if group.online)
 
 
-def describe_resize(found: TopicResize, *, taken_back: bool = False) -> str:
+def describe_resize(found: TopicResize, *, aborted: bool = False) -> str:
     """Return the state of a resize, for people."""
     where = ", ".join(f"{name} {count}" for name, count in found.brokers.items())
     lines = [f"topic {found.topic} has {found.queues} queues ({where}), version {found.version}"]
@@ -165,9 +165,9 @@ def describe_resize(found: TopicResize, *, taken_back: bool = False) -> str:
         ]
     if found.away:
         lines.append(
-            f"no answer from {', '.join(found.away)}: when it is back, take the resize back there, "
+            f"no answer from {', '.join(found.away)}: when it is back, abort the resize there, "
             f"too: inorder topic resize {found.topic} --abort"
-            if taken_back
+            if aborted
             else f"no answer from {', '.join(found.away)}: what it knows is not in here"
         )
     if found.waiting:
@@ -191,7 +191,7 @@ def describe_resize(found: TopicResize, *, taken_back: bool = False) -> str:
         if not one.behind and not one.rests
     ]
     if found.closing:
-        lines.append(f"{found.closing} queues were taken away and can be read until all are done")
+        lines.append(f"{found.closing} queues were removed and can be read until all are done")
     return "\n".join(escaped(line, None) for line in lines)
 
 

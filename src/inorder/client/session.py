@@ -592,7 +592,7 @@ class Session:
             self._handlers.get(command.code, refuse_request)(connection, command)
 
     def statistics(self) -> SessionStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         return SessionStatistics(
             client_id=self.client_id,
             name_server=self._names.current,

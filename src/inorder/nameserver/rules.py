@@ -120,7 +120,7 @@ class _Broker:
 
 @dataclass(slots=True)
 class _Life:
-    """Signs of life of one address."""
+    """The last registration or heartbeat of one address."""
 
     broker_name: str
     seen_at_ms: int

@@ -29,7 +29,8 @@ class PoolStatistics:
 
     connected: tuple[str, ...]
     connecting: tuple[str, ...]
-    resting: tuple[str, ...]
+    paused: tuple[str, ...]
+    """Addresses that are not tried again yet, because the last attempt failed."""
 
 
 @dataclass(slots=True)
@@ -119,7 +120,7 @@ class Pool:
         return PoolStatistics(
             connected=tuple(a for a in self._slots if self.peek(a) is not None),
             connecting=tuple(a for a, s in self._slots.items() if s.attempt is not None),
-            resting=tuple(
+            paused=tuple(
                 a for a, s in self._slots.items()
                 if s.attempt is None and self.peek(a) is None and s.paused_until_ms > now_ms
             ),

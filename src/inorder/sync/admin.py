@@ -139,7 +139,7 @@ class Admin(Closeable):
         self.producers = Producers(self._portal, self._async.producers)
 
     def close(self) -> None:
-        """Let go of the connections; twice is fine."""
+        """Close the connections; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._portal.finish(self._async.close)

@@ -74,14 +74,14 @@ class Consumer:
     127.0.0.1:9876.
     `consume_from` says where to begin in a queue for which the group has committed nothing: at its
     end (`"last"`), its beginning (`"first"`), half an hour before now (`"timestamp"`), or a time.
-    With `message_model="broadcasting"` every consumer gets everything, and offsets are kept in a
-    file of this machine. `allocation` must be the same for all members of a group. `instance` tells
+    With `message_model="broadcasting"` every consumer gets every message, and offsets are kept in a
+    file on this machine. `allocation` must be the same for all members of a group. `instance` tells
     two consumers of one group in one process apart. `before_handle` and `after_handle` get a
-    HandleContext before and after every call of a handler, where it runs.
+    HandleContext before and after every call of a handler, in its thread.
 
-    `lease` is how long the consumer owns an ordered queue without a renewal (5 s), `grace` the same
-    once its connection is closed (1 s); in seconds, or a timedelta. A handler that runs longer than
-    that after a failure may overlap with the next owner's handler.
+    `lease` is how long this consumer owns an ordered queue without a renewal (5 s), `grace` how
+    long it owns the queue after its connection is lost (1 s); in seconds, or a timedelta. A handler
+    that runs longer than that after a failure may overlap with the next owner's.
 
     Plain handlers are called in threads, async ones on the client's own event loop.
     """
@@ -136,16 +136,17 @@ class Consumer:
     ) -> Callable[[Handler], Handler]:
         """Decorate the handler of a topic: a function, or a class or object with `handle`.
 
-        It gets a message, or with `batch` above 1 a list of up to so many. To return is to be
-        done; `raise Retry(after=seconds)` is to be called again later; any other exception is a
-        failed attempt, and `on_failure` says what follows: Block() or DeadLetter(). `tag` is `*`,
-        a tag, or several as in `paid || shipped`. With `auto_commit=False` a handler of an ordered
-        topic returns Outcome.COMMIT or Outcome.ROLLBACK for all that it got since the last one.
+        The handler gets a message, or with `batch` above 1 a list of up to `batch` messages. When
+        it returns, the message is done. After `raise Retry(after=seconds)` it is called again
+        later. Any other exception is a failed attempt, and `on_failure` says what follows: Block(),
+        DeadLetter() or, with `order="key"`, Park(). `tag` is `*`, a tag, or several as in `paid ||
+        shipped`. With `auto_commit=False` a handler of an ordered topic returns Outcome.COMMIT or
+        Outcome.ROLLBACK for all messages since its last such result.
 
         With `order="key"` up to `concurrency` handlers run at a time, and the messages of one key
-        one after the other. The key is the message's own, or what `key_of` says: the name of a
-        property, or a function of the message. One without a key waits for all before it and holds
-        all behind it, unless `keyless="concurrent"`.
+        run one after the other. The key is the message's own, or comes from `key_of`: the name of a
+        property, or a function of the message. A message without a key waits for all messages
+        before it and holds up all behind it, unless `keyless="concurrent"`.
         """
         return self._async.on(
             topic,
@@ -162,16 +163,17 @@ class Consumer:
     def start(self) -> None:
         """Join the group and begin to consume; returns at once, before the first message.
 
-        Name servers that are not there yet are waited for until they are, or the consumer is
-        closed (AlreadyClosed); brokers and topics are waited for by what it begins.
+        Waits until a name server answers; AlreadyClosed is raised if the consumer is closed
+        meanwhile. Brokers and topics that do not exist yet are waited for in the background.
         """
         self._lease().call(self._async.start)
 
     def run(self) -> None:
-        """Consume until the consumer is closed, or this is interrupted, and close it.
+        """Consume until the consumer is closed, or this call is interrupted; then close it.
 
-        Ctrl-C and SIGTERM end it cleanly: when it returns every handler that began has ended, what
-        is done is committed, and the group is left. A second one does not wait for handlers.
+        Ctrl-C and SIGTERM end the call cleanly: when it returns, every handler has ended, finished
+        messages are committed, and the consumer has left the group. A second signal does not wait
+        for handlers.
         """
         portal, asked = self._lease(), False
 
@@ -191,18 +193,18 @@ class Consumer:
             self.close()
 
     def close(self, timeout: Duration | None = None) -> None:
-        """Stop pulling, let handlers end, commit, release the queues and leave the group.
+        """Stop pulling, wait for handlers, commit, release the queues and leave the group.
 
-        Several may call it; each returns when all of that is done. In a handler, or in what a
-        handler started while it runs, it returns at once, for it would wait for itself: no further
-        message is begun, and `run`, or a `close` elsewhere, waits for the rest. A thread that a
-        handler starts carries that only if it got the handler's context, as `asyncio.to_thread`
-        gives it.
+        Several threads may call it; each call returns when all of that is done. In a handler, or in
+        a task or thread that a running handler has started, it returns at once, because it would
+        wait for itself: no further handler starts, and `run`, or a `close` elsewhere, waits for the
+        rest. A thread counts as started by the handler only if it has the handler's context, as
+        with `asyncio.to_thread`.
 
         `timeout` is how long to wait for handlers, in seconds or as a timedelta; by default
-        `consumer.close_timeout_ms`, 30 s. Of several the earliest end counts. A handler that runs
-        longer is left behind: what it does is not committed, and its queue goes to another consumer
-        when its lease has run out.
+        `consumer.close_timeout_ms`, 30 s. Of several timeouts the earliest end counts. A handler
+        that runs longer is left behind: its result is not committed, and its queue goes to another
+        consumer when the lease has expired.
         """
         portal = self._portal
         if portal is not None and in_handler(self._async):
@@ -223,8 +225,8 @@ class Consumer:
     def seek(self, queue: TopicQueue, to: Target) -> int:
         """Continue a queue at another offset: an offset, a time, "beginning" or "end".
 
-        The handlers that run end before; the new offset is committed. Returns the offset. In a
-        handler it does not wait for that.
+        Waits until the queue's handlers have ended and the new offset is committed; in a handler it
+        does not wait. Returns the offset.
         """
         wait = not in_handler(self._async)
         return self._running().call(partial(self._async._seek, queue, to, wait=wait))
@@ -232,7 +234,7 @@ class Consumer:
     commit = blocking(twin.Consumer.commit)
 
     def statistics(self) -> twin.ConsumerStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         if self._portal is None or self._closed:
             return self._async.statistics()
         return self._portal.call(self._async.statistics)

@@ -226,14 +226,14 @@ _NO_WISHES = (None, None, None, None)
 
 
 class Producer(Closeable):
-    """Sends messages to the cluster that a name server knows; may be used by many threads.
+    """Sends messages to the cluster that a name server knows; many threads may share it.
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876.
-    `id` names
-    the producer: then every send gives its `sequence`, and the last one of that name to start is
-    the one that may send. The hooks `before_send` and `after_send` run on the client's own thread:
-    they must not block, nor call the client.
+    `id` names the producer: every send then gives its `sequence`. If several producers have one
+    name, only the one that started last may send. `before_send` gets each message and may return
+    another one to send instead; `after_send` gets the message with its receipt or its error. Both
+    run on the client's own thread: they must not block, and must not call the client.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Producer(Closeable):
         self._closed = False
 
     def start(self) -> None:
-        """Prepare to send, without connecting; the first send does it as well."""
+        """Prepare to send, without connecting. The first send does this, too."""
         self._portal.call(self._async.start)
 
     def send(
@@ -285,14 +285,15 @@ class Producer(Closeable):
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> SendReceipt:
-        """Store a message and return where it is.
+        """Store a message and return its receipt, which says where it is stored.
 
-        Messages of one key are stored in the order of the calls. `queue`, or the function
-        `selector(queues, message, arg)`, chooses the queue instead of the key. `sequence` is the
-        number that the caller of a named producer gives the message. With `delay` (seconds or a
-        timedelta) consumers get it later; the broker knows 18 delays from a second to two hours,
-        which `delay_level` counts from 1. A key that is a whole number is taken as its digits.
-        Raises OutcomeUnknown when it may or may not be stored; after any other error it is not.
+        Messages of one key are stored in the order of the calls. A key that is a whole number
+        counts as its digits. `queue`, or the function `selector(queues, message, arg)`, chooses the
+        queue instead of the key. `sequence` is the sequence number of the message; only a named
+        producer takes it. With `delay` (seconds or a timedelta) consumers get the message later.
+        The broker has 18 delays, from a second to two hours; `delay_level` names one of them, 1 to
+        18. Raises OutcomeUnknown if the message may or may not be stored. After any other error it
+        is not stored.
         """
         level = 0
         if delay is not None or delay_level is not None or deliver_at is not None:
@@ -338,11 +339,11 @@ class Producer(Closeable):
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> Future[SendReceipt]:
-        """Take a message; the future has what `send` would return.
+        """Send a message without waiting; the future gives the receipt that `send` returns.
 
-        It returns at once unless too many messages, or too many bytes, have no outcome yet: then
-        it waits for room, `timeout` at most, and raises TooManyOutstanding after that. Failures
-        that nobody asks the futures for are reported by `flush` and `close`.
+        The call returns at once, unless too many messages or bytes have no outcome yet. Then it
+        waits for `timeout` at most, and raises TooManyOutstanding after that. `flush` and `close`
+        report failures whose futures nobody has read.
         """
         level = checked_delay(delay, delay_level, deliver_at, self._async._delays_ms)
         if key is not None:
@@ -386,7 +387,7 @@ class Producer(Closeable):
     ) -> None:
         """Write a message to the broker's connection without waiting for an answer.
 
-        It keeps its place in the line of its queue. It may be lost without a word.
+        The message keeps its place among the sends to its queue. It may be lost without an error.
         """
         self._when_there_is_room(
             timeout,
@@ -406,12 +407,12 @@ class Producer(Closeable):
         sequences: Sequence[int] | None = None,
         timeout: Duration | None = None,
     ) -> list[SendReceipt]:
-        """Store messages of one topic, one request for each queue; return their receipts.
+        """Store messages of one topic, in one request for each queue; return their receipts.
 
-        Messages of one queue are stored in their order; more than `batch_bytes_max` of them go in
-        several requests. Those without a key go to one queue together. `sequences` are the numbers
-        of a named producer, one for each message. Raises the error if there was one request,
-        BatchIncomplete if some of several failed.
+        Messages of one queue are stored in their order. More than `batch_bytes_max` bytes go in
+        several requests. Messages without a key go to one queue together. `sequences` are the
+        sequence numbers of a named producer, one for each message. If the batch was one request,
+        its error is raised; if some of several requests failed, BatchIncomplete.
         """
         twin_ = self._async
         if twin_._hooked:
@@ -435,16 +436,16 @@ class Producer(Closeable):
         )
 
     def flush(self) -> None:
-        """Wait until every message that was handed over has its outcome.
+        """Wait until every message has its outcome.
 
-        Raises SendsFailed for failures of `send_nowait` that nobody has asked the futures for.
+        Raises SendsFailed if messages of `send_nowait` failed and nobody has read their futures.
         """
         self._portal.call(self._async.flush)
 
     def close(self) -> None:
-        """Take no more messages, wait for the outcome of those on their way, let go.
+        """Accept no more messages, wait for the outcome of pending ones, and disconnect.
 
-        Raises SendsFailed as `flush` does, when all is done.
+        Raises SendsFailed as `flush` does, after it has disconnected.
         """
         if not self._closed:
             self._closed = True
@@ -453,7 +454,7 @@ class Producer(Closeable):
             self._portal.finish(self._async.close)
 
     def statistics(self) -> twin.ProducerStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         read = self._async.statistics
         statistics: twin.ProducerStatistics = read() if self._closed else self._portal.call(read)
         alone = 0 if self._direct is None else self._direct.sent

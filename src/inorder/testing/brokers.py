@@ -236,7 +236,7 @@ class AsyncRunningBroker:
         self._set(frozen=True)
 
     async def thaw(self) -> None:
-        """Go on with what came meanwhile."""
+        """End `freeze`: the broker serves the requests that arrived meanwhile."""
         self._set(frozen=False)
 
     async def close_connections(self) -> None:
@@ -368,7 +368,7 @@ class RunningBroker:
 
     @property
     def namesrv(self) -> str:
-        """Return what to give to clients."""
+        """Return the address of the name server, for clients."""
         return self._async.namesrv
 
     @property

@@ -78,7 +78,7 @@ class Admin:
         self.producers = Producers(self._access, self.cluster)
 
     async def close(self) -> None:
-        """Let go of the connections; twice is fine."""
+        """Close the connections; a second call does nothing."""
         await self._access.close()
 
     async def __aenter__(self) -> Admin:

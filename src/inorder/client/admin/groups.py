@@ -121,7 +121,7 @@ class Groups:
         await self._cluster.each(lambda api: api.update_group(config), cluster=cluster)
 
     async def delete(self, name: str, *, offsets: bool = True) -> None:
-        """Delete a group, with its offsets unless they shall stay, and with its own topics:
+        """Delete a group, its offsets unless they are to be kept, and its own topics:
         retries, dead letters, parked messages.
 
         Raises GroupNotFound.
@@ -149,7 +149,7 @@ class Groups:
         return found
 
     async def describe(self, name: str) -> GroupView:
-        """Return all about a group. Raises GroupNotFound."""
+        """Return settings, members and progress of a group. Raises GroupNotFound."""
         configs = await self.configs(name)
         online = await self.consumers(name)
         members = {

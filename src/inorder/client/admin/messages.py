@@ -34,7 +34,7 @@ PULL_MAX: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages of a queue, and the offset to go on from."""
+    """Messages of a queue, and the offset of the next read."""
 
     messages: tuple[ReceivedMessage, ...]
     next_offset: int

@@ -100,12 +100,12 @@ class Topics:
         attributes: dict[str, str] | None = None,
         cluster: str | None = None,
     ) -> None:
-        """Create a topic on every master, or set it so; `queues` is per broker.
+        """Create a topic on every master, or change it there; `queues` is per broker.
 
-        Where all brokers are inorder's the topic gets a key map: the list of all its queues, kept
-        by each broker and by the name server, so that keys stay where they are while a broker is
-        down. It is open when all brokers have it. The number of queues of a topic that has one is
-        changed by `resize`.
+        If all brokers are inorder brokers, the topic gets a key map: the list of all its queues,
+        kept by each broker and by the name server. With it, keys keep their queues while a broker
+        is down. The key map is open when all brokers have it. `resize` changes the number of queues
+        of a topic with a key map.
         """
         session = await self._access.open()
         given = dict(attributes or {})
@@ -189,11 +189,11 @@ class Topics:
         attributes: dict[str, str] | None = None,
         shrink: bool = False,
     ) -> None:
-        """Change what is given and leave the rest; `queues` is per broker.
+        """Change the given settings of a topic and keep the others; `queues` is per broker.
 
-        Raises UsageError for another number of queues of a topic with a key map: `resize` does
-        that, and keeps its keys in order. Of other topics for fewer queues than now, for their
-        messages could not be read any more; `shrink` says that this is meant.
+        Raises UsageError if the topic has a key map and `queues` differs: use `resize`, which keeps
+        keys in order. Raises UsageError if another topic would get fewer queues, because messages
+        in the others could not be read any more; `shrink=True` allows it.
         """
         configs = await self.configs(name)
         if queues is not None and any(
@@ -260,11 +260,11 @@ class Topics:
         return await resizer.run(goal, timeout_ms=to_ms(wait), on_progress=on_progress)
 
     async def repair(self, name: str, *, wait: Duration = 30) -> TopicResize:
-        """Give a topic one key map whose brokers use different ones of one version.
+        """Give a topic one key map, if its brokers use different maps of one version.
 
-        That happens where topics were made by name servers that knew different brokers. The next
-        version has the queues of all of them. What was sent meanwhile may lie in two places for one
-        key, and is handled before anything of the next version.
+        This happens if two clients create a topic and see different brokers. The next version has
+        the queues of all maps. Messages of one key that were sent meanwhile may be in two queues;
+        groups handle them before any message of the next version.
 
         Raises UsageError if there is nothing to repair, InterruptedResize after `wait`.
         """
@@ -284,20 +284,20 @@ class Topics:
     async def abort_resize(self, name: str) -> TopicResize:
         """Abort a resize that waits for a missing broker; keyed sends continue.
 
-        The topic keeps its present queues, those of the broker that is gone among them. Its
-        `away` names the brokers that could not be told: when one of them is back, call this again.
+        The topic keeps its present queues, also those of the missing broker. `away` of the result
+        names the brokers that did not answer: when one of them is back, call this again.
 
-        Raises ResizeUnderWay if all brokers had stopped already and it can only be finished,
-        TransportError if the topic's first broker, which decides, does not answer.
+        Raises ResizeUnderWay if all brokers had stopped, because the resize can then only be
+        finished. Raises TransportError if the topic's first broker, which decides, does not answer.
         """
         return await (await self._resizer(name)).withdraw()
 
     async def release_group(self, name: str, group: str) -> int:
         """Let a group read the present version of a topic now; return the version.
 
-        For a group that holds back the end of a resize and will not come: whatever it has not
-        finished may then be handled after newer messages of the same keys, and what lies in queues
-        that were taken away is not handled at all.
+        Use this for a group that will not come back and delays the end of a resize. Its unfinished
+        messages may then be handled after newer messages of the same keys. Unfinished messages in
+        removed queues are not handled at all.
         """
         return await (await self._resizer(name)).release(group)
 

@@ -332,7 +332,7 @@ class Consumer:
             log.warning("a consumer of group=%s was not closed cleanly: %s", self._group, failed)
 
     def statistics(self) -> ConsumerStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         consuming = self._service
         if consuming is None:
             return ConsumerStatistics(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})

@@ -21,7 +21,7 @@ log = get_logger(__name__)
 
 @dataclass(slots=True)
 class HandleContext:
-    """One call of a handler, for hooks. What it came to is known in `after_handle`."""
+    """One call of a handler, for hooks. Its outcome is known in `after_handle`."""
 
     group: str
     topic: str
@@ -34,7 +34,7 @@ class HandleContext:
     error: BaseException | None = None
     spent_ms: int = 0
     notes: dict[str, Any] = field(default_factory=dict)
-    """What `before_handle` leaves for `after_handle`."""
+    """Values that `before_handle` stores for `after_handle`."""
 
 
 Hook = Callable[[HandleContext], None]

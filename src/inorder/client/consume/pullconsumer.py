@@ -426,7 +426,7 @@ class PullConsumer:
         await self.close()
 
     def statistics(self) -> PullConsumerStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         ahead = [found.ahead for found in self._fetchers.values() if found.ahead is not None]
         return PullConsumerStatistics(
             queues=self.assignment(),

@@ -164,10 +164,10 @@ GROUP: Final = "DEFAULT_PRODUCER"
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """What a producer did so far, in messages.
+    """Counters of a producer, in messages.
 
-    `lost` were acknowledged, and lost by a broker; `unheard` of those that failed nobody has asked
-    for yet; `refused` found no room in time and were not taken.
+    `lost`: acknowledged, then lost by a broker. `unheard`: failed, and nobody has read the future
+    yet. `refused`: not accepted, because too many messages had no outcome.
     """
 
     sent: int
@@ -184,10 +184,10 @@ class Producer:
 
     `namesrv` is `host:9876;host2:9876`, else INORDER_NAMESRV, else NAMESRV_ADDR, else
     127.0.0.1:9876; or a Session.
-    `id` names the producer: then every send gives its `sequence`, and the last one of that
-    name to start is the one that may send. `before_send` gets each message and may return another
-    one to send instead; `after_send` gets the message with its receipt or its error. Both are plain
-    functions and run on the event loop: they must not block.
+    `id` names the producer: every send then gives its `sequence`. If several producers have one
+    name, only the one that started last may send. `before_send` gets each message and may return
+    another one to send instead; `after_send` gets the message with its receipt or its error. Both
+    are plain functions and run on the event loop: they must not block.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Producer:
         self._unheard = Unheard()
 
     async def start(self) -> None:
-        """Prepare to send, without connecting; the first send does it as well."""
+        """Prepare to send, without connecting. The first send does this, too."""
         if self._closed:
             raise AlreadyClosed("this producer was closed; make a new one")
         await self._open()
@@ -259,14 +259,15 @@ class Producer:
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> SendReceipt:
-        """Store a message and return where it is.
+        """Store a message and return its receipt, which says where it is stored.
 
-        Messages of one key are stored in the order of the calls. `queue`, or the function
-        `selector(queues, message, arg)`, chooses the queue instead of the key. `sequence` is the
-        number that the caller of a named producer gives the message. With `delay` (seconds or a
-        timedelta) consumers get it later; the broker knows 18 delays from a second to two hours,
-        which `delay_level` counts from 1. A key that is a whole number is taken as its digits.
-        Raises OutcomeUnknown when it may or may not be stored; after any other error it is not.
+        Messages of one key are stored in the order of the calls. A key that is a whole number
+        counts as its digits. `queue`, or the function `selector(queues, message, arg)`, chooses the
+        queue instead of the key. `sequence` is the sequence number of the message; only a named
+        producer takes it. With `delay` (seconds or a timedelta) consumers get the message later.
+        The broker has 18 delays, from a second to two hours; `delay_level` names one of them, 1 to
+        18. Raises OutcomeUnknown if the message may or may not be stored. After any other error it
+        is not stored.
         """
         level = 0
         if delay is not None or delay_level is not None or deliver_at is not None:
@@ -296,10 +297,10 @@ class Producer:
         deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> asyncio.Future[SendReceipt]:
-        """Take a message; the future has what `send` would return.
+        """Send a message without waiting; the future gives the receipt that `send` returns.
 
-        Raises TooManyOutstanding if too many messages, or too many bytes, have no outcome yet.
-        Failures that nobody asks the futures for are reported by `flush` and `close`.
+        Raises TooManyOutstanding if too many messages or bytes have no outcome yet. `flush` and
+        `close` report failures whose futures nobody has read.
         """
         level = 0
         if delay is not None or delay_level is not None or deliver_at is not None:
@@ -329,7 +330,7 @@ class Producer:
     ) -> None:
         """Write a message to the broker's connection without waiting for an answer.
 
-        It keeps its place in the line of its queue. It may be lost without a word.
+        The message keeps its place among the sends to its queue. It may be lost without an error.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._begin(
@@ -348,12 +349,12 @@ class Producer:
         sequences: Sequence[int] | None = None,
         timeout: Duration | None = None,
     ) -> list[SendReceipt]:
-        """Store messages of one topic, one request for each queue; return their receipts.
+        """Store messages of one topic, in one request for each queue; return their receipts.
 
-        Messages of one queue are stored in their order; more than `batch_bytes_max` of them go in
-        several requests. Those without a key go to one queue together. `sequences` are the numbers
-        of a named producer, one for each message. Raises the error if there was one request,
-        BatchIncomplete if some of several failed.
+        Messages of one queue are stored in their order. More than `batch_bytes_max` bytes go in
+        several requests. Messages without a key go to one queue together. `sequences` are the
+        sequence numbers of a named producer, one for each message. If the batch was one request,
+        its error is raised; if some of several requests failed, BatchIncomplete.
         """
         self._check_open()
         wanted = one_topic(messages)
@@ -404,9 +405,9 @@ class Producer:
         return await batch.receipts()
 
     async def flush(self) -> None:
-        """Wait until every message that was handed over has its outcome.
+        """Wait until every message has its outcome.
 
-        Raises SendsFailed for failures of `send_nowait` that nobody has asked the futures for.
+        Raises SendsFailed if messages of `send_nowait` failed and nobody has read their futures.
         """
         await self._settle()
         failed = self._unheard.take()
@@ -419,9 +420,9 @@ class Producer:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Take no more messages, wait for the outcome of those on their way, let go.
+        """Accept no more messages, wait for the outcome of pending ones, and disconnect.
 
-        Raises SendsFailed as `flush` does, when all is done.
+        Raises SendsFailed as `flush` does, after it has disconnected.
         """
         if self._closed:
             return
@@ -451,7 +452,7 @@ class Producer:
             log.error("%s", failed)  # the block has an error of its own
 
     def statistics(self) -> ProducerStatistics:
-        """Return a snapshot."""
+        """Return a snapshot of the counters."""
         router = self._router
         retries, lost = (0, 0) if router is None else (router.retries, router.lost)
         return ProducerStatistics(

@@ -465,7 +465,7 @@ class SendQueue:
         if send.sequence <= self.highest:
             self.highest, self.highest_failed = send.sequence, True
 
-    # Holding and going on.
+    # Pausing and resuming.
 
     @property
     def settled(self) -> bool:

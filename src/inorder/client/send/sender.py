@@ -376,7 +376,7 @@ class BrokerSender:
         queue.moved.clear()
 
     def _resolved(self, queue: SendQueue, found: Resolution, new_id: str | None = None) -> None:
-        """Tell callers what the broker's last sequence number means, and go on."""
+        """Give callers the outcome that the broker's last sequence number means, and continue."""
         for send in found.outcome_unknown:
             self.router.failed(
                 send,

@@ -241,7 +241,7 @@ def paced(group: str, queue: TopicQueue, rate: int, until_s: float) -> Callable[
 FULL_TRIES: Final = 5
 FULL_PAUSE_S: Final = 1.0
 _JOB: Final = ("job", "")
-_NO_MORE: Final = "its key was let go while it was on its way to it"
+_NO_MORE: Final = "its key was unparked while the message was on its way"
 
 
 class ParkingFull(InorderError):
@@ -262,7 +262,7 @@ class Reports:
         gone = self._park(queue, version.asides, version.last + 1)
         for redone in version.redone:
             if redone.live:
-                self._let_go(queue, redone.key, redone.end)
+                self._unpark(queue, redone.key, redone.end)
                 log.info(
                     "key is live again group=%s queue=%s key=%s", self._group, queue, redone.key
                 )
@@ -276,7 +276,7 @@ class Reports:
             if drained.successor is not None and drained.closed:
                 successor = TopicQueue(queue.topic, *drained.successor)
                 if not drained.stale:
-                    self._let_go(at, redone.key, 1 << 62, successor=True)
+                    self._unpark(at, redone.key, 1 << 62, successor=True)
                 body = RedrivenBody(older=QueuePlace(*drained.home))
                 self._redriven_by(successor, redone.key, body, successor=successor != queue)
         if redone.error is not None:
@@ -300,7 +300,7 @@ class Reports:
         request = requests.Redriven(self._group, *_JOB, queue.topic, queue.index, 0, key, successor)
         self._order(queue, request, body.encode())
 
-    def _let_go(self, queue: TopicQueue, key: str, end: int, *, successor: bool = False) -> None:
+    def _unpark(self, queue: TopicQueue, key: str, end: int, *, successor: bool = False) -> None:
         request = requests.Unpark(
             self._group, *_JOB, queue.topic, queue.index, 0, key, end, successor
         )
