@@ -54,7 +54,7 @@ def test_a_broker_that_was_not_told_of_an_abort_is_named() -> None:
     found = TopicResize(
         "trades", 1, 4, {"broker-a": 2, "broker-b": 2}, None, (), (), (), 0, ("broker-b",)
     )
-    assert describe_resize(found, taken_back=True) in PAGE.read_text()
+    assert describe_resize(found, aborted=True) in PAGE.read_text()
     assert shown(found)["away"] == ["broker-b"]
     assert "no answer from broker-b: what it knows is not in here" in describe_resize(found)
     assert not found.is_done
