@@ -1,9 +1,8 @@
-"""Small tools for asyncio: backoff, task groups, periodic work, watermarks, patience.
+"""Small tools for asyncio: backoff, task groups, periodic work, patience.
 
     Backoff     how long to wait before the next attempt: twice as long each time, up to a limit
     Tasks       tasks with names and an owner
     periodic    repeated work
-    Watermark   waiting until a number that only grows has reached a mark
     Patience    how long a stop waits; of several callers the earliest deadline counts
 
 asyncio's TaskGroup must be entered and left by one task, which does not suit objects with `start`
@@ -14,9 +13,7 @@ goes unseen, and the number of tasks has a limit.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import inspect
-import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -186,60 +183,6 @@ async def periodic(
             logger.exception("periodic=%s failed; it is tried again in %d ms", name, interval_ms)
         missed = max(0, clock.monotonic_ms() - due_ms) // interval_ms
         due_ms += (missed + 1) * interval_ms
-
-
-class Watermark:
-    """A number that only grows, and the tasks that wait for a value of it.
-
-    Waiters are woken in the order of their marks, equal marks in the order of arrival. After
-    `fail` every task that waits, now or later, for a mark not yet reached gets the error.
-    """
-
-    __slots__ = ("_error", "_order", "_waiters", "reached")
-
-    def __init__(self, reached: int = 0) -> None:
-        self.reached = reached
-        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._order = itertools.count()
-        self._error: Exception | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of waiting tasks."""
-        return sum(not future.done() for _, _, future in self._waiters)
-
-    def advance(self, mark: int) -> None:
-        """Raise the number to `mark`; a lower mark changes nothing."""
-        if mark <= self.reached:
-            return
-        self.reached = mark
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= mark:
-            future = heapq.heappop(waiters)[2]
-            if not future.done():
-                future.set_result(None)
-
-    async def wait_reached(self, mark: int) -> None:
-        """Return when `mark` is reached. Raises what `fail` was given."""
-        if mark <= self.reached:
-            return
-        if self._error is not None:
-            raise self._error
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiters, (mark, next(self._order), future))
-        await future
-
-    def fail(self, error: Exception) -> None:
-        """Fail every task that waits for a higher mark, now or later."""
-        self._error = error
-        waiters, self._waiters = self._waiters, []
-        for _, _, future in sorted(waiters):
-            if not future.done():
-                future.set_exception(error)
-
-    def __repr__(self) -> str:
-        failed = f", failed: {self._error}" if self._error is not None else ""
-        return f"Watermark(reached={self.reached}, waiting={self.waiting}{failed})"
 
 
 class Patience:
