@@ -191,8 +191,11 @@ def test_run_returns_with_the_error_when_a_step_of_close_fails():
 
         await kit.send(1)
         node = next(node for node, _, one in kit.started if one is consumer)
+        running = asyncio.ensure_future(node.run(consumer.run()))
+        await asyncio.wait((running,), timeout=20)
+        assert running.done(), "run() waits for ever"
         with pytest.raises(RuntimeError, match="a bug"):
-            await asyncio.wait_for(node.run(consumer.run()), 20)
+            await running
         kit.started.clear()  # it cannot be closed
 
     play(story, queues=1)
