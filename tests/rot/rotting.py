@@ -4,10 +4,10 @@ Each case follows from its seed: messages are sent and handled, the broker stops
 file is zeroed, flipped, cut, removed or swapped with an older copy, the broker starts again, more
 is sent. Then a group that had come to the end and one that begins consume it all. The judge wants:
 
-- each acknowledged message has its effect, once, in both groups; or a loss was reported: kept in
-  `losses.json`, said at ERROR, or the broker refuses to start and says why;
-- no message that is sent after the damage is refused by its fence, and epochs do not go back; it
-  waits behind one that is damaged itself, which the client names.
+- each acknowledged message has its effect, once, in both groups; or *its* loss was reported:
+  `losses.json` names its queue and offset, or positions of the log, or the broker refuses to start
+  and says why; or it waits, in its queue, at or behind a damaged message that the client names;
+- no message that is sent after the damage is refused by its fence, and epochs do not go back.
 
     python -m tests.rot.rotting --seed 7          one case
     python -m tests.rot.rotting --cases 5000      many; --seconds 60 ends them early
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import re
 import sys
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from inorder.broker.damage.storage import Reported
 from inorder.client.consume.consumer import Consumer
 from inorder.client.send.producer import Producer
 from inorder.config import BrokerConfig, StoreConfig
@@ -43,9 +45,9 @@ HARMLESS = frozenset({"lock", "losses.json", "losses.json.bak"})
 STORE = StoreConfig(
     segment_bytes=16 * 1024, queue_file_bytes=400, index_slots=50, index_entries=400
 )
-LOSS_WORDS = ("lost", "cut")
-"""What a line at ERROR says when something is gone."""
-CORRUPT = "is damaged: record at "
+CORRUPT = re.compile(
+    r"the message of orders/[^/]+/(\d+) at offset (\d+), .* is damaged: record at "
+)
 """A client says so of a message whose body has another checksum or whose lengths do not add up, and
 keeps asking: nothing behind it is handed out before."""
 PATIENCE_S = 120.0
@@ -104,7 +106,7 @@ class _Ears(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         said = f"{record.name}: {record.getMessage()}"[:300]
-        if record.levelno >= logging.ERROR or CORRUPT in said:
+        if record.levelno >= logging.ERROR or CORRUPT.search(said):
             self.heard.append(said)
 
 
@@ -141,7 +143,11 @@ class Case:
         self.before: list[bytes] = []
         self.after: list[bytes] = []
         self._refused = False
-        self._losses: list[str] = []
+        self._places: dict[bytes, tuple[int, int]] = {}
+        """The queue and the offset that the producer was told of each message."""
+        self._ends: dict[bytes, int] = {}
+        """Where the record of each message ends in the log."""
+        self._losses: list[Reported] = []
 
     async def play(self, loop: SimLoop) -> None:
         """Send, damage, send, consume."""
@@ -154,12 +160,12 @@ class Case:
         producer = Producer(session)
         nodes = [await self._consume(cluster, self.old)]
         first = self.random.randint(5, 60)
-        await self._send(producer, self.before, first)
+        await self._send(cluster, producer, self.before, first)
         await self._settle(self.old, first)
         older = cluster.disk.kill()
         if self.random.random() < 0.5:
             await self._restart(cluster, lambda _files: None)
-        await self._send(producer, self.before, self.random.randint(1, 60))
+        await self._send(cluster, producer, self.before, self.random.randint(1, 60))
         if self.random.random() < 0.8:
             await self._settle(self.old, len(self.before))
         try:
@@ -169,11 +175,11 @@ class Case:
             self.verdict.outcome = f"refused to start: {error}"
             return
         nodes.append(await self._consume(cluster, self.late))
-        await self._send(producer, self.after, 20)
+        await self._send(cluster, producer, self.after, 20)
         total = len(self.before) + len(self.after)
         await self._settle(self.old, total)
         await self._settle(self.late, total)
-        self._losses = [one.text for one in cluster.broker.losses.reported]
+        self._losses = list(cluster.broker.losses.reported)
         for one, consumer in nodes:
             await one.run(consumer.close())
         await producer.close()
@@ -192,11 +198,15 @@ class Case:
         await node.run(consumer.start())
         return node, consumer
 
-    async def _send(self, producer: Producer, sent: list[bytes], count: int) -> None:
+    async def _send(
+        self, cluster: SimCluster, producer: Producer, sent: list[bytes], count: int
+    ) -> None:
         for _ in range(count):
             number = len(self.before) + len(self.after)
             body = b"%d " % number + self.random.randbytes(self.random.randrange(200))
-            await producer.send(TOPIC, body, key=f"k{number % 5}", timeout=60)
+            receipt = await producer.send(TOPIC, body, key=f"k{number % 5}", timeout=60)
+            self._ends[body] = cluster.broker.store.log.end_position
+            self._places[body] = receipt.queue.index, receipt.offset
             sent.append(body)
 
     async def _settle(self, group: Group, count: int) -> None:
@@ -261,29 +271,44 @@ class Case:
         verdict = self.verdict
         if self._refused:
             return
-        reported = bool(self._losses) or any(
-            word in line for line in verdict.said for word in (*LOSS_WORDS, CORRUPT)
-        )
-        verdict.outcome = "reported" if reported else "all there"
-        blocked = any(CORRUPT in line for line in verdict.said)
+        damaged = {
+            (int(found[1]), int(found[2]))
+            for line in verdict.said
+            if (found := CORRUPT.search(line))
+        }
+        named = bool(self._losses or damaged)
+        verdict.outcome = "reported" if named else "all there"
         for group in (self.old, self.late):
             counts = Counter(group.applied)
             twice = [body for body, count in counts.items() if count > 1]
-            lost = [body for body in self.before if body not in counts]
-            fenced = [body for body in self.after if body not in counts]
+            missing = [body for body in (*self.before, *self.after) if body not in counts]
+            silent = [body for body in missing if not self._is_excused(body, damaged)]
+            fenced = [body for body in self.after if body in group.refused and body not in counts]
             verdict.problems += group.problems
             if twice:
                 verdict.problems.append(f"{group.name}: {len(twice)} effects came twice")
-            if lost and not reported:
-                verdict.problems.append(f"{group.name}: {len(lost)} messages lost, not reported")
-            seen = sum(body in group.refused for body in fenced)
-            if fenced and (seen or not blocked):
+            if silent:
+                places = sorted(self._places[body] for body in silent)
                 verdict.problems.append(
-                    f"{group.name}: {len(fenced)} new messages without effect, "
-                    f"{seen} refused by their fence"
+                    f"{group.name}: {len(silent)} messages lost, not reported: {places[:5]}"
                 )
-            elif lost:
-                verdict.outcome = f"{len(lost)} lost, reported"
+            if fenced:
+                verdict.problems.append(
+                    f"{group.name}: {len(fenced)} new messages refused by their fence"
+                )
+            if missing and not silent:
+                verdict.outcome = f"{len(missing)} lost, reported"
+
+    def _is_excused(self, body: bytes, damaged: set[tuple[int, int]]) -> bool:
+        """Return whether a report names the message, or it waits behind a damaged one."""
+        queue, offset = self._places[body]
+        for loss in self._losses:
+            gone = range(loss.low, loss.high)
+            if not loss.topic and self._ends[body] - 1 in gone:
+                return True
+            if (loss.topic, loss.queue_id) == (TOPIC, queue) and offset in gone:
+                return True
+        return any(queue == place[0] and offset >= place[1] for place in damaged)
 
 
 def _used(data: bytes) -> int:
