@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder
 import inorder.testing
@@ -19,6 +18,7 @@ from inorder.cli.contents import app
 from inorder.errors import NotFound
 from inorder.model import TopicQueue
 from tests.integration.test_howto_pages import run
+from tests.kit.commands import CliRunner
 
 pytestmark = pytest.mark.slow
 

@@ -11,13 +11,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder
 import inorder.testing
 from inorder.cli.contents import app
 from tests.integration.test_howto_pages import run
 from tests.kit.cluster import Cluster
+from tests.kit.commands import CliRunner
 
 pytestmark = pytest.mark.slow
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder
 from inorder.cli.contents import app
 from tests.kit.cluster import Cluster
+from tests.kit.commands import CliRunner
 
 pytestmark = pytest.mark.slow
 

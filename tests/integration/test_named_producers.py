@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder
 import inorder.testing
 from inorder.cli.contents import app
 from inorder.errors import NotFound
+from tests.kit.commands import CliRunner
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder
 from bench.process import free_ports
@@ -22,6 +21,7 @@ from inorder.model import GroupConfig, Subscription
 from inorder.wire.ids import offset_message_id, pack_host
 from inorder.wire.requests.groups import ConsumerData
 from tests.interop.rocketmq import ended, real_broker, real_name_server
+from tests.kit.commands import CliRunner
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

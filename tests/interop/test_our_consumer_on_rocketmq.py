@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder
 from bench.process import free_ports
@@ -21,6 +20,7 @@ from tests.interop import toolchains
 from tests.interop.driver import Driver
 from tests.interop.rocketmq import ended, is_routed, real_broker, real_name_server
 from tests.interop.toolchains import JAVA_5
+from tests.kit.commands import CliRunner
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

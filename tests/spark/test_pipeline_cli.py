@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder
 from inorder.cli import pipeline
@@ -19,6 +18,7 @@ from inorder.cli.contents import app
 from inorder.errors import InorderError
 from inorder.model import Message
 from inorder.spark.cluster import Cluster
+from tests.kit.commands import CliRunner
 from tests.spark.jobkit import (
     SOURCES,
     check_in_order,

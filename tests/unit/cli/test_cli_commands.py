@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
 import inorder
 from inorder.cli.contents import app
@@ -15,6 +14,7 @@ from inorder.cli.failures import says_errors
 from inorder.cli.main import SERVERS, servers
 from inorder.cli.oncluster import confirm
 from inorder.errors import UsageError
+from tests.kit.commands import CliRunner
 
 ESCAPE = "\x1b"
 

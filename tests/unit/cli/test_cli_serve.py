@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder.broker.broker
 import inorder.cli.running
@@ -14,6 +13,7 @@ import inorder.embedded
 import inorder.nameserver.server
 from inorder.cli.contents import app
 from inorder.config import BrokerConfig, NameServerConfig
+from tests.kit.commands import CliRunner
 
 
 class Started:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 import inorder
 from inorder import accelerated
@@ -14,6 +13,7 @@ from inorder.cli.settings import parse_sets
 from inorder.config import BrokerConfig
 from inorder.errors import ConfigError
 from inorder.settings import catalog
+from tests.kit.commands import CliRunner
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from inorder.cli.contents import app
 from inorder.cli.target import Target, find_target
 from inorder.client.rules.nameservers import LOCAL
 from inorder.errors import ConfigError
+from tests.kit.commands import CliRunner
 
 PROFILES = """
 [default]
