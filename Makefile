@@ -9,6 +9,8 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PYTEST := $(PY) -m pytest
 WORKERS ?= 2
+# Many tests wait for processes and timers: twice as many workers as cores keep the cores busy.
+TEST_WORKERS ?= $(shell expr 2 '*' $(WORKERS))
 SEED ?= 1
 ARGS ?=
 
@@ -18,6 +20,9 @@ ARGS ?=
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# A test run starts hundreds of processes: bytecode is kept, so that not each of them compiles it.
+unexport PYTHONDONTWRITEBYTECODE
 
 ## setting up
 
@@ -61,10 +66,10 @@ check: lint types imports ## format, lint, types, imports, house, unit, property
 ## running it
 
 test: $(STAMP) ## every test that needs nothing but Python, with samples of the long ones; examples: docs
-	$(PYTEST) -q -n $(WORKERS) tests --ignore=tests/snippets
+	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal tests --ignore=tests/snippets
 
 test-core: $(STAMP) ## the same without Spark, whether or not it is installed
-	$(PYTEST) -q -n $(WORKERS) tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
+	$(PYTEST) -q -n $(TEST_WORKERS) --dist worksteal tests --ignore=tests/spark --ignore=tests/unit/spark --ignore=tests/snippets
 
 crash: $(STAMP) ## torn tails, full disks, failed syncs, kill -9: the sample
 	$(PYTEST) -q -n $(WORKERS) tests/crash
