@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from inorder.broker import housekeeping, ticks
 from inorder.broker.leases import storage as lease_storage
 from inorder.config import BrokerConfig, StoreConfig
 from inorder.testing.clock import FakeClock
@@ -40,6 +41,16 @@ from tests.kit.disk import FakeFiles, Fault
 
 SYNC = replace(SMALL, sync_flush=True)
 REFUSED = 14
+TIMERS_S = 0.4
+"""In this time each of the timers below rings several times."""
+
+
+@pytest.fixture(autouse=True)
+def _short_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what looks at the disk again and again do so often."""
+    monkeypatch.setattr(housekeeping, "DISK_FULL_RETRY_MS", 50)
+    monkeypatch.setattr(housekeeping, "FLUSH_CHECK_MS", 25)
+    monkeypatch.setattr(ticks, "SYNC_RETRY_MS", 20)
 
 
 def spoil(files: FakeFiles, operation: str, place: str, error: int = errno.EIO) -> Fault:
@@ -129,7 +140,7 @@ def test_a_failed_sync_of_an_own_file_stops_all_until_it_is_written_anew(
             spoil(files, "sync", place, error)
             await breaks(rig, a)
             await until_true(lambda: rig.broker.safety.broken)
-            await asyncio.sleep(1.5)  # timers go by: nothing may say that all is well again
+            await asyncio.sleep(TIMERS_S)  # timers go by: nothing may say that all is well again
             rig.broker.housekeeping._check_disk()
             assert not rig.broker.writable
             assert (await rig.send(b"no")).code == REFUSED
@@ -250,7 +261,7 @@ def test_a_full_disk_is_said_once_and_its_end_once(caplog: pytest.LogCaptureFixt
             spoil(files, "write", "commitlog/*", errno.ENOSPC)
             for _ in range(12):
                 assert (await rig.send(b"no")).code == REFUSED
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.03)
             files.heal()
             assert (await rig.send(b"yes")).code == 0
             assert (await rig.send(b"yes")).code == 0
@@ -272,7 +283,7 @@ def test_a_log_that_failed_says_so_once(caplog: pytest.LogCaptureFixture) -> Non
             spoil(files, "sync", "commitlog/*")
             assert (await rig.send(b"two")).code == 0
             await until_true(lambda: not rig.broker.writable)
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(TIMERS_S)
             files.heal()
             rig.broker.housekeeping._check_disk()
             assert (await rig.send(b"three")).code == REFUSED

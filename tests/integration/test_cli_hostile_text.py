@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -204,6 +205,8 @@ def test_log_lines_of_a_command_carry_no_reprs(tmp_path: Path, broker: RunningBr
         stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stderr is not None
+        watchdog = threading.Timer(60, process.kill)  # whatever it says, it ends
+        watchdog.start()
         seen = []
         for line in process.stderr:
             seen.append(line)
@@ -211,6 +214,7 @@ def test_log_lines_of_a_command_carry_no_reprs(tmp_path: Path, broker: RunningBr
                 break
         process.terminate()
         seen += process.communicate(timeout=60)[1].splitlines()
+        watchdog.cancel()
     text = "".join(seen)
     assert "queue=hostile/broker-a/0 of group=logging-group is assigned" in text
     assert not re.search(r"\w+\(\w+=|TopicQueue|<\w+\.", text), text

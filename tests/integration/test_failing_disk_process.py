@@ -24,6 +24,8 @@ def fdatasync(fd):
         raise OSError(5, "Input/output error")
     real(fd)
 os.fdatasync = fdatasync
+from inorder.broker.leases import storage
+storage.HEAL_RETRY_MS = 300
 from inorder.cli.main import main
 main()
 """
@@ -72,7 +74,7 @@ def test_a_failed_sync_of_the_owners_stops_and_goes_on_without_a_restart(
                         producer.send("T", b"%d" % broken, key="k", timeout=2)
                         broken += 1
                         time.sleep(0.05)
-                time.sleep(3)
+                time.sleep(1)  # it tries to heal, in vain
                 with pytest.raises(InorderError):
                     producer.send("T", b"-1", key="k", timeout=1)
                 control.unlink()

@@ -28,7 +28,7 @@ from inorder.errors import (
 )
 from inorder.testing import RunningBroker
 
-COUNT = 100_000
+COUNT = 40_000  # four times as many as may wait
 WAIT_S = 60
 TOO_LARGE = Random(1).randbytes(9000)  # for the broker, also when it is packed
 NARROW = ClientConfig(
@@ -76,7 +76,7 @@ async def read_all(address: str, topic: str) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_in_a_loop_are_all_stored(tmp_path: Path) -> None:
+def test_a_long_loop_is_all_stored(tmp_path: Path) -> None:
     """By a program of a few lines, also as one batch: all there, each key in order."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
