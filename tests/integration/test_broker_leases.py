@@ -29,6 +29,8 @@ from tests.integration.leasekit import (
     LEASE_MS,
     QUEUES,
     TOPIC,
+    Stock,
+    connected,
     group,
     ours,
     send,
@@ -502,7 +504,7 @@ def test_offsets_that_another_broker_saved_are_not_undone(stop: bool) -> None:
         async with group("a", files=files, stop=stop) as (rig, _, a):
             await a.take()
             assert await a.commit(3, "3:4")
-            path = rig.broker.offsets_file.path
+            path = rig.broker.offset_snapshot.path
         files = files if stop else files.kill()
         theirs = Snapshot(files, path)
         theirs.save(b'{"dataVersion":{},"offsetTable":{"Orders@CG":{0:5}}}')
@@ -743,9 +745,28 @@ def test_offsets_are_saved_only_when_the_log_is_on_disk() -> None:
         async with group("a", files=files, store=store, stop=False) as (rig, _, a):
             await a.take()
             assert await a.commit(8)
-            await rig.broker.housekeeping.save_offsets_now()
+            await rig.broker.offset_snapshot.saved()
             log = rig.broker.store.log
             assert log.durable_position == log.end_position
+
+    play(scenario)
+
+
+def test_saved_offsets_are_not_undone_by_an_older_record_of_the_journal() -> None:
+    """A release of a resize relies on them, also on those that no timer has journalled yet."""
+
+    async def scenario() -> None:
+        files = FakeFiles()
+        async with (
+            group(messages=8, files=files, stop=False) as (rig, _),
+            connected(rig, Stock, "java") as (java,),
+        ):
+            assert (await java.commit(3)).code == 0
+            rig.broker.offsets.commit(GROUP, TOPIC, 0, 7, 0)  # as a one-way commit does
+            await rig.broker.offset_snapshot.saved()
+            left = files.kill()
+        async with running(left, stop=False, clock=FakeClock()) as rig:
+            assert stored(rig) == 7
 
     play(scenario)
 

@@ -405,7 +405,7 @@ def test_offsets_on_disk_count_after_a_power_cut_that_took_the_journal() -> None
         await send(kit, 10, 10)
         await kit.until(lambda: committed(kit) == 20)
         await broker.housekeeping.flush_now()
-        await broker.housekeeping.save_offsets_now()
+        await broker.offset_snapshot.saved()
         kit.cluster.cut_power()
         await kit.cluster.start_broker()
         assert not [one for one in losses(kit) if "consumerOffset.json is damaged" in one]

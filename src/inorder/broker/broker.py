@@ -40,6 +40,7 @@ from inorder.broker.locks.service import LockService
 from inorder.broker.offload import Offload
 from inorder.broker.offsets.rules import CommitTable, OffsetTable
 from inorder.broker.offsets.service import OffsetService
+from inorder.broker.offsets.storage import OffsetSnapshot
 from inorder.broker.parking.service import Parking
 from inorder.broker.producers.rules import ProducerTable
 from inorder.broker.producers.storage import ProducerSnapshot
@@ -67,7 +68,8 @@ from inorder.wire.ids import UniqueIds, pack_host
 from inorder.wire.names import RETRY_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from inorder.broker.pulls.checks import CheckedPull
     from inorder.clock import Clock
@@ -149,9 +151,9 @@ class Broker:
         self._topics_file = Snapshot(files, folder / "topics.json")
         self._groups_file = Snapshot(files, folder / "subscriptionGroup.json")
         self._topic_notes = TopicNotes(files, folder / "topics.json.new")
-        self.offsets_file = Snapshot(files, folder / "consumerOffset.json")
         self.losses = Losses(files, config.data_path / "inorder" / "losses.json", clock)
         self.mending = Mending(self)
+        self.offset_snapshot = OffsetSnapshot(self)
         self.delay_snapshot = DelaySnapshot(self)
         self.producer_snapshot = ProducerSnapshot(self)
         self.lease_journal = LeaseJournal(self)
@@ -229,11 +231,11 @@ class Broker:
         if self._drop_attributes() or noted:
             self._topics_file.save(self.topics.encode())
         self._groups_file.load(self.groups.decode)
-        self.offsets_file.load(self.offsets.decode)
+        self.offset_snapshot.load()
         self._find_lost_topics()
         self.losses.load()
         self.resizing.read()
-        replayed = self.lease_journal.load(self.offsets_file.loaded_checksum)
+        replayed = self.lease_journal.load(self.offset_snapshot.file.loaded_checksum)
         settle(self)  # it may move the ends of queues, to which the offsets are cut below
         self.resizing.settle()
         self.topics.take_changes()
@@ -251,12 +253,7 @@ class Broker:
         if self.lease_journal.cut() or cuts or replayed:
             # On disk before the broker serves: after a kill, an offset that still lies beyond the
             # log would skip new messages.
-            self.store.sync()
-            content = self.offsets.encode()
-            self.lease_journal.will_save(content)
-            self.offsets_file.save(content)
-            if cuts:
-                self.offsets_file.save(content)  # replaces the backup copy, too
+            self.offset_snapshot.save_here(copies=2 if cuts else 1)  # replaces the backup, too
         self.lease_journal.begin()
         self.losses.save()
         self.store.settle_tail()  # the consequences of a lost end of the log are on disk
@@ -305,6 +302,7 @@ class Broker:
         self.router.cancel()
         self.resizing.cancel()
         self.forwarding.cancel()
+        self.offset_snapshot.cancel()
         self.delay_snapshot.cancel()
         self.producer_snapshot.cancel()
         self.parking.cancel()
@@ -333,25 +331,16 @@ class Broker:
         """
         failure: OSError | None = None
         complete = True
-        offsets = self.offsets.encode()
-        with contextlib.suppress(StoreError):  # no commit follows that only the journal would hold
-            self.lease_journal.will_save(offsets)
-        for file, content in (
-            (self._topics_file, self.topics.encode()),
-            (self._groups_file, self.groups.encode()),
-            (self.offsets_file, offsets),
-        ):
-            try:
-                file.save(content)
-            except OSError as error:
-                log.error("not saved file=%s error=%s", file.path, error)
-                failure = error
-        for path, save in (
+        saves: tuple[tuple[Path, Callable[[], None]], ...] = (
+            (self._topics_file.path, lambda: self._topics_file.save(self.topics.encode())),
+            (self._groups_file.path, lambda: self._groups_file.save(self.groups.encode())),
+            (self.offset_snapshot.path, self.offset_snapshot.save_at_stop),
             (self.delay_snapshot.path, self.delay_snapshot.save_here),
             (self.producer_snapshot.path, self.producer_snapshot.save_at_stop),
             (self.lease_journal.journal.folder, self.lease_journal.save_at_stop),
             (self.parking.file.path, self.parking.file.save_at_stop),
-        ):
+        )
+        for path, save in saves:
             try:
                 save()
             except StoreError as error:  # the log failed: the next start replays it
@@ -374,6 +363,7 @@ class Broker:
         self._notices.cancel()
         self.housekeeping.cancel()
         self.delayed.cancel()
+        self.offset_snapshot.cancel()
         self.delay_snapshot.cancel()
         self.producer_snapshot.cancel()
         self.parking.cancel()

@@ -177,7 +177,7 @@ class DurableTable(abc.ABC):
 
     def __init__(self, broker: Broker, name: str, not_saved: str) -> None:
         self._broker = broker
-        self._file = Snapshot(broker.files, broker.config.data_path / "config" / name)
+        self.file = Snapshot(broker.files, broker.config.data_path / "config" / name)
         self._not_saved = not_saved
         self._task: asyncio.Task[Exception | None] | None = None
         self._covered = 0
@@ -208,7 +208,7 @@ class DurableTable(abc.ABC):
     @property
     def path(self) -> Path:
         """Return the path of the file."""
-        return self._file.path
+        return self.file.path
 
     @property
     def changed(self) -> bool:
@@ -235,7 +235,18 @@ class DurableTable(abc.ABC):
         if self._broker.clock.monotonic_ms() >= self._due_ms:
             self.save_soon()
 
-    def save_here(self, covered: int | None = None) -> None:
+    async def saved(self) -> None:
+        """Return when the file holds every change made so far.
+
+        Raises:
+            OSError, StoreError: the file does not hold them.
+        """
+        wanted = self.revision
+        while self._saved_revision < wanted:
+            running = self._task if self._task is not None and self.saving else self._start()
+            await self._end_of(running)
+
+    def save_here(self, covered: int | None = None, *, copies: int = 1) -> None:
         """Save at a start or a stop, when nothing else runs.
 
         Raises:
@@ -245,7 +256,8 @@ class DurableTable(abc.ABC):
         covered = self.settled_position if covered is None else covered
         *_, content = self.encode(covered)
         self._broker.store.sync()
-        self._file.save(content)
+        for _ in range(copies):
+            self.file.save(content)
         self._covered, self._saved_revision = covered, revision
 
     def cancel(self) -> None:
@@ -261,6 +273,11 @@ class DurableTable(abc.ABC):
         self._task = asyncio.get_running_loop().create_task(self._save(copies), name=self.path.name)
         return self._task
 
+    async def _end_of(self, task: asyncio.Task[Exception | None]) -> None:
+        error = await asyncio.shield(task)
+        if error is not None:
+            raise error
+
     async def _save(self, copies: int) -> Exception | None:
         broker, content = self._broker, b""
         revision, covered = self.revision, self.settled_position
@@ -270,7 +287,7 @@ class DurableTable(abc.ABC):
                 await asyncio.sleep(0)
             await broker.log_sync.synced()
             for _ in range(copies):
-                await broker.offload.call(lambda: self._file.save(content))
+                await broker.offload.call(lambda: self.file.save(content))
         except (OSError, StoreError) as error:
             log.error("%s, the old file is kept error=%s", self._not_saved, error)
             self._due_ms = self._retry_ms = broker.clock.monotonic_ms() + RETRY_MS

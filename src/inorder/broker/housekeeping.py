@@ -3,7 +3,6 @@
     hold, lock_deadline_changed    alarms for held pulls and for leases and locks
     indexing_needed                queue entries and key index, written soon after their messages
     flush_now                      make the log durable, with queues and index
-    save_offsets_now               make the committed offsets durable
     _clean, _check_disk            delete old files; refuse and accept writes
 
 Timers that have nothing to do are not set, so an idle broker wakes about once a second.
@@ -79,12 +78,9 @@ class Housekeeping:
         self._waits = _Alarm(broker, loop, self._expire_waits)
         self._locks = _Alarm(broker, loop, self._expire_locks)
         self._flushing: SharedSync[None] = SharedSync(self._begin_flush)
-        self._saving = False
-        self._save_wanted: list[asyncio.Future[None]] = []
         self._indexing = False
         self._queues_due_ms = 0
         self._flushed_all_to = -1
-        self._offsets_saved = broker.offsets.revision
         self._say_descriptors_ms = 0
         self._say_refused_ms = 0
         self.refusing = False
@@ -339,72 +335,5 @@ class Housekeeping:
     # -- tables ----------------------------------------------------------------------------------
 
     def _save_offsets(self) -> None:
-        """Save the committed offsets after the log is durable up to them."""
-        broker = self._broker
-        broker.save_again()
-        if self._saving or broker.offsets.revision == self._offsets_saved:
-            return
-        if broker.store.log.failed is not None or broker.safety.broken:
-            return  # the journal has the offsets; how much of the log is durable is unknown
-        try:
-            broker.lease_journal.flush()  # the journal must hold all that the file will hold
-        except StoreError as error:
-            log.error("consumer offsets were not saved, the old file is kept error=%s", error)
-            return
-        self._start_save_offsets()
-
-    def _start_save_offsets(self) -> None:
-        broker = self._broker
-        revision, content = broker.offsets.revision, broker.offsets.encode()
-        self._saving = True
-        served, self._save_wanted = self._save_wanted, []
-
-        def saved(_: None) -> None:
-            self._offsets_saved = revision
-            self._end_save_offsets(served, None)
-
-        def failed(error: BaseException) -> None:
-            log.error("consumer offsets were not saved, the old file is kept error=%s", error)
-            self._end_save_offsets(served, error)
-
-        try:
-            broker.lease_journal.will_save(content)
-        except StoreError as error:
-            failed(error)
-            return
-
-        def synced(_position: int) -> None:
-            broker.offload.run(lambda: broker.offsets_file.save(content), saved, failed)
-
-        def sync_failed(error: BaseException) -> None:
-            self._end_save_offsets(served, error)
-
-        broker.log_sync.start(synced, sync_failed)
-
-    def _end_save_offsets(
-        self, served: list[asyncio.Future[None]], error: BaseException | None
-    ) -> None:
-        self._saving = False
-        for waiter in served:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-        if self._save_wanted and not self.stopped:
-            self._start_save_offsets()
-
-    async def save_offsets_now(self) -> None:
-        """Return when the present offsets are in their file.
-
-        Raises:
-            OSError, StoreError: they are not.
-        """
-        if not self._saving and self._broker.offsets.revision == self._offsets_saved:
-            return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._save_wanted.append(waiter)
-        if not self._saving:
-            self._start_save_offsets()
-        await waiter
+        self._broker.save_again()
+        self._broker.offset_snapshot.save_soon()

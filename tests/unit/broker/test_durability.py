@@ -280,7 +280,7 @@ class Counter(DurableTable):
             "counter.json",
             "the counter was not saved",
         )
-        self._file: Any = SimpleNamespace(path=Path("counter.json"), save=self.save)
+        self.file: Any = SimpleNamespace(path=Path("counter.json"), save=self.save)
 
     @property
     def revision(self) -> int:
@@ -398,6 +398,31 @@ def test_a_table_is_saved_when_it_is_due() -> None:
         assert await saves(after_ms=10_000)
         table.value = 2
         assert await saves(after_ms=30_000)
+
+    asyncio.run(story())
+
+
+def test_a_request_waits_until_its_change_is_in_the_file() -> None:
+    """A save that began before the change is not enough; no change, no wait."""
+
+    async def story() -> None:
+        table = Counter()
+        await table.saved()
+        assert table.events == []
+        table.value = 1
+        table.gate.clear()
+        first = asyncio.ensure_future(table.saved())
+        await asyncio.sleep(0.01)
+        table.value = 2
+        others = [asyncio.ensure_future(table.saved()) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        table.gate.set()
+        await asyncio.gather(first, *others)
+        assert table.events == ["sync", "1 at 10", "sync", "2 at 20"]
+        table.fails["sync"] = StoreFailed("no")
+        table.value = 3
+        with pytest.raises(StoreFailed):
+            await table.saved()
 
     asyncio.run(story())
 

@@ -53,7 +53,7 @@ class DelaySnapshot(DurableTable):
     def load(self) -> None:
         """Restore the delays from the file and from the log behind it."""
         store, delays = self._broker.store, self._broker.delays
-        self._file.load(delays.decode)
+        self.file.load(delays.decode)
         if recover(store, delays):
             self.save_here(store.log.end_position)
         self._saved_revision = delays.revision

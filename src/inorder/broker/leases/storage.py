@@ -311,7 +311,7 @@ class LeaseJournal:
 
     def _restore_offsets(self, records: list[Record]) -> None:
         """Take the last file of offsets that we saved: the present one was changed by nobody."""
-        file = self._broker.offsets_file
+        file = self._broker.offset_snapshot.file
         found = "none that was saved is left"
         for path, content in file.contents():
             if lease_records.wrote(records, zlib.crc32(content)):
@@ -663,9 +663,7 @@ class LeaseJournal:
             except (OSError, StoreError):
                 journal.discard(file)
                 raise
-            await (
-                broker.housekeeping.save_offsets_now()
-            )  # for offsets that only the older files hold
+            await broker.offset_snapshot.saved()  # for offsets that only the older files hold
             summary = self._summary()
             while portion := list(islice(summary, FOLD_AT_ONCE)):
                 self.write(portion)

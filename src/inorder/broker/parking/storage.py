@@ -197,13 +197,13 @@ class ParkingSnapshot(DurableTable):
             log.info("parked: %s replayed=%d from=%d", table, count, start)
 
     def _find(self) -> Saved | None:
-        for path, content in self._file.contents():
+        for path, content in self.file.contents():
             try:
                 saved = decode(content)
                 check_fits(self._broker.store.log, saved.depends_on, saved.log_crc)
             except RemoteProtocolError as error:
                 log.warning("dropped file=%s: %s", path, error)
-                self._file.remove(path)
+                self.file.remove(path)
                 continue
             return saved
         return None

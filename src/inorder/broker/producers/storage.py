@@ -99,13 +99,13 @@ class ProducerSnapshot(DurableTable):
     def _find(self) -> tuple[Saved | None, bool]:
         """Return the newest file that fits the log, and whether one was dropped."""
         dropped = False
-        for path, content in self._file.contents():
+        for path, content in self.file.contents():
             try:
                 saved = decode(content)
                 check_fits(self._broker.store.log, saved.depends_on, saved.log_crc)
             except RemoteProtocolError as error:
                 log.warning("dropped file=%s: %s", path, error)
-                self._file.remove(path)
+                self.file.remove(path)
                 dropped = True
                 continue
             return saved, dropped
@@ -166,9 +166,7 @@ class ProducerSnapshot(DurableTable):
         """
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
-        error = await asyncio.shield(self._start(copies))
-        if error is not None:
-            raise error
+        await self._end_of(self._start(copies))
 
     def save_at_stop(self) -> None:
         """Save so that the next start need not replay the log.

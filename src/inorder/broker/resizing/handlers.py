@@ -112,7 +112,7 @@ async def status(call: Call[ResizeStatus]) -> Command:
         broker.resizing.track(request.topic, request.group)
     view = broker.resizing.view(request.topic, request.group)
     if request.group:
-        await broker.housekeeping.save_offsets_now()
+        await broker.offset_snapshot.saved()
     return _answer(call.command, view)
 
 

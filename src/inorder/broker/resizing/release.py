@@ -243,7 +243,7 @@ class Releasing:
     async def _release(self, topic: str, now: Versions, group: str) -> None:
         version = rules.next_map(now, group)[0]
         # Otherwise a power cut could take back commits that the release relies on.
-        await self._broker.housekeeping.save_offsets_now()
+        await self._broker.offset_snapshot.saved()
         others = [name for name in rules.counts_of(now.map) if name != self._broker.config.name]
         began = number = rules.rewind_number_of(now, group)
         for name in others:
