@@ -130,12 +130,12 @@ def test_a_member_that_lost_its_queue_unawares_does_not_take_the_group_back(stoc
         await kit.until(lambda: set(heir.ended) >= set(range(10, 50)))
         await heir.consumer.commit()
         assert await kit.committed() == 50
-        member = cut.consumer._running().member
         (queue,) = cut.mine()
-        member.offsets.begin(queue, 30, stored=False)  # what it would say, with the 20 it has done
+        progress = cut.consumer._running().member.assigned_queues[queue].progress
+        progress.done_below = 30  # what it would say, with the 20 it has done
         await cut.consumer.commit()
         assert await kit.committed() == 50
-        member.offsets.begin(queue, 31, stored=False)  # and with its pulls
+        progress.done_below = 31  # and with its pulls
         await kit.send(1, key="k")
         await asyncio.sleep(3)
         assert await kit.committed() >= 50

@@ -511,16 +511,15 @@ MUTANTS = [
         "commit-passes-unfinished", "P4",
         "the highest finished offset is committed, not the lowest",
         "inorder.client.consume.rules.queue",
-        "        return self.lowest\n\n    def expired",
-        "        return max(self.lowest, max((m.offset + 1 for m in messages), default=0))\n\n"
-        "    def expired",
-        "tests/property/test_processqueue_model.py",
+        "            self.done_below = self.lowest\n",
+        "            self.done_below = max(self.lowest, *(m.offset + 1 for m in messages), 0)\n",
+        "tests/property/test_cached_messages_model.py",
     ),
     Mutant(
         "map-forgets", "P4", "messages finished above the offset are not committed",
-        "inorder.client.consume.queue",
-        "        return Progress(self.finished.base, self.finished.above_text())\n",
-        "        return Progress(self.finished.base + self.finished.span, \"\")\n",
+        "inorder.client.consume.rules.queue",
+        "        return Progress(finished.base, finished.above_text())\n",
+        "        return Progress(finished.base + finished.span, \"\")\n",
         "tests/integration/test_consumer_leases.py::"
         "test_the_map_of_a_busy_queue_is_committed_every_second",
     ),
@@ -1077,7 +1076,7 @@ MUTANTS = [
         "inorder.client.consume.rules.outcomes",
         "return lease.dropped in (None, RevokeReason.STOPPED)",
         "return True",
-        f"{_IN_MOVES}test_what_an_old_handler_has_done_does_not_count_for_the_new_one",
+        "tests/unit/client/consume/rules/test_concurrent_outcomes.py",
     ),
     Mutant(
         "close-throws-away", "P5", "messages that end while a consumer closes are thrown away",

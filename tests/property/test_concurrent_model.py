@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inorder.client.consume.rules.leases import LeaseState
 from inorder.client.consume.rules.outcomes import after_concurrent_send_back, conclude
-from inorder.client.consume.rules.queue import ProcessQueue
+from inorder.client.consume.rules.queue import QueueProgress
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
@@ -20,8 +20,8 @@ MESSAGES = 24
 @given(st.integers(0, 2**32), st.booleans(), st.integers(1, 4))
 def test_the_offset_waits_for_the_slowest(seed: int, broadcasting: bool, size: int) -> None:
     """Batches end in any order, partly done, sent back or not: nothing is passed or forgotten."""
-    random, cache, lease = Random(seed), ProcessQueue(0), LeaseState(QUEUE, now_ms=0)
-    cache.put(
+    random, progress, lease = Random(seed), QueueProgress(0), LeaseState(QUEUE, now_ms=0)
+    progress.put(
         [ReceivedMessage("orders", QUEUE, at, b"", {}, "", 0, 0) for at in range(MESSAGES)],
         MESSAGES,
     )
@@ -29,27 +29,26 @@ def test_the_offset_waits_for_the_slowest(seed: int, broadcasting: bool, size: i
     done: set[int] = set()
     committed = 0
     for _ in range(100 * MESSAGES):
-        if random.random() < 0.4 and (batch := cache.take(size, 0)):
+        if random.random() < 0.4 and (batch := progress.take(size, 0)):
             running.append(batch)
             continue
         if not running:
             continue
         batch = running.pop(random.randrange(len(running)))
         good = random.randint(0, len(batch))
-        found = conclude(cache, lease, batch, done=good, broadcasting=broadcasting, now_ms=0)
-        commit = found.commit
+        found = conclude(progress, lease, batch, done=good, broadcasting=broadcasting, now_ms=0)
         assert not done & {one.offset for one in batch}, "handled after it was done"
         done |= {one.offset for one in (*found.done, *found.dropped)}
         assert bool(found.dropped) <= broadcasting
         if found.send_back:
-            assert commit is None
+            assert progress.done_below == committed, "nothing is committed before the answer"
             sent = {one.offset for one in found.send_back if random.random() < 0.6}
             done |= sent
-            after = after_concurrent_send_back(cache, lease, found, sent, now_ms=0)
-            commit = after.commit
-            if after.retry:
-                running.append(list(after.retry))
+            retry = after_concurrent_send_back(progress, lease, found, sent, now_ms=0)
+            if retry:
+                running.append(list(retry))
+        commit = progress.done_below
         assert commit == min(set(range(MESSAGES)) - done, default=MESSAGES)
         assert commit >= committed
         committed = commit
-    assert (committed, cache.count, running) == (MESSAGES, 0, [])
+    assert (committed, progress.count, running) == (MESSAGES, 0, [])

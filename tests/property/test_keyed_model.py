@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inorder.client.consume.rules.keyed import KeyedQueue, Work
+from inorder.client.consume.rules.keyed import KeyOrder, Work
+from inorder.client.consume.rules.queue import QueueProgress
 from inorder.model import ReceivedMessage, TopicQueue
+from inorder.ordering.finished import FinishedMap
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
 
@@ -19,7 +21,7 @@ QUEUE = TopicQueue("orders", "broker-a", 0)
 )
 def test_every_key_is_handled_in_order_once(keys, keyless, batch, data) -> None:  # type: ignore[no-untyped-def]
     """Per key in order and one at a time; barriers alone; the commit passes nothing unfinished."""
-    queue = KeyedQueue(0, key_of=lambda found: found.key, keyless=keyless)
+    queue = QueueProgress(0, keys=KeyOrder(lambda found: found.key, keyless=keyless))
     running: list[Work] = []
     done: set[int] = set()
     fed, now_ms = 0, 0
@@ -32,7 +34,7 @@ def test_every_key_is_handled_in_order_once(keys, keyless, batch, data) -> None:
             queue.put([_message(at, keys[at]) for at in range(fed, until)], until)
             fed = until
         elif step == "take":
-            work = queue.take(now_ms, batch=batch)
+            work = queue.take_work(now_ms, batch=batch)
             if work is not None:
                 _check_allowed(work, keys, keyless, done, running)
                 running.append(work)
@@ -42,13 +44,17 @@ def test_every_key_is_handled_in_order_once(keys, keyless, batch, data) -> None:
                 queue.again(work, now_ms + data.draw(st.integers(0, 3)))
             else:
                 count = data.draw(st.integers(1, len(work.messages)))
-                queue.done(work, count)
+                queue.done(work, now_ms, count)
                 done |= {message.offset for message in work.messages[:count]}
         else:
             now_ms += 1
         lowest = next((at for at in range(fed) if at not in done), fed)
-        assert queue.base == lowest
-        assert queue.messages == fed - len(done)
+        said = queue.progress()
+        assert said.offset == lowest
+        assert set(FinishedMap.decode(said.finished or "0:0").above) == {
+            at for at in done if at > lowest
+        }
+        assert queue.count == fed - len(done)
 
 
 def _message(offset: int, key: str | None) -> ReceivedMessage:

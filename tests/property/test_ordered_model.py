@@ -1,6 +1,6 @@
 """Ordered consumers, a broker with locks, and time: nobody overtakes, nothing is skipped.
 
-The consumers are made of the pure decisions alone: lease state, process queue, `before_batch`,
+The consumers are made of the pure decisions alone: lease state, progress, `before_batch`,
 `after_batch`, `release_steps`, renewals. The broker is ten lines: one lock that lives for 60 s, one
 offset, a log. A schedule is a row of small steps of anybody, from a seed.
 """
@@ -16,10 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inorder.client.consume.rules.assignment import Release, apply_renewal, release_steps, to_renew
+from inorder.client.consume.rules.commits import Progress
 from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.outcomes import (
     ATTEMPTS_MAX,
-    Commit,
     Outcome,
     Run,
     Stop,
@@ -27,7 +27,7 @@ from inorder.client.consume.rules.outcomes import (
     before_batch,
 )
 from inorder.client.consume.rules.pulls import PullNow, PullStatus, after_pull, before_pull
-from inorder.client.consume.rules.queue import Limits, ProcessQueue
+from inorder.client.consume.rules.queue import Limits, QueueProgress
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
@@ -70,16 +70,15 @@ class Consumer:
         self.name = name
         self.broker = broker
         self.lease: LeaseState | None = None
-        self.cache = ProcessQueue(0)
+        self.progress = QueueProgress(0)
         self.batch: list[ReceivedMessage] = []
-        self.unsaved: int | None = None
         self.releasing: list[Release] = []
 
     def begin(self) -> None:
         if self.lease is None and self.broker.lock(self.name):
             now_ms = self.broker.now_ms
             self.lease = LeaseState(QUEUE, now_ms=now_ms, lock_sent_ms=now_ms)
-            self.cache, self.unsaved = ProcessQueue(self.broker.offset), None
+            self.progress = QueueProgress(self.broker.offset, stored=Progress(self.broker.offset))
 
     def renew(self) -> None:
         if self.lease is not None and to_renew({QUEUE: self.lease}):
@@ -91,7 +90,7 @@ class Consumer:
         if self.lease is None:
             return
         asked = before_pull(
-            self.cache,
+            self.progress,
             self.lease,
             limits=Limits(messages_max=4),
             now_ms=self.broker.now_ms,
@@ -104,7 +103,7 @@ class Consumer:
                 ReceivedMessage("orders", QUEUE, offset, b"", {}, "", 0, 0)
                 for offset in range(asked.offset, end)
             ]
-            after_pull(self.cache, self.lease, PullStatus.FOUND, found, max(end, asked.offset))
+            after_pull(self.progress, self.lease, PullStatus.FOUND, found, max(end, asked.offset))
 
     def handle(self, size: int) -> None:
         if self.lease is None or self.batch:
@@ -112,7 +111,7 @@ class Consumer:
         now_ms = self.broker.now_ms
         before = before_batch(self.lease, now_ms=now_ms, began_ms=now_ms, needs_lock=True)
         if isinstance(before, Run):
-            self.batch = self.cache.take(size, now_ms)
+            self.batch = self.progress.take(size, now_ms)
         if self.batch:
             assert self.broker.owner == self.name, "handles without the lock"
             self.lease.enter()
@@ -129,7 +128,7 @@ class Consumer:
         if outcome is not Outcome.SUSPEND:
             self.broker.succeeded.update(message.offset for message in batch)
         steps = after_batch(
-            self.cache,
+            self.progress,
             self.lease,
             batch,
             outcome,
@@ -137,16 +136,14 @@ class Consumer:
             needs_lock=True,
             redeliveries_max=ATTEMPTS_MAX,
         )
-        for step in steps:
-            if isinstance(step, Commit):
-                self.unsaved = step.offset
         assert (self.lease.dropped is None) == (not any(isinstance(s, Stop) for s in steps))
 
     def save(self) -> None:
-        if self.unsaved is not None and self.lease is not None:
-            if self.lease.may_commit(self.broker.now_ms, needs_lock=True):
-                self.broker.commit(self.unsaved)
-            self.unsaved = None
+        if self.lease is None or self.progress.is_saved:
+            return
+        if self.lease.may_commit(self.broker.now_ms, needs_lock=True):
+            self.broker.commit(self.progress.offset)
+            self.progress.saved = Progress(self.progress.offset)
 
     def drop(self) -> None:
         if self.lease is not None:
@@ -157,7 +154,7 @@ class Consumer:
         if self.lease is None or self.lease.dropped is None:
             return
         if not self.releasing:
-            self.releasing = list(release_steps(self.lease, commit=self.unsaved is not None))
+            self.releasing = list(release_steps(self.lease, commit=not self.progress.is_saved))
         match self.releasing.pop(0):
             case Release.COMMIT:
                 self.save()

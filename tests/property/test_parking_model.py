@@ -25,8 +25,9 @@ from inorder.broker.parking.records import (
     Unparked,
 )
 from inorder.broker.parking.rules import ParkingTable, Verdict
-from inorder.client.consume.rules.keyed import KeyedQueue, Work
+from inorder.client.consume.rules.keyed import KeyOrder, Work
 from inorder.client.consume.rules.parking import ParkedView
+from inorder.client.consume.rules.queue import QueueProgress
 from inorder.model import GroupQueue, ReceivedMessage, TopicQueue
 from inorder.ordering.finished import FinishedMap
 from inorder.wire.requests.parking import OwnedKey, QueueParking, QueuePlace
@@ -140,12 +141,12 @@ class Run:
         """Begin with what the broker has: a fresh lease."""
         self.view = ParkedView(self.table.version(*PLACE))
         finished = FinishedMap.decode(self.finished)
-        self.queue = KeyedQueue(finished.base, key_of=lambda m: m.key, finished=finished)
+        self.order = KeyOrder(lambda m: m.key)
+        self.queue = QueueProgress(finished.base, keys=self.order, finished=finished)
         self.load(first=True)
         self.running: list[Work] = []
         self.unsure: list[Work] = []  # parked, as far as the owner knows: perhaps
         self.redriving: dict[str, tuple[int, int] | None] = {}  # key: (offset, redrive) that runs
-        self.put_to = self.queue.base
 
     def load(self, *, first: bool = False) -> None:
         """Ask for the parked keys."""
@@ -156,25 +157,25 @@ class Run:
         ]
         done = self.table.done(PLACE, self.base)
         self.view.load(QueueParking(self.table.version(*PLACE), keys, done))
-        self.queue.parked = self.view.keys
+        self.order.parked = self.view.keys
         if first:
             self.queue.done_elsewhere(done)
 
     def pull(self) -> None:
         """Get one more message."""
-        if self.put_to < len(self.keys):
-            offset, self.put_to = self.put_to, self.put_to + 1
+        offset = self.queue.pulled_to
+        if offset < len(self.keys):
             message = ReceivedMessage(
                 "orders", TopicQueue("orders", "a", 0), offset, b"",
                 {"__SHARDINGKEY": self.keys[offset]}, str(offset), 0, 0,
             )  # fmt: skip
-            self.queue.put([message], offset + 1)
+            self.queue.put(self.queue.without_finished((message,)), offset + 1)
 
     def take(self) -> None:
         """Begin with a work: call the handler, or join the parked key."""
         if self.view.version < self.table.version(*PLACE):
             self.load()
-        work = self.queue.take(0)
+        work = self.queue.take_work(0)
         if work is None:
             return
         assert work.key not in {other.key for other in self.running}
@@ -194,7 +195,7 @@ class Run:
                 break
             done += 1
         if done:
-            self.queue.done(work, done)
+            self.queue.done(work, 0, done)
         else:
             self.queue.again(work, 0)
 
@@ -209,7 +210,7 @@ class Run:
         assert message.offset not in FinishedMap.decode(self.finished), "it was committed"
         if key not in self.bad and work not in self.unsure:
             self.effect(key, message.offset)
-            self.queue.done(work)
+            self.queue.done(work, 0)
         else:
             self.unsure.append(work)
             outcome = self.park(message.offset, key, "no")
@@ -217,7 +218,7 @@ class Run:
                 return  # the answer is lost: it is asked again, and no handler runs
             assert outcome == "parked"
             self.view.park(key, message.offset)
-            self.queue.done(work)
+            self.queue.done(work, 0)
         del self.running[at]
 
     def effect(self, key: str, offset: int) -> None:
@@ -278,7 +279,8 @@ class Run:
                 if one is not None and not one.redrive:
                     self.store(Redriving("orders", 0, name, 0))
         if kind == "commit":
-            self.base, self.finished = self.queue.base, self.queue.finished.encode()
+            said = self.queue.progress()
+            self.base, self.finished = said.offset, said.finished or f"{said.offset}:0"
             self.table.prune(PLACE, self.base)
         elif kind == "crash":
             self.crashed = True

@@ -10,12 +10,14 @@ finished by the code that learns of it. Why a map beside the offset: decision 18
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from inorder.errors import RemoteProtocolError
 
 SPAN_MAX: Final = 65_536
 """Bits above the base; a message beyond them has to wait."""
+_ZERO: Final = ord("0")
 
 
 class FinishedMap:
@@ -71,6 +73,20 @@ class FinishedMap:
         else:
             self._mask |= ((1 << (last - first)) - 1) << first
         self._advance()
+
+    def add_below(self, end: int, *, unfinished: Sequence[int]) -> None:
+        """Add every offset below `end` except the `unfinished` ones, which ascend."""
+        if not unfinished:
+            self.add_range(self.base, end)
+            return
+        first = unfinished[0]
+        self.add_range(self.base, first)
+        if self.base != first or end - first > SPAN_MAX:
+            raise ValueError(f"{unfinished} below {end} do not fit onto {self!r}")
+        bits = bytearray(b"1") * (end - first)  # the highest offset comes first
+        for offset in unfinished:
+            bits[end - 1 - offset] = _ZERO
+        self._mask |= int(bits, 2)
 
     @property
     def end(self) -> int:

@@ -67,3 +67,30 @@ def test_it_equals_a_set(base: int, ranges: list[tuple[int, int]]) -> None:
     assert done.base == lowest
     assert done.above == sorted(offset for offset in model if offset > lowest)
     assert FinishedMap.decode(done.encode()) == done
+
+
+@given(
+    st.sets(st.integers(0, 40), max_size=9),
+    st.sets(st.integers(0, 40), max_size=9),
+    st.integers(0, 50),
+)
+def test_all_but_the_unfinished_are_added(known: set[int], unfinished: set[int], end: int) -> None:
+    """One call leaves the map that adding every finished offset would."""
+    one, other = FinishedMap(0), FinishedMap(0)
+    for offset in known - unfinished:
+        one.add(offset)
+        other.add(offset)
+    left = sorted(offset for offset in unfinished if offset < end)
+    one.add_below(end, unfinished=left)
+    for offset in range(end):
+        if offset not in left:
+            other.add(offset)
+    assert one == other
+
+
+def test_unfinished_offsets_beyond_the_span_are_refused() -> None:
+    """A map never grows beyond its bound, and never takes a finished offset back."""
+    with pytest.raises(ValueError, match="do not fit"):
+        FinishedMap(0).add_below(SPAN_MAX + 1, unfinished=[0])
+    with pytest.raises(ValueError, match="do not fit"):
+        FinishedMap(5).add_below(9, unfinished=[3])

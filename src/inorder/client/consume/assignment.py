@@ -36,10 +36,10 @@ from inorder.client.consume.rules.assignment import (
     sort_ids,
     sort_queues,
 )
-from inorder.client.consume.rules.commits import CommitSequence, OffsetTable
-from inorder.client.consume.rules.keyed import KeyedQueue
+from inorder.client.consume.rules.commits import NOT_STORED, Progress
+from inorder.client.consume.rules.keyed import KeyOrder
 from inorder.client.consume.rules.leases import Acquired, Grant, LeaseState, RevokeReason, Terms
-from inorder.client.consume.rules.queue import Limits, ProcessQueue
+from inorder.client.consume.rules.queue import Limits, QueueProgress
 from inorder.client.consume.workers import Counts
 from inorder.client.rules.routes import broker_masters, subscribe_queues
 from inorder.client.session import Session
@@ -86,7 +86,6 @@ class Member:
         self.group = group
         self.clustering = clustering
         self.counts = counts
-        self.offsets = OffsetTable()
         self.assigned_queues: dict[TopicQueue, AssignedQueue] = {}
         self.tasks = Tasks(f"consumer {group}")
         self.locks = Locks(session, group)
@@ -112,7 +111,6 @@ class Member:
             session,
             group,
             assigned_queues=self.assigned_queues,
-            offsets=self.offsets,
             store=store,
             leases=self.leases,
             tasks=self.tasks,
@@ -123,14 +121,12 @@ class Member:
             group,
             clustering=clustering,
             counts=counts,
-            offsets=self.offsets,
             renewer=self.renewer,
             events=events,
         )
         self._releaser = Releaser(
             session,
             group,
-            offsets=self.offsets,
             committer=self.committer,
             locks=self.locks,
             leases=self.leases,
@@ -216,8 +212,14 @@ class Member:
         if offset is None or self.stopping:
             await self._give_back(queue, grant)
             return False
-        assigned = self._assign(queue, subscription, offset, ordered=ordered, grant=grant)
-        self.offsets.begin(queue, offset, stored=stored >= 0)
+        known = Progress(stored) if stored >= 0 else NOT_STORED
+        progress = QueueProgress(
+            offset,
+            stored=grant.stored if grant and leased else known,
+            finished=_finished(queue, offset, grant),
+            keys=self._make_keys(queue.topic),
+        )
+        assigned = self._assign(queue, subscription, progress, ordered=ordered, grant=grant)
         self.assigned_queues[queue] = assigned
         self._share_limits(queue.topic)
         assigned.pulling = self.tasks.start(self._puller.run(assigned), name=f"pull {queue}")
@@ -231,13 +233,12 @@ class Member:
         self,
         queue: TopicQueue,
         subscription: Subscription,
-        offset: int,
+        progress: QueueProgress,
         *,
         ordered: bool,
         grant: Grant | None,
     ) -> AssignedQueue:
         epoch = 0 if grant is None else grant.epoch
-        finished = _finished(queue, offset, grant)
         assigned = AssignedQueue(
             queue,
             subscription=subscription,
@@ -248,17 +249,15 @@ class Member:
                 epoch=epoch,
                 terms=self.leases.terms if epoch else None,
             ),
-            cache=ProcessQueue(offset),
+            progress=progress,
             limits=self._limits,
             ordered=ordered,
-            keys=self._make_keys(queue.topic, finished),
             needs_lock=grant is not None,
             on_drop=self._start_release,
             on_idle=self.committer.idle if epoch else None,
         )
         assigned.paused = self._all_paused or queue in self._paused
         if grant is not None and epoch:
-            assigned.commits = CommitSequence(grant.stored)
             assigned.parked, assigned.redrive = grant.parked, grant.redrive
             assigned.fencing = QueueFence(
                 queue,
@@ -267,8 +266,6 @@ class Member:
                 key_map=lambda: self.session.key_map(queue.topic),
                 key_of=self._registrations[queue.topic].key_of,
             )
-            if finished.span and assigned.keys is None:
-                assigned.begin_with(finished)
         return assigned
 
     async def _give_back(self, queue: TopicQueue, grant: Grant | None) -> None:
@@ -290,17 +287,12 @@ class Member:
         for assigned in sharing:
             assigned.limits = limits
 
-    def _make_keys(self, topic: str, finished: FinishedMap) -> KeyedQueue | None:
-        """Return the keys of a queue; None unless its topic is handled with order="key"."""
+    def _make_keys(self, topic: str) -> KeyOrder | None:
+        """Return the order of keys; None unless the topic is handled with order="key"."""
         registration = self._registrations.get(topic)
         if registration is None or registration.key_of is None:
             return None
-        return KeyedQueue(
-            finished.base,
-            key_of=registration.key_of,
-            keyless=registration.keyless,
-            finished=finished,
-        )
+        return KeyOrder(registration.key_of, keyless=registration.keyless)
 
     async def _locate(self, queue: TopicQueue, begin: commits.Begin) -> int | None:
         try:
@@ -332,13 +324,11 @@ class Member:
         queue, lease = assigned.queue, assigned.lease
         assert lease.dropped is not None
         log.info("queue=%s of group=%s is given up: %s", queue, self.group, lease.dropped.value)
-        if assigned.fixed is not None:
-            self.offsets.freeze(queue, assigned.fixed)
         try:
             await self._releaser.release(assigned)
         finally:
             if self.stopping:
-                self.final_offsets[queue] = self.offsets.get(queue)
+                self.final_offsets[queue] = assigned.progress.offset
             if not (lease.running and lease.is_waited_for(ordered=assigned.ordered)):
                 self._released(assigned)  # else close() does not wait for its handlers any more
 
@@ -350,7 +340,6 @@ class Member:
         del self.assigned_queues[queue]
         del self._releasing[queue]
         self._share_limits(queue.topic)
-        self.offsets.forget(queue)
         self.changed.set()
 
     def _leave_behind(self, assigned: AssignedQueue) -> None:
@@ -406,14 +395,15 @@ class Member:
     def set_moving(self, queue: TopicQueue, offset: int) -> None:
         """Do the same without waiting, for a handler would wait for itself."""
         assigned = self.assigned_queues[queue]
-        assigned.fixed = offset
+        assigned.progress.moved_to = offset
         assigned.drop(RevokeReason.RESET)
 
     # Offsets.
 
-    def note(self, queue: TopicQueue, offset: int, only_up: bool = True) -> None:
-        """Note that every message below an offset is finished."""
-        self.offsets.note(queue, offset, only_up=only_up)
+    def offsets(self) -> dict[TopicQueue, int]:
+        """Return the offset of every assigned queue, sorted by queue."""
+        found = sorted(self.assigned_queues.items(), key=lambda item: item[0])
+        return {queue: assigned.progress.offset for queue, assigned in found}
 
     def holds_locks(self) -> bool:
         """Return whether this consumer holds a lock or a lease."""

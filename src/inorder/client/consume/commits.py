@@ -26,7 +26,7 @@ from inorder.client.consume.rules.commits import (
     NO_OFFSET,
     NOT_READ,
     NumberedCommit,
-    OffsetTable,
+    Progress,
     format_offsets,
     merge_offsets,
     path_parts,
@@ -195,7 +195,6 @@ class Committer:
         group: str,
         *,
         assigned_queues: Mapping[TopicQueue, AssignedQueue],
-        offsets: OffsetTable,
         store: OffsetStore,
         leases: Leases,
         tasks: Tasks,
@@ -204,7 +203,6 @@ class Committer:
         self._session = session
         self._group = group
         self._assigned_queues = assigned_queues
-        self._offsets = offsets
         self._store = store
         self._leases = leases
         self._tasks = tasks
@@ -231,7 +229,7 @@ class Committer:
             if (assigned := self._assigned_queues.get(queue)) is not None
             and assigned.may_commit(now_ms)
         ]
-        classic = [one.queue for one in mine if not one.leased]
+        classic = [one for one in mine if not one.leased]
         leased = {one.queue: one for one in mine if one.leased}
         await asyncio.gather(
             *(self._commit([leased[queue] for queue in at]) for at in by_broker(leased).values()),
@@ -267,21 +265,24 @@ class Committer:
         if idle:
             self._tasks.start(self.of(idle), name="commit of idle queues")
 
-    async def _save(self, queues: list[TopicQueue]) -> None:
+    async def _save(self, assigned_queues: list[AssignedQueue]) -> None:
         """Save offsets in RocketMQ's way; one call at a time, so that no save overtakes another."""
         async with self._saving:
-            unsaved = self._offsets.unsaved(queues)
+            unsaved = {
+                one.queue: one
+                for one in assigned_queues
+                if not one.progress.is_saved and self._assigned_queues.get(one.queue) is one
+            }
             if unsaved:
-                for queue, offset in (await self._store.save(unsaved)).items():
-                    self._offsets.saved(queue, offset)
+                offsets = {queue: one.progress.offset for queue, one in unsaved.items()}
+                for queue, offset in (await self._store.save(offsets)).items():
+                    unsaved[queue].progress.saved = Progress(offset)
 
     async def _commit(self, assigned_queues: list[AssignedQueue]) -> None:
         """Commit queues of one broker under their leases."""
         commits = []
         for assigned in assigned_queues:
-            assert assigned.commits is not None
-            progress = assigned.progress(self._offsets.get(assigned.queue))
-            numbered = assigned.commits.next(progress)
+            numbered = assigned.progress.next_commit()
             if numbered is not None:
                 commits.append((assigned.queue, assigned.lease.epoch, numbered))
         if not commits:
@@ -297,10 +298,7 @@ class Committer:
             for queue, _, numbered in part:
                 assigned = by_queue[queue]
                 if queue in taken:
-                    assert assigned.commits is not None
-                    assigned.commits.taken(numbered)
-                    if self._assigned_queues.get(queue) is assigned:
-                        self._offsets.saved(queue, numbered.progress.offset)
+                    assigned.progress.committed(numbered)
                     self._events.confirmed(assigned, sent_ms)
                 elif queue in lost:
                     self._events.lost(assigned)

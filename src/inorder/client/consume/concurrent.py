@@ -43,7 +43,7 @@ from inorder.client.session import Session
 from inorder.clock import Clock
 from inorder.errors import BrokerError, InorderError
 from inorder.logs import get_logger
-from inorder.model import ReceivedMessage, TopicQueue
+from inorder.model import ReceivedMessage
 from inorder.tasks import Backoff, Tasks
 from inorder.wire.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
 from inorder.wire.properties import format_properties
@@ -52,7 +52,6 @@ from inorder.wire.requests.sends import SendMessage
 
 log = get_logger(__name__)
 
-NoteOffset = Callable[[TopicQueue, int, bool], None]
 SendBack = Callable[[HandlerRegistration, ReceivedMessage, Failure], Awaitable[bool]]
 
 PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
@@ -102,7 +101,6 @@ class ConcurrentRunner:
         clock: Clock,
         counts: Counts,
         tasks: Tasks,
-        note: NoteOffset,
         send_back: SendBack,
         broadcasting: bool,
         handler_timeout_ms: int,
@@ -112,7 +110,6 @@ class ConcurrentRunner:
         self._clock = clock
         self._counts = counts
         self._tasks = tasks
-        self._note = note
         self._send_back = send_back
         self._broadcasting = broadcasting
         self._handler_timeout_ms = handler_timeout_ms
@@ -138,7 +135,7 @@ class ConcurrentRunner:
         refused = 0
         while self._turns and refused < len(self._turns):
             assigned = self._turns.popleft()
-            if not assigned.live or assigned.paused or not assigned.cache.waiting:
+            if not assigned.live or assigned.paused or not assigned.progress.waiting:
                 assigned.has_turn = False
                 continue
             if self._start(assigned):
@@ -154,17 +151,17 @@ class ConcurrentRunner:
             # One message at a time: the next may belong to another topic and handler.
             if any(handler.room <= 0 for handler in self._handlers.values()):
                 return False
-            taken = assigned.cache.take(1, now_ms)
+            taken = assigned.progress.take(1, now_ms)
             self._submit(assigned, self._handler_of(taken[0].topic), ((taken,),))
             return True
         handler = self._handlers[assigned.queue.topic]
         room, size = handler.room, handler.registration.batch
         if room <= 0:
             return False
-        waiting = assigned.cache.waiting // size
+        waiting = assigned.progress.waiting // size
         calls = rules.calls_of_run(handler.pace, waiting=waiting, workers=handler.workers.capacity)
         count = min(room, rules.TURN_RUNS_MAX)
-        taken = assigned.cache.take(size * calls * count, now_ms)
+        taken = assigned.progress.take(size * calls * count, now_ms)
         self._submit(assigned, handler, rules.runs(taken, size, calls))
         return True
 
@@ -206,7 +203,7 @@ class ConcurrentRunner:
         ]
         for run in several:
             if rules.is_late(run.started_ms, now_ms):
-                run.assigned.cache.make_again(m for batch in run.reclaim() for m in batch)
+                run.assigned.progress.make_again(m for batch in run.reclaim() for m in batch)
                 self.pump(run.assigned)
         if several and self._late_check is None:
             self._check_later()
@@ -240,7 +237,7 @@ class ConcurrentRunner:
             if run.done < len(run.batches):
                 rest += self._stopped(assigned, handler, run)
         if rest:
-            assigned.cache.make_again(rest)
+            assigned.progress.make_again(rest)
             self._line_up(assigned)  # it may have had nothing to do, and lost its turn
         assigned.leave(len(runs))
 
@@ -266,15 +263,13 @@ class ConcurrentRunner:
         error: BaseException | None,
     ) -> None:
         concluded = rules.conclude(
-            assigned.cache,
+            assigned.progress,
             assigned.lease,
             batch,
             done=done,
             broadcasting=self._broadcasting,
             now_ms=self._clock.monotonic_ms(),
         )
-        if concluded.commit is not None:
-            self._note(assigned.queue, concluded.commit, True)
         for message in concluded.dropped:
             self._counts.dropped += 1
             log.warning("a broadcast message failed and is dropped: %s", where(message))
@@ -321,13 +316,11 @@ class ConcurrentRunner:
                     sent.add(message.offset)
         finally:
             self._counts.sent_back += len(sent)
-            after = rules.after_concurrent_send_back(
-                assigned.cache, assigned.lease, concluded, sent,
+            retry = rules.after_concurrent_send_back(
+                assigned.progress, assigned.lease, concluded, sent,
                 now_ms=self._clock.monotonic_ms(),
             )  # fmt: skip
-            if after.commit is not None:
-                self._note(assigned.queue, after.commit, True)
-            for message in after.retry:
+            for message in retry:
                 assigned.later(
                     rules.LOCAL_RETRY_MS,
                     partial(self._again, handler=handler, message=message),
@@ -372,14 +365,14 @@ class ConcurrentRunner:
         failure: Failure,
     ) -> None:
         """Send back a message that waits for its next attempt here, because the consumer stops."""
-        if assigned.lease.dropped is RevokeReason.STOPPED and message in assigned.cache:
+        if assigned.lease.dropped is RevokeReason.STOPPED and message in assigned.progress:
             concluded = rules.Concluded(send_back=(message,))
             self._start_return(assigned, handler, concluded, failure)
 
     def _again(
         self, assigned: AssignedQueue, *, handler: TopicHandler, message: ReceivedMessage
     ) -> None:
-        if assigned.live and message in assigned.cache:
+        if assigned.live and message in assigned.progress:
             self._submit(assigned, handler, (((message,),),))
 
     async def clean(self, assigned_queues: Sequence[AssignedQueue]) -> None:
@@ -387,10 +380,10 @@ class ConcurrentRunner:
         for handler in self._handlers.values():
             for run in handler.runs:
                 if run.started_ms is not None and run.done < len(run.batches):
-                    run.assigned.cache.start(run.batches[run.done], run.started_ms)
+                    run.assigned.progress.start(run.batches[run.done], run.started_ms)
         for assigned in assigned_queues:
             for _ in range(EXPIRED_PER_ROUND_MAX):
-                message = assigned.cache.expired(
+                message = assigned.progress.expired(
                     self._clock.monotonic_ms(), timeout_ms=self._handler_timeout_ms
                 )
                 if message is None or not assigned.live:
@@ -411,9 +404,8 @@ class ConcurrentRunner:
         if not await self._send_back(handler.registration, message, failure):
             return False
         self._counts.sent_back += 1
-        commit = assigned.cache.remove((message,), self._clock.monotonic_ms())
-        if commit is not None and assigned.live:
-            self._note(assigned.queue, commit, True)
+        if rules.counts_results(assigned.lease):
+            assigned.progress.remove((message,), self._clock.monotonic_ms())
         return True
 
 

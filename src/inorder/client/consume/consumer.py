@@ -345,13 +345,13 @@ class Consumer:
             dead_lettered=counts.dead_lettered,
             dropped=counts.dropped,
             pulled=counts.pulled,
-            cached_messages=sum(assigned.cache.count for assigned in assigned_queues),
-            cached_bytes=sum(assigned.cache.size_bytes for assigned in assigned_queues),
+            cached_messages=sum(assigned.progress.count for assigned in assigned_queues),
+            cached_bytes=sum(assigned.progress.size_bytes for assigned in assigned_queues),
             running=member.running,
             rebalances=consuming.rebalances,
             outlived=counts.outlived,
             parked=counts.parked,
-            queues=member.final_offsets | dict(member.offsets.items()),
+            queues=member.final_offsets | member.offsets(),
         )
 
     def __repr__(self) -> str:

@@ -85,7 +85,7 @@ class ConsumerRequests:
                 self._reset(command)
             case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
                 topic = decode_fields(GetConsumerStatus, command.fields).topic
-                offsets = {q: at for q, at in self._member.offsets.items() if q.topic == topic}
+                offsets = {q: at for q, at in self._member.offsets().items() if q.topic == topic}
                 connection.send(command.reply(body=encode_consumer_status(offsets)))
             case RequestCode.GET_CONSUMER_RUNNING_INFO:
                 connection.send(command.reply(body=self.running_info().encode()))
@@ -184,18 +184,18 @@ class ConsumerRequests:
 
     def _queue(self, queue: TopicQueue, wall_ms: int) -> QueueRunning:
         assigned = self._member.assigned_queues[queue]
-        cache, lease = assigned.cache, assigned.lease
+        progress, lease = assigned.progress, assigned.lease
         return QueueRunning(
-            self._member.offsets.get(queue),
-            cache.lowest if cache.count else 0,
-            cache.lowest + cache.span if cache.count else 0,
-            cache.count,
-            cache.size_bytes // MIB,
-            cache.taken,
+            progress.offset,
+            progress.lowest if progress.count else 0,
+            progress.lowest + progress.span if progress.count else 0,
+            progress.count,
+            progress.size_bytes // MIB,
+            progress.taken,
             lease.locked,
             lease.lock_sent_ms + wall_ms if lease.locked else 0,
             lease.pulled_at_ms + wall_ms,
-            0 if cache.handled_at_ms is None else cache.handled_at_ms + wall_ms,
+            0 if progress.handled_at_ms is None else progress.handled_at_ms + wall_ms,
             not assigned.live,
         )
 

@@ -27,7 +27,7 @@ from inorder.client.api import LeaseApi
 from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules import leases as rules
 from inorder.client.consume.rules.assignment import apply_renewal, by_broker, to_renew
-from inorder.client.consume.rules.commits import NO_OFFSET, NOTHING, NumberedCommit
+from inorder.client.consume.rules.commits import NOT_STORED, NOTHING, NumberedCommit
 from inorder.client.consume.rules.leases import (
     LOCK_RENEW_FIRST_MS,
     LOCK_RENEW_MS,
@@ -246,7 +246,7 @@ class LeaseRenewer:
             if member.session.master_address(queue) in (None, address):
                 assigned.mark_unconfirmed(now_ms)
                 if not assigned.leased:
-                    member.offsets.saved(queue, NO_OFFSET)
+                    assigned.progress.saved = NOT_STORED
         self.renew_now()
 
 

@@ -25,7 +25,7 @@ from inorder.client.consume.parking import Parker
 from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.registrations import HandlerRegistration
 from inorder.client.consume.rules import outcomes as rules
-from inorder.client.consume.rules.keyed import KeyedQueue, Work
+from inorder.client.consume.rules.keyed import Work
 from inorder.client.consume.rules.outcomes import (
     Failure,
     Outcome,
@@ -39,7 +39,7 @@ from inorder.client.consume.rules.outcomes import (
 from inorder.client.consume.workers import Counts, Run, Workers
 from inorder.clock import Clock
 from inorder.logs import get_logger
-from inorder.model import ReceivedMessage, TopicQueue
+from inorder.model import ReceivedMessage
 from inorder.tasks import Tasks
 
 log = get_logger(__name__)
@@ -47,7 +47,6 @@ log = get_logger(__name__)
 RUN_CALLS_MAX: Final = 256
 """The most calls of one run; its results are committed when it ends."""
 
-NoteOffset = Callable[[TopicQueue, int, bool], None]
 DeadLetters = Callable[
     [HandlerRegistration, Sequence[ReceivedMessage], Failure], Awaitable[set[int]]
 ]
@@ -64,7 +63,6 @@ class OrderedRunner:
         clock: Clock,
         counts: Counts,
         tasks: Tasks,
-        note: NoteOffset,
         dead_letter: DeadLetters,
         suspend_ms: int,
         run_max_ms: int,
@@ -74,14 +72,13 @@ class OrderedRunner:
         self._clock = clock
         self._counts = counts
         self._tasks = tasks
-        self._note = note
         self._dead_letter = dead_letter
         self._suspend_ms = suspend_ms
         self._run_max_ms = run_max_ms
 
     def pump(self, assigned: AssignedQueue) -> None:
         """Start the next run of a queue, if messages wait and a handler may start."""
-        if assigned.busy or assigned.paused or not assigned.cache.waiting:
+        if assigned.busy or assigned.paused or not assigned.progress.waiting:
             return
         if assigned.unconfirmed_since_ms is not None and assigned.live:
             return  # until the broker has confirmed the lock
@@ -103,7 +100,7 @@ class OrderedRunner:
     def _start(self, assigned: AssignedQueue, now_ms: int) -> None:
         size = self.registration.batch
         limit = size * RUN_CALLS_MAX if self.registration.auto_commit else size
-        taken = assigned.cache.take(limit, now_ms)
+        taken = assigned.progress.take(limit, now_ms)
         assigned.enter()
         assigned.busy = True
         run = Run(
@@ -122,15 +119,15 @@ class OrderedRunner:
         handled, failed = self._counted(run, len(done), len(stopped))
         self._counts.ended(self.registration.topic, handled, failed, run.spent_ms)
         # Messages that the run did not reach go back, and for a moment those that it stopped at.
-        assigned.cache.make_again(m for batch in run.batches[run.done :] for m in batch)
+        assigned.progress.make_again(m for batch in run.batches[run.done :] for m in batch)
         if done:
             self._apply(assigned, self._after(assigned, done, Outcome.SUCCESS, None), done)
         if stopped:
-            batch = assigned.cache.take(len(stopped), self._clock.monotonic_ms())
+            batch = assigned.progress.take(len(stopped), self._clock.monotonic_ms())
             outcome, after_ms = self._said(run, batch)
             steps = self._after(assigned, batch, outcome, after_ms, run.error)
             self._apply(assigned, steps, batch, run.error)
-        if not assigned.cache.waiting:
+        if not assigned.progress.waiting:
             assigned.began_ms = None
         assigned.leave()
         if assigned.live:
@@ -173,7 +170,7 @@ class OrderedRunner:
         error: BaseException | None = None,
     ) -> tuple[rules.Step, ...]:
         return rules.after_batch(
-            assigned.cache,
+            assigned.progress,
             assigned.lease,
             batch,
             outcome,
@@ -194,8 +191,6 @@ class OrderedRunner:
     ) -> None:
         for step in steps:
             match step:
-                case rules.Commit(offset):
-                    self._note(assigned.queue, offset, False)
                 case rules.SuspendFor(ms):
                     assigned.busy, assigned.began_ms = True, None
                     assigned.later(ms, self._resume)
@@ -232,7 +227,7 @@ class OrderedRunner:
         finally:
             self._counts.dead(len(sent))
             steps = rules.after_ordered_send_back(
-                assigned.cache,
+                assigned.progress,
                 assigned.lease,
                 batch,
                 sent,
@@ -259,7 +254,6 @@ class KeyedRunner:
         clock: Clock,
         counts: Counts,
         tasks: Tasks,
-        note: NoteOffset,
         dead_letter: DeadLetters,
         parker: Parker,
         suspend_ms: int,
@@ -269,7 +263,6 @@ class KeyedRunner:
         self._clock = clock
         self._counts = counts
         self._tasks = tasks
-        self._note = note
         self._dead_letter = dead_letter
         self._suspend_ms = suspend_ms
         self._parker = parker
@@ -306,13 +299,9 @@ class KeyedRunner:
             return False  # until the broker has confirmed the lease
         if not self._parker.is_known(assigned):
             return False  # until the broker has said which keys are parked
-        queue = assigned.keys
-        assert queue is not None, "its topic is registered with order='key'"
-        if assigned.cache.waiting and (taken := assigned.cache.take_below(queue.room_to, now_ms)):
-            self._put(assigned, queue, taken, now_ms)
-        work = queue.take(now_ms, batch=self.registration.batch)
+        work = assigned.progress.take_work(now_ms, batch=self.registration.batch)
         if work is None:
-            self._wait(assigned, queue, now_ms)
+            self._wait(assigned, now_ms)
             return False
         assigned.enter()
         self._running += 1
@@ -324,22 +313,11 @@ class KeyedRunner:
         run = Run(
             (work.messages,),
             may_start=assigned.may_start,
-            ended=partial(self._ended, assigned, queue, work),
+            ended=partial(self._ended, assigned, work),
         )
         assigned.runs.add(run)
         self.workers.submit(run)
         return True
-
-    def _put(
-        self, assigned: AssignedQueue, queue: KeyedQueue, taken: list[ReceivedMessage], now_ms: int
-    ) -> None:
-        """Put messages in; those that were parked before count as finished at once."""
-        done = []
-        if taken[0].offset < queue.known_end:
-            done = [message for message in taken if message.offset in queue.finished]
-        queue.put(taken, taken[-1].offset + 1)
-        if done:
-            self._forget(assigned, done, now_ms)
 
     async def _join_parked(self, assigned: AssignedQueue, work: Work) -> None:
         """Let messages join their parked key; those that do not join are taken again."""
@@ -349,13 +327,13 @@ class KeyedRunner:
             done = await self._parker.join(assigned, work.key, work.messages)
         finally:
             self._running -= 1
-            queue, now_ms = assigned.keys, self._clock.monotonic_ms()
-            assert queue is not None
+            now_ms = self._clock.monotonic_ms()
             if done:
-                self._finish(assigned, queue, work, now_ms, count=done)
+                self._finish(assigned, work, now_ms, count=done)
             else:
-                pause_ms = self._suspend_ms if done is None or work.key in queue.parked else 0
-                queue.again(work, now_ms + pause_ms, maybe_parked=done is None)
+                is_parked = work.key in self._parker.view(assigned).keys
+                pause_ms = self._suspend_ms if done is None or is_parked else 0
+                assigned.progress.again(work, now_ms + pause_ms, maybe_parked=done is None)
             assigned.leave()
             self.pump(assigned)
 
@@ -379,9 +357,10 @@ class KeyedRunner:
                 self.registration.topic, run.calls - failed, int(failed), run.spent_ms
             )
 
-    def _wait(self, assigned: AssignedQueue, queue: KeyedQueue, now_ms: int) -> None:
+    def _wait(self, assigned: AssignedQueue, now_ms: int) -> None:
         """Start a timer for the next delayed key."""
-        due_ms = queue.next_due_ms()
+        assert assigned.progress.keys is not None, "its topic is registered with order='key'"
+        due_ms = assigned.progress.keys.next_due_ms()
         if due_ms is not None and (assigned.due_ms is None or due_ms < assigned.due_ms):
             assigned.due_ms = due_ms
             assigned.later(max(1, due_ms - now_ms), self._due)
@@ -392,51 +371,38 @@ class KeyedRunner:
 
     # After a run.
 
-    def _ended(self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, run: Run) -> None:
+    def _ended(self, assigned: AssignedQueue, work: Work, run: Run) -> None:
         self._running -= 1
         assigned.runs.discard(run)
         now_ms = self._clock.monotonic_ms()
         topic, count = self.registration.topic, len(work.messages)
         if run.done:
             self._counts.ended(topic, count, 0, run.spent_ms)
-            self._finish(assigned, queue, work, now_ms)
+            self._finish(assigned, work, now_ms)
         elif run.stopped_at is None:  # the run never began
-            queue.again(work, now_ms)
+            assigned.progress.again(work, now_ms)
         elif run.result is not None and run.result is not Outcome.SUSPEND:
             if run.result is not Outcome.SUCCESS:
                 log.warning("topic=%s %s means nothing with order='key'; taken as success",
                             topic, run.result)  # fmt: skip
             self._counts.ended(topic, count, 0, run.spent_ms)
-            self._finish(assigned, queue, work, now_ms)
+            self._finish(assigned, work, now_ms)
         else:
             self._counts.ended(topic, 0, count, run.spent_ms)
-            self._failed(assigned, queue, work, run.error, now_ms)
+            self._failed(assigned, work, run.error, now_ms)
         assigned.leave()
         self.pump(assigned)
 
     def _finish(
-        self,
-        assigned: AssignedQueue,
-        queue: KeyedQueue,
-        work: Work,
-        now_ms: int,
-        count: int | None = None,
+        self, assigned: AssignedQueue, work: Work, now_ms: int, count: int | None = None
     ) -> None:
-        queue.done(work, count)
-        self._forget(assigned, work.messages[:count], now_ms)
-
-    def _forget(
-        self, assigned: AssignedQueue, messages: Sequence[ReceivedMessage], now_ms: int
-    ) -> None:
+        # Without the right to commit the queue is given up: what it holds does not matter any more.
         if assigned.lease.may_commit(now_ms, needs_lock=assigned.needs_lock):
-            offset = assigned.cache.remove(messages, now_ms)
-            if offset is not None:
-                self._note(assigned.queue, offset, False)
+            assigned.progress.done(work, now_ms, count)
 
     def _failed(
         self,
         assigned: AssignedQueue,
-        queue: KeyedQueue,
         work: Work,
         error: BaseException | None,
         now_ms: int,
@@ -453,18 +419,18 @@ class KeyedRunner:
             )  # fmt: skip
         if isinstance(error, Retry) and isinstance(self.registration.policy, Park):
             # Waiting is no failure: a key is not parked because a gateway is busy.
-            queue.again(work, now_ms + pause_ms)
+            assigned.progress.again(work, now_ms + pause_ms)
             return
         limit = attempts_left(self.registration.policy, error)
         if first.redeliveries >= limit and assigned.live and self._may_leave(work):
             assigned.enter()
             if isinstance(self.registration.policy, Park):
-                ending = self._park(assigned, queue, work, error)
+                ending = self._park(assigned, work, error)
             else:
-                ending = self._send_back(assigned, queue, work, failure_of(error))
+                ending = self._send_back(assigned, work, failure_of(error))
             self._tasks.start(ending, name=f"failed message of {assigned.queue}")
             return
-        self._delay(assigned, queue, work, pause_ms, now_ms)
+        self._delay(assigned, work, pause_ms, now_ms)
 
     def _may_leave(self, work: Work) -> bool:
         """Return whether a failed message may leave the queue; a barrier cannot be parked."""
@@ -479,9 +445,7 @@ class KeyedRunner:
             )  # fmt: skip
         return False
 
-    async def _park(
-        self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, error: BaseException | None
-    ) -> None:
+    async def _park(self, assigned: AssignedQueue, work: Work, error: BaseException | None) -> None:
         """Park the first message of a work, or delay its key if that is impossible.
 
         The later messages of the key join it.
@@ -492,22 +456,17 @@ class KeyedRunner:
         finally:
             now_ms = self._clock.monotonic_ms()
             if outcome == "parked":
-                self._finish(assigned, queue, work, now_ms, count=1)
+                self._finish(assigned, work, now_ms, count=1)
             else:
-                self._delay(assigned, queue, work, self._suspend_ms, now_ms)
+                self._delay(assigned, work, self._suspend_ms, now_ms)
             assigned.leave()
             self.pump(assigned)
 
-    def _delay(
-        self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, pause_ms: int, now_ms: int
-    ) -> None:
+    def _delay(self, assigned: AssignedQueue, work: Work, pause_ms: int, now_ms: int) -> None:
         tried = [replace(each, redeliveries=each.redeliveries + 1) for each in work.messages]
-        assigned.cache.replace_taken(tried)
-        queue.again(work, now_ms + pause_ms, tried)
+        assigned.progress.again(work, now_ms + pause_ms, tried)
 
-    async def _send_back(
-        self, assigned: AssignedQueue, queue: KeyedQueue, work: Work, failure: Failure
-    ) -> None:
+    async def _send_back(self, assigned: AssignedQueue, work: Work, failure: Failure) -> None:
         """Dead-letter the first message of a work; its key continues behind it."""
         first = work.messages[:1]
         sent: set[int] = set()
@@ -517,8 +476,8 @@ class KeyedRunner:
             now_ms = self._clock.monotonic_ms()
             self._counts.dead(len(sent))
             if sent:
-                self._finish(assigned, queue, work, now_ms, count=1)
+                self._finish(assigned, work, now_ms, count=1)
             else:
-                self._delay(assigned, queue, work, self._suspend_ms, now_ms)
+                self._delay(assigned, work, self._suspend_ms, now_ms)
             assigned.leave()
             self.pump(assigned)

@@ -103,8 +103,8 @@ class Parker:
         found = assigned.view
         if found is None:
             found = assigned.view = ParkedView(assigned.parked)
-            if assigned.keys is not None:
-                assigned.keys.parked = found.keys
+            if assigned.progress.keys is not None:
+                assigned.progress.keys.parked = found.keys
         return found
 
     def is_known(self, assigned: AssignedQueue) -> bool:
@@ -139,9 +139,9 @@ class Parker:
         view.load(found)
         # Without this, a copy that is older than the version that triggered the load is reloaded.
         assigned.parked = min(assigned.parked, found.version)
-        if assigned.keys is not None:
-            assigned.keys.parked = view.keys
-            assigned.keys.done_elsewhere(done)
+        if assigned.progress.keys is not None:
+            assigned.progress.keys.parked = view.keys
+            assigned.progress.done_elsewhere(done)
         if assigned.live:
             self._events.parked_loaded(assigned)
 

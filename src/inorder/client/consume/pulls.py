@@ -17,7 +17,7 @@ from inorder.client.consume.leases import LeaseRenewer
 from inorder.client.consume.messages import receive_from
 from inorder.client.consume.queue import AssignedQueue, QueueEvents
 from inorder.client.consume.rules import pulls as rules
-from inorder.client.consume.rules.commits import OffsetTable
+from inorder.client.consume.rules.commits import Progress
 from inorder.client.consume.rules.pulls import PullStatus
 from inorder.client.consume.workers import Counts
 from inorder.client.session import Session
@@ -121,7 +121,6 @@ class Puller:
         *,
         clustering: bool,
         counts: Counts,
-        offsets: OffsetTable,
         renewer: LeaseRenewer,
         events: QueueEvents,
     ) -> None:
@@ -130,7 +129,6 @@ class Puller:
         self._group = group
         self._clustering = clustering
         self._counts = counts
-        self._offsets = offsets
         self._renewer = renewer
         self._events = events
         self._suggested = rules.Suggested()
@@ -140,7 +138,7 @@ class Puller:
         failing = ""
         while True:
             step = rules.before_pull(
-                assigned.cache,
+                assigned.progress,
                 assigned.lease,
                 limits=assigned.limits,
                 now_ms=self._session.clock.monotonic_ms(),
@@ -176,7 +174,7 @@ class Puller:
     async def _pull(
         self, assigned: AssignedQueue, offset: int
     ) -> rules.PullNow | rules.PullLater | rules.Forget:
-        """Pull once and put the messages into the cache."""
+        """Pull once and add the messages to the queue's progress."""
         clock = self._session.clock
         began_ms = clock.monotonic_ms()
         result = await self._ask(assigned, offset)
@@ -185,7 +183,7 @@ class Puller:
         if result.messages:
             self._counts.arrived(assigned.queue.topic, len(result.messages), waited_ms)
         pulled = rules.after_pull(
-            assigned.cache,
+            assigned.progress,
             assigned.lease,
             result.status,
             result.messages,
@@ -194,8 +192,8 @@ class Puller:
             now_ms=now_ms,
             plenty=assigned.limits.messages_max // 2,
         )
-        if pulled.commit is not None:
-            self._events.passed(assigned, pulled.commit)
+        if pulled.passed:
+            self._events.passed(assigned)
         if pulled.handle:
             self._events.arrived(assigned)
         if isinstance(pulled.pull, rules.FixOffset):
@@ -203,7 +201,7 @@ class Puller:
                 "offset %d of %s is not stored; continuing at %d (stored: %d to %d)",
                 offset, assigned.queue, pulled.pull.offset, result.min_offset, result.max_offset,
             )  # fmt: skip
-            assigned.fixed = pulled.pull.offset
+            assigned.progress.moved_to = pulled.pull.offset
             return rules.FORGET
         if result.status is PullStatus.NOTHING_NEW and waited_ms < _HELD_MS:
             return rules.PullLater(_HELD_MS, "the broker does not hold pulls")
@@ -244,7 +242,7 @@ class Puller:
                 await self._renewer.refresh(assigned)
             assigned.parked = max(assigned.parked, answer.reply.parked or 0)
         if fields.commit_offset and done_to is not None:
-            self._offsets.saved(queue, done_to)
+            assigned.progress.saved = Progress(done_to)
         self._suggested.note(queue, answer.reply.suggest_broker_id)
         result = pull_result(
             answer,
@@ -255,7 +253,7 @@ class Puller:
             group=self._group,
             fencing=assigned.fencing,
         )
-        return replace(result, messages=assigned.not_done(result.messages))
+        return replace(result, messages=assigned.progress.without_finished(result.messages))
 
     def _to_commit(self, assigned: AssignedQueue, *, compares: bool) -> int | None:
         """Return the offset that a pull commits on its way, if any.
@@ -269,7 +267,7 @@ class Puller:
             return None
         if not assigned.needs_lock and not compares:
             return None
-        return self._offsets.unsaved([assigned.queue]).get(assigned.queue)
+        return None if assigned.progress.is_saved else assigned.progress.offset
 
     async def _failed(self, assigned: AssignedQueue, error: InorderError, before: str) -> str:
         """Log a failed pull, once per kind of error; return the kind."""

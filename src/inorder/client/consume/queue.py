@@ -1,4 +1,4 @@
-"""One assigned queue, from its grant to its release: cache, lease, pull loop and running handlers.
+"""One assigned queue, from its grant to its release: progress, lease, pull loop and handlers.
 
 `AssignedQueue` ties the pure parts together and says whether a handler may start and whether its
 result may be committed. `QueueEvents` is what the parts of a consumer tell its service about a
@@ -12,15 +12,12 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
-from inorder.client.consume.rules.commits import CommitSequence, Progress
-from inorder.client.consume.rules.keyed import KeyedQueue
 from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.parking import ParkedView
-from inorder.client.consume.rules.queue import Limits, ProcessQueue
+from inorder.client.consume.rules.queue import Limits, QueueProgress
 from inorder.client.consume.workers import Run
-from inorder.model import ReceivedMessage, Subscription, TopicQueue
+from inorder.model import Subscription, TopicQueue
 from inorder.ordering.fence import QueueFence
-from inorder.ordering.finished import FinishedMap
 
 QueueAction = Callable[["AssignedQueue"], None]
 
@@ -34,10 +31,9 @@ class AssignedQueue:
         *,
         subscription: Subscription,
         lease: LeaseState,
-        cache: ProcessQueue,
+        progress: QueueProgress,
         limits: Limits,
         ordered: bool,
-        keys: KeyedQueue | None = None,
         needs_lock: bool,
         on_drop: Callable[[AssignedQueue], None],
         on_idle: Callable[[AssignedQueue], None] | None = None,
@@ -45,17 +41,11 @@ class AssignedQueue:
         self.queue = queue
         self.subscription = subscription
         self.lease = lease
-        self.cache = cache
+        self.progress = progress
         self.limits = limits
         self.ordered = ordered
-        self.keys = keys
-        """With order="key": which messages may run."""
         self.needs_lock = needs_lock
-        self.commits: CommitSequence | None = None
-        """The commits of the queue; None without a lease."""
         self.fencing: QueueFence | None = None
-        self.finished: FinishedMap | None = None if keys is None else keys.finished
-        """The finished messages above the committed offset; None if there is no map."""
         self.parked = 0
         """The broker's version of the queue's parked keys and redrives."""
         self.redrive = False
@@ -77,8 +67,6 @@ class AssignedQueue:
         """When the next delayed key is ready again."""
         self.began_ms: int | None = None
         """Since when an ordered queue runs without a pause."""
-        self.fixed: int | None = None
-        """The offset to commit at the release, instead of the finished messages."""
         self.pulling: asyncio.Task[None] | None = None
         self.timers: dict[object, tuple[asyncio.TimerHandle, QueueAction | None]] = {}
         """What is due later, and what is done instead if the queue is given up before."""
@@ -86,32 +74,19 @@ class AssignedQueue:
         self.woken = asyncio.Event()
         self._on_drop = on_drop
         self._on_idle = on_idle
-        self._known_end = 0 if self.finished is None else self.finished.end
 
     def __repr__(self) -> str:
-        return f"AssignedQueue({self.lease!r}, {self.cache!r})"
+        return f"AssignedQueue({self.lease!r}, {self.progress!r})"
 
     @property
     def keyed(self) -> bool:
         """Return whether the queue is handled with order="key"."""
-        return self.keys is not None
+        return self.progress.keys is not None
 
     @property
     def leased(self) -> bool:
         """Return whether this consumer owns the queue by a lease, not by RocketMQ's lock."""
         return self.lease.epoch > 0
-
-    def begin_with(self, finished: FinishedMap) -> None:
-        """Skip the messages that a former owner has finished above the first offset."""
-        self.finished = finished
-        self._known_end = finished.end
-
-    def not_done(self, messages: tuple[ReceivedMessage, ...]) -> tuple[ReceivedMessage, ...]:
-        """Return the messages of a pull without those that a former owner has finished."""
-        if not messages or messages[0].offset >= self._known_end or self.finished is None:
-            return messages
-        finished = self.finished
-        return tuple(message for message in messages if message.offset not in finished)
 
     def is_news(self, map_version: int | None) -> bool:
         """Return whether a pull names a later key map version than the last renewal did."""
@@ -119,16 +94,6 @@ class AssignedQueue:
             return False
         spans = self.fencing.spans
         return map_version > (spans[-1].version if spans else 0)
-
-    def progress(self, offset: int) -> Progress:
-        """Return what to commit when every message below an offset is finished."""
-        if self.finished is None:
-            return Progress(offset)
-        if self.keys is not None:
-            self.keys.done_below(offset)
-        else:
-            self.finished.add_range(self.finished.base, offset)
-        return Progress(self.finished.base, self.finished.above_text())
 
     @property
     def live(self) -> bool:
@@ -224,8 +189,8 @@ class QueueEvents(Protocol):
         """Handlers may start: messages arrived, the lease is confirmed, or a pause has ended."""
         ...
 
-    def passed(self, assigned: AssignedQueue, offset: int) -> None:
-        """A pull found every message below the offset filtered or finished."""
+    def passed(self, assigned: AssignedQueue) -> None:
+        """A pull left no unfinished message: every message that it passed is finished."""
         ...
 
     def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:

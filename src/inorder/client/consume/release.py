@@ -15,7 +15,7 @@ from inorder.client.consume.commits import Committer
 from inorder.client.consume.leases import Leases, Locks
 from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules.assignment import Release, release_steps
-from inorder.client.consume.rules.commits import NumberedCommit, OffsetTable, Progress
+from inorder.client.consume.rules.commits import NumberedCommit
 from inorder.client.session import Session
 from inorder.errors import InorderError, LeaseLost, LeasesFull
 from inorder.logs import get_logger
@@ -38,14 +38,12 @@ class Releaser:
         session: Session,
         group: str,
         *,
-        offsets: OffsetTable,
         committer: Committer,
         locks: Locks,
         leases: Leases,
     ) -> None:
         self._session = session
         self._group = group
-        self._offsets = offsets
         self._committer = committer
         self._locks = locks
         self._leases = leases
@@ -66,7 +64,7 @@ class Releaser:
     def _steps(self, assigned: AssignedQueue) -> tuple[Release, ...]:
         return release_steps(
             assigned.lease,
-            commit=self._offsets.is_unsaved(assigned.queue),
+            commit=not assigned.progress.is_saved,
             ordered=assigned.ordered,
         )
 
@@ -108,16 +106,14 @@ class Releaser:
 
     async def _final(self, assigned: AssignedQueue) -> NumberedCommit | None:
         """Return the last commit: the finished messages, or the offset to continue at."""
-        assert assigned.commits is not None
+        progress = assigned.progress
         assert assigned.lease.dropped is not None
-        if assigned.fixed is not None:
-            if assigned.fixed < assigned.commits.saved.offset:
-                await self._reset(assigned, assigned.fixed)
-                return None
-            return assigned.commits.next(Progress(assigned.fixed))
-        if not assigned.lease.dropped.may_commit:
+        if progress.moved_to is None:
+            return progress.next_commit() if assigned.lease.dropped.may_commit else None
+        if progress.moved_to < progress.saved.offset:
+            await self._reset(assigned, progress.moved_to)
             return None
-        return assigned.commits.next(assigned.progress(self._offsets.get(assigned.queue)))
+        return progress.next_commit()
 
     async def _reset(self, assigned: AssignedQueue, offset: int) -> None:
         """Set a lower offset by a reset, which raises the epoch; commits never lower it."""
@@ -132,7 +128,7 @@ class Releaser:
         log.warning(
             "queue=%s was given up without its last commit (offset %d): messages since the commit "
             "before are handled again; %s",
-            assigned.queue, self._offsets.get(assigned.queue), why,
+            assigned.queue, assigned.progress.offset, why,
         )  # fmt: skip
 
     # With RocketMQ's locks.
@@ -143,7 +139,7 @@ class Releaser:
         A broker that does not answer is asked again while the lock lasts, because no other owner
         begins before its end.
         """
-        if Release.COMMIT not in steps and assigned.fixed is None:
+        if Release.COMMIT not in steps and assigned.progress.moved_to is None:
             return True
         backoff = Backoff(self._session.config.retry_first_ms, self._session.config.retry_max_ms)
         began_ms = self._session.clock.monotonic_ms()
@@ -162,7 +158,8 @@ class Releaser:
         return False
 
     async def _last_save(self, assigned: AssignedQueue) -> bool:
-        if assigned.fixed is None:
+        progress = assigned.progress
+        if progress.moved_to is None:
             await self._committer.of([assigned.queue])
-            return not self._offsets.is_unsaved(assigned.queue)
-        return await self._committer.move(assigned.queue, assigned.fixed)
+            return progress.is_saved
+        return await self._committer.move(assigned.queue, progress.moved_to)

@@ -109,7 +109,6 @@ class ConsumerService:
             clock=clock,
             counts=counts,
             tasks=member.tasks,
-            note=member.note,
             send_back=returner.send_back,
             broadcasting=not clustering,
             handler_timeout_ms=self._config.handler_timeout_ms,
@@ -221,9 +220,8 @@ class ConsumerService:
         else:
             self._concurrent.pump(assigned)
 
-    def passed(self, assigned: AssignedQueue, offset: int) -> None:
-        """Note the offset below which nothing is left to handle."""
-        self.member.note(assigned.queue, offset)
+    def passed(self, assigned: AssignedQueue) -> None:
+        """Commit a leased queue soon: it has no unfinished message."""
         self.member.committer.idle(assigned)
 
     def confirmed(self, assigned: AssignedQueue, sent_ms: int) -> None:
@@ -315,7 +313,6 @@ class ConsumerService:
                 clock=self._session.clock,
                 counts=member.counts,
                 tasks=member.tasks,
-                note=member.note,
                 dead_letter=returner.dead_letter,
                 suspend_ms=self._config.suspend_ms,
                 run_max_ms=self._config.run_max_ms,
@@ -326,7 +323,6 @@ class ConsumerService:
             clock=self._session.clock,
             counts=member.counts,
             tasks=member.tasks,
-            note=member.note,
             dead_letter=returner.dead_letter,
             parker=self._parker,
             suspend_ms=self._config.suspend_ms,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inorder.client.consume.rules.leases import LeaseState
-from inorder.client.consume.rules.queue import ProcessQueue
+from inorder.client.consume.rules.queue import QueueProgress
 from inorder.model import ReceivedMessage, TopicQueue
 
 QUEUE = TopicQueue("orders", "broker-a", 0)
@@ -26,11 +26,11 @@ def message(
     )
 
 
-def filled(first: int, last: int) -> ProcessQueue:
-    """Return a process queue with messages from first to last, all waiting."""
-    cache = ProcessQueue(first)
-    cache.put([message(offset) for offset in range(first, last + 1)], last + 1)
-    return cache
+def filled(first: int, last: int) -> QueueProgress:
+    """Return the progress of a queue with messages from first to last, all waiting."""
+    progress = QueueProgress(first)
+    progress.put([message(offset) for offset in range(first, last + 1)], last + 1)
+    return progress
 
 
 def locked(now_ms: int = 0) -> LeaseState:

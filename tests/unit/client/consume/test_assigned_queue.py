@@ -6,7 +6,7 @@ import asyncio
 
 from inorder.client.consume.queue import AssignedQueue
 from inorder.client.consume.rules.leases import LOCK_TRUSTED_MS, LeaseState, RevokeReason
-from inorder.client.consume.rules.queue import Limits, ProcessQueue
+from inorder.client.consume.rules.queue import Limits, QueueProgress
 from inorder.model import Subscription, TopicQueue
 
 QUEUE = TopicQueue("t", "b", 0)
@@ -20,7 +20,7 @@ def queue_of(
         QUEUE,
         subscription=Subscription("t"),
         lease=lease,
-        cache=ProcessQueue(0),
+        progress=QueueProgress(0),
         limits=Limits(),
         ordered=needs_lock,
         needs_lock=needs_lock,

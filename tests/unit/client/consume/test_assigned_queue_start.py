@@ -43,7 +43,7 @@ def test_no_handler_starts_on_a_queue_that_is_not_ours_for_sure(
             QUEUE,
             subscription=Subscription("orders"),
             lease=LeaseState(QUEUE, now_ms=0, lock_sent_ms=0 if needs_lock else None),
-            cache=filled(0, 3),
+            progress=filled(0, 3),
             limits=Limits(),
             ordered=needs_lock,
             needs_lock=needs_lock,

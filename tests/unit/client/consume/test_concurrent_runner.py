@@ -66,7 +66,6 @@ class Stage:
         self.broker_accepts = True
         self.refusal_ms = 100
         self.sent_back: list[int] = []
-        self.committed: list[int] = []
         subscription = Subscription(QUEUE.topic)
         self.handler = TopicHandler(
             HandlerRegistration(
@@ -78,12 +77,11 @@ class Stage:
         self.runner = ConcurrentRunner(
             handlers={QUEUE.topic: self.handler}, fallback=lambda topic: self.handler,
             clock=self.clock, counts=Counts(), tasks=self.tasks,
-            note=lambda queue, offset, moved: self.committed.append(offset),
             send_back=self._send_back, broadcasting=False, handler_timeout_ms=60_000,
         )  # fmt: skip
         self.assigned = AssignedQueue(
             QUEUE, subscription=subscription, lease=LeaseState(QUEUE, now_ms=0),
-            cache=filled(0, 3),
+            progress=filled(0, 3),
             limits=Limits(), ordered=False, needs_lock=False, on_drop=lambda dropped: None,
         )  # fmt: skip
 
@@ -162,12 +160,12 @@ def test_a_message_that_could_not_be_sent_back_is_sent_back_when_the_consumer_st
         for run in runs[1:]:
             succeed(run)
         await stage.settled()
-        assert stage.committed[-1] == 0
+        assert stage.assigned.progress.done_below == 0
         stage.broker_accepts = True
         stage.assigned.drop(RevokeReason.STOPPED)
         assert stage.assigned.lease.running, "the release waits for it"
         await stage.settled()
-        assert (stage.sent_back, stage.committed[-1]) == ([0], 4)
+        assert (stage.sent_back, stage.assigned.progress.done_below) == ([0], 4)
         assert not stage.assigned.lease.running
 
     asyncio.run(story())
@@ -184,7 +182,7 @@ def test_a_message_that_fails_while_the_consumer_stops_is_sent_back():
         for run in (runs[0], *runs[2:]):
             succeed(run)
         await stage.settled()
-        assert (stage.sent_back, stage.committed[-1]) == ([1], 4)
+        assert (stage.sent_back, stage.assigned.progress.done_below) == ([1], 4)
 
     asyncio.run(story())
 
@@ -204,7 +202,7 @@ def test_a_stop_tries_again_while_the_broker_restarts():
         await asyncio.sleep(0)
         stage.broker_accepts = True
         await stage.settled()
-        assert (stage.sent_back, stage.committed[-1]) == ([0], 4)
+        assert (stage.sent_back, stage.assigned.progress.done_below) == ([0], 4)
 
     asyncio.run(story())
 
@@ -222,7 +220,7 @@ def test_a_stop_does_not_wait_for_ever_to_send_messages_back(caplog: pytest.LogC
         for run in runs[1:]:
             fail(run)
         await stage.settled()
-        assert (stage.sent_back, stage.committed[-1]) == ([], 1)
+        assert (stage.sent_back, stage.assigned.progress.done_below) == ([], 1)
         assert not stage.assigned.lease.running
         assert "offset=1" in caplog.text
         assert "come again" in caplog.text
@@ -258,6 +256,6 @@ def test_a_result_that_close_did_not_wait_for_is_ignored():
         stage.assigned.drop(RevokeReason.STOPPED)
         await stage.tasks.stop()
         fail(runs[0])
-        assert (stage.sent_back, stage.committed) == ([], [])
+        assert (stage.sent_back, stage.assigned.progress.done_below) == ([], 0)
 
     asyncio.run(story())

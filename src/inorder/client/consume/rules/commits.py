@@ -13,17 +13,18 @@ Offset 0 may be deleted already. Then the broker answers the first pull with "of
 queue continues at the first message that is stored. A queue that a topic gained after the group
 began is read from its first message under `last` too, because all of it is new to the group.
 
-**What is committed under a lease** (`CommitSequence`): offset and finished map, so that the next
-owner repeats nothing that was committed. Commits of a queue are numbered within its epoch. The
-broker ignores a commit that a later one has overtaken, so requests need not wait for each other.
+**What is committed under a lease** (`Progress`): offset and finished map, so that the next owner
+repeats nothing that was committed. Commits of a queue are numbered within its epoch. The broker
+ignores a commit that a later one has overtaken, so requests need not wait for each other.
 
     the queue has gone idle   commit at once, but at most every COMMIT_IDLE_MS
     handlers run              commit every COMMIT_BUSY_MS
 
-**What is committed in RocketMQ's way** (`OffsetTable`): offsets are noted when messages are
-finished, and saved every 5 s, with pulls, and when a queue is released. Unlike RocketMQ's stores
-this one saves only offsets that changed, so that a stale offset never overwrites the newer offset
-of another member (O11).
+**What is committed in RocketMQ's way**: offsets, every 5 s, with pulls, and when a queue is
+released. Unlike RocketMQ's stores the client saves only offsets that changed, so that a stale
+offset never overwrites the newer offset of another member (O11).
+
+`rules/queue.py` holds the progress of each queue.
 
 **The file of a broadcasting consumer** (`format_offsets`, `read_offsets`): the JSON text of
 RocketMQ's LocalFileOffsetStore at `<directory>/<client id>/<group>/offsets.json`. The version
@@ -34,7 +35,7 @@ Why these commits: decision 18.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -76,38 +77,6 @@ class NumberedCommit:
 
     number: int
     progress: Progress
-
-
-class CommitSequence:
-    """The commits of one queue under one epoch."""
-
-    __slots__ = ("_number", "_taken", "saved")
-
-    def __init__(self, stored: Progress) -> None:
-        """Begin with the progress of the grant; its offset is NOTHING if the group has none.
-
-        The first commit is always sent, even if nothing changed: from then on the group has an
-        offset, also where the broker only said where to begin.
-        """
-        self.saved = stored
-        self._number = 0
-        self._taken = 0
-
-    def __repr__(self) -> str:
-        return f"CommitSequence({self.saved}, number={self._number})"
-
-    def next(self, progress: Progress) -> NumberedCommit | None:
-        """Return the next commit to send; None if the broker knows this progress already."""
-        if progress == self.saved and self._taken:
-            return None
-        self._number += 1
-        return NumberedCommit(self._number, progress)
-
-    def taken(self, commit: NumberedCommit) -> None:
-        """Note that the broker accepted a commit; answers may come in any order."""
-        if commit.number > self._taken:
-            self._taken = commit.number
-            self.saved = commit.progress
 
 
 def idle_commit_in_ms(now_ms: int, last_ms: int) -> int:
@@ -184,80 +153,6 @@ def begin(stored: int, topic: str, consume_from: ConsumeFrom, *, late: bool = Fa
 def answered(offset: int) -> Begin:
     """Read the broker's answer to AskEnd or AskTime; a negative number is no offset."""
     return BeginAt(offset) if offset >= 0 else NotNow(f"the broker answered offset {offset}")
-
-
-@dataclass(slots=True)
-class _Progress:
-    offset: int
-    saved: int | None
-    frozen: bool = False
-
-
-class OffsetTable:
-    """The noted and the saved offset of each queue."""
-
-    __slots__ = ("_table",)
-
-    def __init__(self) -> None:
-        self._table: dict[TopicQueue, _Progress] = {}
-
-    def __repr__(self) -> str:
-        return f"OffsetTable({len(self._table)} queues, {len(self.unsaved())} unsaved)"
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def begin(self, queue: TopicQueue, offset: int, *, stored: bool) -> None:
-        """Start a queue at an offset that the store has (`stored`), or does not have yet."""
-        self._table[queue] = _Progress(offset, offset if stored else None)
-
-    def note(self, queue: TopicQueue, offset: int, *, only_up: bool = True) -> bool:
-        """Note that every message below the offset is finished; return whether that is new.
-
-        With `only_up` a lower offset is ignored. A frozen queue keeps its offset.
-        """
-        found = self._table.get(queue)
-        if found is None:
-            self._table[queue] = _Progress(offset, None)
-            return True
-        if found.frozen or offset == found.offset or (only_up and offset < found.offset):
-            return False
-        found.offset = offset
-        return True
-
-    def freeze(self, queue: TopicQueue, offset: int) -> None:
-        """Set an offset that no later note moves, until the queue is forgotten."""
-        saved = self._table[queue].saved if queue in self._table else None
-        self._table[queue] = _Progress(offset, saved, frozen=True)
-
-    def get(self, queue: TopicQueue) -> int:
-        """Return the noted offset, or NO_OFFSET."""
-        found = self._table.get(queue)
-        return NO_OFFSET if found is None else found.offset
-
-    def is_unsaved(self, queue: TopicQueue) -> bool:
-        """Return whether the store does not have the noted offset yet."""
-        found = self._table.get(queue)
-        return found is not None and found.saved != found.offset
-
-    def unsaved(self, queues: Iterable[TopicQueue] | None = None) -> dict[TopicQueue, int]:
-        """Return the offsets to save, of these queues (default: of all)."""
-        chosen = self._table if queues is None else queues
-        return {queue: self._table[queue].offset for queue in chosen if self.is_unsaved(queue)}
-
-    def saved(self, queue: TopicQueue, offset: int) -> None:
-        """Note that the store has an offset."""
-        found = self._table.get(queue)
-        if found is not None:
-            found.saved = offset
-
-    def forget(self, queue: TopicQueue) -> None:
-        """Drop a queue that was released."""
-        self._table.pop(queue, None)
-
-    def items(self) -> list[tuple[TopicQueue, int]]:
-        """Return all offsets, sorted by queue."""
-        return sorted((queue, found.offset) for queue, found in self._table.items())
 
 
 def path_parts(client_id: str, group: str) -> tuple[str, str, str]:

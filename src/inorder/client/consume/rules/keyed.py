@@ -9,24 +9,21 @@ A message without a key is a barrier: it is handed out when everything before it
 nothing behind it is handed out until the barrier is finished. With `keyless="concurrent"` such a
 message is a key of its own.
 
-A FinishedMap records what is finished out of order, so `base` never passes an unfinished message.
-Messages beyond the span of the map are not taken in (`room_to`).
-
 Messages of a parked key are handed out in their order like others, but marked `parked`: they join
-the key at the broker and never reach the handler. Why offset and map: decision 18.
+the key at the broker and never reach the handler. `rules/queue.py` holds the unfinished messages
+of the queue and decides what is committed.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
 from inorder.model import ReceivedMessage
-from inorder.ordering.finished import SPAN_MAX, FinishedMap
 
 KeyOf = Callable[[ReceivedMessage], str | None]
 Keyless = Literal["barrier", "concurrent"]
@@ -67,78 +64,31 @@ class _Backlog:
     """The broker may have parked the first messages: a request to park them has no answer yet."""
 
 
-class KeyedQueue:
-    """The unfinished messages of one queue, by key."""
+class KeyOrder:
+    """The order in which the unfinished messages of one queue are handed out, by key."""
 
-    def __init__(
-        self,
-        base: int,
-        *,
-        key_of: KeyOf,
-        keyless: Keyless = "barrier",
-        finished: FinishedMap | None = None,
-    ) -> None:
-        self.finished = FinishedMap(base) if finished is None else finished
+    def __init__(self, key_of: KeyOf, *, keyless: Keyless = "barrier") -> None:
         self._key_of = key_of
         self._keyless = keyless
         self._backlogs: dict[OrderKey, _Backlog] = {}
         self._ready: list[tuple[int, OrderKey]] = []  # heap by the offset of the head
         self._delayed: list[tuple[int, int, OrderKey]] = []
         self._behind: deque[tuple[OrderKey, ReceivedMessage]] = deque()  # from a barrier on
-        self._end = self.finished.base
-        self.messages = 0
-        self.known_end = 0
-        """Below this offset a pull may bring messages that are finished already."""
         self.parked: Collection[str] = ()
         """The parked keys of the queue."""
 
     def __repr__(self) -> str:
-        return f"KeyedQueue({self.messages} of {len(self._backlogs)} keys, {self.finished!r})"
+        return f"KeyOrder({len(self._backlogs)} keys, {len(self._behind)} messages behind barriers)"
 
-    @property
-    def base(self) -> int:
-        """Return the lowest unfinished offset: what may be committed."""
-        return self.finished.base
-
-    @property
-    def room_to(self) -> int:
-        """Return the first offset that does not fit into the finished map yet."""
-        return self.finished.base + SPAN_MAX
-
-    def done_elsewhere(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Note ranges of offsets (start, end) that another owner has finished or parked.
-
-        The caller does this before it puts any of these messages in.
-        """
-        for start, end in ranges:
-            if end <= self.room_to:
-                self.finished.add_range(start, end)
-                self.known_end = max(self.known_end, end)
-
-    def done_below(self, offset: int) -> None:
-        """Note that every message below an offset is filtered or finished."""
-        self.finished.add_range(self.finished.base, offset)
-        self._end = max(self._end, offset)
-
-    def put(self, messages: Sequence[ReceivedMessage], next_offset: int) -> int:
-        """Add the messages of a pull; return how many of them are unfinished.
-
-        An offset between the present end and `next_offset` that no message has will never come, and
-        counts as finished. Messages that the map already holds are skipped.
-        """
-        taken, expected = 0, self._end
-        for message in messages:
-            if message.offset < expected:
-                continue
-            self.finished.add_range(expected, message.offset)
-            expected = message.offset + 1
-            if message.offset in self.finished:
-                continue
-            self._place(message)
-            taken += 1
-        self.finished.add_range(expected, next_offset)
-        self._end = max(self._end, expected, next_offset)
-        return taken
+    def put(self, message: ReceivedMessage) -> None:
+        """Add the next message of the queue."""
+        key: OrderKey = self._key_of(message)
+        if key is None and self._keyless == "concurrent":
+            key = message.offset
+        if self._behind or _BARRIER in self._backlogs or (key is _BARRIER and self._backlogs):
+            self._behind.append((key, message))
+        else:
+            self._enter(key, message)
 
     def take(self, now_ms: int, *, batch: int = 1) -> Work | None:
         """Hand out up to `batch` messages of the next ready key; None if no key is ready."""
@@ -162,15 +112,13 @@ class KeyedQueue:
         for message in work.messages[:count]:
             first = backlog.messages.popleft()
             assert first is message, "a key's messages leave in order"
-            self.finished.add(message.offset)
-            self.messages -= 1
         self._go_on(work.order_key, backlog)
 
     def again(
         self,
         work: Work,
         at_ms: int,
-        messages: Sequence[ReceivedMessage] | None = None,
+        messages: Sequence[ReceivedMessage] = (),
         *,
         maybe_parked: bool = False,
     ) -> None:
@@ -182,7 +130,7 @@ class KeyedQueue:
         """
         backlog = self._stop(work)
         backlog.maybe_parked = maybe_parked
-        for index, message in enumerate(messages or ()):
+        for index, message in enumerate(messages):
             assert message.offset == backlog.messages[index].offset, (
                 "copies have the offsets of the originals"
             )
@@ -195,16 +143,6 @@ class KeyedQueue:
         return self._delayed[0][0] if self._delayed else None
 
     # Inside.
-
-    def _place(self, message: ReceivedMessage) -> None:
-        key: OrderKey = self._key_of(message)
-        if key is None and self._keyless == "concurrent":
-            key = message.offset
-        self.messages += 1
-        if self._behind or _BARRIER in self._backlogs or (key is _BARRIER and self._backlogs):
-            self._behind.append((key, message))
-        else:
-            self._enter(key, message)
 
     def _enter(self, key: OrderKey, message: ReceivedMessage) -> None:
         backlog = self._backlogs.get(key)

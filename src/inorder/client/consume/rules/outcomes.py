@@ -58,7 +58,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from inorder.client.consume.rules.leases import LeaseState, RevokeReason
-from inorder.client.consume.rules.queue import ProcessQueue
+from inorder.client.consume.rules.queue import QueueProgress
 from inorder.client.rules.routes import Duration, to_ms
 from inorder.errors import UsageError
 from inorder.model import ReceivedMessage
@@ -230,13 +230,6 @@ class Run:
     """Take a batch and call the handler."""
 
 
-@dataclass(slots=True)
-class Commit:
-    """Note that everything below the offset is finished."""
-
-    offset: int
-
-
 @dataclass(frozen=True, slots=True)
 class SuspendFor:
     """Start no handler of this queue for `ms`; then messages that were put back come first."""
@@ -273,7 +266,7 @@ class Warn:
     text: str
 
 
-Step = Run | Commit | SuspendFor | SendBack | Stop | Hold | Warn
+Step = Run | SuspendFor | SendBack | Stop | Hold | Warn
 Before = Run | SuspendFor | Stop | Hold
 
 RUN: Final = Run()
@@ -303,7 +296,7 @@ def before_batch(
 
 
 def after_batch(
-    cache: ProcessQueue,
+    progress: QueueProgress,
     lease: LeaseState,
     batch: Sequence[ReceivedMessage],
     outcome: Outcome,
@@ -315,7 +308,7 @@ def after_batch(
     redeliveries_max: int,
     default_suspend_ms: int = SUSPEND_DEFAULT_MS,
 ) -> tuple[Step, ...]:
-    """Return the steps after a handler has ended, and change the cache accordingly.
+    """Return the steps after a handler has ended, and update the progress.
 
     `suspend_ms` is the pause that the handler asked for; an exception is Outcome.SUSPEND without
     one. The steps end with Stop if no further handler may start. Without Stop, SuspendFor and
@@ -332,7 +325,7 @@ def after_batch(
         spent = tuple(message for message in batch if message.redeliveries >= redeliveries_max)
         if spent and lease.dropped is None:
             return (SendBack(spent),)
-        cache.make_again(map(_again, batch))
+        progress.make_again(map(_again, batch))
         steps = [pause]
     elif auto_commit:
         steps = []
@@ -340,11 +333,12 @@ def after_batch(
             steps.append(
                 Warn(f"{outcome.name} means nothing with auto-commit on; taken as success")
             )
-        steps += _commit(cache)
+        progress.commit()
     elif outcome is Outcome.COMMIT:
-        steps = _commit(cache)
+        progress.commit()
+        steps = []
     elif outcome is Outcome.ROLLBACK:
-        cache.rollback()
+        progress.rollback()
         steps = [pause]
     else:
         steps = []
@@ -355,7 +349,7 @@ def after_batch(
 
 
 def after_ordered_send_back(
-    cache: ProcessQueue,
+    progress: QueueProgress,
     lease: LeaseState,
     batch: Sequence[ReceivedMessage],
     sent: Collection[int],
@@ -377,12 +371,11 @@ def after_ordered_send_back(
         assert lease.dropped is not None
         return (Stop(f"a result is not committed: {lease.dropped.value}"),)
     rest = [message for message in batch if message.offset not in sent]
-    cache.make_again(map(_again, rest))
+    progress.make_again(map(_again, rest))
     steps: list[Step] = []
     gone = [message for message in batch if message.offset in sent]
     if auto_commit and gone:
-        offset = cache.remove(gone, now_ms)
-        steps += [] if offset is None else [Commit(offset)]
+        progress.remove(gone, now_ms)
     if lease.dropped is not None:
         steps.append(Stop(lease.dropped.value))
     elif rest:
@@ -410,11 +403,6 @@ def retry_pause_ms(
     return max(SUSPEND_MIN_MS, min(wanted, SUSPEND_MAX_MS))
 
 
-def _commit(cache: ProcessQueue) -> list[Step]:
-    offset = cache.commit()
-    return [] if offset is None else [Commit(offset)]
-
-
 def _again(message: ReceivedMessage) -> ReceivedMessage:
     return replace(message, redeliveries=message.redeliveries + 1)
 
@@ -429,17 +417,6 @@ class Concluded:
     """Failed messages of a broadcast, which are lost: one log line each."""
     ignored: bool = False
     """The queue was given up: nothing is committed and nothing is sent back."""
-    commit: int | None = None
-    """The offset to commit; with `send_back`, `after_concurrent_send_back` returns it instead."""
-
-
-@dataclass(frozen=True, slots=True)
-class AfterSendBack:
-    """What follows when the failed messages of a batch were sent back."""
-
-    commit: int | None
-    retry: tuple[ReceivedMessage, ...] = ()
-    """Messages to handle again here after LOCAL_RETRY_MS, with one redelivery more."""
 
 
 def batches(messages: Sequence[ReceivedMessage], size: int) -> list[Sequence[ReceivedMessage]]:
@@ -533,7 +510,7 @@ def counts_results(lease: LeaseState) -> bool:
 
 
 def conclude(
-    cache: ProcessQueue,
+    progress: QueueProgress,
     lease: LeaseState,
     batch: Sequence[ReceivedMessage],
     *,
@@ -546,34 +523,36 @@ def conclude(
         return Concluded(ignored=True)
     succeeded, failed = tuple(batch[:done]), tuple(batch[done:])
     if broadcasting:
-        return Concluded(succeeded, dropped=failed, commit=cache.remove(batch, now_ms))
-    back = tuple(message for message in failed if message in cache)
+        progress.remove(batch, now_ms)
+        return Concluded(succeeded, dropped=failed)
+    back = tuple(message for message in failed if message in progress)
     if not back:
-        return Concluded(succeeded, commit=cache.remove(batch, now_ms))
+        progress.remove(batch, now_ms)
+        return Concluded(succeeded)
     return Concluded(succeeded, send_back=back)
 
 
 def after_concurrent_send_back(
-    cache: ProcessQueue,
+    progress: QueueProgress,
     lease: LeaseState,
     concluded: Concluded,
     sent: Collection[int],
     *,
     now_ms: int,
-) -> AfterSendBack:
-    """Decide what follows when the broker accepted the messages with the offsets `sent`.
+) -> tuple[ReceivedMessage, ...]:
+    """Finish the messages that succeeded, and those that the broker accepted (`sent`).
 
-    The others stay taken and hold up the committed offset. They are tried again here, unless the
-    consumer stops.
+    The others stay taken and hold up the committed offset. They are tried again here after
+    LOCAL_RETRY_MS, unless the consumer stops; returns them with one redelivery more.
     """
+    if not counts_results(lease):
+        return ()
     failed = [message for message in concluded.send_back if message.offset not in sent]
     retry = tuple(replace(message, redeliveries=message.redeliveries + 1) for message in failed)
-    cache.replace_taken(retry)
+    progress.replace_taken(retry)
     gone = [message for message in concluded.send_back if message.offset in sent]
-    commit = cache.remove((*concluded.done, *gone), now_ms)
-    if not counts_results(lease):
-        return AfterSendBack(None)
-    return AfterSendBack(commit, retry if lease.dropped is None else ())
+    progress.remove((*concluded.done, *gone), now_ms)
+    return retry if lease.dropped is None else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 
 from inorder.client.consume.rules.leases import LeaseState, RevokeReason
-from inorder.client.consume.rules.queue import Limits, ProcessQueue
+from inorder.client.consume.rules.queue import Limits, QueueProgress
 from inorder.model import MASTER_ID, ReceivedMessage, Subscription, TopicQueue
 from inorder.wire import properties
 from inorder.wire.codes import ResponseCode
@@ -80,15 +80,15 @@ class AfterPull:
     pull: PullNow | PullLater | Forget | FixOffset
     handle: bool = False
     """New messages wait for a handler."""
-    commit: int | None = None
-    """Every message below this offset is finished or filtered: note it, if it is higher."""
+    passed: bool = False
+    """No message is unfinished."""
 
 
 FORGET: Final = Forget()
 
 
 def before_pull(
-    cache: ProcessQueue,
+    progress: QueueProgress,
     lease: LeaseState,
     *,
     limits: Limits,
@@ -110,16 +110,16 @@ def before_pull(
         return PullLater(EXCEPTION_MS, "the consumer does not run")
     if paused:
         return PullLater(PAUSED_MS, "the consumer is paused")
-    full = cache.flow_control(limits, ordered=ordered, ahead_max=ahead_max)
+    full = progress.flow_control(limits, ordered=ordered, ahead_max=ahead_max)
     if full is not None:
         return PullLater(FLOW_CONTROL_MS, full.value)
     if needs_lock and not lease.epoch and not lease.check_lock(now_ms):
         return FORGET
-    return PullNow(cache.pulled_to)
+    return PullNow(progress.pulled_to)
 
 
 def after_pull(
-    cache: ProcessQueue,
+    progress: QueueProgress,
     lease: LeaseState,
     status: PullStatus,
     messages: Sequence[ReceivedMessage],
@@ -129,7 +129,7 @@ def after_pull(
     now_ms: int = 0,
     plenty: int | None = None,
 ) -> AfterPull:
-    """Put the messages of an answer into the cache and decide what follows.
+    """Add the messages of an answer to the progress and decide what follows.
 
     `messages` are those whose tags match (`wanted`). If more than `plenty` messages wait here, the
     next pull pauses: pulls of all queues without a pause would keep the interpreter from the
@@ -140,14 +140,14 @@ def after_pull(
     if status is PullStatus.OFFSET_MOVED:
         lease.drop(RevokeReason.OFFSET_ILLEGAL)
         return AfterPull(FixOffset(next_offset))
-    handle = cache.put(messages, next_offset)
-    commit = None if cache.count else cache.pulled_to
+    handle = progress.put(messages, next_offset)
+    passed = not progress.count
     if status is PullStatus.FOUND and messages and interval_ms > 0:
-        return AfterPull(PullLater(interval_ms, "the pull interval"), handle, commit)
-    if handle and plenty is not None and cache.waiting > plenty:
+        return AfterPull(PullLater(interval_ms, "the pull interval"), handle, passed)
+    if handle and plenty is not None and progress.waiting > plenty:
         wait_ms = turn_in_ms(lease.queue.index, now_ms)
-        return AfterPull(PullLater(wait_ms, "plenty waits here"), handle, commit)
-    return AfterPull(PullNow(cache.pulled_to), handle, commit)
+        return AfterPull(PullLater(wait_ms, "plenty waits here"), handle, passed)
+    return AfterPull(PullNow(progress.pulled_to), handle, passed)
 
 
 def turn_in_ms(index: int, now_ms: int) -> int:

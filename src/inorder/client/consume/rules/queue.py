@@ -1,12 +1,19 @@
-"""The unfinished messages of one queue that this consumer has pulled.
+"""What one assigned queue has pulled, handed out, finished and committed.
 
-    put ──> waiting ──take──> taken ──commit / remove──> gone
+    put ──> waiting ──take──> taken ──commit / remove / done──> gone
                ^                |
                └─ make_again, rollback
 
 Waiting messages are taken in queue order, by one handler at a time (`order="queue"`) or by many
-(`order=None`). `lowest` is the first unfinished offset, so everything below it may be committed
-(decision 18). `rules/leases.py` decides who owns the queue, and for how long.
+(`order=None`). With `order="key"` taken messages are in the order of keys (`rules/keyed.py`), which
+hands them out as works.
+
+    saved.offset  <=  done_below  <=  lowest  <=  pulled_to
+
+`lowest` is the first unfinished offset, and everything below `done_below` may be committed. Above
+it a commit under a lease carries the finished map: the offsets in front of `pulled_to` that no
+unfinished message has, and those that earlier owners have finished. Commits of a queue are numbered
+within its epoch (decision 18). `rules/leases.py` decides who owns the queue, and for how long.
 """
 
 from __future__ import annotations
@@ -17,7 +24,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from inorder.client.consume.rules.commits import NOT_STORED, NumberedCommit, Progress
+from inorder.client.consume.rules.keyed import KeyOrder, Work
 from inorder.model import ReceivedMessage
+from inorder.ordering.finished import SPAN_MAX, FinishedMap
 
 CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
 EXPIRED_PER_ROUND_MAX: Final = 16
@@ -60,17 +70,37 @@ class Limits:
         return Limits(messages, size, self.span_max, self.topic_messages_max, self.topic_bytes_max)
 
 
-class ProcessQueue:
-    """The unfinished messages of one queue, from `offset` on."""
+class QueueProgress:
+    """The unfinished messages of one queue, and how far the queue is finished and committed."""
 
     __slots__ = (
-        "_messages", "_offsets", "_started", "_taken", "_waiting", "handled_at_ms", "pulled_to",
-        "size_bytes",
+        "_accepted", "_known", "_known_end", "_messages", "_number", "_offsets", "_ordered_to",
+        "_started", "_taken", "_waiting", "done_below", "handled_at_ms", "keys", "moved_to",
+        "pulled_to", "saved", "size_bytes",
     )  # fmt: skip
 
-    def __init__(self, offset: int) -> None:
+    def __init__(
+        self,
+        offset: int,
+        *,
+        stored: Progress = NOT_STORED,
+        finished: FinishedMap | None = None,
+        keys: KeyOrder | None = None,
+    ) -> None:
+        """Begin at an offset.
+
+        `stored` is the group's progress that the broker or the file has. `finished` holds what
+        earlier owners have finished above the offset. `keys` is the order of keys for order="key".
+        """
         self.pulled_to = offset
         """Where the next pull begins: every message below is cached, finished or filtered."""
+        self.done_below = offset
+        """Every message below is finished or filtered."""
+        self.moved_to: int | None = None
+        """Where the group continues after a seek, a reset or a correction by the broker."""
+        self.saved = stored
+        """The progress that the broker or the file has."""
+        self.keys = keys
         self.size_bytes = 0
         self.handled_at_ms: int | None = None
         self._messages: dict[int, ReceivedMessage] = {}  # the unfinished ones
@@ -78,11 +108,17 @@ class ProcessQueue:
         self._waiting: deque[ReceivedMessage] = deque()
         self._taken: dict[int, ReceivedMessage] = {}
         self._started: dict[int, int] = {}  # offset -> when its handler was called
+        self._ordered_to = offset  # messages below were put into the order of keys
+        self._known = FinishedMap(offset) if finished is None else finished
+        self._known_end = self._known.end
+        self._number = 0  # of the last commit
+        self._accepted = 0  # the highest number that the broker has accepted
 
     def __repr__(self) -> str:
         return (
-            f"ProcessQueue(lowest={self.lowest}, waiting={len(self._waiting)}, "
-            f"taken={len(self._taken)}, pulled_to={self.pulled_to})"
+            f"QueueProgress(saved={self.saved.offset}, done_below={self.done_below}, "
+            f"lowest={self.lowest}, waiting={len(self._waiting)}, taken={len(self._taken)}, "
+            f"pulled_to={self.pulled_to})"
         )
 
     # Reading.
@@ -104,7 +140,7 @@ class ProcessQueue:
 
     @property
     def lowest(self) -> int:
-        """Return the first unfinished offset: everything below may be committed."""
+        """Return the first unfinished offset, or where the next pull begins."""
         return self._offsets[0] if self._offsets else self.pulled_to
 
     @property
@@ -151,7 +187,30 @@ class ProcessQueue:
             self._waiting.append(message)
             self.size_bytes += len(message.body)
         self.pulled_to = max(known, next_offset)
+        if not self._messages:
+            self.done_below = self.pulled_to
         return len(self._waiting) > was_waiting
+
+    def without_finished(
+        self, messages: tuple[ReceivedMessage, ...]
+    ) -> tuple[ReceivedMessage, ...]:
+        """Return the messages of a pull that no earlier owner has finished or parked."""
+        if not messages or messages[0].offset >= self._known_end:
+            return messages
+        return tuple(message for message in messages if message.offset not in self._known)
+
+    def done_elsewhere(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Note ranges of offsets (start, end) that are parked at the broker.
+
+        Those messages never become a work, unless they are in the order of keys already: then a
+        request of this owner to park them has no answer yet.
+        """
+        known = self._known
+        known.add_range(known.base, self.done_below)
+        for start, end in ranges:
+            if end <= known.base + SPAN_MAX:
+                known.add_range(start, end)
+        self._known_end = known.end
 
     # Handling.
 
@@ -164,25 +223,17 @@ class ProcessQueue:
             taken[message.offset] = message
         return found
 
-    def take_below(self, end: int, now_ms: int) -> list[ReceivedMessage]:
-        """Take all waiting messages below an offset, in order, for handlers."""
-        if not self._waiting or self._waiting[-1].offset < end:
-            return self.take(len(self._waiting), now_ms)
-        return self.take(sum(message.offset < end for message in self._waiting), now_ms)
-
     def start(self, messages: Iterable[ReceivedMessage], now_ms: int) -> None:
         """Note when a handler was called for taken messages: from then on they may expire."""
         for message in messages:
             if message.offset in self._taken:
                 self._started[message.offset] = now_ms
 
-    def commit(self) -> int | None:
-        """Finish all taken messages; return the offset behind the last, None if none was taken."""
-        if not self._taken:
-            return None
-        last = max(self._taken)
-        self._finish(list(self._taken))
-        return last + 1
+    def commit(self) -> None:
+        """Finish all taken messages."""
+        if self._taken:
+            self.done_below = max(self._taken) + 1
+            self._finish(list(self._taken))
 
     def rollback(self) -> None:
         """Put all taken messages back in front."""
@@ -209,17 +260,12 @@ class ProcessQueue:
             if message.offset in self._taken:
                 self._taken[message.offset] = self._messages[message.offset] = message
 
-    def remove(self, messages: Iterable[ReceivedMessage], now_ms: int) -> int | None:
-        """Finish these taken messages; return the offset that may be committed.
-
-        That is the lowest unfinished offset, or where the next pull begins. Messages that expired
-        and were sent back are ignored. Returns None if no message is unfinished.
-        """
+    def remove(self, messages: Iterable[ReceivedMessage], now_ms: int) -> None:
+        """Finish these taken messages; those that expired and were sent back are ignored."""
         self.handled_at_ms = now_ms
-        if not self._messages:
-            return None
-        self._finish([message.offset for message in messages if message.offset in self._taken])
-        return self.lowest
+        if self._messages:
+            self._finish([message.offset for message in messages if message.offset in self._taken])
+            self.done_below = self.lowest
 
     def expired(
         self, now_ms: int, *, timeout_ms: int = CONSUME_TIMEOUT_MS
@@ -236,6 +282,100 @@ class ProcessQueue:
         if started is None or now_ms - started <= timeout_ms:
             return None
         return self._messages[self._offsets[0]]
+
+    # Order by key.
+
+    def take_work(self, now_ms: int, *, batch: int = 1) -> Work | None:
+        """Take up to `batch` messages of the next ready key; None if no key is ready."""
+        assert self.keys is not None, "the queue is handled with order='key'"
+        if self._waiting:
+            self._order_waiting(self.keys, now_ms)
+        return self.keys.take(now_ms, batch=batch)
+
+    def done(self, work: Work, now_ms: int, count: int | None = None) -> None:
+        """Finish the first `count` messages of a work (default: all)."""
+        assert self.keys is not None
+        self.keys.done(work, count)
+        self.remove(work.messages[:count], now_ms)
+
+    def again(
+        self,
+        work: Work,
+        at_ms: int,
+        messages: Sequence[ReceivedMessage] = (),
+        *,
+        maybe_parked: bool = False,
+    ) -> None:
+        """Take a work back until `at_ms`; see `KeyOrder.again`."""
+        assert self.keys is not None
+        self.replace_taken(messages)
+        self.keys.again(work, at_ms, messages, maybe_parked=maybe_parked)
+
+    def _order_waiting(self, keys: KeyOrder, now_ms: int) -> None:
+        """Put the waiting messages into the order of keys, as far as a finished map spans."""
+        end = self.lowest + SPAN_MAX
+        count = len(self._waiting)
+        if self._waiting[-1].offset >= end:
+            count = sum(message.offset < end for message in self._waiting)
+        taken = self.take(count, now_ms)
+        if not taken:
+            return
+        self._ordered_to = taken[-1].offset + 1
+        if taken[0].offset < self._known_end:
+            known = [message for message in taken if message.offset in self._known]
+            if known:
+                self.remove(known, now_ms)
+                taken = [message for message in taken if message.offset in self._taken]
+        for message in taken:
+            keys.put(message)
+
+    # Committing.
+
+    @property
+    def offset(self) -> int:
+        """Return the offset of the group: `done_below`, or `moved_to` of a queue that is moved."""
+        return self.done_below if self.moved_to is None else self.moved_to
+
+    @property
+    def is_saved(self) -> bool:
+        """Return whether the broker or the file has the offset."""
+        return self.saved.offset == self.offset
+
+    def progress(self) -> Progress:
+        """Return what a commit under a lease says now."""
+        if self.moved_to is not None:
+            return Progress(self.moved_to)
+        finished = self._finished()
+        return Progress(finished.base, finished.above_text())
+
+    def next_commit(self) -> NumberedCommit | None:
+        """Return the next commit to send under a lease; None if the broker knows this progress.
+
+        The first commit is always sent, even if nothing changed: from then on the group has an
+        offset, also where the broker only said where to begin.
+        """
+        progress = self.progress()
+        if progress == self.saved and self._accepted:
+            return None
+        self._number += 1
+        return NumberedCommit(self._number, progress)
+
+    def committed(self, commit: NumberedCommit) -> None:
+        """Note that the broker accepted a commit; answers may come in any order."""
+        if commit.number > self._accepted:
+            self._accepted = commit.number
+            self.saved = commit.progress
+
+    def _finished(self) -> FinishedMap:
+        """Return the finished offsets, and those that earlier owners have finished or parked."""
+        end = max(self._ordered_to, self.done_below)
+        unfinished = sorted(offset for offset in self._taken if offset < end)
+        if unfinished and unfinished[0] < self._known_end:
+            unfinished = [offset for offset in unfinished if offset not in self._known]
+        self._known.add_range(self._known.base, unfinished[0] if unfinished else end)
+        finished = self._known.copy()
+        finished.add_below(end, unfinished=unfinished)
+        return finished
 
     def _finish(self, offsets: Sequence[int]) -> None:
         for offset in offsets:

@@ -7,14 +7,13 @@ import pytest
 from inorder.client.consume.leases import commit_parts
 from inorder.client.consume.rules.commits import (
     NOT_STORED,
-    CommitSequence,
     NumberedCommit,
     Progress,
     busy_interval_ms,
     idle_commit_in_ms,
 )
-from inorder.client.consume.rules.keyed import KeyedQueue
-from inorder.client.consume.rules.queue import FlowControl, Limits, ProcessQueue
+from inorder.client.consume.rules.keyed import KeyOrder, Work
+from inorder.client.consume.rules.queue import FlowControl, Limits, QueueProgress
 from inorder.model import TopicQueue
 from inorder.ordering.finished import SPAN_MAX, FinishedMap
 from tests.unit.client.consume.consuming import message, offsets
@@ -22,45 +21,72 @@ from tests.unit.client.consume.consuming import message, offsets
 QUEUE = TopicQueue("orders", "broker-a", 0)
 
 
+def keyed(
+    offset: int,
+    keys: str,
+    *,
+    stored: Progress = NOT_STORED,
+    finished: FinishedMap | None = None,
+) -> QueueProgress:
+    """Return a queue with one message of each key, none of them taken."""
+    order = KeyOrder(lambda found: found.properties["k"])
+    queue = QueueProgress(offset, stored=stored, finished=finished, keys=order)
+    queue.put([message(offset + at, k=key) for at, key in enumerate(keys)], offset + len(keys))
+    return queue
+
+
+def finish(queue: QueueProgress, work: Work | None) -> None:
+    assert work is not None
+    queue.done(work, 0)
+
+
 def test_a11_commits_are_numbered() -> None:
     """So that the broker tells an older one that comes later."""
-    line = CommitSequence(Progress(5))
-    first, second = line.next(Progress(6)), line.next(Progress(7, "7:4"))
-    assert (first, second) == (
+    queue = keyed(5, "abcd", stored=Progress(5))
+    works = [queue.take_work(0) for _ in range(4)]
+    finish(queue, works[0])
+    first = queue.next_commit()
+    finish(queue, works[1])
+    finish(queue, works[3])
+    assert (first, queue.next_commit()) == (
         NumberedCommit(1, Progress(6)),
-        NumberedCommit(2, Progress(7, "7:4")),
+        NumberedCommit(2, Progress(7, "7:2")),
     )
 
 
 def test_what_the_broker_knows_is_not_sent_again() -> None:
     """The first commit is, for the group may have none yet; and a map alone is news."""
-    line = CommitSequence(Progress(5))
-    commit = line.next(Progress(5))
-    assert commit is not None
-    line.taken(commit)
-    assert line.next(Progress(5)) is None
-    commit = line.next(Progress(5, "5:2"))
-    assert commit is not None
-    line.taken(commit)
-    assert line.next(Progress(5, "5:2")) is None
+    queue = keyed(5, "ab", stored=Progress(5))
+    for progress in (Progress(5), Progress(5, "5:2")):
+        commit = queue.next_commit()
+        assert commit is not None
+        assert commit.progress == progress
+        queue.committed(commit)
+        assert queue.next_commit() is None
+        works = [queue.take_work(0), queue.take_work(0)]
+        if works[1] is not None:
+            finish(queue, works[1])
 
 
 def test_a_commit_that_was_not_answered_is_sent_again_under_a_new_number() -> None:
     """Whether the broker took it or not: the higher number counts."""
-    line = CommitSequence(NOT_STORED)
-    assert line.next(Progress(5)) == NumberedCommit(1, Progress(5))
-    assert line.next(Progress(5)) == NumberedCommit(2, Progress(5))
+    queue = keyed(5, "")
+    assert queue.next_commit() == NumberedCommit(1, Progress(5))
+    assert queue.next_commit() == NumberedCommit(2, Progress(5))
 
 
 def test_answers_may_come_in_any_order() -> None:
     """An older answer does not make us forget what a newer commit said."""
-    line = CommitSequence(NOT_STORED)
-    first, second = line.next(Progress(5)), line.next(Progress(9))
+    queue = keyed(5, "")
+    assert queue.saved == NOT_STORED
+    first = queue.next_commit()
+    queue.put([], 9)
+    second = queue.next_commit()
     assert first is not None
     assert second is not None
-    line.taken(second)
-    line.taken(first)
-    assert line.saved == Progress(9)
+    queue.committed(second)
+    queue.committed(first)
+    assert queue.saved == Progress(9)
 
 
 @pytest.mark.parametrize(("now_ms", "wait_ms"), [(1000, 0), (950, 0), (900, 50), (850, 100)])
@@ -88,49 +114,52 @@ def test_commits_of_many_queues_are_divided() -> None:
 
 def test_the_map_goes_on_where_the_grant_left_off() -> None:
     """O25, P4: what a former owner did and committed is left out, and stays in our commits."""
-    queue = KeyedQueue(
-        100, key_of=lambda found: "k", finished=FinishedMap.decode("100:2c")
-    )  # 102, 103, 105
-    queue.put([message(offset) for offset in range(100, 107)], 107)
+    queue = keyed(100, "kkkkkkk", finished=FinishedMap.decode("100:2c"))  # 102, 103, 105
+    assert queue.progress() == Progress(100, "100:2c")
     taken = []
-    while (work := queue.take(0)) is not None:
+    while (work := queue.take_work(0)) is not None:
         taken += offsets(work.messages)
-        queue.done(work)
+        queue.done(work, 0)
     assert taken == [100, 101, 104, 106]
-    assert queue.base == 107
+    assert queue.progress() == Progress(107)
 
 
 def test_messages_beyond_the_map_wait() -> None:
-    """A stuck key and a far message: no exception, it waits in the cache until the base moves."""
-    cache = ProcessQueue(0)
+    """A stuck key and a far message: no exception; it waits until the base moves."""
+    queue = QueueProgress(0, keys=KeyOrder(lambda found: str(found.offset)))
     far = SPAN_MAX + 5
-    cache.put([message(0), message(far - 6), message(far)], far + 1)
-    queue = KeyedQueue(0, key_of=lambda found: str(found.offset))
-    assert offsets(cache.take_below(queue.room_to, 0)) == [0, far - 6]
-    queue.put([message(0), message(far - 6)], far - 5)
-    work = queue.take(0)
-    assert work is not None
-    queue.done(work)
-    assert offsets(cache.take_below(queue.room_to, 0)) == [far]
+    queue.put([message(0), message(far - 6), message(far)], far + 1)
+    first, second = queue.take_work(0), queue.take_work(0)
+    assert first is not None
+    assert second is not None
+    assert offsets((*first.messages, *second.messages)) == [0, far - 6]
+    assert (queue.take_work(0), queue.waiting) == (None, 1)
+    finish(queue, second)
+    assert queue.progress().offset == 0
+    finish(queue, first)
+    third = queue.take_work(0)
+    assert third is not None
+    assert offsets(third.messages) == [far]
 
 
 def test_pulls_do_not_run_away_over_messages_of_others() -> None:
     """Filtered messages count for the reach: the map must span them."""
-    cache = ProcessQueue(0)
-    cache.put([message(0)], 40_000)
-    assert cache.flow_control(Limits(), ordered=False) is None
-    assert cache.flow_control(Limits(), ordered=False, ahead_max=30_000) is FlowControl.SPAN
-    cache.take(1, 0)
-    cache.commit()
-    assert cache.flow_control(Limits(), ordered=False, ahead_max=30_000) is None
+    progress = QueueProgress(0)
+    progress.put([message(0)], 40_000)
+    assert progress.flow_control(Limits(), ordered=False) is None
+    assert progress.flow_control(Limits(), ordered=False, ahead_max=30_000) is FlowControl.SPAN
+    progress.take(1, 0)
+    progress.commit()
+    assert progress.flow_control(Limits(), ordered=False, ahead_max=30_000) is None
 
 
 def test_messages_of_a_parked_key_are_marked() -> None:
     """They come in their order, and are not for the handler."""
-    queue = KeyedQueue(0, key_of=lambda found: found.properties["k"])
-    queue.parked = {"bad"}
-    queue.put([message(0, k="bad"), message(1, k="good")], 2)
-    first, second = queue.take(0), queue.take(0)
+    order = KeyOrder(lambda found: found.properties["k"])
+    order.parked = {"bad"}
+    order.put(message(0, k="bad"))
+    order.put(message(1, k="good"))
+    first, second = order.take(0), order.take(0)
     assert first is not None
     assert second is not None
     assert (first.key, first.parked) == ("bad", True)

@@ -1,74 +1,62 @@
-"""The noted offsets of a consumer: which way they move, and what is saved."""
+"""The offset of a queue: which way it moves, and what is saved without a lease."""
 
 from __future__ import annotations
 
-import pytest
-
-from inorder.client.consume.rules.commits import NO_OFFSET, OffsetTable
-from inorder.model import TopicQueue
-
-Q0, Q1 = (TopicQueue("orders", "broker-a", index) for index in range(2))
+from inorder.client.consume.rules.commits import NOT_STORED, Progress
+from inorder.client.consume.rules.queue import QueueProgress
+from tests.unit.client.consume.consuming import message
 
 
-def test_a_queue_that_is_not_noted_has_no_offset() -> None:
-    """As RocketMQ's stores say it: -1."""
-    table = OffsetTable()
-    assert table.get(Q0) == NO_OFFSET
-    assert not table.is_unsaved(Q0)
-    table.saved(Q0, 5)
-    table.forget(Q0)
-    assert len(table) == 0
-
-
-@pytest.mark.parametrize(
-    ("only_up", "offset", "kept", "news"),
-    [(True, 9, 10, False), (False, 9, 9, True), (True, 10, 10, False), (True, 11, 11, True)],
-)
-def test_which_way_an_offset_moves(only_up: bool, offset: int, kept: int, news: bool) -> None:
-    """Concurrent results and pulls only lead on; an ordered commit says where it is."""
-    table = OffsetTable()
-    table.begin(Q0, 10, stored=True)
-    assert table.note(Q0, offset, only_up=only_up) is news
-    assert (table.get(Q0), table.is_unsaved(Q0)) == (kept, news)
+def queue_at(offset: int, *, stored: bool) -> QueueProgress:
+    return QueueProgress(offset, stored=Progress(offset) if stored else NOT_STORED)
 
 
 def test_only_what_changed_is_saved() -> None:
     """O11: an unchanged offset that is sent again could come late over a newer one."""
-    table = OffsetTable()
-    table.begin(Q0, 10, stored=True)
-    table.begin(Q1, 20, stored=False)
-    assert table.unsaved() == {Q1: 20}
-    table.note(Q0, 11)
-    assert table.unsaved() == {Q0: 11, Q1: 20}
-    assert table.unsaved([Q0]) == {Q0: 11}
-    table.saved(Q0, 11)
-    table.saved(Q1, 20)
-    assert table.unsaved() == {}
+    queue = queue_at(10, stored=True)
+    assert queue.is_saved
+    queue.put([message(10)], 11)
+    assert queue.is_saved
+    queue.remove(queue.take(1, 0), 0)
+    assert (queue.offset, queue.is_saved) == (11, False)
+    queue.saved = Progress(11)
+    assert queue.is_saved
+    assert not queue_at(20, stored=False).is_saved
 
 
 def test_what_moved_on_while_it_was_saved_is_saved_again() -> None:
     """The answer is for the offset that was sent."""
-    table = OffsetTable()
-    table.note(Q0, 1)
-    table.note(Q0, 2)
-    table.saved(Q0, 1)
-    assert table.unsaved() == {Q0: 2}
+    queue = queue_at(0, stored=False)
+    queue.put([], 2)
+    queue.saved = Progress(1)
+    assert (queue.offset, queue.is_saved) == (2, False)
 
 
-def test_a_frozen_offset_does_not_move_until_it_is_forgotten() -> None:
+def test_a_queue_that_is_moved_keeps_its_new_offset() -> None:
     """A corrected offset is not undone by a handler that still runs."""
-    table = OffsetTable()
-    table.begin(Q0, 10, stored=True)
-    table.freeze(Q0, 500)
-    assert not table.note(Q0, 11, only_up=False)
-    assert not table.note(Q0, 501)
-    assert table.unsaved() == {Q0: 500}
-    table.forget(Q0)
-    assert table.note(Q0, 7)
-    table.freeze(Q1, 3)
-    assert table.items() == [(Q0, 7), (Q1, 3)]
+    queue = queue_at(10, stored=True)
+    queue.put([message(10), message(11)], 12)
+    taken = queue.take(2, 0)
+    queue.moved_to = 500
+    queue.remove(taken, 0)
+    assert (queue.offset, queue.progress(), queue.is_saved) == (500, Progress(500), False)
 
 
-def test_it_says_what_is_unsaved() -> None:
-    """The repr names what an operator asks for."""
-    assert repr(OffsetTable()) == "OffsetTable(0 queues, 0 unsaved)"
+def test_a_pull_that_leaves_nothing_to_handle_moves_the_offset() -> None:
+    """Filtered messages count as finished, unless one before them is unfinished."""
+    queue = queue_at(0, stored=True)
+    queue.put([], 3)
+    assert queue.offset == 3
+    queue.put([message(4)], 9)
+    assert queue.offset == 3
+    queue.remove(queue.take(1, 0), 0)
+    assert queue.offset == 9
+
+
+def test_an_ordered_commit_ends_behind_its_last_message() -> None:
+    """What follows it was pulled, and counts with the next commit or pull."""
+    queue = queue_at(0, stored=True)
+    queue.put([message(0), message(1), message(5)], 9)
+    queue.take(2, 0)
+    queue.commit()
+    assert (queue.offset, queue.lowest) == (2, 5)

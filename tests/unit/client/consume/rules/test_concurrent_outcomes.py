@@ -9,7 +9,6 @@ from inorder.client.consume.rules.outcomes import (
     CALLS_KEPT_MAX,
     EXPIRED_SCAN_MS,
     LOCAL_RETRY_MS,
-    AfterSendBack,
     Concluded,
     Handled,
     Pace,
@@ -23,7 +22,7 @@ from inorder.client.consume.rules.outcomes import (
     runs_in_hand,
     tells_loop,
 )
-from inorder.client.consume.rules.queue import ProcessQueue
+from inorder.client.consume.rules.queue import QueueProgress
 from tests.unit.client.consume.consuming import QUEUE, filled, message, offsets
 
 
@@ -31,8 +30,10 @@ def lease() -> LeaseState:
     return LeaseState(QUEUE, now_ms=0)
 
 
-def ended(cache: ProcessQueue, batch: list, done: int, *, broadcasting: bool = False) -> Concluded:
-    return conclude(cache, lease(), batch, done=done, broadcasting=broadcasting, now_ms=0)
+def ended(
+    progress: QueueProgress, batch: list, done: int, *, broadcasting: bool = False
+) -> Concluded:
+    return conclude(progress, lease(), batch, done=done, broadcasting=broadcasting, now_ms=0)
 
 
 @pytest.mark.parametrize(
@@ -54,94 +55,99 @@ def test_how_many_of_a_batch_are_done(result: object, batch: int, count: int) ->
 @pytest.mark.parametrize("done", [0, 1, 2, 3])
 def test_messages_behind_the_ack_index_are_sent_back(done: int) -> None:
     """Those up to it are done; nothing is committed before the others are dealt with."""
-    cache = filled(0, 3)
-    batch = cache.take(3, 0)
-    found = ended(cache, batch, done)
+    progress = filled(0, 3)
+    batch = progress.take(3, 0)
+    found = ended(progress, batch, done)
     assert (offsets(found.done), offsets(found.send_back)) == (
         list(range(done)),
         list(range(done, 3)),
     )
-    assert found.commit == (3 if done == 3 else None)
+    assert progress.done_below == (3 if done == 3 else 0)
     assert (found.dropped, found.ignored) == ((), False)
 
 
 def test_a_message_that_was_sent_back_is_done() -> None:
     """The broker has it: the offset goes on."""
-    cache = filled(0, 3)
-    found = ended(cache, cache.take(3, 0), 1)
-    assert after_concurrent_send_back(cache, lease(), found, {1, 2}, now_ms=0) == AfterSendBack(3)
-    assert cache.lowest == 3
+    progress = filled(0, 3)
+    found = ended(progress, progress.take(3, 0), 1)
+    assert after_concurrent_send_back(progress, lease(), found, {1, 2}, now_ms=0) == ()
+    assert progress.done_below == 3
 
 
 def test_what_cannot_be_sent_back_is_tried_again_in_5_s() -> None:
     """It stays here, holds the offset, and counts one try more."""
-    cache = filled(0, 3)
-    found = ended(cache, cache.take(3, 0), 0)
-    after = after_concurrent_send_back(cache, lease(), found, {0, 2}, now_ms=0)
-    assert after.commit == 1
-    assert [(one.offset, one.redeliveries) for one in after.retry] == [(1, 1)]
-    assert offsets(cache.take(9, 0)) == [3]  # it is not handed to anybody else
+    progress = filled(0, 3)
+    found = ended(progress, progress.take(3, 0), 0)
+    retry = after_concurrent_send_back(progress, lease(), found, {0, 2}, now_ms=0)
+    assert progress.done_below == 1
+    assert [(one.offset, one.redeliveries) for one in retry] == [(1, 1)]
+    assert offsets(progress.take(9, 0)) == [3]  # it is not handed to anybody else
     assert LOCAL_RETRY_MS == 5000
-    again = ended(cache, list(after.retry), 1)
-    assert again.commit == 3
+    ended(progress, list(retry), 1)
+    assert progress.done_below == 3
 
 
 def test_a_broadcast_drops_what_failed() -> None:
     """Nobody else would get it; the offset goes on, one line in the log for each."""
-    cache = filled(0, 3)
-    found = ended(cache, cache.take(3, 0), 1, broadcasting=True)
+    progress = filled(0, 3)
+    found = ended(progress, progress.take(3, 0), 1, broadcasting=True)
     assert (offsets(found.done), offsets(found.dropped)) == ([0], [1, 2])
-    assert (found.send_back, found.commit) == ((), 3)
+    assert (found.send_back, progress.done_below) == ((), 3)
 
 
 def test_what_ends_after_the_queue_was_given_up_is_thrown_away() -> None:
     """Its next owner begins at the committed offset; a late commit would move that back."""
-    cache, gone = filled(0, 3), lease()
-    batch = cache.take(2, 0)
+    progress, gone = filled(0, 3), lease()
+    batch = progress.take(2, 0)
     gone.drop(RevokeReason.MOVED)
-    found = conclude(cache, gone, batch, done=2, broadcasting=False, now_ms=0)
+    found = conclude(progress, gone, batch, done=2, broadcasting=False, now_ms=0)
     assert found == Concluded(ignored=True)
-    assert cache.lowest == 0
+    assert (progress.lowest, progress.done_below) == (0, 0)
 
 
 def test_a_drop_while_a_message_is_sent_back_commits_nothing() -> None:
     """Nor is anything tried again here."""
-    cache, gone = filled(0, 3), lease()
-    found = conclude(cache, gone, cache.take(2, 0), done=0, broadcasting=False, now_ms=0)
+    progress, gone = filled(0, 3), lease()
+    found = conclude(progress, gone, progress.take(2, 0), done=0, broadcasting=False, now_ms=0)
     gone.drop(RevokeReason.MOVED)
-    assert after_concurrent_send_back(cache, gone, found, {0}, now_ms=0) == AfterSendBack(None)
+    assert after_concurrent_send_back(progress, gone, found, {0}, now_ms=0) == ()
+    assert progress.done_below == 0
 
 
 def test_a_consumer_that_stops_still_counts_results_and_tries_nothing_again_here() -> None:
     """It owns the queue until the release."""
 
-    cache, gone = filled(0, 3), lease()
-    batch = cache.take(3, 0)
+    progress, gone = filled(0, 3), lease()
+    batch = progress.take(3, 0)
     gone.drop(RevokeReason.STOPPED)
-    found = conclude(cache, gone, batch, done=1, broadcasting=False, now_ms=0)
+    found = conclude(progress, gone, batch, done=1, broadcasting=False, now_ms=0)
     assert (offsets(found.done), offsets(found.send_back)) == ([0], [1, 2])
-    assert after_concurrent_send_back(cache, gone, found, {1}, now_ms=0) == AfterSendBack(2)
+    assert after_concurrent_send_back(progress, gone, found, {1}, now_ms=0) == ()
+    assert progress.done_below == 2
 
 
 def test_an_expired_message_is_not_sent_back_twice() -> None:
     """It was cleaned while its handler ran: the handler's failure is no news."""
-    cache = filled(0, 3)
-    batch = cache.take(3, 0)
-    cache.remove(batch[:1], 0)
-    found = ended(cache, batch, 0)
+    progress = filled(0, 3)
+    batch = progress.take(3, 0)
+    progress.remove(batch[:1], 0)
+    found = ended(progress, batch, 0)
     assert offsets(found.send_back) == [1, 2]
-    cache.remove(batch, 0)
-    assert ended(cache, batch, 0) == Concluded(commit=3)
+    progress.remove(batch, 0)
+    assert ended(progress, batch, 0) == Concluded()
+    assert progress.done_below == 3
     assert EXPIRED_SCAN_MS == 900_000
 
 
 def test_what_is_committed_is_the_lowest_unfinished_offset() -> None:
     """Whichever batch ends first."""
-    cache = filled(0, 5)
-    first, second, third = (cache.take(2, 0) for _ in range(3))
-    assert ended(cache, second, 2).commit == 0
-    assert ended(cache, third, 2).commit == 0
-    assert ended(cache, first, 2).commit == 6
+    progress = filled(0, 5)
+    first, second, third = (progress.take(2, 0) for _ in range(3))
+    committed = []
+    for batch in (second, third, first):
+        ended(progress, batch, 2)
+        committed.append(progress.done_below)
+    assert committed == [0, 0, 6]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from inorder.client.consume.rules.keyed import KeyedQueue, Keyless, Work
+from inorder.client.consume.rules.commits import Progress
+from inorder.client.consume.rules.keyed import Keyless, KeyOrder, Work
+from inorder.client.consume.rules.queue import QueueProgress
 from inorder.model import ReceivedMessage, TopicQueue
 from inorder.ordering.finished import FinishedMap
 
@@ -14,15 +16,22 @@ def message(offset: int, key: str | None) -> ReceivedMessage:
     return ReceivedMessage("orders", QUEUE, offset, b"body", properties, f"id{offset}", 0, 0)
 
 
-def keyed(keys: list[str | None], *, keyless: Keyless = "barrier", base: int = 0) -> KeyedQueue:
-    queue = KeyedQueue(base, key_of=lambda found: found.key, keyless=keyless)
+def keyed(
+    keys: list[str | None],
+    *,
+    keyless: Keyless = "barrier",
+    base: int = 0,
+    finished: FinishedMap | None = None,
+) -> QueueProgress:
+    order = KeyOrder(lambda found: found.key, keyless=keyless)
+    queue = QueueProgress(base, keys=order, finished=finished)
     queue.put([message(base + at, key) for at, key in enumerate(keys)], base + len(keys))
     return queue
 
 
-def take_all(queue: KeyedQueue, now_ms: int = 0, *, batch: int = 1) -> list[Work]:
+def take_all(queue: QueueProgress, now_ms: int = 0, *, batch: int = 1) -> list[Work]:
     taken = []
-    while (work := queue.take(now_ms, batch=batch)) is not None:
+    while (work := queue.take_work(now_ms, batch=batch)) is not None:
         taken.append(work)
     return taken
 
@@ -36,7 +45,7 @@ def test_heads_of_different_keys_run_together() -> None:
     queue = keyed(["a", "b", "a", "c", "b"])
     first = take_all(queue)
     assert offsets(first) == [[0], [1], [3]]
-    queue.done(first[0])
+    queue.done(first[0], 0)
     assert offsets(take_all(queue)) == [[2]]
 
 
@@ -50,11 +59,11 @@ def test_the_base_waits_for_the_slowest_key() -> None:
     """What may be committed never passes a message that is not done."""
     queue = keyed(["a", "b", "c"])
     first = take_all(queue)
-    queue.done(first[2])
-    queue.done(first[1])
-    assert (queue.base, queue.finished.above) == (0, [1, 2])
-    queue.done(first[0])
-    assert (queue.base, queue.messages) == (3, 0)
+    queue.done(first[2], 0)
+    queue.done(first[1], 0)
+    assert queue.progress() == Progress(0, "0:6")
+    queue.done(first[0], 0)
+    assert (queue.progress(), queue.count) == (Progress(3), 0)
 
 
 def test_a_delayed_key_holds_itself_only() -> None:
@@ -62,8 +71,9 @@ def test_a_delayed_key_holds_itself_only() -> None:
     queue = keyed(["a", "a", "b"])
     first = take_all(queue)
     queue.again(first[0], at_ms=500)
-    queue.done(first[1])
-    assert queue.next_due_ms() == 500
+    queue.done(first[1], 0)
+    assert queue.keys is not None
+    assert queue.keys.next_due_ms() == 500
     assert take_all(queue, 499) == []
     assert offsets(take_all(queue, 500)) == [[0]]
 
@@ -72,8 +82,8 @@ def test_part_of_a_batch_may_be_done() -> None:
     """The rest of a batch comes again, in order."""
     queue = keyed(["a", "a", "a"])
     (work,) = take_all(queue, batch=3)
-    queue.done(work, 1)
-    assert queue.base == 1
+    queue.done(work, 0, 1)
+    assert queue.progress() == Progress(1)
     assert offsets(take_all(queue, batch=3)) == [[1, 2]]
 
 
@@ -81,11 +91,11 @@ def test_a_message_without_a_key_is_a_barrier() -> None:
     """It runs alone: after all before it, before all behind it."""
     queue = keyed(["a", "b", None, "a", None, None, "c"])
     order = []
-    while queue.messages:
+    while queue.count:
         taken = take_all(queue)
         order.append([found.offset for work in taken for found in work.messages])
         for work in taken:
-            queue.done(work)
+            queue.done(work, 0)
     assert order == [[0, 1], [2], [3], [4], [5], [6]]
 
 
@@ -95,7 +105,7 @@ def test_messages_that_come_while_a_barrier_runs_wait() -> None:
     (barrier,) = take_all(queue)
     queue.put([message(1, "a")], 2)
     assert take_all(queue) == []
-    queue.done(barrier)
+    queue.done(barrier, 0)
     assert offsets(take_all(queue)) == [[1]]
 
 
@@ -109,26 +119,27 @@ def test_what_the_map_has_is_not_handed_out_again() -> None:
     """After a hand-over what is done above the commit is left out."""
     done = FinishedMap(10)
     done.add(11)
-    queue = KeyedQueue(10, key_of=lambda found: found.key, finished=done)
-    assert queue.put([message(offset, "a") for offset in (10, 11, 12)], 13) == 2
+    queue = keyed(["a", "a", "a"], base=10, finished=done)
     first = take_all(queue, batch=5)
     assert offsets(first) == [[10, 12]]
-    queue.done(first[0])
-    assert queue.base == 13
+    queue.done(first[0], 0)
+    assert queue.progress() == Progress(13)
 
 
 def test_offsets_that_never_come_count_as_done() -> None:
     """What the tag filter or retention left out does not hold the commit back."""
-    queue = KeyedQueue(0, key_of=lambda found: found.key)
+    queue = keyed([])
     queue.put([message(4, "a")], 9)
-    assert queue.base == 4
-    for work in take_all(queue):
-        queue.done(work)
-    assert queue.base == 9
+    first = take_all(queue)
+    assert queue.progress() == Progress(4)
+    for work in first:
+        queue.done(work, 0)
+    assert queue.progress() == Progress(9)
 
 
 def test_a_pull_that_overlaps_puts_nothing_in_twice() -> None:
     """What is here already is left out."""
     queue = keyed(["a", "b"])
-    assert queue.put([message(1, "b"), message(2, "c")], 3) == 1
-    assert queue.messages == 3
+    assert queue.put([message(1, "b"), message(2, "c")], 3)
+    assert queue.count == 3
+    assert offsets(take_all(queue)) == [[0], [1], [2]]

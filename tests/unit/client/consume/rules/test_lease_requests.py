@@ -8,7 +8,7 @@ from inorder.client.consume.rules import leases, outcomes
 from inorder.client.consume.rules.assignment import to_renew
 from inorder.client.consume.rules.leases import Acquired, Grant, LeaseState, RevokeReason, Terms
 from inorder.client.consume.rules.pulls import PullNow, before_pull
-from inorder.client.consume.rules.queue import Limits, ProcessQueue
+from inorder.client.consume.rules.queue import Limits, QueueProgress
 from inorder.model import TopicQueue
 from inorder.wire.requests.leases import (
     QUEUES_MAX,
@@ -68,7 +68,7 @@ def test_an_unconfirmed_lease_is_not_dropped() -> None:
     assert not lease.check_lock(60_000)
     assert lease.dropped is None
     step = before_pull(
-        ProcessQueue(0), lease, limits=Limits(), now_ms=60_000, ordered=True, needs_lock=True
+        QueueProgress(0), lease, limits=Limits(), now_ms=60_000, ordered=True, needs_lock=True
     )
     assert step == PullNow(0)
 

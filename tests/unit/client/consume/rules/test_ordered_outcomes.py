@@ -11,7 +11,6 @@ from inorder.client.consume.rules.leases import LeaseState, RevokeReason
 from inorder.client.consume.rules.outcomes import (
     ATTEMPTS_MAX,
     CONTINUOUS_MAX_MS,
-    Commit,
     Outcome,
     Run,
     SendBack,
@@ -24,7 +23,7 @@ from inorder.client.consume.rules.outcomes import (
     before_batch,
     retry_pause_ms,
 )
-from inorder.client.consume.rules.queue import ProcessQueue
+from inorder.client.consume.rules.queue import QueueProgress
 from inorder.model import ReceivedMessage
 from tests.unit.client.consume.consuming import QUEUE, filled, locked, offsets
 
@@ -32,7 +31,7 @@ SUCCESS, SUSPEND, COMMIT, ROLLBACK = Outcome
 
 
 def end(
-    cache: ProcessQueue,
+    progress: QueueProgress,
     batch: list[ReceivedMessage],
     outcome: Outcome,
     *,
@@ -45,7 +44,7 @@ def end(
 ) -> tuple[Step, ...]:
     """End a handler."""
     return after_batch(
-        cache,
+        progress,
         locked() if lease is None else lease,
         batch,
         outcome,
@@ -61,59 +60,65 @@ def end(
 
 
 @pytest.mark.parametrize(
-    ("auto_commit", "outcome", "steps", "left"),
+    ("auto_commit", "outcome", "steps", "done_below", "left"),
     [
-        (True, SUCCESS, [Commit(4)], ([4], 0)),
-        (True, COMMIT, [Warn, Commit(4)], ([4], 0)),
-        (True, ROLLBACK, [Warn, Commit(4)], ([4], 0)),
-        (True, SUSPEND, [SuspendFor(1000)], ([2, 3, 4], 2)),
-        (False, SUCCESS, [], ([4], 4)),
-        (False, COMMIT, [Commit(4)], ([4], 0)),
-        (False, ROLLBACK, [SuspendFor(1000)], ([0, 1, 2, 3, 4], 0)),
-        (False, SUSPEND, [SuspendFor(1000)], ([2, 3, 4], 2)),
+        (True, SUCCESS, [], 4, ([4], 0)),
+        (True, COMMIT, [Warn], 4, ([4], 0)),
+        (True, ROLLBACK, [Warn], 4, ([4], 0)),
+        (True, SUSPEND, [SuspendFor(1000)], 0, ([2, 3, 4], 2)),
+        (False, SUCCESS, [], 0, ([4], 4)),
+        (False, COMMIT, [], 4, ([4], 0)),
+        (False, ROLLBACK, [SuspendFor(1000)], 0, ([0, 1, 2, 3, 4], 0)),
+        (False, SUSPEND, [SuspendFor(1000)], 0, ([2, 3, 4], 2)),
     ],
 )
 def test_every_outcome_with_auto_commit_on_and_off(
-    auto_commit: bool, outcome: Outcome, steps: list[object], left: tuple[list[int], int]
+    auto_commit: bool,
+    outcome: Outcome,
+    steps: list[object],
+    done_below: int,
+    left: tuple[list[int], int],
 ) -> None:
     """Batches 0-1 (not committed yet) and 2-3 are taken when the second handler ends."""
-    cache = filled(0, 4)
-    cache.take(2, 0)
-    batch = cache.take(2, 0)
-    found = end(cache, batch, outcome, auto_commit=auto_commit)
+    progress = filled(0, 4)
+    progress.take(2, 0)
+    batch = progress.take(2, 0)
+    found = end(progress, batch, outcome, auto_commit=auto_commit)
     assert len(found) == len(steps)
     for step, expected in zip(found, steps, strict=True):
         assert isinstance(step, Warn) if expected is Warn else step == expected
-    waiting = cache.taken, offsets(cache.take(9, 0))
+    waiting = progress.taken, offsets(progress.take(9, 0))
     assert waiting == (left[1], left[0])
+    assert progress.done_below == done_below
 
 
 def test_with_auto_commit_on_commit_and_rollback_warn() -> None:
     """RocketMQ takes them for success and says so."""
-    cache = filled(0, 0)
-    warning = end(cache, cache.take(1, 0), ROLLBACK)[0]
+    progress = filled(0, 0)
+    warning = end(progress, progress.take(1, 0), ROLLBACK)[0]
     assert isinstance(warning, Warn)
     assert "ROLLBACK" in warning.text
 
 
 def test_commit_finishes_all_batches_since_the_last_one() -> None:
     """Auto-commit off: SUCCESS, SUCCESS, COMMIT commits three batches at once."""
-    cache = filled(0, 5)
-    assert end(cache, cache.take(1, 0), SUCCESS, auto_commit=False) == ()
-    assert end(cache, cache.take(2, 0), SUCCESS, auto_commit=False) == ()
-    assert cache.lowest == 0
-    assert end(cache, cache.take(1, 0), COMMIT, auto_commit=False) == (Commit(4),)
+    progress = filled(0, 5)
+    assert end(progress, progress.take(1, 0), SUCCESS, auto_commit=False) == ()
+    assert end(progress, progress.take(2, 0), SUCCESS, auto_commit=False) == ()
+    assert progress.done_below == 0
+    assert end(progress, progress.take(1, 0), COMMIT, auto_commit=False) == ()
+    assert progress.done_below == 4
 
 
 def test_rollback_repeats_all_batches_since_the_last_commit() -> None:
     """Auto-commit off: what was taken before comes again too, after the pause."""
-    cache = filled(0, 3)
-    end(cache, cache.take(1, 0), COMMIT, auto_commit=False)
-    end(cache, cache.take(1, 0), SUCCESS, auto_commit=False)
-    assert end(cache, cache.take(1, 0), ROLLBACK, auto_commit=False, suspend_ms=200) == (
+    progress = filled(0, 3)
+    end(progress, progress.take(1, 0), COMMIT, auto_commit=False)
+    end(progress, progress.take(1, 0), SUCCESS, auto_commit=False)
+    assert end(progress, progress.take(1, 0), ROLLBACK, auto_commit=False, suspend_ms=200) == (
         SuspendFor(200),
     )
-    again = cache.take(9, 0)
+    again = progress.take(9, 0)
     assert offsets(again) == [1, 2, 3]
     assert [found.redeliveries for found in again] == [0, 0, 0]  # a rollback is no failed attempt
 
@@ -139,8 +144,8 @@ def test_rollback_repeats_all_batches_since_the_last_commit() -> None:
 def test_a_pause_is_10_ms_to_30_s(asked: int | None, pause: int) -> None:
     """Whatever the handler asks for; without a wish, and with -1, it is 1 s."""
     assert retry_pause_ms(asked) == pause
-    cache = filled(0, 0)
-    assert end(cache, cache.take(1, 0), SUSPEND, suspend_ms=asked) == (SuspendFor(pause),)
+    progress = filled(0, 0)
+    assert end(progress, progress.take(1, 0), SUSPEND, suspend_ms=asked) == (SuspendFor(pause),)
 
 
 @pytest.mark.parametrize(("default", "pause"), [(1, 10), (5000, 5000), (60_000, 30_000)])
@@ -159,12 +164,12 @@ def test_a_key_waits_as_long_as_its_handler_asks(asked: int | None, pause: int) 
 
 def test_a_suspended_batch_comes_first_and_counts_its_tries() -> None:
     """Nothing overtakes it, and its handler sees how often it was tried."""
-    cache = filled(0, 2)
+    progress = filled(0, 2)
     for tries in range(3):
-        batch = cache.take(1, 0)
+        batch = progress.take(1, 0)
         assert [(found.offset, found.redeliveries) for found in batch] == [(0, tries)]
-        end(cache, batch, SUSPEND)
-    assert cache.lowest == 0
+        end(progress, batch, SUSPEND)
+    assert progress.lowest == 0
 
 
 # Attempts.
@@ -173,10 +178,10 @@ def test_a_suspended_batch_comes_first_and_counts_its_tries() -> None:
 @pytest.mark.parametrize("attempts", [0, 1, 3, 16])
 def test_a_message_is_handled_once_more_than_its_attempts(attempts: int) -> None:
     """As RocketMQ's maxReconsumeTimes: that many tries again, then it is sent back."""
-    cache, runs = filled(0, 1), 0
+    progress, runs = filled(0, 1), 0
     while True:
-        batch, runs = cache.take(1, 0), runs + 1
-        steps = end(cache, batch, SUSPEND, attempts=attempts)
+        batch, runs = progress.take(1, 0), runs + 1
+        steps = end(progress, batch, SUSPEND, attempts=attempts)
         if steps != (SuspendFor(1000),):
             break
     assert runs == attempts + 1
@@ -186,56 +191,59 @@ def test_a_message_is_handled_once_more_than_its_attempts(attempts: int) -> None
 
 def test_without_a_limit_a_message_is_tried_for_ever() -> None:
     """Block(): RocketMQ's -1."""
-    cache = filled(0, 0)
+    progress = filled(0, 0)
     for _ in range(1000):
-        assert end(cache, cache.take(1, 0), SUSPEND) == (SuspendFor(1000),)
+        assert end(progress, progress.take(1, 0), SUSPEND) == (SuspendFor(1000),)
 
 
 def test_what_the_broker_took_is_done() -> None:
     """The queue goes on at once, behind the dead letter."""
-    cache, lease = filled(0, 1), locked()
-    batch = cache.take(1, 0)
-    found = after_ordered_send_back(cache, lease, batch, {0}, now_ms=0, needs_lock=True)
-    assert found == (Commit(1),)
-    assert offsets(cache.take(9, 0)) == [1]
+    progress, lease = filled(0, 1), locked()
+    batch = progress.take(1, 0)
+    found = after_ordered_send_back(progress, lease, batch, {0}, now_ms=0, needs_lock=True)
+    assert found == ()
+    assert progress.done_below == 1
+    assert offsets(progress.take(9, 0)) == [1]
 
 
 def test_what_the_broker_did_not_take_is_tried_again() -> None:
     """A failed send back is a failed attempt; the queue waits."""
-    cache, lease = filled(0, 1), locked()
-    batch = cache.take(1, 0)
+    progress, lease = filled(0, 1), locked()
+    batch = progress.take(1, 0)
     found = after_ordered_send_back(
-        cache, lease, batch, set(), now_ms=0, needs_lock=True, suspend_ms=50
+        progress, lease, batch, set(), now_ms=0, needs_lock=True, suspend_ms=50
     )
     assert found == (SuspendFor(50),)
-    assert [(one.offset, one.redeliveries) for one in cache.take(9, 0)] == [(0, 1), (1, 0)]
+    assert [(one.offset, one.redeliveries) for one in progress.take(9, 0)] == [(0, 1), (1, 0)]
 
 
 def test_of_a_batch_only_what_was_not_sent_back_comes_again() -> None:
     """O17: RocketMQ repeats those that are dead letters already."""
-    cache, lease = filled(0, 3), locked()
-    first = cache.take(3, 0)
-    end(cache, first, SUSPEND, lease=lease, attempts=1)
-    batch = [*cache.take(2, 0)]
-    steps = end(cache, batch, SUSPEND, lease=lease, attempts=1)
+    progress, lease = filled(0, 3), locked()
+    first = progress.take(3, 0)
+    end(progress, first, SUSPEND, lease=lease, attempts=1)
+    batch = [*progress.take(2, 0)]
+    steps = end(progress, batch, SUSPEND, lease=lease, attempts=1)
     assert steps == (SendBack(tuple(batch)),)
-    found = after_ordered_send_back(cache, lease, batch, {1}, now_ms=0, needs_lock=True)
-    assert found == (Commit(0), SuspendFor(1000))
-    assert offsets(cache.take(9, 0)) == [0, 2, 3]
-    assert cache.lowest == 0  # 0 is not done
+    found = after_ordered_send_back(progress, lease, batch, {1}, now_ms=0, needs_lock=True)
+    assert found == (SuspendFor(1000),)
+    assert offsets(progress.take(9, 0)) == [0, 2, 3]
+    assert progress.done_below == 0  # 0 is not done
 
 
 def test_auto_commit_off_leaves_dead_letters_to_the_next_commit() -> None:
     """Nothing is committed behind the handler's back."""
-    cache, lease = filled(0, 1), locked()
-    batch = cache.take(1, 0)
+    progress, lease = filled(0, 1), locked()
+    batch = progress.take(1, 0)
     assert (
         after_ordered_send_back(
-            cache, lease, batch, {0}, now_ms=0, needs_lock=True, auto_commit=False
+            progress, lease, batch, {0}, now_ms=0, needs_lock=True, auto_commit=False
         )
         == ()
     )
-    assert end(cache, cache.take(1, 0), COMMIT, auto_commit=False, lease=lease) == (Commit(2),)
+    assert progress.done_below == 0
+    assert end(progress, progress.take(1, 0), COMMIT, auto_commit=False, lease=lease) == ()
+    assert progress.done_below == 2
 
 
 # Starting.
@@ -252,7 +260,7 @@ def test_a_handler_starts_under_a_fresh_lock() -> None:
 
 
 def test_no_handler_starts_when_the_lock_expired() -> None:
-    """The queue is dropped: it is locked and read again, not resumed from the cache (O25)."""
+    """The queue is dropped: it is locked and read again, not resumed with its messages (O25)."""
     lease = locked()
     assert start(lease, 30_001) == Stop(RevokeReason.LOCK_EXPIRED.value)
     assert lease.dropped is RevokeReason.LOCK_EXPIRED
@@ -299,21 +307,22 @@ def test_after_how_long_a_queue_yields_is_a_setting(handled_ms: int, step: objec
 )
 def test_a_success_after_a_clean_drop_is_committed(reason: RevokeReason) -> None:
     """O12: RocketMQ throws it away and the next owner repeats it."""
-    cache, lease = filled(0, 4), locked()
-    batch = cache.take(2, 0)
+    progress, lease = filled(0, 4), locked()
+    batch = progress.take(2, 0)
     lease.drop(reason)
-    assert end(cache, batch, SUCCESS, lease=lease) == (Commit(2), Stop(reason.value))
+    assert end(progress, batch, SUCCESS, lease=lease) == (Stop(reason.value),)
+    assert progress.done_below == 2
 
 
 def test_a_failure_after_a_clean_drop_is_left_to_the_next_owner() -> None:
     """No pause, no dead letter: the queue is released at once."""
     for attempts in (0, ATTEMPTS_MAX):
-        cache, lease = filled(0, 4), locked()
-        batch = cache.take(2, 0)
+        progress, lease = filled(0, 4), locked()
+        batch = progress.take(2, 0)
         lease.drop(RevokeReason.MOVED)
-        steps = end(cache, batch, SUSPEND, lease=lease, attempts=attempts)
+        steps = end(progress, batch, SUSPEND, lease=lease, attempts=attempts)
         assert steps == (Stop(RevokeReason.MOVED.value),)
-        assert cache.lowest == 0
+        assert progress.done_below == 0
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -331,11 +340,11 @@ def test_nothing_is_committed_without_a_trusted_lock(
     lose: Callable[[LeaseState], None], auto_commit: bool, outcome: Outcome
 ) -> None:
     """O7, O11, O25: another consumer may have the queue, or an operator set its offset."""
-    cache, lease = filled(0, 4), locked()
-    batch = cache.take(2, 0)
+    progress, lease = filled(0, 4), locked()
+    batch = progress.take(2, 0)
     lose(lease)
     steps = end(
-        cache,
+        progress,
         batch,
         outcome,
         lease=lease,
@@ -345,37 +354,41 @@ def test_nothing_is_committed_without_a_trusted_lock(
     )
     assert [type(step) for step in steps] == [Stop]
     assert lease.dropped is not None
-    assert cache.lowest == 0
-    back = after_ordered_send_back(cache, lease, batch, {0, 1}, now_ms=30_001, needs_lock=True)
+    back = after_ordered_send_back(progress, lease, batch, {0, 1}, now_ms=30_001, needs_lock=True)
     assert [type(step) for step in back] == [Stop]
+    assert (progress.lowest, progress.done_below) == (0, 0)
 
 
 def test_a_lock_that_expires_while_a_dead_letter_is_sent_ends_the_ownership() -> None:
     """The dead letter may come twice; the offset does not move under another owner."""
-    cache, lease = filled(0, 1), locked()
-    batch = cache.take(1, 0)
-    found = after_ordered_send_back(cache, lease, batch, {0}, now_ms=30_001, needs_lock=True)
+    progress, lease = filled(0, 1), locked()
+    batch = progress.take(1, 0)
+    found = after_ordered_send_back(progress, lease, batch, {0}, now_ms=30_001, needs_lock=True)
     assert [type(step) for step in found] == [Stop]
     assert lease.dropped is RevokeReason.LOCK_EXPIRED
 
 
 def test_a_drop_while_a_dead_letter_is_sent_still_commits() -> None:
     """Accepted messages are finished; the next owner gets the others, without a pause."""
-    for sent, expected in (({0}, [Commit(1)]), (set(), [])):
-        cache, lease = filled(0, 1), locked()
-        batch = cache.take(1, 0)
+    for sent, done_below in (({0}, 1), (set(), 0)):
+        progress, lease = filled(0, 1), locked()
+        batch = progress.take(1, 0)
         lease.drop(RevokeReason.MOVED)
-        found = after_ordered_send_back(cache, lease, batch, sent, now_ms=0, needs_lock=True)
-        assert list(found) == [*expected, Stop(RevokeReason.MOVED.value)]
+        found = after_ordered_send_back(progress, lease, batch, sent, now_ms=0, needs_lock=True)
+        assert found == (Stop(RevokeReason.MOVED.value),)
+        assert progress.done_below == done_below
 
 
 def test_a_broadcast_commits_without_a_lock() -> None:
     """Its offsets are its own."""
-    cache, lease = filled(0, 1), LeaseState(QUEUE, now_ms=0)
-    assert end(cache, cache.take(1, 0), SUCCESS, lease=lease, needs_lock=False) == (Commit(1),)
+    progress, lease = filled(0, 1), LeaseState(QUEUE, now_ms=0)
+    assert end(progress, progress.take(1, 0), SUCCESS, lease=lease, needs_lock=False) == ()
+    assert progress.done_below == 1
 
 
 def test_a_run_without_messages_commits_nothing() -> None:
     """Success of an empty batch has no offset."""
-    assert end(filled(0, 1), [], SUCCESS) == ()
+    progress = filled(0, 1)
+    assert end(progress, [], SUCCESS) == ()
+    assert progress.done_below == 0
     assert Run() == outcomes.RUN

@@ -23,7 +23,7 @@ from inorder.client.consume.rules.pulls import (
     turn_in_ms,
     wanted,
 )
-from inorder.client.consume.rules.queue import FlowControl, Limits, ProcessQueue
+from inorder.client.consume.rules.queue import FlowControl, Limits, QueueProgress
 from inorder.model import Subscription, TopicQueue
 from inorder.wire.requests.pulls import (
     PULL_CLASS_FILTER,
@@ -38,7 +38,7 @@ FOUND, NOTHING_NEW, NOTHING_MATCHED, OFFSET_MOVED = PullStatus
 
 
 def ask(
-    cache: ProcessQueue,
+    progress: QueueProgress,
     lease: LeaseState,
     *,
     now_ms: int = 0,
@@ -46,7 +46,7 @@ def ask(
     **said: bool,
 ) -> object:
     return before_pull(
-        cache,
+        progress,
         lease,
         limits=Limits(messages_max=5),
         now_ms=now_ms,
@@ -68,7 +68,7 @@ def test_a_dropped_queue_is_pulled_no_more() -> None:
     """Whatever the reason; it does not count as an attempt."""
     lease = locked()
     lease.drop(RevokeReason.MOVED)
-    assert ask(ProcessQueue(0), lease, now_ms=99) == FORGET
+    assert ask(QueueProgress(0), lease, now_ms=99) == FORGET
     assert lease.pulled_at_ms == 0
 
 
@@ -93,14 +93,14 @@ def test_flow_control_names_its_reason() -> None:
 def test_an_ordered_queue_is_not_pulled_without_its_lock() -> None:
     """The lock expired: the queue is dropped, and begins again with a new lock and offset."""
     lease = locked()
-    assert ask(ProcessQueue(0), lease, now_ms=30_001) == FORGET
+    assert ask(QueueProgress(0), lease, now_ms=30_001) == FORGET
     assert lease.dropped is RevokeReason.LOCK_EXPIRED
 
 
 def test_a_concurrent_queue_needs_no_lock() -> None:
     """Nor does it ever expire."""
     lease = LeaseState(QUEUE, now_ms=0)
-    assert ask(ProcessQueue(4), lease, now_ms=10**9, ordered=False) == PullNow(4)
+    assert ask(QueueProgress(4), lease, now_ms=10**9, ordered=False) == PullNow(4)
 
 
 # After.
@@ -108,16 +108,16 @@ def test_a_concurrent_queue_needs_no_lock() -> None:
 
 def test_found_messages_wait_for_a_handler_and_the_next_pull_follows_at_once() -> None:
     """FOUND."""
-    cache = ProcessQueue(0)
-    found = after_pull(cache, locked(), FOUND, [message(0), message(1)], 2)
-    assert (found.pull, found.handle, found.commit) == (PullNow(2), True, None)
+    progress = QueueProgress(0)
+    found = after_pull(progress, locked(), FOUND, [message(0), message(1)], 2)
+    assert (found.pull, found.handle, found.passed) == (PullNow(2), True, False)
 
 
 def test_a_pull_interval_is_kept_after_messages_only() -> None:
     """FOUND with something to handle; an empty answer does not wait."""
-    found = after_pull(ProcessQueue(0), locked(), FOUND, [message(0)], 1, interval_ms=250)
+    found = after_pull(QueueProgress(0), locked(), FOUND, [message(0)], 1, interval_ms=250)
     assert found.pull == PullLater(250, "the pull interval")
-    found = after_pull(ProcessQueue(0), locked(), FOUND, [], 1, interval_ms=250)
+    found = after_pull(QueueProgress(0), locked(), FOUND, [], 1, interval_ms=250)
     assert found.pull == PullNow(1)
 
 
@@ -135,19 +135,21 @@ def test_a_queue_of_which_plenty_waits_is_pulled_at_its_turn(
     waiting: int, taken: int, plenty: int | None, found: int, pull: PullNow | PullLater
 ) -> None:
     """Handlers have enough to do, and are not kept from it."""
-    cache = ProcessQueue(0)
-    cache.put([message(n) for n in range(waiting)], waiting)
-    cache.take(taken, 0)
+    progress = QueueProgress(0)
+    progress.put([message(n) for n in range(waiting)], waiting)
+    progress.take(taken, 0)
     new = [message(waiting + n) for n in range(found)]
     answer = after_pull(
-        cache, locked(), FOUND, new, waiting + found, now_ms=3 * QUEUE.index + 2, plenty=plenty
+        progress, locked(), FOUND, new, waiting + found, now_ms=3 * QUEUE.index + 2, plenty=plenty
     )
     assert answer.pull == pull
 
 
 def test_a_pull_interval_goes_before_a_turn() -> None:
     """What the user asked for counts."""
-    found = after_pull(ProcessQueue(0), locked(), FOUND, [message(0)], 1, interval_ms=250, plenty=0)
+    found = after_pull(
+        QueueProgress(0), locked(), FOUND, [message(0)], 1, interval_ms=250, plenty=0
+    )
     assert found.pull == PullLater(250, "the pull interval")
 
 
@@ -162,46 +164,48 @@ def test_queues_have_turns_of_their_own(now_ms: int) -> None:
 @pytest.mark.parametrize("status", [FOUND, NOTHING_NEW, NOTHING_MATCHED])
 def test_an_empty_queue_may_commit_what_held_nothing_for_it(status: PullStatus) -> None:
     """All was filtered: the offset follows, else the lag would never end."""
-    found = after_pull(ProcessQueue(3), locked(), status, [], 9)
-    assert (found.pull, found.handle, found.commit) == (PullNow(9), False, 9)
+    progress = QueueProgress(3)
+    found = after_pull(progress, locked(), status, [], 9)
+    assert (found.pull, found.handle, found.passed) == (PullNow(9), False, True)
+    assert progress.done_below == 9
 
 
 @pytest.mark.parametrize("status", [FOUND, NOTHING_NEW, NOTHING_MATCHED])
 def test_a_queue_with_unfinished_messages_commits_nothing_by_a_pull(status: PullStatus) -> None:
     """Waiting or taken, they hold the offset."""
-    cache = filled(0, 2)
-    assert after_pull(cache, locked(), status, [], 9).commit is None
-    cache.take(3, 0)
-    assert after_pull(cache, locked(), status, [], 12).commit is None
-    assert cache.lowest == 0
+    progress = filled(0, 2)
+    assert not after_pull(progress, locked(), status, [], 9).passed
+    progress.take(3, 0)
+    assert not after_pull(progress, locked(), status, [], 12).passed
+    assert (progress.lowest, progress.done_below) == (0, 0)
 
 
 def test_an_illegal_offset_drops_the_queue_and_is_corrected() -> None:
-    """The cache is void, and no handler that still runs may commit over the correction."""
-    cache, lease = filled(0, 2), locked()
-    batch = cache.take(1, 0)
+    """The messages here are void, and no handler that still runs may commit over the correction."""
+    progress, lease = filled(0, 2), locked()
+    batch = progress.take(1, 0)
     lease.enter()
-    found = after_pull(cache, lease, OFFSET_MOVED, [], 500)
-    assert (found.pull, found.handle, found.commit) == (FixOffset(500), False, None)
+    found = after_pull(progress, lease, OFFSET_MOVED, [], 500)
+    assert (found.pull, found.handle, found.passed) == (FixOffset(500), False, False)
     assert lease.dropped is RevokeReason.OFFSET_ILLEGAL
     assert not lease.may_commit(0, needs_lock=True)
     assert offsets(batch) == [0]
-    assert ask(cache, lease) == FORGET
+    assert ask(progress, lease) == FORGET
 
 
 def test_an_answer_that_comes_after_the_drop_is_thrown_away() -> None:
     """Its messages belong to the next owner."""
-    cache, lease = ProcessQueue(0), locked()
+    progress, lease = QueueProgress(0), locked()
     lease.drop(RevokeReason.MOVED)
-    found = after_pull(cache, lease, FOUND, [message(0)], 1)
-    assert (found.pull, found.handle, cache.count) == (FORGET, False, 0)
+    found = after_pull(progress, lease, FOUND, [message(0)], 1)
+    assert (found.pull, found.handle, progress.count) == (FORGET, False, 0)
 
 
 def test_a_broker_cannot_lead_a_queue_back() -> None:
     """Only an illegal offset is corrected downwards, and only in a queue that begins again."""
-    cache = filled(5, 6)
-    after_pull(cache, locked(), NOTHING_NEW, [], 2)
-    assert cache.pulled_to == 7
+    progress = filled(5, 6)
+    after_pull(progress, locked(), NOTHING_NEW, [], 2)
+    assert progress.pulled_to == 7
 
 
 @pytest.mark.parametrize(("flow_control", "delay_ms"), [(True, 20), (False, 1000)])
