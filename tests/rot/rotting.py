@@ -147,7 +147,7 @@ class Case:
         """The queue and the offset that the producer was told of each message."""
         self._ends: dict[bytes, int] = {}
         """Where the record of each message ends in the log."""
-        self._losses: list[Reported] = []
+        self.losses: list[Reported] = []
 
     async def play(self, loop: SimLoop) -> None:
         """Send, damage, send, consume."""
@@ -179,7 +179,7 @@ class Case:
         total = len(self.before) + len(self.after)
         await self._settle(self.old, total)
         await self._settle(self.late, total)
-        self._losses = list(cluster.broker.losses.reported)
+        self.losses = list(cluster.broker.losses.reported)
         for one, consumer in nodes:
             await one.run(consumer.close())
         await producer.close()
@@ -205,9 +205,14 @@ class Case:
             number = len(self.before) + len(self.after)
             body = b"%d " % number + self.random.randbytes(self.random.randrange(200))
             receipt = await producer.send(TOPIC, body, key=f"k{number % 5}", timeout=60)
-            self._ends[body] = cluster.broker.store.log.end_position
-            self._places[body] = receipt.queue.index, receipt.offset
             sent.append(body)
+            end = cluster.broker.store.log.end_position
+            self.note(body, queue=receipt.queue.index, offset=receipt.offset, end=end)
+
+    def note(self, body: bytes, *, queue: int, offset: int, end: int) -> None:
+        """Note where a message is stored, and where its record ends in the log."""
+        self._places[body] = queue, offset
+        self._ends[body] = end
 
     async def _settle(self, group: Group, count: int) -> None:
         """Wait until so many have their effect, or nothing more comes."""
@@ -276,7 +281,7 @@ class Case:
             for line in verdict.said
             if (found := CORRUPT.search(line))
         }
-        named = bool(self._losses or damaged)
+        named = bool(self.losses or damaged)
         verdict.outcome = "reported" if named else "all there"
         for group in (self.old, self.late):
             counts = Counter(group.applied)
@@ -302,7 +307,7 @@ class Case:
     def _is_excused(self, body: bytes, damaged: set[tuple[int, int]]) -> bool:
         """Return whether a report names the message, or it waits behind a damaged one."""
         queue, offset = self._places[body]
-        for loss in self._losses:
+        for loss in self.losses:
             gone = range(loss.low, loss.high)
             if not loss.topic and self._ends[body] - 1 in gone:
                 return True

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from inorder.broker.damage.storage import Reported
 from tests.rot.rotting import Case, play
 
 SEED = int(os.environ.get("INORDER_SEED", "1"))
@@ -50,19 +51,53 @@ def test_what_lies_behind_a_message_with_wrong_lengths_waits_and_the_client_name
     assert not verdict.problems, verdict
 
 
-def test_the_judge_sees_a_loss_and_a_fence_that_went_back() -> None:
-    """Messages without an effect, and without a word, are problems; new ones in any case."""
-    case = Case(SEED)
+def judged(case: Case, *applied: bytes, said: str = "", loss: Reported | None = None) -> list[str]:
+    """Return the problems when a, b and c are sent, c after the damage, and some have an effect."""
     case.before, case.after = [b"a", b"b"], [b"c"]
-    for group in (case.old, case.late):
-        group.applied = [b"a", b"a"]
-    case.late.refused = [b"c"]
+    for offset, body in enumerate((b"a", b"b", b"c")):
+        case.note(body, queue=0, offset=offset, end=(offset + 1) * 100)
+    case.old.applied = [b"a", b"b", b"c"]
+    case.late.applied = list(applied)
+    case.verdict.said = [said]
+    case.losses = [] if loss is None else [loss]
     case.judge()
-    assert sorted(case.verdict.problems) == [
-        "late: 1 effects came twice",
-        "late: 1 messages lost, not reported",
-        "late: 1 new messages without effect, 1 refused by their fence",
-        "old: 1 effects came twice",
-        "old: 1 messages lost, not reported",
-        "old: 1 new messages without effect, 0 refused by their fence",
-    ]
+    return case.verdict.problems
+
+
+def damaged(queue: int, offset: int) -> str:
+    """Return what a client says of a damaged message."""
+    error = "record at 0: its body has another checksum"
+    return f"the message of orders/broker-a/{queue} at offset {offset}, or so, is damaged: {error}"
+
+
+@pytest.mark.parametrize(
+    ("applied", "said", "loss", "problem"),
+    [
+        ([b"a", b"b", b"c"], "", None, ""),
+        ([b"a", b"b", b"a", b"c"], "", None, "1 effects came twice"),
+        ([b"a", b"c"], "", None, "1 messages lost, not reported: [(0, 1)]"),
+        ([b"a", b"c"], "", Reported(0, "", "orders", 0, 1, 2), ""),
+        ([b"a", b"c"], "", Reported(0, "", "orders", 0, 0, 1), "1 messages lost"),
+        ([b"a", b"c"], "", Reported(0, "", "orders", 1, 1, 2), "1 messages lost"),
+        ([b"a", b"c"], "", Reported(0, "", low=100, high=200), ""),
+        ([b"a", b"c"], "", Reported(0, "", low=0, high=100), "1 messages lost"),
+        ([b"a"], damaged(0, 1), None, ""),
+        ([b"a"], damaged(0, 2), None, "1 messages lost, not reported: [(0, 1)]"),
+        ([b"a"], damaged(1, 0), None, "2 messages lost"),
+    ],
+)
+def test_the_judge_excuses_what_a_report_names_and_nothing_else(
+    applied: list[bytes], said: str, loss: Reported | None, problem: str
+) -> None:
+    """A loss of its queue and offset, or of its place in the log, or a damaged one before it."""
+    found = judged(Case(SEED), *applied, said=said, loss=loss)
+    assert len(found) == bool(problem)
+    assert all(problem in one for one in found), found
+
+
+def test_the_judge_sees_a_fence_that_went_back() -> None:
+    """A new message that its fence refuses is a problem, whatever was reported."""
+    case = Case(SEED)
+    case.late.refused = [b"c"]
+    found = judged(case, b"a", b"b", loss=Reported(0, "", "orders", 0, 0, 3))
+    assert found == ["late: 1 new messages refused by their fence"]
