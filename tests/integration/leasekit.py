@@ -62,7 +62,7 @@ class Peer:
 
 
 @dataclass
-class Stock(Peer):
+class RocketMQPeer(Peer):
     """One of Apache RocketMQ's."""
 
     async def lock(self, *queues: TopicQueue) -> set[TopicQueue]:
@@ -197,13 +197,13 @@ def ours(
     return connected(rig, make, *names)
 
 
-def stock(
+def rocketmq(
     rig: Rig, *names: str, language: int = LanguageCode.JAVA
-) -> AbstractAsyncContextManager[list[Stock]]:
+) -> AbstractAsyncContextManager[list[RocketMQPeer]]:
     """Connect consumers of Apache RocketMQ."""
 
-    def make(name: str, connection: Connection, notices: list[Command]) -> Stock:
-        return Stock(name, connection, notices, language)
+    def make(name: str, connection: Connection, notices: list[Command]) -> RocketMQPeer:
+        return RocketMQPeer(name, connection, notices, language)
 
     return connected(rig, make, *names)
 

@@ -10,14 +10,14 @@ from inorder.wire.codes import LanguageCode
 from inorder.wire.header import Command
 from inorder.wire.requests.leases import LockBatchBody
 from tests.integration.brokerkit import pull_fields, running, until
-from tests.integration.leasekit import GROUP, LEASE_MS, QUEUES, ours, send, stock
+from tests.integration.leasekit import GROUP, LEASE_MS, QUEUES, ours, rocketmq, send
 
 
 def test_a_group_is_told_once_a_turn_whatever_happened() -> None:
     """Unlock, unlock and unregister in one read are one notice for each member."""
 
     async def scenario() -> None:
-        async with running() as rig, stock(rig, "a", "b") as (a, b):
+        async with running() as rig, rocketmq(rig, "a", "b") as (a, b):
             await rig.send(b"x")
             assert await a.lock(*QUEUES) == set(QUEUES)
             left = {"clientID": "a", "consumerGroup": "CG"}
@@ -38,8 +38,8 @@ def test_a_go_clients_renewal_that_leaves_a_queue_out_frees_it_and_tells() -> No
         clock = MovableClock()
         async with (
             running(clock=clock) as rig,
-            stock(rig, "go", language=LanguageCode.GO) as (go,),
-            stock(rig, "b") as (b,),
+            rocketmq(rig, "go", language=LanguageCode.GO) as (go,),
+            rocketmq(rig, "b") as (b,),
         ):
             await go.lock(*QUEUES)
             clock.advance(20_000)
@@ -56,7 +56,7 @@ def test_locks_of_a_killed_client_are_free_when_its_own_view_has_run_out() -> No
 
     async def scenario() -> None:
         clock = MovableClock()
-        async with running(clock=clock) as rig, stock(rig, "a", "b") as (a, b):
+        async with running(clock=clock) as rig, rocketmq(rig, "a", "b") as (a, b):
             await a.lock(*QUEUES)
             a.connection.close()
             await until(lambda: rig.broker.members.client_ids("CG") == ["b"])
@@ -73,9 +73,9 @@ def test_o29_a_client_that_reconnects_is_one_member_and_keeps_its_locks() -> Non
 
     async def scenario() -> None:
         clock = MovableClock()
-        async with running(clock=clock) as rig, stock(rig, "a", "b") as (a, b):
+        async with running(clock=clock) as rig, rocketmq(rig, "a", "b") as (a, b):
             await a.lock(*QUEUES)
-            async with stock(rig, "a") as (again,):
+            async with rocketmq(rig, "a") as (again,):
                 assert rig.broker.members.client_ids("CG") == ["a", "b"]
                 clock.advance(20_000)
                 assert await again.lock(*QUEUES) == set(QUEUES)
@@ -91,7 +91,7 @@ def test_o11_only_the_owner_commits_while_a_queue_is_locked() -> None:
     """By request and with a pull; and never back, neither with the lock nor after it (A16)."""
 
     async def scenario() -> None:
-        async with running() as rig, stock(rig, "a", "b") as (a, b):
+        async with running() as rig, rocketmq(rig, "a", "b") as (a, b):
             for number in range(8):
                 await rig.send(b"%d" % number, e="0")
             offsets = rig.broker.offsets
@@ -120,7 +120,7 @@ def test_o9_a_commit_that_comes_before_the_unlock_is_what_the_next_owner_reads()
     """Requests of one connection are served in order, and the notice comes after both."""
 
     async def scenario() -> None:
-        async with running() as rig, stock(rig, "a", "b") as (a, b):
+        async with running() as rig, rocketmq(rig, "a", "b") as (a, b):
             await rig.send(b"x", e="0")
             await a.lock(QUEUES[0])
             fields = {"consumerGroup": "CG", "topic": "Orders", "queueId": "0"}
@@ -142,7 +142,7 @@ def test_o10_a_commit_that_comes_after_the_unlock_does_not_take_the_next_owner_b
     """RocketMQ's client unlocks first when it stops; its late commit is a stranger's."""
 
     async def scenario() -> None:
-        async with running() as rig, stock(rig, "a", "b") as (a, b):
+        async with running() as rig, rocketmq(rig, "a", "b") as (a, b):
             await send(rig, 9)
             await a.lock(QUEUES[0])
             await a.unlock(QUEUES[0])
@@ -162,7 +162,7 @@ def test_o6_locks_and_leases_keep_each_other_out() -> None:
         clock = MovableClock()
         async with (
             running(clock=clock) as rig,
-            stock(rig, "stock") as (theirs,),
+            rocketmq(rig, "stock") as (theirs,),
             ours(rig, "a") as (a,),
         ):
             await send(rig, 1)
@@ -189,7 +189,7 @@ def test_the_group_is_told_of_what_runs_out() -> None:
         clock = MovableClock()
         async with (
             running(clock=clock) as rig,
-            stock(rig, "stock") as (theirs,),
+            rocketmq(rig, "stock") as (theirs,),
             ours(rig, "a", "b") as (a, b),
         ):
             await send(rig, 1)
@@ -213,7 +213,7 @@ def test_what_a_consumer_is_asked_comes_back_over_the_wire() -> None:
     """307 through the broker to the client and back."""
 
     async def scenario() -> None:
-        async with running() as rig, stock(rig, "a") as (a,):
+        async with running() as rig, rocketmq(rig, "a") as (a,):
             asked = asyncio.create_task(rig.ask(307, {"consumerGroup": "CG", "clientId": "a"}))
             await until(lambda: bool(a.notices))
             a.connection.notify(a.notices[0].reply(0, body=b'{"mqTable":{}}'))

@@ -31,7 +31,7 @@ from tests.integration.leasekit import (
     QUEUES,
     TOPIC,
     Ours,
-    Stock,
+    RocketMQPeer,
     connected,
     group,
     ours,
@@ -132,7 +132,7 @@ def test_a_failed_sync_of_an_own_file_stops_all_until_it_is_written_anew(
         files = FakeFiles()
         async with (
             group("a", messages=8, files=files, store=store, stop=False) as (rig, clock, a),
-            connected(rig, Stock, "java") as (java,),
+            connected(rig, RocketMQPeer, "java") as (java,),
         ):
             await send(rig, 1, queue=3)
             await a.take()

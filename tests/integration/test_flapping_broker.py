@@ -24,8 +24,8 @@ from tests.integration.leasekit import (
     Ours,
     group,
     ours,
+    rocketmq,
     send,
-    stock,
 )
 from tests.kit.disk import FakeFiles
 
@@ -73,7 +73,7 @@ async def owned(flapping: Flapping, *, stock_client: bool = False) -> dict[int, 
     """Let a have queue 0; return its epochs."""
     async with group("a", files=flapping.files, clock=flapping.clock, stop=False) as (rig, _, a):
         if stock_client:
-            async with stock(rig, "s") as (s,):
+            async with rocketmq(rig, "s") as (s,):
                 assert await s.lock(QUEUES[0])
         else:
             await a.take()
@@ -144,7 +144,7 @@ def test_a_rocketmq_owner_that_renews_is_waited_for_anew() -> None:
         await owned(flapping, stock_client=True)
 
         async def renew(rig: Rig, b: Ours) -> None:
-            async with stock(rig, "s") as (s,):
+            async with rocketmq(rig, "s") as (s,):
                 assert await s.lock(QUEUES[0])
 
         await flapping.life(renew)
@@ -247,7 +247,7 @@ def test_a_renewal_that_cannot_be_written_down_is_refused(
             def full(_: object) -> None:
                 raise OSError(28, "No space left on device")
 
-            async with ours(rig, "a") as (a,), stock(rig, "s") as (s,):
+            async with ours(rig, "a") as (a,), rocketmq(rig, "s") as (s,):
                 a.epochs = dict(epochs)
                 lock = LockBatchBody(s.name, GROUP, (QUEUES[1],))
                 flapping.clock.advance(EVERY_MS)

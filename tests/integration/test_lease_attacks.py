@@ -28,10 +28,10 @@ from tests.integration.leasekit import (
     QUEUES,
     TOPIC,
     Ours,
-    Stock,
+    RocketMQPeer,
     ours,
+    rocketmq,
     send,
-    stock,
 )
 from tests.kit.disk import FakeFiles
 
@@ -64,7 +64,7 @@ class Attack:
                 )
                 names = ["a", "b"]
                 mine = await stack.enter_async_context(ours(self.rig, *names))
-                theirs = await stack.enter_async_context(stock(self.rig, "s", "t"))
+                theirs = await stack.enter_async_context(rocketmq(self.rig, "s", "t"))
                 if not life:
                     for queue in range(QUEUE_COUNT):
                         await send(self.rig, MESSAGES, queue=queue)
@@ -93,7 +93,7 @@ class Attack:
             self.said.append("power cut")
         self.clock.advance(self.draw.choice((0, 10, 500, 3000)))
 
-    async def step(self, mine: list[Ours], theirs: list[Stock]) -> None:
+    async def step(self, mine: list[Ours], theirs: list[RocketMQPeer]) -> None:
         """Do something, then look."""
         queue = self.draw.randrange(QUEUE_COUNT)
         act = self.draw.choice(
@@ -151,7 +151,7 @@ class Attack:
                 self.rig.broker.lease_service.force_release(GroupQueue(GROUP, TOPIC, queue))
         self.compare(act, queue if may_lower else None)
 
-    async def rocketmq_commit(self, who: Stock | Rig, queue: int) -> None:
+    async def rocketmq_commit(self, who: RocketMQPeer | Rig, queue: int) -> None:
         """Commit anything, as Java, Go or C++ do, or with a pull."""
         fields = self.fields(queue)
         match self.draw.choice(("java", "go", "cpp", "pull")):

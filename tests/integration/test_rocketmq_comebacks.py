@@ -20,7 +20,16 @@ from inorder.wire.header import Command
 from inorder.wire.requests.offsets import ResetOffset
 from tests.golden.replay import capture
 from tests.integration.brokerkit import Rig, running, until
-from tests.integration.leasekit import GROUP, QUEUES, TOPIC, Stock, group, ours, send, stock
+from tests.integration.leasekit import (
+    GROUP,
+    QUEUES,
+    TOPIC,
+    RocketMQPeer,
+    group,
+    ours,
+    rocketmq,
+    send,
+)
 from tests.kit.disk import FakeFiles
 
 CONSUMERS = ("java53-order", "java53-bin-order", "java49-order", "java49-bin-order", "go-order",
@@ -81,7 +90,9 @@ def stored(rig: Rig) -> int:
     return rig.broker.offsets.query(GROUP, TOPIC, 0)
 
 
-async def overtaken(rig: Rig, clock: MovableClock, frozen: Stock, heir: Stock) -> None:
+async def overtaken(
+    rig: Rig, clock: MovableClock, frozen: RocketMQPeer, heir: RocketMQPeer
+) -> None:
     """Let a member freeze for 120 s with queue 0, and another one take over and unlock it."""
     await send(rig, DONE + 1)
     assert await frozen.lock(QUEUES[0])
@@ -100,7 +111,7 @@ def test_a_thawed_owner_commits_in_the_gap_before_the_next_lock(name: str) -> No
 
     async def scenario() -> None:
         clock = MovableClock()
-        async with running(clock=clock) as rig, stock(rig, "a", "b") as (a, b):
+        async with running(clock=clock) as rig, rocketmq(rig, "a", "b") as (a, b):
             await overtaken(rig, clock, a, b)
             async with stranger(rig) as thawed:
                 answer = await say(thawed, commit_frame(name, OLD))
@@ -124,7 +135,7 @@ def test_a_thawed_owner_commits_while_another_one_has_the_queue(name: str) -> No
         clock = MovableClock()
         async with (
             running(clock=clock) as rig,
-            stock(rig, "a", "b") as (a, b),
+            rocketmq(rig, "a", "b") as (a, b),
             ours(rig, "c") as (c,),
         ):
             await overtaken(rig, clock, a, b)
@@ -152,7 +163,7 @@ def test_a_group_that_once_consumed_in_order_is_known_after_a_restart(
 
     async def scenario() -> None:
         clock, files = MovableClock(), FakeFiles()
-        async with running(files, clock=clock, stop=stop) as rig, stock(rig, "a", "b") as (a, b):
+        async with running(files, clock=clock, stop=stop) as rig, rocketmq(rig, "a", "b") as (a, b):
             await overtaken(rig, clock, a, b)
             await rig.broker.lease_journal.fold()
         for _ in range(2):
@@ -172,7 +183,7 @@ def test_tools_and_resets_take_a_group_back() -> None:
 
     async def scenario() -> None:
         clock = MovableClock()
-        async with running(clock=clock) as rig, stock(rig, "a", "b") as (a, b):
+        async with running(clock=clock) as rig, rocketmq(rig, "a", "b") as (a, b):
             await overtaken(rig, clock, a, b)
             async with stranger(rig) as tool:
                 answer = await say(tool, commit_frame("mqadmin", OLD))
@@ -197,7 +208,7 @@ def test_a_tool_that_is_a_member_is_a_consumer() -> None:
 
     async def scenario() -> None:
         clock = MovableClock()
-        async with running(clock=clock) as rig, stock(rig, "a", "b") as (a, b):
+        async with running(clock=clock) as rig, rocketmq(rig, "a", "b") as (a, b):
             await overtaken(rig, clock, a, b)
             await say(a.connection, commit_frame("mqadmin", OLD))
             assert stored(rig) == DONE
@@ -211,7 +222,7 @@ def test_nobody_commits_messages_that_are_not_there(name: str, ordered: bool) ->
     """The next ones stored would be skipped; whoever waits for an answer is told."""
 
     async def scenario() -> None:
-        async with running() as rig, stock(rig, "a") as (a,), stranger(rig) as client:
+        async with running() as rig, rocketmq(rig, "a") as (a,), stranger(rig) as client:
             await send(rig, 3)
             if ordered:
                 await a.lock(QUEUES[0])
@@ -233,7 +244,7 @@ def test_a_group_that_never_consumed_in_order_goes_where_it_says() -> None:
     """As in RocketMQ, by request and with a pull, unless the commit itself rules it out."""
 
     async def scenario() -> None:
-        async with running() as rig, stock(rig, "a") as (a,):
+        async with running() as rig, rocketmq(rig, "a") as (a,):
             await send(rig, 8)
             await a.commit(7)
             await say(a.connection, commit_frame("java53-order", 5))
@@ -264,7 +275,7 @@ def test_a_deleted_group_or_topic_begins_without_order(deleted: str) -> None:
             else:
                 await rig.ask(215, {"topic": TOPIC})
             await until(lambda: not rig.broker.leases.is_ordered(GROUP, TOPIC))
-        async with running(files.kill(), clock=clock) as rig, stock(rig, "a") as (a,):
+        async with running(files.kill(), clock=clock) as rig, rocketmq(rig, "a") as (a,):
             assert not rig.broker.leases.is_ordered(GROUP, TOPIC)
             await send(rig, 3)
             await a.commit(2)

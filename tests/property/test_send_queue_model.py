@@ -108,7 +108,7 @@ class Broker:
         return ("vague" if self.vague else "stored"), 0
 
 
-class LaneModel(RuleBasedStateMachine):
+class SendQueueModel(RuleBasedStateMachine):
     """A shell of a few lines around the send queue, and everything that can go wrong."""
 
     named = False
@@ -308,13 +308,13 @@ class LaneModel(RuleBasedStateMachine):
         assert acknowledged <= stored or self.reported
 
 
-class NamedLaneModel(LaneModel):
+class NamedSendQueueModel(SendQueueModel):
     """The same with numbers of the caller's own, with gaps."""
 
     named = True
 
 
-TestLane = LaneModel.TestCase
-TestLane.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-TestNamedLane = NamedLaneModel.TestCase
-TestNamedLane.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestSendQueue = SendQueueModel.TestCase
+TestSendQueue.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestNamedSendQueue = NamedSendQueueModel.TestCase
+TestNamedSendQueue.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
